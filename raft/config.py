@@ -1,0 +1,48 @@
+"""Settings and bounds of the engine. Every bound has a name and a reason; at the bound the answer is an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.errors import InvalidConfiguration
+from raft.state import ENTRY_PAYLOAD_BYTES_MAX
+
+MILLISECOND_NS = 1_000_000
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaftConfig:
+    """Timers in integer nanoseconds, bounds in bytes. The defaults suit a LAN and a busy two-core machine."""
+
+    heartbeat_interval_ns: int = 50 * MILLISECOND_NS
+    election_timeout_min_ns: int = 300 * MILLISECOND_NS  # Six heartbeats: one lost or late one elects nobody.
+    election_timeout_max_ns: int = 600 * MILLISECOND_NS  # Spread: split votes are rare among up to nine members.
+
+    batch_bytes_max: int = MIB  # What one entry gathers; larger only if a single command is.
+    pending_bytes_max: int = 32 * MIB  # Commands waiting to be proposed.
+    uncommitted_bytes_max: int = 64 * MIB  # The leader's tail above the high-water mark.
+    unapplied_bytes_max: int = 64 * MIB  # A follower's tail above last_applied; more is not taken.
+    log_cache_bytes_max: int = 64 * MIB  # Recent entries kept in memory; older ones are read from the log.
+    append_bytes_max: int = MIB  # Entries in one append request; larger only if a single entry is.
+    window_messages_max: int = 64  # Unanswered append requests per peer.
+    window_bytes_max: int = 8 * MIB  # The same in bytes.
+    apply_bytes_max: int = 4 * MIB  # Entries handed to the state machine before other events get their turn.
+    reads_pending_max: int = 100_000  # Linearizable reads that wait for their round.
+    proposals_pending_max: int = 100_000  # Proposals whose outcome is open, in commands.
+
+    snapshot_log_bytes: int = 64 * MIB  # A new snapshot once the log behind the last one has grown by this.
+    snapshot_chunk_bytes: int = 256 * 1024  # One InstallSnapshot message.
+    retention_bytes_max: int = 256 * MIB  # How much log is kept for a slow member (FORMATS §6).
+    outcome_wait_ns: int = 600 * MILLISECOND_NS  # After a step-down: how long open proposals wait to become certain.
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) <= 0:
+                raise InvalidConfiguration(f"{name} must be positive, not {getattr(self, name)}")
+        if not 2 * self.heartbeat_interval_ns <= self.election_timeout_min_ns:
+            raise InvalidConfiguration("election_timeout_min_ns must be at least twice heartbeat_interval_ns")
+        if not self.election_timeout_min_ns < self.election_timeout_max_ns:
+            raise InvalidConfiguration("election_timeout_max_ns must be above election_timeout_min_ns")
+        if self.batch_bytes_max > ENTRY_PAYLOAD_BYTES_MAX:
+            raise InvalidConfiguration(f"batch_bytes_max must not exceed {ENTRY_PAYLOAD_BYTES_MAX}")

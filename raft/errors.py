@@ -1,0 +1,82 @@
+"""What can go wrong, by who can do something about it. Fields are kept and text is made late, so that errors pickle."""
+
+from __future__ import annotations
+
+
+class RaftError(Exception):
+    """Base of every error of the consensus engine."""
+
+
+class InvalidConfiguration(RaftError, ValueError):
+    """A member list or a setting that cannot work; nothing has been changed."""
+
+
+class ProtocolError(RaftError):
+    """A peer sent what the protocol does not allow. The connection is closed; the node goes on."""
+
+
+class NotLeader(RaftError):
+    """This member cannot take the request now: it certainly had no effect here. `leader_id` is a hint, or None."""
+
+    def __init__(self, node_id: str, leader_id: str | None) -> None:
+        super().__init__(node_id, leader_id)
+        self.node_id, self.leader_id = node_id, leader_id
+
+    def __str__(self) -> str:
+        hint = f"the leader is {self.leader_id}" if self.leader_id else "no leader is known; try again shortly"
+        return f"{self.node_id} is not the leader: {hint}"
+
+
+class Busy(RaftError):
+    """A bound is reached: the request was refused before it was taken anywhere, so it certainly had no effect."""
+
+    def __init__(self, reason: str, limit: int) -> None:
+        super().__init__(reason, limit)
+        self.reason, self.limit = reason, limit
+
+    def __str__(self) -> str:
+        return f"busy: {self.reason} is at its bound of {self.limit}; try again after a pause"
+
+
+class TooLarge(RaftError):
+    """A single item is over its bound and never fits; it certainly had no effect."""
+
+    def __init__(self, what: str, size_bytes: int, size_bytes_max: int) -> None:
+        super().__init__(what, size_bytes, size_bytes_max)
+        self.what, self.size_bytes, self.size_bytes_max = what, size_bytes, size_bytes_max
+
+    def __str__(self) -> str:
+        return f"{self.what} has {self.size_bytes} bytes; the bound is {self.size_bytes_max}"
+
+
+class NotCommitted(RaftError):
+    """`read_log` was asked for an index above the high-water mark, which is never shown (FORMATS §6)."""
+
+    def __init__(self, index: int, commit_index: int) -> None:
+        super().__init__(index, commit_index)
+        self.index, self.commit_index = index, commit_index
+
+    def __str__(self) -> str:
+        return f"index {self.index} is not committed: the high-water mark is {self.commit_index}"
+
+
+class Compacted(RaftError):
+    """`read_log` was asked for an index that the log has forgotten."""
+
+    def __init__(self, index: int, first_index: int) -> None:
+        super().__init__(index, first_index)
+        self.index, self.first_index = index, first_index
+
+    def __str__(self) -> str:
+        return f"index {self.index} is compacted: the log begins at {self.first_index}; start from a snapshot"
+
+
+class NodeStopped(RaftError):
+    """The node made its last promise: a sync failed or an invariant broke. Only a restart can help (FORMATS §3.5)."""
+
+    def __init__(self, node_id: str, reason: str) -> None:
+        super().__init__(node_id, reason)
+        self.node_id, self.reason = node_id, reason
+
+    def __str__(self) -> str:
+        return f"node {self.node_id} has stopped: {self.reason}"

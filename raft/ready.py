@@ -1,0 +1,60 @@
+"""What the core asks for, in one structure. The comments are the ordering law (FORMATS §3)."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from raft.errors import RaftError
+from raft.messages import InstallSnapshot, InstallSnapshotProgress, Message
+from raft.ports import LogWrite
+from raft.state import Entry
+
+
+class Certainty(enum.Enum):
+    """How a proposal that will not be applied by this node's own promise ended (FORMATS §9)."""
+
+    NOT_APPLIED = "not applied"
+    """Another term is committed at its index: it certainly had, and will have, no effect."""
+    UNKNOWN = "unknown"
+    """A snapshot went past its index: it may have been applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalEnded:
+    """The entry (index, term) that this node once appended as leader ended otherwise than by being applied here."""
+
+    index: int
+    term: int
+    certainty: Certainty
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """Something worth telling: `name` is a stable word (`became_leader`, `truncated`, …), `fields` its values."""
+
+    name: str
+    fields: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Ready:
+    """The effects that have gathered since the last `take_ready`. Handle the fields in this order.
+
+    `write` goes to the log before anything of a later Ready. `send` may leave at once. `send_after` holds
+    (sequence, peer_id, message): it leaves only after `persisted(sequence)` was said, in order per peer.
+    `apply` is committed *and* durable here: give it to the state machine, then say `applied(index)`.
+    """
+
+    write: LogWrite | None = None
+    send: list[tuple[str, Message]] = field(default_factory=list)
+    send_after: list[tuple[int, str, Message]] = field(default_factory=list)
+    apply: list[Entry] = field(default_factory=list)
+    reads_ready: list[int] = field(default_factory=list)  # Tickets: confirmed, and applied far enough. Serve now.
+    reads_failed: list[tuple[int, RaftError]] = field(default_factory=list)
+    ended: list[ProposalEnded] = field(default_factory=list)
+    snapshot_wanted: list[str] = field(default_factory=list)  # Peers that are behind the log: start a transfer.
+    snapshot_chunks: list[tuple[str, InstallSnapshot]] = field(default_factory=list)  # From the leader, term checked.
+    snapshot_progress: list[tuple[str, InstallSnapshotProgress]] = field(default_factory=list)  # From followers.
+    events: list[TraceEvent] = field(default_factory=list)

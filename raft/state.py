@@ -1,0 +1,67 @@
+"""The small values that everything else passes around: log entries, positions, the hard state, roles."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+ENTRY_OVERHEAD_BYTES = 32
+"""What an entry costs in every byte bound besides its payload, so that empty entries are not free."""
+
+ENTRY_PAYLOAD_BYTES_MAX = 8 * 1024 * 1024
+"""A constant of the protocol (FORMATS §2): the largest payload of an entry. No frame bound may be below it."""
+
+
+class EntryKind(enum.IntEnum):
+    """What an entry's payload is (FORMATS §2). These numbers are on disks already: add a kind, never change one."""
+
+    COMMANDS = 1
+    """A batch of client commands: CBOR array `[leader_time, command, ...]`."""
+    NO_OP = 2
+    """A new leader's first entry: CBOR array `[leader_time]`."""
+    CONFIGURATION = 3
+    """The members of the cluster, alone in its entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One log entry. `payload` is encoded once: these bytes are logged, replicated and applied (FORMATS §2)."""
+
+    index: int
+    term: int
+    kind: EntryKind
+    payload: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What this entry counts for in every bound in bytes."""
+        return len(self.payload) + ENTRY_OVERHEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogPosition:
+    """An index together with the term of the entry there. (0, 0) is "before the log"."""
+
+    index: int
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What a member must never forget (Raft Figure 2, persistent state).
+
+    `commit_index` is only a hint, `min(commit_index, durable_index)` when it was written (FORMATS §4).
+    """
+
+    term: int = 0
+    voted_for: str | None = None
+    commit_index: int = 0
+
+
+class Role(enum.Enum):
+    """Raft §5.1, with the pre-candidate of thesis §9.6."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"

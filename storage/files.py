@@ -1,0 +1,101 @@
+"""The few file operations that the log and the snapshots need, in submit/complete form.
+
+`Files` is a folder seen through a small protocol, so that the same log runs on a real disk (`RealFiles`) and in the
+simulator. Paths are relative, with `/`. One submission is an ordered list of operations, carried out one after the
+other; at the first that fails the rest is not tried and `done(error)` is called. Submissions are carried out in the
+order in which they were made, one at a time. `done` is never called from inside `submit`.
+
+What is durable: bytes of a file after `SyncFile`; its name (created, renamed, deleted) after `SyncFolder` of the
+folder that holds it. Until then a crash may keep any of it, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Done = Callable[[BaseException | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MakeFolder:
+    """Create a folder and its parents; no error if it is there."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateFile:
+    """Create an empty file; an error if the name is taken."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Put `buffers`, one after the other, at byte `offset`."""
+
+    path: str
+    offset: int
+    buffers: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetSize:
+    """Cut or extend (with zeroes) a file to `size_bytes`."""
+
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncFile:
+    """Make the bytes (and the size) of a file durable."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncFolder:
+    """Make the names in a folder durable. The path "" is the top."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Give a file another name, replacing what has it."""
+
+    old_path: str
+    new_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a file; no error if it is not there."""
+
+    path: str
+
+
+Operation = MakeFolder | CreateFile | Write | SetSize | SyncFile | SyncFolder | Rename | Delete
+
+
+class Files(Protocol):
+    """A folder. Reads are synchronous and see every operation that is done."""
+
+    def submit(self, operations: Sequence[Operation], done: Done) -> None:
+        """Start `operations`; `done(None)` when all are carried out, `done(OSError)` at the first that failed."""
+        ...
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Bytes from `offset`, shorter only at the end of the file. Raises FileNotFoundError, OSError."""
+        ...
+
+    def size_bytes(self, path: str) -> int:
+        """The size of a file. Raises FileNotFoundError."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; empty if there is no such folder."""
+        ...
