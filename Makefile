@@ -1,0 +1,47 @@
+# Needs only make and Python 3.11+ with venv; everything else goes into .venv here.
+#   make demo   three servers, two leaders killed, and a Spark audit that proves what clients saw
+#   make test   lint, types and all tests
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format simulate clean
+
+PYTHON ?= $(shell scripts/find-python)
+BIN := .venv/bin
+READY := .venv/.ready
+
+help:
+	@sed -n '2,4s/^# *//p' Makefile
+
+# One stamp: a changed pyproject.toml or a half-made folder is set up again.
+$(READY): pyproject.toml scripts/find-python
+	@test -n "$(PYTHON)" || { scripts/find-python >/dev/null; exit 1; }
+	@echo "setting up .venv with $(PYTHON) (a few minutes the first time)" >&2
+	@rm -f $(READY)
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(READY)
+
+setup: $(READY)
+
+demo: $(READY)
+	@$(BIN)/hwm-harness demo
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint
+	$(BIN)/python -m pytest
+
+# A longer look than `make test` takes: `make simulate SEEDS=10000`.
+SEEDS ?= 1000
+simulate: $(READY)
+	$(BIN)/hwm-harness simulate --seeds $(SEEDS)
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
