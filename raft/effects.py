@@ -1,0 +1,99 @@
+"""What comes out of a node, and how it looks from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from raft.errors import NodeStopped, RaftError
+from raft.messages import Message
+from raft.ready import TraceEvent
+from raft.state import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The command is committed, durable and applied here at `index`; `result` is the state machine's."""
+
+    ticket: int
+    index: int
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReady:
+    """Read the state machine *now*, before the next event: the answer is linearizable."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Certain: the request had no effect and will have none."""
+
+    ticket: int
+    error: RaftError
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The command may have been, or may yet be, applied: no one can say (FORMATS §9)."""
+
+    ticket: int
+    reason: str
+
+
+Completion = Applied | ReadReady | Refused | Unknown
+
+
+@dataclass(slots=True)
+class Effects:
+    """What the host must do after a flush: send, tell the application, and stop if `failure` is set."""
+
+    send: list[tuple[str, Message]] = field(default_factory=list)
+    completions: list[Completion] = field(default_factory=list)  # In order.
+    events: list[TraceEvent] = field(default_factory=list)
+    failure: NodeStopped | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to do."""
+        return not (self.send or self.completions or self.events or self.failure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerStatus:
+    """A peer as this node sees it. The marks are the leader's view; on other members they are 0."""
+
+    peer_id: str
+    state: str  # probe, replicate, snapshot; empty where this node is not the leader.
+    match_index: int
+    next_index: int
+    last_applied: int
+    recent_active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """A picture of one node, for people and monitors. Bytes are those of each bounded buffer."""
+
+    node_id: str
+    role: Role
+    term: int
+    leader_id: str | None
+    first_index: int
+    snapshot_index: int
+    last_applied: int
+    commit_index: int
+    durable_index: int
+    last_index: int
+    low_watermark: int
+    peers: tuple[PeerStatus, ...]
+    pending_bytes: int  # Commands that wait to be proposed; bound: pending_bytes_max.
+    pending_commands: int
+    open_proposals: int  # Commands whose outcome is open, pending ones included; bound: proposals_pending_max.
+    open_reads: int  # Bound: reads_pending_max.
+    uncommitted_bytes: int  # Bound: uncommitted_bytes_max.
+    log_bytes: int
+    snapshot_bytes: int
+    failure: str | None

@@ -1,0 +1,80 @@
+"""Frames: a big-endian u32 length, then that many bytes of body (FORMATS §7).
+
+Sans-I/O: bytes in, bodies out, so that any transport (and later TLS) can sit under it.
+"""
+
+from __future__ import annotations
+
+from raft.errors import ProtocolError
+
+FRAME_BYTES_MAX_PEER = 16 * 1024 * 1024
+"""Twice the largest entry payload: an append request with one such entry always fits."""
+
+FRAME_BYTES_MAX_CLIENT = 4 * 1024 * 1024
+"""Above the largest transaction (1.5 MiB) with room for its answer, which shows records as well."""
+
+HEADER_BYTES = 4
+
+
+def frame(body: bytes) -> bytes:
+    """Put the length before `body`: 1 to 2**32 - 1 bytes."""
+    assert 0 < len(body) < 1 << 32, len(body)
+    return len(body).to_bytes(HEADER_BYTES, "big") + body
+
+
+class FrameSplitter:
+    """Cuts a byte stream into the bodies of its frames.
+
+    Memory: never more than one incomplete frame (`bytes_max` + 4) besides what `feed` was given. A length is judged
+    as soon as its four bytes are here, so a hostile one makes nothing grow.
+
+    >>> splitter = FrameSplitter(bytes_max=10)
+    >>> splitter.feed(frame(b"one") + frame(b"two")[:5])
+    [b'one']
+    >>> splitter.feed(b"wo")
+    [b'two']
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        assert bytes_max > 0, bytes_max
+        self._bytes_max = bytes_max
+        self._rest = bytearray()
+        self._wanted = HEADER_BYTES  # Bytes that `_rest` must have before another look is worth it.
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the incomplete frame that wait for the rest of it."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take what a socket gave; return the bodies that are complete now, in order.
+
+        Raises ProtocolError for an empty or too long frame. The stream has no meaning after that: close it.
+        """
+        if not self._rest:
+            bodies, used = self._split(data)
+            self._rest += data[used:] if used else data
+            return bodies
+        self._rest += data
+        if len(self._rest) < self._wanted:
+            return []
+        bodies, used = self._split(self._rest)
+        del self._rest[:used]
+        return bodies
+
+    def _split(self, data: bytes | bytearray) -> tuple[list[bytes], int]:
+        """Return the complete bodies in `data` and how many of its bytes they used."""
+        bodies: list[bytes] = []
+        start, size = 0, len(data)
+        while size - start >= HEADER_BYTES:
+            length = int.from_bytes(data[start : start + HEADER_BYTES], "big")
+            if not 0 < length <= self._bytes_max:
+                raise ProtocolError(f"a frame of {length} bytes; the bound is 1 to {self._bytes_max}")
+            end = start + HEADER_BYTES + length
+            if end > size:
+                self._wanted = end - start
+                return bodies, start
+            bodies.append(bytes(data[start + HEADER_BYTES : end]))
+            start = end
+        self._wanted = HEADER_BYTES
+        return bodies, start

@@ -1,0 +1,230 @@
+"""Messages between members as CBOR arrays (FORMATS §7): `[kind, group_id, term, ...]`, one per frame.
+
+| kind | message | further items |
+|---|---|---|
+| 1 | PreVoteRequest | next_term, last_index, last_term, transfer |
+| 2 | PreVoteResponse | next_term, granted |
+| 3 | VoteRequest | last_index, last_term, transfer |
+| 4 | VoteResponse | granted |
+| 5 | AppendEntries | prev_index, prev_term, commit_index, low_watermark, read_counter, entries |
+| 6 | AppendAccepted | match_index, last_applied, read_counter |
+| 7 | AppendRejected | rejected_index, hint_index, hint_term, last_applied, read_counter |
+| 8 | InstallSnapshot | transfer_id, snapshot_index, snapshot_term, total_bytes, offset, data |
+| 9 | InstallSnapshotProgress | transfer_id, next_offset, last_applied |
+
+`entries` is an array of `[term, kind, payload]`; the first has index `prev_index + 1`, and there is no gap. These
+numbers are on wires already: add a kind, never change one. Arrays grow only at their end: further items are ignored,
+an unknown kind is an error. Every field's type and range is checked here, so that nothing behind it has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raft.cbor_profile import INT64_MAX, decode_item, encode_item
+from raft.errors import ProtocolError
+from raft.messages import (
+    AppendAccepted,
+    AppendEntries,
+    AppendRejected,
+    InstallSnapshot,
+    InstallSnapshotProgress,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from raft.state import ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind
+
+_ENTRY_KINDS = {int(kind): kind for kind in EntryKind}
+
+
+def encode_message(group_id: int, message: Message) -> bytes:
+    """The body of the frame that carries `message`."""
+    kind, fields = _fields(message)
+    return encode_item([kind, group_id, message.term, *fields])
+
+
+def decode_message(body: bytes) -> tuple[int, Message]:
+    """Return (group_id, message). Raises ProtocolError for whatever `encode_message` of some version does not write."""
+    item = decode_item(body)
+    if type(item) is not list or len(item) < 3:
+        raise ProtocolError("a peer message is an array of kind, group_id, term and more")
+    kind = item[0]
+    decode = _DECODERS.get(kind) if type(kind) is int else None
+    if decode is None:
+        raise ProtocolError(f"a peer message of unknown kind {kind!r:.40}")
+    reader = _Fields(item)
+    group_id, term = reader.number(), reader.number()
+    return group_id, decode(term, reader)
+
+
+def _fields(message: Message) -> tuple[int, list[Any]]:
+    """The kind and what follows the term."""
+    match message:
+        case AppendEntries():
+            entries = [[entry.term, int(entry.kind), entry.payload] for entry in message.entries]
+            m = message
+            return 5, [m.prev_index, m.prev_term, m.commit_index, m.low_watermark, m.read_counter, entries]
+        case AppendAccepted():
+            return 6, [message.match_index, message.last_applied, message.read_counter]
+        case AppendRejected():
+            r = message
+            return 7, [r.rejected_index, r.hint_index, r.hint_term, r.last_applied, r.read_counter]
+        case InstallSnapshot():
+            s = message
+            return 8, [s.transfer_id, s.snapshot_index, s.snapshot_term, s.total_bytes, s.offset, s.data]
+        case InstallSnapshotProgress():
+            return 9, [message.transfer_id, message.next_offset, message.last_applied]
+        case PreVoteRequest():
+            return 1, [message.next_term, message.last_index, message.last_term, message.transfer]
+        case PreVoteResponse():
+            return 2, [message.next_term, message.granted]
+        case VoteRequest():
+            return 3, [message.last_index, message.last_term, message.transfer]
+        case VoteResponse():
+            return 4, [message.granted]
+
+
+class _Fields:
+    """Takes the items of one message in order, each with its type and range checked."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items = items
+        self._at = 1  # Behind the kind.
+
+    def next(self) -> Any:
+        if self._at >= len(self._items):
+            raise ProtocolError(f"a peer message of kind {self._items[0]} is too short")
+        item = self._items[self._at]
+        self._at += 1
+        return item
+
+    def number(self, minimum: int = 0) -> int:
+        item = self.next()
+        if type(item) is not int or not minimum <= item <= INT64_MAX:
+            raise ProtocolError(f"item {self._at - 1} of a peer message of kind {self._items[0]} is no valid number")
+        return item
+
+    def flag(self) -> bool:
+        item = self.next()
+        if type(item) is not bool:
+            raise ProtocolError(f"item {self._at - 1} of a peer message of kind {self._items[0]} is not a boolean")
+        return item
+
+    def data(self) -> bytes:
+        item = self.next()
+        if type(item) is not bytes:
+            raise ProtocolError(f"item {self._at - 1} of a peer message of kind {self._items[0]} is not bytes")
+        return item
+
+
+def _pre_vote_request(term: int, f: _Fields) -> Message:
+    return PreVoteRequest(
+        term=term, next_term=f.number(), last_index=f.number(), last_term=f.number(), transfer=f.flag()
+    )
+
+
+def _pre_vote_response(term: int, f: _Fields) -> Message:
+    return PreVoteResponse(term=term, next_term=f.number(), granted=f.flag())
+
+
+def _vote_request(term: int, f: _Fields) -> Message:
+    return VoteRequest(term=term, last_index=f.number(), last_term=f.number(), transfer=f.flag())
+
+
+def _vote_response(term: int, f: _Fields) -> Message:
+    return VoteResponse(term=term, granted=f.flag())
+
+
+def _append_entries(term: int, f: _Fields) -> Message:
+    prev_index, prev_term = f.number(), f.number()
+    commit_index, low_watermark, read_counter = f.number(), f.number(), f.number()
+    return AppendEntries(
+        term=term,
+        prev_index=prev_index,
+        prev_term=prev_term,
+        entries=_entries(f.next(), prev_index, prev_term, term),
+        commit_index=commit_index,
+        low_watermark=low_watermark,
+        read_counter=read_counter,
+    )
+
+
+def _entries(items: Any, prev_index: int, prev_term: int, message_term: int) -> tuple[Entry, ...]:
+    if type(items) is not list:
+        raise ProtocolError("the entries of an append request are an array")
+    if prev_index + len(items) > INT64_MAX:
+        raise ProtocolError("an append request goes beyond the last possible index")
+    entries = []
+    floor = prev_term  # Terms never fall along a log, and no leader holds an entry of a later term than its own.
+    for index, item in enumerate(items, prev_index + 1):
+        entry = _entry(item, index)
+        if not floor <= entry.term <= message_term:
+            raise ProtocolError(f"entry {index} has term {entry.term}, outside {floor} to {message_term}")
+        floor = entry.term
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _entry(item: Any, index: int) -> Entry:
+    if type(item) is not list or len(item) < 3:
+        raise ProtocolError(f"entry {index} is not [term, kind, payload]")
+    term, kind_number, payload = item[:3]
+    kind = _ENTRY_KINDS.get(kind_number) if type(kind_number) is int else None
+    if type(term) is not int or term < 1 or kind is None or type(payload) is not bytes:
+        raise ProtocolError(f"entry {index} has a term, kind or payload that cannot be")
+    if len(payload) > ENTRY_PAYLOAD_BYTES_MAX:
+        raise ProtocolError(f"entry {index} has {len(payload)} bytes; the bound is {ENTRY_PAYLOAD_BYTES_MAX}")
+    return Entry(index, term, kind, payload)
+
+
+def _append_accepted(term: int, f: _Fields) -> Message:
+    return AppendAccepted(term=term, match_index=f.number(), last_applied=f.number(), read_counter=f.number())
+
+
+def _append_rejected(term: int, f: _Fields) -> Message:
+    return AppendRejected(
+        term=term,
+        rejected_index=f.number(),
+        hint_index=f.number(),
+        hint_term=f.number(),
+        last_applied=f.number(),
+        read_counter=f.number(),
+    )
+
+
+def _install_snapshot(term: int, f: _Fields) -> Message:
+    message = InstallSnapshot(
+        term=term,
+        transfer_id=f.number(),
+        snapshot_index=f.number(),
+        snapshot_term=f.number(),
+        total_bytes=f.number(minimum=1),
+        offset=f.number(),
+        data=f.data(),
+    )
+    if not message.data or message.offset + len(message.data) > message.total_bytes:
+        raise ProtocolError("a snapshot chunk that is empty or goes beyond its file")
+    return message
+
+
+def _install_snapshot_progress(term: int, f: _Fields) -> Message:
+    return InstallSnapshotProgress(
+        term=term, transfer_id=f.number(), next_offset=f.number(minimum=-1), last_applied=f.number()
+    )
+
+
+_DECODERS: dict[int, Callable[[int, _Fields], Message]] = {
+    1: _pre_vote_request,
+    2: _pre_vote_response,
+    3: _vote_request,
+    4: _vote_response,
+    5: _append_entries,
+    6: _append_accepted,
+    7: _append_rejected,
+    8: _install_snapshot,
+    9: _install_snapshot_progress,
+}

@@ -1,0 +1,60 @@
+"""Which incarnation of each peer this node talks to (FORMATS §1).
+
+A pin is durable before any vote, append or acknowledgement of that peer is used. A member that comes back with
+another incarnation has lost its disk and forgotten its votes: it is refused until it is replaced as a new member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raft.errors import RaftError
+from raft.ports import PinStore
+
+
+class PeerRefused(RaftError):
+    """This peer's messages are not used. `code` is a stable word, `reason` says why and what to do."""
+
+    def __init__(self, peer_id: str, code: str, reason: str) -> None:
+        super().__init__(peer_id, code, reason)
+        self.peer_id, self.code, self.reason = peer_id, code, reason
+
+    def __str__(self) -> str:
+        return f"peer {self.peer_id} is refused: {self.reason}"
+
+
+class PeerPins:
+    """The durable pins, and those that are on their way to the disk."""
+
+    def __init__(self, store: PinStore, failed: Callable[[str, BaseException], None]) -> None:
+        self._store = store
+        self._failed = failed
+        self._durable = dict(store.pins())
+        self._under_way: dict[str, bytes] = {}
+
+    def is_pinned(self, peer_id: str) -> bool:
+        """True once this peer's incarnation is durable here: its messages may be used."""
+        return peer_id in self._durable
+
+    def check(self, peer_id: str, incarnation_id: bytes) -> None:
+        """Accept a peer's hello; start to pin it when it is new. Raises PeerRefused for another incarnation."""
+        assert len(incarnation_id) == 16, incarnation_id
+        known = self._durable.get(peer_id, self._under_way.get(peer_id))
+        if known is None:
+            self._under_way[peer_id] = incarnation_id
+            self._store.pin(peer_id, incarnation_id, lambda error: self._pinned(peer_id, error))
+        elif known != incarnation_id:
+            raise PeerRefused(
+                peer_id,
+                "wrong_incarnation",
+                f"it was known here as incarnation {known.hex()} and now comes as {incarnation_id.hex()}. Its data "
+                "folder was lost or made anew, so it has forgotten its votes. Restore the old folder, or replace it "
+                "as a new member with a new node id",
+            )
+
+    def _pinned(self, peer_id: str, error: BaseException | None) -> None:
+        incarnation_id = self._under_way.pop(peer_id)
+        if error is None:
+            self._durable[peer_id] = incarnation_id
+        else:
+            self._failed(f"pinning the incarnation of peer {peer_id}", error)

@@ -1,0 +1,37 @@
+"""Everything that turns values into bytes on a wire and back, in one place to import from (FORMATS §7).
+
+The rooms behind it: `frames` (lengths), `cbor_profile` (what may be in a frame), `hello` (the first frame),
+`peer_codec` (messages between members), `batch` (the payload of an entry).
+"""
+
+from __future__ import annotations
+
+from raft.batch import BATCH_OVERHEAD_BYTES, batch_leader_time, batch_size, encode_batch
+from raft.cbor_profile import DEPTH_MAX, INT64_MAX, INT64_MIN, decode_item, encode_item
+from raft.frames import FRAME_BYTES_MAX_CLIENT, FRAME_BYTES_MAX_PEER, FrameSplitter, frame
+from raft.hello import HELLO_MAGIC, PROTOCOL_VERSION, Hello, HelloRole, Refusal, decode_hello
+from raft.peer_codec import decode_message, encode_message
+
+__all__ = [
+    "BATCH_OVERHEAD_BYTES",
+    "DEPTH_MAX",
+    "FRAME_BYTES_MAX_CLIENT",
+    "FRAME_BYTES_MAX_PEER",
+    "HELLO_MAGIC",
+    "INT64_MAX",
+    "INT64_MIN",
+    "PROTOCOL_VERSION",
+    "FrameSplitter",
+    "Hello",
+    "HelloRole",
+    "Refusal",
+    "batch_leader_time",
+    "batch_size",
+    "decode_hello",
+    "decode_item",
+    "decode_message",
+    "encode_batch",
+    "encode_item",
+    "encode_message",
+    "frame",
+]
