@@ -1,0 +1,51 @@
+"""What a member's process runs first: `python -m harness.cluster.child HARNESS_PID serve …`.
+
+It ties the process to the life of the harness, then becomes `hwm`. Linux sends SIGKILL when the parent's thread ends
+(also to a stopped process); elsewhere a thread watches for a new parent. No `preexec_fn` (unsafe beside threads),
+no process in between (its id would not be the member's).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+_PR_SET_PDEATHSIG = 1
+_LOOK_INTERVAL_SECONDS = 0.25
+
+
+def die_with(parent_pid: int) -> None:
+    """Arrange that this process ends when `parent_pid` does; if it has ended already, end now."""
+    if not _kernel_watches():
+        threading.Thread(target=_watch, args=(parent_pid,), daemon=True).start()
+    if os.getppid() != parent_pid:  # It ended before the line above took effect.
+        os._exit(1)
+
+
+def _kernel_watches() -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    import ctypes
+
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) == 0)
+
+
+def _watch(parent_pid: int) -> None:
+    while os.getppid() == parent_pid:
+        time.sleep(_LOOK_INTERVAL_SECONDS)
+    os._exit(1)
+
+
+def main() -> None:
+    die_with(int(sys.argv[1]))
+    sys.argv = ["hwm", *sys.argv[2:]]
+    from kvstore.cli import main as hwm
+
+    hwm()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Free TCP ports on loopback for servers that will be killed and come back to the same port."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+from random import SystemRandom
+
+_LOWEST = 10_000
+_USUAL_EPHEMERAL_LOW = 32_768
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_ATTEMPTS_MAX = 2_000
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` distinct ports that nobody holds now.
+
+    They come from below the range that the system gives to outgoing connections. A port from *inside* it (what
+    binding to 0 gives) could, while its server is down, be taken by any connection, or even connect to itself.
+    The caller still must be ready to lose a race for one, and try with others.
+    """
+    random = SystemRandom()  # Not the run's seed: two runs at once must not want the same.
+    ports: list[int] = []
+    with contextlib.ExitStack() as held:
+        for _ in range(_ATTEMPTS_MAX):
+            if len(ports) == count:
+                return ports
+            port = random.randrange(_LOWEST, _ephemeral_low())
+            listener = held.enter_context(socket.socket())
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            ports.append(port)
+    raise OSError(f"no {count} free ports on 127.0.0.1 between {_LOWEST} and {_ephemeral_low()}")
+
+
+def _ephemeral_low() -> int:
+    try:
+        low = int(_RANGE.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError):
+        return _USUAL_EPHEMERAL_LOW
+    return low if low > _LOWEST + 1_000 else _USUAL_EPHEMERAL_LOW

@@ -1,0 +1,62 @@
+"""What can go wrong in the harness itself, as opposed to the cluster under test. Each says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class HarnessError(Exception):
+    """The harness cannot go on. `str()` is a sentence for a person; the command line prints it and exits 1."""
+
+
+class BadInput(HarnessError):
+    """A request that cannot be carried out as asked. The command line exits 2."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        self.problem, self.hint = problem, hint
+        super().__init__(problem, hint)
+
+    def __str__(self) -> str:
+        return f"{self.problem}\nhint: {self.hint}"
+
+
+class NodeDied(HarnessError):
+    """A member ended by itself: no fault of ours did it."""
+
+    def __init__(self, node_id: str, exit_code: int, log_path: Path, tail: str) -> None:
+        self.node_id, self.exit_code, self.log_path, self.tail = node_id, exit_code, log_path, tail
+        super().__init__(node_id, exit_code, log_path, tail)
+
+    def __str__(self) -> str:
+        return (
+            f"member {self.node_id} ended by itself with exit code {self.exit_code}. Its last words:\n"
+            f"{self.tail}\nhint: the whole log is {self.log_path}"
+        )
+
+
+class NotReady(HarnessError):
+    """The cluster did not come up, or did not come back, in time."""
+
+    def __init__(self, what: str, waited_seconds: float, folder: Path) -> None:
+        self.what, self.waited_seconds, self.folder = what, waited_seconds, folder
+        super().__init__(what, waited_seconds, folder)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} after {self.waited_seconds:.0f} s.\nhint: the members' logs are {self.folder}/*.log; "
+            f"a busy machine may need a longer --ready-seconds"
+        )
+
+
+class ExtraMissing(HarnessError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, wanted_for: str) -> None:
+        self.package, self.wanted_for = package, wanted_for
+        super().__init__(package, wanted_for)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.wanted_for} needs the package {self.package}, which is not installed.\n"
+            f"hint: pip install 'highwatermark[audit]'"
+        )

@@ -1,0 +1,132 @@
+"""A TCP proxy between two members that loses whole frames, never half of one (FORMATS §7: u32 length, then a body).
+
+Cutting a frame would only ever test the frame parser: the connection would die at once. Losing whole frames on a
+connection that stays up is what a partition of a packet network looks like to a member: silence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import trio
+
+from raft import FRAME_BYTES_MAX_PEER, FrameSplitter, ProtocolError, frame
+
+_READ_BYTES = 256 * 1024
+_DELAYED_BYTES_MAX = 8 * 1024 * 1024  # What one direction may hold back; above it the proxy stops reading.
+
+
+class Flow:
+    """What happens to frames from one member to another. The nemesis turns it; every link of the pair reads it."""
+
+    def __init__(self, source: str, target: str) -> None:
+        self.source, self.target = source, target
+        self.delay_seconds = 0.0
+        self.frames_passed = 0
+        self.frames_dropped = 0
+        self._blocks = 0  # How many faults block it now: two may overlap.
+
+    @property
+    def blocked(self) -> bool:
+        return self._blocks > 0
+
+    def block(self) -> None:
+        self._blocks += 1
+
+    def unblock(self) -> None:
+        assert self._blocks > 0, (self.source, self.target)
+        self._blocks -= 1
+
+
+@dataclass(slots=True)
+class _Held:
+    due: float  # trio time
+    data: bytes
+
+
+class LinkProxy:
+    """Listens for what `dialer` sends to `listener`, and passes it on, in both directions, frame by frame."""
+
+    def __init__(self, outward: Flow, inward: Flow, *, target_port: int) -> None:
+        assert (outward.source, outward.target) == (inward.target, inward.source)
+        self._outward, self._inward, self._target_port = outward, inward, target_port
+
+    async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; starts with the port that the dialer must be given."""
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = int(listeners[0].socket.getsockname()[1])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, self._carry, listeners)
+            task_status.started(port)
+
+    async def _carry(self, dialer: trio.SocketStream) -> None:
+        """Carry one connection until either end closes it: then both are closed, as a cut cable would not do."""
+        async with dialer:
+            try:
+                listener = await trio.open_tcp_stream("127.0.0.1", self._target_port)
+            except OSError:
+                return  # The member is down: the dialer sees its connection closed, and tries again.
+            async with listener, trio.open_nursery() as nursery:
+                nursery.start_soon(self._pump, dialer, listener, self._outward, nursery.cancel_scope)
+                nursery.start_soon(self._pump, listener, dialer, self._inward, nursery.cancel_scope)
+
+    async def _pump(
+        self, source: trio.SocketStream, target: trio.SocketStream, flow: Flow, connection: trio.CancelScope
+    ) -> None:
+        splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
+        held = _DelayLine(target)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(held.run)
+            try:
+                while data := await source.receive_some(_READ_BYTES):
+                    bodies = splitter.feed(data)
+                    if not bodies:
+                        continue
+                    if flow.blocked:
+                        flow.frames_dropped += len(bodies)
+                        continue
+                    flow.frames_passed += len(bodies)
+                    out = b"".join(frame(body) for body in bodies)
+                    if flow.delay_seconds or held.pending_bytes:
+                        await held.put(out, flow.delay_seconds)
+                    else:
+                        await target.send_all(out)
+            except (trio.BrokenResourceError, trio.ClosedResourceError, ProtocolError):
+                pass
+            nursery.cancel_scope.cancel()
+        connection.cancel()
+
+
+class _DelayLine:
+    """Sends what it is given, in order, each part not before it is due. Bounded in bytes."""
+
+    def __init__(self, target: trio.SocketStream) -> None:
+        self._target = target
+        self._held: deque[_Held] = deque()
+        self._changed = trio.Condition()
+        self.pending_bytes = 0
+
+    async def put(self, data: bytes, delay_seconds: float) -> None:
+        async with self._changed:
+            while self.pending_bytes > _DELAYED_BYTES_MAX:
+                await self._changed.wait()
+            self._held.append(_Held(trio.current_time() + delay_seconds, data))
+            self.pending_bytes += len(data)
+            self._changed.notify_all()
+
+    async def run(self) -> None:
+        while True:
+            async with self._changed:
+                while not self._held:
+                    await self._changed.wait()
+                first = self._held[0]
+            await trio.sleep_until(first.due)
+            try:
+                await self._target.send_all(first.data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return  # The reading side of this connection sees it too, and ends it.
+            async with self._changed:
+                self._held.popleft()
+                self.pending_bytes -= len(first.data)
+                self._changed.notify_all()

@@ -1,0 +1,155 @@
+"""A recorded run on disk (FORMATS §10): what is written can be read, and a killed harness leaves no lie behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.clock import RunClock
+from harness.errors import BadInput
+from harness.history import (
+    UNFLUSHED_ROWS_MAX,
+    Row,
+    RunWriter,
+    canonical_json,
+    close_unfinished_run,
+    copy_run,
+    from_text,
+    read_about,
+    read_events,
+    read_rows,
+    to_text,
+)
+
+
+def a_writer(folder: Path, ops_format: str = "jsonl") -> RunWriter:
+    return RunWriter(folder, run_id="r1", clock=RunClock(), ops_format=ops_format, about={"seed": 7})
+
+
+def a_put(client: str, value: str) -> Row:
+    return {"client": client, "op": "put", "key": "k", "value": value, "call_ns": 10}
+
+
+AN_ANSWER: Row = {"status": "ok", "return_ns": 20, "revision": 2, "output": {"succeeded": True}}
+
+
+@given(st.binary(max_size=40))
+def test_every_key_and_value_survives_its_spelling_as_text(data: bytes) -> None:
+    """FORMATS §10: bytes that are not UTF-8, and text that begins with `base64:`, as `base64:`…"""
+    assert from_text(to_text(data)) == data
+
+
+def test_text_that_looks_like_an_encoding_is_encoded() -> None:
+    """FORMATS §10; else `base64:AA==` as a value and one zero byte would be the same text."""
+    assert to_text(b"plain") == "plain"
+    assert to_text(b"base64:AA==") == "base64:YmFzZTY0OkFBPT0="
+    assert to_text(b"\xff") == "base64:/w=="
+
+
+def test_a_request_has_one_spelling() -> None:
+    assert canonical_json({"b": None, "a": "ü"}) == '{"a":"ü","b":null}'
+
+
+@pytest.mark.parametrize("ops_format", ["jsonl", "parquet"])
+def test_rows_are_read_as_they_were_written(tmp_path: Path, ops_format: str) -> None:
+    """FORMATS §10, both spellings of a run."""
+    writer = a_writer(tmp_path / "run", ops_format)
+    first = writer.call(a_put("c1", "v1"))
+    second = writer.call({"client": "c2", "op": "range", "request": canonical_json({"prefix": "k"}), "call_ns": 11})
+    third = writer.call({"client": "c3", "op": "txn", "request": "{}", "call_ns": 12})
+    items = [{"key": "k", "value": "v1", "create_revision": 2, "mod_revision": 2, "version": 1}]
+    writer.end(second, status="ok", return_ns=15, revision=2, output={"items": items, "more": False, "count": 1})
+    writer.end(first, **AN_ANSWER)
+    results = [{"op": "get", "found": False}, {"op": "range", "items": items, "more": False}]
+    writer.end(third, status="ok", return_ns=16, revision=2, output={"succeeded": True, "results": results})
+    writer.event("kill", node="n1")
+    writer.finish(ended="well")
+
+    rows = list(read_rows(tmp_path / "run"))
+    assert [row["op_id"] for row in rows] == [second, first, third]  # In the order in which they ended.
+    assert rows[0]["output"] == {"items": items, "more": False, "count": 1}
+    assert rows[1]["output"] == {"succeeded": True}
+    assert rows[2]["output"] == {"succeeded": True, "results": results}
+    assert "session" not in rows[1]
+    about = read_about(tmp_path / "run")
+    assert (about["run_id"], about["seed"], about["finished"], about["ended"]) == ("r1", 7, True, "well")
+    assert [event["kind"] for event in read_events(tmp_path / "run")] == ["kill"]
+    assert not (tmp_path / "run" / "calls.jsonl").exists()
+
+
+def test_an_operation_without_an_end_is_recorded_as_unknown(tmp_path: Path) -> None:
+    """FORMATS §10: an operation whose end is unknown stays open for ever; `return_ns` is null."""
+    writer = a_writer(tmp_path / "run")
+    writer.call(a_put("c1", "v1"))
+    writer.close()
+
+    (row,) = read_rows(tmp_path / "run")
+    assert row["status"] == "unknown"
+    assert "return_ns" not in row
+
+
+def test_a_killed_harness_leaves_a_run_whose_reads_have_their_writes(tmp_path: Path) -> None:
+    """The reason for calls.jsonl: a read that saw the value of a write which had not ended."""
+    writer = a_writer(tmp_path / "run")
+    open_put = writer.call(a_put("c1", "v1"))
+    read = writer.call({"client": "c2", "op": "get", "key": "k", "call_ns": 11})
+    writer.end(read, status="ok", return_ns=12, revision=2, output={"found": True, "value": "v1", "mod_revision": 2})
+    writer.flush()
+    left = tmp_path / "left"  # What a kill at this moment leaves, half a line of a later row included.
+    shutil.copytree(tmp_path / "run", left)
+    with (left / "ops" / "rows.jsonl").open("a") as torn:
+        torn.write('{"op_id":9,"cli')
+    writer.close()
+
+    assert close_unfinished_run(left) == 1
+    rows = {row["op_id"]: row for row in read_rows(left)}
+    assert rows.keys() == {open_put, read}
+    assert rows[open_put]["status"] == "unknown"
+    assert rows[open_put]["client"] != "c1"  # An unknown one is followed by no other of its client.
+    assert close_unfinished_run(left) == 0
+
+
+def test_calls_reach_the_disk_before_the_rows_that_may_have_seen_them(tmp_path: Path) -> None:
+    """At the bound of unflushed rows the writer flushes by itself, calls first."""
+    writer = a_writer(tmp_path / "run")
+    for number in range(UNFLUSHED_ROWS_MAX):
+        writer.end(writer.call(a_put("c1", f"v{number}")), **AN_ANSWER)
+
+    lines = (tmp_path / "run" / "calls.jsonl").read_text().splitlines()
+    assert len(lines) == UNFLUSHED_ROWS_MAX
+    assert len(list(read_rows(tmp_path / "run"))) == UNFLUSHED_ROWS_MAX
+    writer.close()
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("data")
+    with pytest.raises(BadInput, match="is not empty"):
+        a_writer(tmp_path)
+    with pytest.raises(BadInput, match="is not a folder"):
+        a_writer(tmp_path / "precious")
+    with pytest.raises(BadInput, match="is not a folder"):
+        a_writer(tmp_path / "precious" / "deeper")
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="holds no recorded run"):
+        read_about(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(BadInput, match="holds no recorded run"):
+        read_about(tmp_path)
+
+
+def test_a_copied_run_has_all_that_the_audit_reads(tmp_path: Path) -> None:
+    writer = a_writer(tmp_path / "run")
+    writer.end(writer.call(a_put("c1", "v1")), **AN_ANSWER)
+    writer.finish()
+
+    copy_run(tmp_path / "run", tmp_path / "copy")
+    assert list(read_rows(tmp_path / "copy")) == list(read_rows(tmp_path / "run"))
+    assert json.loads((tmp_path / "copy" / "run.json").read_text())["run_id"] == "r1"

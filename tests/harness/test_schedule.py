@@ -1,0 +1,58 @@
+"""Fault plans: drawn from the seed alone, fair over their kinds, and over before the run is."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from harness.errors import BadInput
+from harness.nemesis.schedule import KINDS, parse_faults, plan_faults
+
+
+def test_one_seed_is_one_plan() -> None:
+    """Seed or it did not happen."""
+    one = plan_faults(seed=7, seconds=60, kinds=KINDS, interval_seconds=2.5)
+    again = plan_faults(seed=7, seconds=60, kinds=KINDS, interval_seconds=2.5)
+    other = plan_faults(seed=8, seconds=60, kinds=KINDS, interval_seconds=2.5)
+    assert one == again
+    assert one != other
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_faults_end_within_the_run_and_never_overlap(seed: int) -> None:
+    faults = plan_faults(seed=seed, seconds=30, kinds=KINDS, interval_seconds=2.0)
+    assert len(faults) >= 8
+    for before, after in pairwise(faults):
+        assert before.start_seconds + before.duration_seconds < after.start_seconds
+    assert faults[-1].start_seconds + faults[-1].duration_seconds <= 30
+
+
+def test_a_long_plan_has_every_kind_against_every_target_both_ways_and_one_way() -> None:
+    """Pauses and partitions (symmetric and one-way), each against leader, minority or random."""
+    faults = plan_faults(seed=1, seconds=200, kinds=KINDS, interval_seconds=2.0)
+    seen = {(fault.kind, fault.target) for fault in faults}
+    for kind in KINDS:
+        assert {(kind, "leader"), (kind, "minority"), (kind, "random")} <= seen
+    assert ("kill", "all") in seen
+    assert {fault.direction for fault in faults if fault.kind == "partition"} == {"both", "in", "out", "slow"}
+    assert {fault.direction for fault in faults if fault.kind != "partition"} == {None}
+
+
+def test_no_kind_is_no_fault() -> None:
+    assert plan_faults(seed=1, seconds=60, kinds=(), interval_seconds=2.0) == ()
+
+
+def test_fault_lists_are_read_as_a_person_writes_them() -> None:
+    assert parse_faults("none") == ()
+    assert parse_faults("all") == KINDS
+    assert parse_faults("partition, kill") == ("kill", "partition")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("kil", "did you mean kill"), ("xyzzy", "the faults are"), ("none,kill", "comma list"), ("", "comma")],
+)
+def test_a_fault_that_is_not_one_is_answered_with_the_right_name(text: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        parse_faults(text)
