@@ -1,0 +1,90 @@
+"""One sync at a time, and everything that gathers meanwhile goes into the next (group commit).
+
+It also holds back what may leave only when a step of the write stream is durable (FORMATS §3), and proves the last
+batch with an empty frame once the node is idle (FORMATS §4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from raft.messages import Message
+from raft.ports import LogStore, LogWrite
+
+Send = tuple[str, Message]
+
+
+class GroupCommit:
+    """The order of durability of one node. `durable(sequence)` is called from the store's completion."""
+
+    def __init__(
+        self,
+        log: LogStore,
+        *,
+        durable: Callable[[int], None],
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self._log = log
+        self._durable = durable
+        self._failed = failed
+        self._waiting: deque[tuple[int, Send]] = deque()
+        self.under_way = False
+        self.appended_sequence = 0
+        self.durable_sequence = 0
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if nothing waits for a sync and none is under way."""
+        return not self.under_way and self.appended_sequence == self.durable_sequence
+
+    @property
+    def is_proven(self) -> bool:
+        """True if, besides, a later frame says that the last batch was synced."""
+        return self.is_quiet and not self._log.has_unproven_batch
+
+    def append(self, write: LogWrite) -> None:
+        """Take the next step of the write stream."""
+        assert write.sequence > self.appended_sequence, (write.sequence, self.appended_sequence)
+        self._log.append(write)
+        self.appended_sequence = write.sequence
+
+    def start(self, commit_hint: int) -> None:
+        """Start the next sync if something was appended and none is under way."""
+        if not self.under_way and self.appended_sequence > self.durable_sequence:
+            self._sync(commit_hint)
+
+    def prove(self, commit_hint: int) -> None:
+        """Write the empty frame that proves the last one, if nothing else is to do."""
+        if self.is_quiet and self._log.has_unproven_batch:
+            self._sync(commit_hint)
+
+    def send_after(self, sequence: int, peer_id: str, message: Message) -> None:
+        """Hold `message` until `sequence` is durable. Messages leave in the order in which they were held."""
+        assert sequence <= self.appended_sequence, (sequence, self.appended_sequence)
+        self._waiting.append((sequence, (peer_id, message)))
+
+    def take_sends(self) -> list[Send]:
+        """The held messages that may leave now."""
+        sends: list[Send] = []
+        while self._waiting and self._waiting[0][0] <= self.durable_sequence:
+            sends.append(self._waiting.popleft()[1])
+        return sends
+
+    def forget_sends(self) -> None:
+        """Drop every held message: after a failed sync no promise leaves any more (FORMATS §3.5)."""
+        self._waiting.clear()
+
+    def _sync(self, commit_hint: int) -> None:
+        self.under_way = True
+        sequence = self.appended_sequence
+        self._log.sync(commit_hint, lambda error: self._synced(sequence, error))
+
+    def _synced(self, sequence: int, error: BaseException | None) -> None:
+        assert self.under_way
+        self.under_way = False
+        if error is not None:
+            self._failed("syncing the log", error)
+        elif sequence > self.durable_sequence:
+            self.durable_sequence = sequence
+            self._durable(sequence)

@@ -1,0 +1,90 @@
+"""How proposals end: applied here, certainly not applied, or unknown (FORMATS §9).
+
+One record per *entry*, not per command: the tickets of a batch share its position and its fate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raft.effects import Applied, Completion, Refused, Unknown
+from raft.errors import RaftError
+from raft.ready import Certainty, ProposalEnded
+from raft.state import Entry, LogPosition
+
+
+@dataclass(slots=True)
+class _OpenBatch:
+    tickets: list[int]
+    deadline: int | None = None  # Monotonic ns; set when this node is no longer the leader that proposed it.
+
+
+class Outcomes:
+    """The batches that this node proposed and whose end is open, oldest first."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, int], _OpenBatch] = {}  # By (index, term), in the order of proposal.
+        self.commands = 0
+
+    @property
+    def next_deadline(self) -> int | None:
+        """When the oldest batch left behind by a step-down becomes unknown, in monotonic ns."""
+        first = next(iter(self._open.values()), None)
+        return None if first is None else first.deadline
+
+    def opened(self, position: LogPosition, tickets: list[int]) -> None:
+        """A batch was appended at `position`."""
+        self._open[position.index, position.term] = _OpenBatch(tickets)
+        self.commands += len(tickets)
+
+    def applied(self, entry: Entry, results: Sequence[Any]) -> list[Completion]:
+        """`entry` was applied with one result per command; the completions are empty if it was not ours."""
+        batch = self._pop(entry.index, entry.term)
+        if batch is None:
+            return []
+        assert len(results) == len(batch.tickets), (entry.index, len(results), len(batch.tickets))
+        index = entry.index
+        return [Applied(ticket, index, result) for ticket, result in zip(batch.tickets, results, strict=True)]
+
+    def ended(self, end: ProposalEnded, refusal: RaftError) -> list[Completion]:
+        """The core knows how this entry ended without being applied by us; `refusal` is said where that is certain."""
+        batch = self._pop(end.index, end.term)
+        if batch is None:
+            return []
+        if end.certainty is Certainty.NOT_APPLIED:
+            return [Refused(ticket, refusal) for ticket in batch.tickets]
+        return [Unknown(ticket, "a snapshot went past its index") for ticket in batch.tickets]
+
+    def stepped_down(self, deadline: int) -> None:
+        """This node is no longer the leader of the term in which the open batches were proposed."""
+        for batch in self._open.values():
+            if batch.deadline is None:
+                batch.deadline = deadline
+
+    def expire(self, now: int) -> list[Completion]:
+        """Give up on the batches whose time to become certain is over."""
+        completions: list[Completion] = []
+        for key, batch in list(self._open.items()):
+            if batch.deadline is None or batch.deadline > now:
+                break  # Deadlines rise in this order: what a later term proposed was left behind later.
+            del self._open[key]
+            self.commands -= len(batch.tickets)
+            completions += [Unknown(ticket, "the leader changed before it was committed") for ticket in batch.tickets]
+        return completions
+
+    def give_up(self, reason: str) -> list[Completion]:
+        """Everything open is unknown from now on."""
+        completions: list[Completion] = [
+            Unknown(ticket, reason) for batch in self._open.values() for ticket in batch.tickets
+        ]
+        self._open.clear()
+        self.commands = 0
+        return completions
+
+    def _pop(self, index: int, term: int) -> _OpenBatch | None:
+        batch = self._open.pop((index, term), None)
+        if batch is not None:
+            self.commands -= len(batch.tickets)
+        return batch

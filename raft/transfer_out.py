@@ -1,0 +1,130 @@
+"""Snapshots on their way to members that are behind the log (Raft §7, FORMATS §5).
+
+A transfer has an id and a window of chunks. The receiver says how far it has come; what it misses is sent again, at
+once for a gap and after `election_timeout_min_ns` for silence. The file is kept while it is being sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from raft.config import RaftConfig
+from raft.messages import InstallSnapshot, InstallSnapshotProgress
+from raft.ports import SnapshotInfo, SnapshotStore
+
+WINDOW_CHUNKS_MAX = 4
+"""Unanswered chunks of one transfer: enough to hide a round trip, few enough that commits do not wait behind them."""
+
+SILENCES_MAX = 20
+"""Resends without any answer before a transfer is given up."""
+
+
+@dataclass(slots=True)
+class _Transfer:
+    transfer_id: int
+    info: SnapshotInfo
+    deadline: int  # Monotonic ns: what is unanswered by then is sent again.
+    acked: int = 0  # The receiver has the bytes before this offset.
+    sent: int = 0
+    rewound_at: int = -1  # The gap that was already answered by going back: its other echoes are ignored.
+    silences: int = 0
+
+
+class OutgoingTransfers:
+    """At most one transfer per peer; all of them belong to one term of leadership."""
+
+    def __init__(self, snapshots: SnapshotStore, config: RaftConfig, random: Random) -> None:
+        self._snapshots = snapshots
+        self._chunk_bytes = config.snapshot_chunk_bytes
+        self._resend_ns = config.election_timeout_min_ns
+        self._random = random
+        self._transfers: dict[str, _Transfer] = {}
+        self._ids: dict[str, int] = {}  # By file, for as long as this node leads: a peer that reconnects resumes.
+
+    def __len__(self) -> int:
+        return len(self._transfers)
+
+    @property
+    def next_deadline(self) -> int | None:
+        """When `tick` has something to do, in monotonic ns."""
+        return min((transfer.deadline for transfer in self._transfers.values()), default=None)
+
+    def start(self, peer_id: str, now: int) -> None:
+        """Begin to send the newest snapshot to `peer_id`, unless a transfer to it is under way."""
+        if peer_id in self._transfers:
+            return
+        info = self._snapshots.latest()
+        transfer_id = self._ids.setdefault(info.name, self._random.getrandbits(62))
+        self._transfers[peer_id] = _Transfer(transfer_id, info, now + self._resend_ns)
+
+    def progress(self, peer_id: str, message: InstallSnapshotProgress, now: int) -> bool:
+        """The receiver's answer. False: it cannot take this transfer, which is over."""
+        transfer = self._transfers.get(peer_id)
+        if transfer is None or message.transfer_id != transfer.transfer_id:
+            return True  # Of a transfer that is over.
+        if not 0 <= message.next_offset <= transfer.info.size_bytes:
+            self.cancel(peer_id)
+            return False
+        transfer.silences = 0
+        if message.next_offset > transfer.acked:
+            transfer.acked = message.next_offset
+            transfer.sent = max(transfer.sent, transfer.acked)
+            transfer.deadline = now + self._resend_ns
+        elif message.next_offset < transfer.acked or transfer.rewound_at != transfer.acked:
+            transfer.acked = transfer.sent = transfer.rewound_at = message.next_offset
+        return True
+
+    def accepted(self, peer_id: str, match_index: int) -> None:
+        """The peer's log matches up to `match_index`: a transfer of a snapshot up to there has reached its end."""
+        transfer = self._transfers.get(peer_id)
+        if transfer is not None and match_index >= transfer.info.header.index:
+            self.cancel(peer_id)
+
+    def cancel(self, peer_id: str) -> bool:
+        """End the transfer to this peer; False if there was none."""
+        return self._transfers.pop(peer_id, None) is not None
+
+    def cancel_all(self) -> None:
+        """End all transfers: this node no longer leads."""
+        self._transfers.clear()
+        self._ids.clear()
+
+    def tick(self, now: int) -> list[str]:
+        """Send again what was not answered in time; return the peers whose transfer was given up."""
+        given_up = []
+        for peer_id, transfer in list(self._transfers.items()):
+            if transfer.deadline > now:
+                continue
+            transfer.deadline = now + self._resend_ns
+            transfer.silences += 1
+            # When all is there, only its end is awaited: one chunk asks for it.
+            transfer.sent = min(transfer.acked, max(0, transfer.info.size_bytes - self._chunk_bytes))
+            transfer.rewound_at = -1
+            if transfer.silences > SILENCES_MAX:
+                del self._transfers[peer_id]
+                given_up.append(peer_id)
+        return given_up
+
+    def chunks(self, term: int) -> Iterator[tuple[str, InstallSnapshot]]:
+        """What the windows allow to send now."""
+        for peer_id, transfer in self._transfers.items():
+            window_end = transfer.acked + WINDOW_CHUNKS_MAX * self._chunk_bytes
+            while transfer.sent < min(transfer.info.size_bytes, window_end):
+                yield peer_id, self._chunk(transfer, term)
+
+    def _chunk(self, transfer: _Transfer, term: int) -> InstallSnapshot:
+        data = self._snapshots.read(transfer.info, transfer.sent, self._chunk_bytes)
+        assert data, (transfer.info.name, transfer.sent)
+        message = InstallSnapshot(
+            term=term,
+            transfer_id=transfer.transfer_id,
+            snapshot_index=transfer.info.header.index,
+            snapshot_term=transfer.info.header.term,
+            total_bytes=transfer.info.size_bytes,
+            offset=transfer.sent,
+            data=data,
+        )
+        transfer.sent += len(data)
+        return message
