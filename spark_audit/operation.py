@@ -1,0 +1,177 @@
+"""An operation as one key sees it: an interval of time, what it did to the key, and what it said about it.
+
+Everything that decides works on these; rows (`rows.py`) are turned into them by `operation_of`. A transaction or a
+range is first cut into one row per key (`split.py`), so each row given here concerns one key.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+FOREVER = 2**63 - 1  # The return of an operation whose end is unknown: later than every stamp (int64 ns).
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record as a response reported it. None in a number: not reported. `value` None and found: keys only."""
+
+    found: bool
+    value: str | None = None
+    mod_revision: int | None = None
+    create_revision: int | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A comparison of a transaction on this key (FORMATS §8). `value` is an int for the three numbers, text for the value."""
+
+    target: str  # version, create_revision, mod_revision, value
+    sign: str  # =, !=, <, >
+    value: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One elementary action. `flag`: a delete found something, a cas succeeded; None: nobody knows, or it was dropped."""
+
+    kind: str  # get, put, delete, cas, append
+    value: str | None = None
+    expected: str | None = None
+    expected_mod_revision: int | None = None
+    flag: bool | None = None
+    seen: Seen | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Times in ns of `clock`; `return_ns` is FOREVER while unknown. `guards_hold` None: the guards say nothing."""
+
+    op_id: int
+    client: str
+    name: str  # As recorded: get, put, delete, cas, txn, range, append.
+    call_ns: int
+    return_ns: int
+    clock: str
+    revision: int | None
+    unknown: bool
+    steps: tuple[Step, ...]
+    guards: tuple[Guard, ...] = ()
+    guards_hold: bool | None = None
+    weak: str | None = None  # "local" or "pinned": a read that promises less than linearizability.
+    alternative: int = 0  # An unknown transaction has one per branch: at most one of an op_id takes effect.
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changed the key, or may have (if unknown)."""
+        return any(_changes(step) for step in self.steps)
+
+    def without_reads(self) -> "Operation | None":
+        """The same operation with all that it observed forgotten; None if nothing remains of it."""
+        steps = tuple(_blind(step) for step in self.steps if _changes(step))
+        return replace(self, steps=steps, guards=(), guards_hold=None) if steps else None
+
+
+def _changes(step: Step) -> bool:
+    return step.kind in ("put", "append") or (step.kind in ("delete", "cas") and step.flag is not False)
+
+
+def _blind(step: Step) -> Step:
+    if step.kind == "cas":
+        return Step("put", step.value)  # What it expected is an observation too, of an unknown one as well.
+    return Step("delete") if step.kind == "delete" else step
+
+
+def seen_in(output: Mapping[str, Any]) -> Seen:
+    """The record that `output` (of a row, an item or a result) reports."""
+    if not output.get("found"):
+        return Seen(found=False)
+    return Seen(
+        True, output.get("value"), output.get("mod_revision"), output.get("create_revision"), output.get("version")
+    )
+
+
+def operation_of(row: Mapping[str, Any]) -> tuple[Operation, ...]:
+    """The row, about one key, as operations: one; none if it failed or says nothing; two for an unknown transaction."""
+    if row["status"] == "fail":
+        return ()
+    name, unknown = row["op"], row["status"] == "unknown"
+    output: Mapping[str, Any] = row.get("output") or {}
+    if name == "txn":
+        return _transaction(row, output, unknown)
+    if name == "range":
+        return (_base(row, unknown, (Step("get", seen=seen_in(output["items"][0])),)),)
+    if unknown and name == "get":
+        return ()
+    return (_base(row, unknown, (_step(row, output, unknown),)),)
+
+
+def _base(row: Mapping[str, Any], unknown: bool, steps: tuple[Step, ...]) -> Operation:
+    weak = "local" if row.get("consistency") == "local" else row.get("weak")
+    return Operation(
+        row["op_id"],
+        row["client"],
+        row["op"],
+        row["call_ns"],
+        FOREVER if unknown else row["return_ns"],
+        row["clock_id"],
+        None if unknown else row.get("revision"),
+        unknown,
+        steps,
+        weak=weak,
+    )
+
+
+def _step(row: Mapping[str, Any], output: Mapping[str, Any], unknown: bool) -> Step:
+    match row["op"]:
+        case "get":
+            return Step("get", seen=seen_in(output))
+        case "delete":
+            return Step("delete", flag=None if unknown else output["found"])
+        case "cas":
+            flag = None if unknown else output["succeeded"]
+            seen = seen_in(output) if flag is False else None
+            by_revision = row.get("expected_mod_revision")
+            expected = row.get("expected") if by_revision is None else None
+            return Step("cas", row["value"], expected, by_revision, flag, seen)
+        case kind:
+            return Step(kind, row["value"])
+
+
+def _transaction(row: Mapping[str, Any], output: Mapping[str, Any], unknown: bool) -> tuple[Operation, ...]:
+    request = json.loads(row["request"])
+    guards = tuple(Guard(c["target"], c["op"], c["value"]) for c in request["compares"])
+    if unknown:
+        branches = (("success", guards, True), ("failure", guards if request["exact"] else (), False))
+        made = (
+            replace(
+                _base(
+                    row, True, tuple(_unknown_step(step) for step in request[name] if step["op"] in ("put", "delete"))
+                ),
+                guards=held,
+                guards_hold=hold if held else None,
+                alternative=number,
+            )
+            for number, (name, held, hold) in enumerate(branches)
+        )
+        return tuple(operation for operation in made if operation.steps)
+    succeeded = output["succeeded"]
+    steps = tuple(
+        _result_step(step, result)
+        for step, result in zip(request["success" if succeeded else "failure"], output["results"], strict=True)
+    )
+    held = guards if succeeded or request["exact"] else ()
+    return (replace(_base(row, False, steps), guards=held, guards_hold=succeeded if held else None),)
+
+
+def _unknown_step(step: Mapping[str, Any]) -> Step:
+    return Step(step["op"], step.get("value"))
+
+
+def _result_step(step: Mapping[str, Any], result: Mapping[str, Any]) -> Step:
+    if step["op"] == "put":
+        return Step("put", step["value"])
+    if step["op"] == "delete":
+        return Step("delete", flag=bool(result.get("found")))
+    return Step("get", seen=seen_in(result))

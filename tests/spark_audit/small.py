@@ -1,0 +1,142 @@
+"""Small random histories of one key, corrupted on purpose, and a checker that tries every order there is."""
+
+from itertools import chain, combinations, permutations
+from random import Random
+from typing import Any
+
+from spark_audit.clocks import Clocks
+from spark_audit.generate import Row, Shape, generate
+from spark_audit.operation import Operation, operation_of
+
+_UNTOLD = object()
+
+
+class Register:
+    """FORMATS §8 for one key, written a second time, without looking at `spark_audit.model`."""
+
+    def __init__(self) -> None:
+        self.value: str | None = None
+        self.mod: Any = 0
+        self.create: Any = 0
+        self.version = 0
+
+    def set(self, value: str, revision: int | None) -> None:
+        self.mod = _UNTOLD if revision is None else revision
+        if self.value is None:
+            self.create, self.version = self.mod, 0
+        self.value, self.version = value, self.version + 1
+
+    def clear(self) -> None:
+        self.value, self.mod, self.create, self.version = None, 0, 0, 0
+
+    def shows(self, row: Row) -> bool:
+        if bool(row["found"]) != (self.value is not None):
+            return False
+        if self.value is None:
+            return True
+        if row["value"] != self.value or row["version"] not in (None, self.version):
+            return False
+        for name in ("mod", "create"):
+            told = row[f"{name}_revision"]
+            if told is not None:
+                if getattr(self, name) not in (_UNTOLD, told):
+                    return False
+                setattr(self, name, told)
+        return True
+
+    def take(self, row: Row) -> bool:
+        """Apply the row; False if it cannot have answered so here."""
+        unknown, output = row["status"] == "unknown", row["output"] or {}
+        if row["op"] == "get":
+            return self.shows(output)
+        if row["op"] == "put":
+            self.set(row["value"], row["revision"])
+            return True
+        if row["op"] == "delete":
+            there = self.value is not None
+            if not unknown and output["found"] != there:
+                return False
+            self.clear()
+            return True
+        by_revision = row["expected_mod_revision"]
+        holds: bool | None = self.value == row["expected"]
+        if by_revision is not None:
+            untold = self.value is not None and self.mod is _UNTOLD and by_revision != 0
+            holds = None if untold else self.mod == by_revision
+        if unknown or output["succeeded"]:
+            if holds is False:
+                return unknown  # Evaluated and false: it changed nothing.
+            self.set(row["value"], row["revision"])
+            return True
+        return not holds and self.shows(output)
+
+
+def has_an_order(rows: list[Row]) -> bool:
+    """All permutations of the completed operations and of every subset of the unknown ones."""
+    done = [row for row in rows if row["status"] == "ok"]
+    open_ = [row for row in rows if row["status"] == "unknown" and row["op"] != "get"]
+    subsets = chain.from_iterable(combinations(open_, n) for n in range(len(open_) + 1))
+    return any(_explains(order) for subset in subsets for order in permutations([*done, *subset]))
+
+
+def _explains(order: tuple[Row, ...]) -> bool:
+    for position, row in enumerate(order):
+        end = row["return_ns"]
+        if end is not None and any(end < earlier["call_ns"] for earlier in order[:position]):
+            return False
+    register = Register()
+    return all(register.take(row) for row in order)
+
+
+def small_history(random: Random, *, revisions: bool, values: int) -> list[Row]:
+    """Five or six operations on one key, by three clients; `values`: how many different ones there are, 0 = all."""
+    shape = Shape(
+        operations=random.choice((4, 5, 6)),
+        clients=random.choice((2, 3, 4)),
+        keys=1,
+        put_share=0.3,
+        delete_share=0.15,
+        cas_share=0.25,
+        unknown_share=0.3,
+        revisions=revisions,
+    )
+    rows = generate(shape, random.randrange(2**32))
+    for row in rows if values else ():
+        for place in (row, row["output"] or {}):
+            for name in ("value", "expected"):
+                if place.get(name):
+                    place[name] = f"v{int(place[name][1:]) % values}"
+    if random.random() < 0.7:
+        _corrupt(rows, random)
+    if not revisions:
+        for row in rows:
+            row["revision"] = None
+    return rows
+
+
+def _corrupt(rows: list[Row], random: Random) -> None:
+    row = random.choice(rows)
+    other = random.choice(rows)
+    output = row["output"]
+    match random.randrange(6):
+        case 0 if output and output.get("found") and row["op"] != "delete":
+            output["value"] = other["value"] or "never"
+        case 1 if output and output.get("mod_revision"):
+            output["mod_revision"] += random.choice((-1, 1))
+        case 2 if output and output.get("version"):
+            output["version"] += random.choice((-1, 1))
+        case 3 if row["return_ns"] is not None and other["return_ns"] is not None and row is not other:
+            row["call_ns"], other["call_ns"] = other["call_ns"], row["call_ns"]
+            row["return_ns"], other["return_ns"] = other["return_ns"], row["return_ns"]
+        case 4 if output and row["op"] == "delete":
+            output["found"] = not output["found"]
+        case _:
+            if row["status"] == "ok" and row["return_ns"] > row["call_ns"] + 100_000:
+                row["return_ns"] = row["call_ns"] + 100_000
+
+
+def operations_in(rows: list[Row]) -> list[Operation]:
+    return [op for row in rows for op in operation_of(row)]
+
+
+ONE_CLOCK = Clocks()

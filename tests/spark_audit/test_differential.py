@@ -1,0 +1,41 @@
+"""Witness, search and the whole decision against a checker that tries every order."""
+
+from random import Random
+
+import pytest
+
+from spark_audit.kernel import decide
+from spark_audit.search import search
+from spark_audit.witness import witness
+from tests.spark_audit.small import ONE_CLOCK, has_an_order, operations_in, small_history
+
+HISTORIES = 5_000  # Per parameter.
+
+
+@pytest.mark.parametrize("values", [0, 2], ids=["unique-values", "repeated-values"])
+@pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
+def test_search_is_exact_and_the_witness_never_proves_what_is_not_so(revisions: bool, values: int) -> None:
+    """Herlihy and Wing 1990, by definition: some permutation explains the history, or none does."""
+    seen = {True: 0, False: 0}
+    for seed in range(HISTORIES):
+        rows = small_history(Random(seed), revisions=revisions, values=values)
+        operations, truth = operations_in(rows), has_an_order(rows)
+        seen[truth] += 1
+
+        assert search(operations, configurations_max=100_000).linearizable is truth, f"seed {seed}"
+        assert truth or not witness(operations, ONE_CLOCK).verified, f"seed {seed}"
+        decision = decide(operations, ONE_CLOCK)
+        assert decision.status == ("linearizable" if truth else "violation"), f"seed {seed}: {decision}"
+
+    assert min(seen.values()) > HISTORIES / 20, seen  # Both answers were tried.
+
+
+@pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
+def test_a_counterexample_is_impossible_by_itself_and_nothing_can_be_left_out(revisions: bool) -> None:
+    """What is shown has to convince: it is searched again, alone."""
+    for seed in range(HISTORIES):
+        operations = operations_in(small_history(Random(seed), revisions=revisions, values=0))
+        decision = decide(operations, ONE_CLOCK)
+        if decision.status == "violation":
+            assert search(decision.counterexample, configurations_max=100_000).linearizable is False, f"seed {seed}"
+            assert {op.op_id for op in decision.counterexample} <= {op.op_id for op in operations}
