@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raft.cbor_profile import ARRAY, UNSIGNED, encode_head
 from raft.errors import ProtocolError
 
 BATCH_OVERHEAD_BYTES = 5 + 9
@@ -17,33 +18,23 @@ BATCH_OVERHEAD_BYTES = 5 + 9
 def encode_batch(leader_time: int, commands: Sequence[bytes]) -> bytes:
     """Join `commands`, each one raw CBOR item, behind `leader_time` (ns, 0 to 2**63 - 1)."""
     assert 0 <= leader_time < 1 << 63, leader_time
-    return b"".join((_head(0x80, len(commands) + 1), _head(0x00, leader_time), *commands))
+    return b"".join((encode_head(ARRAY, len(commands) + 1), encode_head(UNSIGNED, leader_time), *commands))
 
 
 def batch_leader_time(payload: bytes) -> int:
     """The `leader_time` (ns) of an encoded batch. Cost: constant. Raises ProtocolError if this is no batch."""
-    count, offset = _read_head(payload, 0, 0x80)
+    count, offset = _read_head(payload, 0, ARRAY)
     if count < 1:
         raise ProtocolError("a batch without leader_time")
-    return _read_head(payload, offset, 0x00)[0]
+    return _read_head(payload, offset, UNSIGNED)[0]
 
 
 def batch_size(payload: bytes) -> int:
     """How many commands an encoded batch says it has. Cost: constant. Raises ProtocolError if this is no batch."""
-    count, _ = _read_head(payload, 0, 0x80)
+    count, _ = _read_head(payload, 0, ARRAY)
     if count < 1:
         raise ProtocolError("a batch without leader_time")
     return count - 1
-
-
-def _head(major: int, number: int) -> bytes:
-    """A CBOR head in its shortest form (RFC 8949 §3)."""
-    if number < 24:
-        return bytes((major | number,))
-    for info, size_bytes in ((24, 1), (25, 2), (26, 4)):
-        if number < 1 << 8 * size_bytes:
-            return bytes((major | info,)) + number.to_bytes(size_bytes, "big")
-    return bytes((major | 27,)) + number.to_bytes(8, "big")
 
 
 def _read_head(payload: bytes, offset: int, major: int) -> tuple[int, int]:

@@ -21,6 +21,9 @@ from raft.errors import ProtocolError
 DEPTH_MAX = 16
 """Nested containers in one item. The deepest message uses 6; a bound keeps hostile nesting off the stack."""
 
+UNSIGNED, BYTES, ARRAY = 0x00, 0x40, 0x80
+"""Major types, as `encode_head` takes them."""
+
 INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
 
@@ -99,6 +102,16 @@ def decode_item(body: bytes) -> Any:
 def encode_item(item: Any) -> bytes:
     """Encode `item`, which the caller has made of allowed types only (`decode_item` of the result gives it back)."""
     return cbor2.dumps(item)
+
+
+def encode_head(major: int, number: int) -> bytes:
+    """A head in its shortest form (RFC 8949 §3): `major` is the type in the upper three bits, `number` below 2**64."""
+    if number < 24:
+        return bytes((major | number,))
+    for info, size_bytes in ((24, 1), (25, 2), (26, 4)):
+        if number < 1 << 8 * size_bytes:
+            return bytes((major | info,)) + number.to_bytes(size_bytes, "big")
+    return bytes((major | 27,)) + number.to_bytes(8, "big")
 
 
 def _check_types(item: Any) -> None:

@@ -36,7 +36,7 @@ class PendingCommands:
         self.size_bytes = size_bytes
 
     def next_batch(self) -> tuple[list[bytes], list[int]]:
-        """The commands and tickets of the next entry, at least one; they stay until `drop_first` is told their number."""
+        """The commands and tickets of the next entry, at least one. They stay until `drop_first`."""
         assert self._commands
         if self.size_bytes <= self._batch_bytes_max:
             return self._commands, self._tickets

@@ -1,0 +1,363 @@
+"""One member, sans-I/O: events in, effects out. The simulator and the trio driver run this same class.
+
+The node owns the core and everything that a decision of production depends on: the order of durability, group commit,
+batching, admission and bounds, outcomes, pins, snapshots. It has no clock and starts no I/O of its own: storage is
+handed in in submit/complete form, and a completion may be called at any time *between* events; it only changes state.
+What follows from it comes out of the next `take_effects`, which is the only place where anything happens:
+
+1. what is pending becomes one entry, unless a log write is under way (then more gathers);
+2. the core's effects are carried out in the order that `Ready` states;
+3. committed entries go to the state machine, a bounded slice at a time;
+4. the next sync starts; messages that waited for the last one leave.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+from raft.config import RaftConfig
+from raft.core import RaftCore
+from raft.effects import Effects, NodeStatus, ReadReady, Refused
+from raft.errors import Busy, Compacted, NodeStopped, NotCommitted, NotLeader, RaftError
+from raft.group_commit import GroupCommit
+from raft.membership import Identity
+from raft.messages import Message
+from raft.outcomes import Outcomes
+from raft.pending import PendingCommands
+from raft.pins import PeerPins, PeerRefused
+from raft.ports import LogStore, PinStore, SnapshotStore, StateMachine
+from raft.ready import Ready
+from raft.snapshotting import Snapshotting
+from raft.state import Entry, EntryKind, HardState, LogPosition, Role
+from raft.wire import encode_batch
+
+
+class Node:
+    """A member of one Raft group.
+
+    `machine` is restored from the newest snapshot before anything else; entries that are committed behind it are
+    applied again. `now` is monotonic, in ns. All methods are called from one thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        config: RaftConfig,
+        log: LogStore,
+        snapshots: SnapshotStore,
+        pins: PinStore,
+        hard_state: HardState,
+        machine: StateMachine,
+        random: Random,
+        now: int,
+    ) -> None:
+        latest = snapshots.latest()
+        machine.restore(latest.header.machine, snapshots.chunks(latest))
+        self.identity = identity
+        self.failure: NodeStopped | None = None
+        self._config = config
+        self._log = log
+        self._machine = machine
+        self._now = now
+        self._core = RaftCore(
+            node_id=identity.node_id,
+            config=config,
+            hard_state=hard_state,
+            snapshot=LogPosition(latest.header.index, latest.header.term),
+            configuration=latest.header.configuration,
+            log_store=log,
+            leader_time=machine.leader_time,
+            random=random,
+            now=now,
+        )
+        self._leading_term: int | None = None
+        self._commit = GroupCommit(log, durable=self._core.persisted, failed=self._fail)
+        self._pins = PeerPins(pins, self._fail)
+        self._pending = PendingCommands(config)
+        self._outcomes = Outcomes()
+        self._reads: dict[int, None] = {}  # Open tickets, in order.
+        self._to_apply: deque[Entry] = deque()
+        self._effects = Effects()
+        self._prove_at: int | None = None
+        self._stopping = False
+        self._snapshots = Snapshotting(
+            core=self._core,
+            config=config,
+            log=log,
+            store=snapshots,
+            machine=machine,
+            random=random,
+            host=self,
+            failed=self._fail,
+        )
+
+    # Events in.
+
+    def peer_hello(self, peer_id: str, incarnation_id: bytes) -> None:
+        """A peer said who it is; its messages are used once its pin is durable (FORMATS §1). Raises PeerRefused."""
+        if peer_id == self.identity.node_id:
+            raise PeerRefused(peer_id, "own_id", "it has this node's own id; give every member an id of its own")
+        if self._core.configuration.member(peer_id) is None:
+            members = ", ".join(self._core.configuration.voter_ids)
+            raise PeerRefused(peer_id, "not_a_member", f"it is not a member of this cluster, which has: {members}")
+        if self.failure is None:
+            self._pins.check(peer_id, incarnation_id)
+
+    def receive(self, peer_id: str, message: Message) -> None:
+        """Take one message of a peer. Dropped unless the peer is a member and its pin is durable."""
+        if self.failure or not self._pins.is_pinned(peer_id) or self._core.configuration.member(peer_id) is None:
+            return
+        self._core.step(peer_id, message)
+        self._notice_leadership()
+        self._snapshots.stepped(peer_id, message)
+
+    def peer_unreachable(self, peer_id: str) -> None:
+        """The connection to a peer was lost."""
+        if self.failure is None and self._core.configuration.member(peer_id) is not None:
+            self._core.peer_unreachable(peer_id)
+            self._snapshots.peer_unreachable(peer_id)
+
+    def tick(self, now: int) -> None:
+        """Time has passed: `now` is monotonic ns. To be called by `next_deadline`, and before other events."""
+        assert now >= self._now, (now, self._now)
+        self._now = now
+        if self.failure is not None:
+            return
+        self._core.tick(now)
+        self._notice_leadership()
+        self._snapshots.tick(now)
+        self._effects.completions += self._outcomes.expire(now)
+
+    def propose(self, command: bytes, ticket: int) -> None:
+        """Replicate one command, which is one raw CBOR item. Its end is told as a completion of `ticket`.
+
+        Raises NotLeader, Busy, TooLarge, NodeStopped: in each case it certainly has no effect.
+        """
+        self._check_takes_requests()
+        if len(self._pending) + self._outcomes.commands >= self._config.proposals_pending_max:
+            raise Busy("proposals_pending_max", self._config.proposals_pending_max)
+        self._pending.add(command, ticket)
+
+    def read(self, ticket: int) -> None:
+        """Ask for a linearizable read: `ReadReady(ticket)` says when. Raises NotLeader, Busy, NodeStopped."""
+        self._check_takes_requests()
+        if len(self._reads) >= self._config.reads_pending_max:
+            raise Busy("reads_pending_max", self._config.reads_pending_max)
+        self._core.request_read(ticket)
+        self._reads[ticket] = None
+
+    def snapshot_now(self) -> None:
+        """Build a snapshot of the applied state at the next flush, however little the log has grown."""
+        self._snapshots.want()
+
+    def begin_stop(self) -> None:
+        """Take no more requests; prove the last batch, so that the next start finds nothing in doubt (FORMATS §4)."""
+        self._stopping = True
+
+    # Effects out.
+
+    def take_effects(self) -> Effects:
+        """Carry out what the events since the last call ask for. Call it after any event or completion."""
+        if self.failure is None:
+            self._notice_leadership()  # A completion may have changed it.
+            self._propose_pending()
+            self._drain_core()
+            self._apply_slice()
+            self._snapshots.pump(self._effects)
+            self._drain_core()
+        if self.failure is None:
+            self._commit.start(self._commit_hint)
+            self._prove_when_idle()
+            self._effects.send += self._commit.take_sends()
+        effects, self._effects = self._effects, Effects()
+        effects.failure = self.failure
+        return effects
+
+    @property
+    def next_deadline(self) -> int:
+        """Monotonic ns by which `tick` and `take_effects` want to be called; not later than now if work is left."""
+        if self._to_apply or self._core.has_ready():
+            return self._now
+        deadlines = (
+            self._core.next_deadline,
+            self._outcomes.next_deadline,
+            self._snapshots.next_deadline,
+            self._prove_at,
+        )
+        return min(deadline for deadline in deadlines if deadline is not None)
+
+    # To look at.
+
+    @property
+    def is_stopped(self) -> bool:
+        """True after `begin_stop` once everything is durable and proven, or if the node has failed."""
+        return self.failure is not None or (self._stopping and self._commit.is_proven)
+
+    @property
+    def core(self) -> RaftCore:
+        """The protocol's own state, to look at: marks, role, term. Only the node may change it."""
+        return self._core
+
+    @property
+    def machine(self) -> StateMachine:
+        """The replicated state, to read from."""
+        return self._machine
+
+    def read_log(self, from_index: int, bytes_max: int) -> list[Entry]:
+        """Committed entries from `from_index`, at least one, then as many as fit in `bytes_max` (FORMATS §6).
+
+        Raises NotCommitted above the high-water mark, Compacted below `first_index`.
+        """
+        if from_index > self._core.commit_index:
+            raise NotCommitted(from_index, self._core.commit_index)
+        if from_index < self._core.first_index:
+            raise Compacted(from_index, self._core.first_index)
+        last_index = min(self._core.commit_index, self._log.last_index)
+        return self._log.read(from_index, last_index, bytes_max) if from_index <= last_index else []
+
+    def status(self) -> NodeStatus:
+        """A picture of this node, for people and monitors."""
+        core = self._core
+        return NodeStatus(
+            node_id=core.node_id,
+            role=core.role,
+            term=core.term,
+            leader_id=core.leader_id,
+            first_index=core.first_index,
+            snapshot_index=core.snapshot_index,
+            last_applied=core.last_applied,
+            commit_index=core.commit_index,
+            durable_index=core.durable_index,
+            last_index=core.last_index,
+            low_watermark=core.low_watermark,
+            peers=tuple(core.peers_status()),
+            pending_bytes=self._pending.size_bytes,
+            pending_commands=len(self._pending),
+            open_proposals=len(self._pending) + self._outcomes.commands,
+            open_reads=len(self._reads),
+            uncommitted_bytes=core.uncommitted_bytes,
+            log_bytes=self._log.size_bytes,
+            snapshot_bytes=self._snapshots.buffered_bytes,
+            failure=self.failure.reason if self.failure else None,
+        )
+
+    # For the snapshots.
+
+    def send_when_durable(self, peer_id: str, message: Message) -> None:
+        """Send once everything appended so far is durable."""
+        self._commit.send_after(self._commit.appended_sequence, peer_id, message)
+
+    def state_replaced(self, index: int) -> None:
+        """A received snapshot up to `index` is installed: what waited to be applied is in it."""
+        assert all(entry.index <= index for entry in self._to_apply), (index, self._to_apply[-1].index)
+        self._to_apply.clear()
+
+    # Inside.
+
+    @property
+    def _commit_hint(self) -> int:
+        return min(self._core.commit_index, self._core.durable_index)
+
+    def _check_takes_requests(self) -> None:
+        if self.failure is not None:
+            raise NodeStopped(self.failure.node_id, self.failure.reason)
+        if self._stopping:
+            raise NodeStopped(self.identity.node_id, "it is being stopped")
+        if self._core.role is not Role.LEADER:
+            raise NotLeader(self.identity.node_id, self._core.leader_id)
+
+    def _notice_leadership(self) -> None:
+        """React to the end of a period of leadership, even if the next one has begun."""
+        term = self._core.term if self._core.role is Role.LEADER else None
+        if term == self._leading_term:
+            return
+        if self._leading_term is not None:
+            self._refuse_pending(self._not_leader())
+            self._outcomes.stepped_down(self._now + self._config.outcome_wait_ns)
+        self._snapshots.leadership_changed()
+        self._leading_term = term
+
+    def _not_leader(self) -> NotLeader:
+        return NotLeader(self.identity.node_id, self._core.leader_id)
+
+    def _refuse_pending(self, error: RaftError) -> None:
+        self._effects.completions += [Refused(ticket, error) for ticket in self._pending.drain()]
+
+    def _propose_pending(self) -> None:
+        """Group commit: while a log write is under way, more gathers; then all of it leaves at once."""
+        while self._pending and not self._commit.under_way:
+            commands, tickets = self._pending.next_batch()
+            payload = encode_batch(self._core.leader_time_now(), commands)
+            try:
+                position = self._core.propose(EntryKind.COMMANDS, payload)
+            except Busy:
+                return  # The uncommitted tail is at its bound: they wait, and at their own bound callers are told.
+            except RaftError as error:
+                self._effects.completions += [Refused(ticket, error) for ticket in tickets]
+            else:
+                self._outcomes.opened(position, tickets)
+            self._pending.drop_first(len(commands))
+
+    def _drain_core(self) -> None:
+        while self.failure is None and self._core.has_ready():
+            self._handle(self._core.take_ready())
+            self._notice_leadership()
+
+    def _handle(self, ready: Ready) -> None:
+        """Carry out one Ready, in the order of its fields."""
+        effects = self._effects
+        if ready.write is not None:
+            self._commit.append(ready.write)
+        effects.send += ready.send
+        for sequence, peer_id, message in ready.send_after:
+            self._commit.send_after(sequence, peer_id, message)
+        self._to_apply.extend(ready.apply)
+        for ticket in ready.reads_ready:
+            del self._reads[ticket]
+            effects.completions.append(ReadReady(ticket))
+        for ticket, error in ready.reads_failed:
+            del self._reads[ticket]
+            effects.completions.append(Refused(ticket, error))
+        for end in ready.ended:
+            effects.completions += self._outcomes.ended(end, self._not_leader())
+        self._snapshots.handle(ready, self._now)
+        effects.events += ready.events
+
+    def _apply_slice(self) -> None:
+        """Give committed entries to the state machine, at most `apply_bytes_max` before others get their turn."""
+        budget_bytes = self._config.apply_bytes_max
+        while self._to_apply and budget_bytes > 0:
+            entry = self._to_apply.popleft()
+            results = self._machine.apply(entry)
+            self._snapshots.applied(entry)
+            self._effects.completions += self._outcomes.applied(entry, results)
+            budget_bytes -= entry.size_bytes
+            if not self._to_apply or budget_bytes <= 0:
+                self._core.applied(entry.index)
+                self._drain_core()  # May bring the next ones, and reads that waited for these.
+
+    def _prove_when_idle(self) -> None:
+        """An idle node syncs once more, so that its last batch is proven; a closing node does so at once."""
+        if not self._commit.is_quiet or not self._log.has_unproven_batch:
+            self._prove_at = None
+        elif self._prove_at is None:
+            self._prove_at = self._now + self._config.heartbeat_interval_ns
+        if self._stopping or (self._prove_at is not None and self._prove_at <= self._now):
+            self._prove_at = None
+            self._commit.prove(self._commit_hint)
+
+    def _fail(self, doing: str, error: BaseException) -> None:
+        """A sync failed: no further promise in this life (FORMATS §3.5)."""
+        if self.failure is not None:
+            return
+        self.failure = NodeStopped(self.identity.node_id, f"{doing} failed: {error}")
+        self.failure.__cause__ = error
+        self._commit.forget_sends()
+        effects = self._effects
+        effects.send.clear()
+        self._refuse_pending(self.failure)
+        effects.completions += [Refused(ticket, self.failure) for ticket in self._reads]
+        self._reads.clear()
+        effects.completions += self._outcomes.give_up("the node stopped after a failed sync")

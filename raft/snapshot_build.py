@@ -1,0 +1,88 @@
+"""Building a snapshot of this node's own state, chunk by chunk, while other work goes on (Raft §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from raft.ports import SnapshotHeader, SnapshotInfo, SnapshotStore, SnapshotWriter, StateSnapshot
+
+
+@dataclass(slots=True)
+class _Build:
+    index: int
+    chunks: Iterator[bytes]
+    writer: SnapshotWriter
+    busy: bool = False  # One submission is under way.
+    finishing: bool = False
+
+
+class SnapshotBuild:
+    """At most one build at a time, one submission at a time. Chunks are made one per `pump`."""
+
+    def __init__(self, snapshots: SnapshotStore) -> None:
+        self._snapshots = snapshots
+        self._build: _Build | None = None
+        self._finished: SnapshotInfo | None = None
+        self._given_up: BaseException | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """True from `begin` until its result was taken."""
+        return self._build is not None or self._finished is not None
+
+    def begin(self, header: SnapshotHeader, picture: StateSnapshot) -> None:
+        """Start to write `picture`, which is the state at `header.index`."""
+        assert not self.is_under_way
+        self._build = _Build(header.index, iter(picture.chunks), self._snapshots.create(header))
+
+    def pump(self) -> None:
+        """Submit the next chunk, or the end of the file, if none is under way."""
+        build = self._build
+        if build is None or build.busy:
+            return
+        build.busy = True
+        chunk = next(build.chunks, None)
+        if chunk is not None:
+            build.writer.write(chunk, lambda error: self._written(build, error))
+        else:
+            build.finishing = True
+            build.writer.finish(lambda result: self._done(build, result))
+
+    def abandon(self) -> None:
+        """Give the build up, unless its file is being finished."""
+        if self._build is not None and not self._build.finishing:
+            self._build.writer.abandon()
+            self._build = None
+
+    def take_finished(self) -> SnapshotInfo | None:
+        """The snapshot that has become durable since the last call."""
+        finished, self._finished = self._finished, None
+        return finished
+
+    def take_given_up(self) -> BaseException | None:
+        """Why a build was given up without harm, such as a full disk: nothing depends on it yet."""
+        given_up, self._given_up = self._given_up, None
+        return given_up
+
+    def take_failure(self) -> BaseException | None:
+        """The error of a sync that failed: this node makes no further promise (FORMATS §3.5)."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    def _written(self, build: _Build, error: BaseException | None) -> None:
+        build.busy = False
+        if error is not None and build is self._build:
+            self._given_up = error
+            self.abandon()
+
+    def _done(self, build: _Build, result: SnapshotInfo | BaseException) -> None:
+        assert build is self._build
+        self._build = None
+        if isinstance(result, OSError):
+            self._failure = result
+        elif isinstance(result, BaseException):
+            self._given_up = result
+        else:
+            self._finished = result

@@ -1,0 +1,211 @@
+"""Everything about snapshots and forgetting in one node: building, sending, receiving, compaction (FORMATS §5, §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from raft.config import RaftConfig
+from raft.core import RaftCore
+from raft.effects import Effects
+from raft.membership import Configuration
+from raft.messages import AppendAccepted, InstallSnapshot, InstallSnapshotProgress, Message
+from raft.ports import LogStore, SnapshotHeader, SnapshotInfo, SnapshotStore, StateMachine
+from raft.ready import Ready, TraceEvent
+from raft.snapshot_build import SnapshotBuild
+from raft.state import Entry, EntryKind, LogPosition, Role
+from raft.transfer_in import IncomingTransfer
+from raft.transfer_out import OutgoingTransfers
+
+
+class Host(Protocol):
+    """What the node does for its snapshots."""
+
+    def send_when_durable(self, peer_id: str, message: Message) -> None:
+        """Send once all that was appended so far is durable: the message carries the current term (FORMATS §3.1)."""
+        ...
+
+    def state_replaced(self, index: int) -> None:
+        """The state machine now is what a received snapshot up to `index` describes."""
+        ...
+
+
+class Snapshotting:
+    """Owned and driven by one node: `handle` with each Ready, `pump` at the end of each flush."""
+
+    def __init__(
+        self,
+        *,
+        core: RaftCore,
+        config: RaftConfig,
+        log: LogStore,
+        store: SnapshotStore,
+        machine: StateMachine,
+        random: Random,
+        host: Host,
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self._core = core
+        self._config = config
+        self._log = log
+        self._store = store
+        self._machine = machine
+        self._host = host
+        self._failed = failed
+        self._build = SnapshotBuild(store)
+        self._outgoing = OutgoingTransfers(store, config, random)
+        self._incoming = IncomingTransfer(store)
+        self._configuration: Configuration = store.latest().header.configuration  # In force at last_applied.
+        self._log_bytes = 0  # Applied since the newest snapshot.
+        self._wanted_log_bytes = config.snapshot_log_bytes
+        self._wanted = False
+        self._drop_older = False
+
+    @property
+    def next_deadline(self) -> int | None:
+        """When `tick` has something to do, in monotonic ns."""
+        return self._outgoing.next_deadline
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Chunks of a received snapshot that wait for the disk."""
+        return self._incoming.buffered_bytes
+
+    def want(self) -> None:
+        """Build a snapshot at the next occasion, however little the log has grown."""
+        self._wanted = True
+
+    def applied(self, entry: Entry) -> None:
+        """`entry` was given to the state machine."""
+        self._log_bytes += entry.size_bytes
+        if entry.kind is EntryKind.CONFIGURATION:
+            self._configuration = Configuration.decode(entry.payload)
+
+    def leadership_changed(self) -> None:
+        """A period of leadership began or ended: transfers belong to one."""
+        self._outgoing.cancel_all()
+
+    def peer_unreachable(self, peer_id: str) -> None:
+        """The connection to a peer was lost: a transfer to it ends; the next one resumes where it was."""
+        if self._outgoing.cancel(peer_id):
+            self._core.snapshot_transfer_failed(peer_id)
+
+    def stepped(self, peer_id: str, message: Message) -> None:
+        """The core has taken `message`: the end of a transfer is an acknowledgement."""
+        if self._outgoing and isinstance(message, AppendAccepted) and message.term == self._core.term:
+            self._outgoing.accepted(peer_id, message.match_index)
+
+    def tick(self, now: int) -> None:
+        """Send again what was not answered; give up where nobody answers."""
+        for peer_id in self._outgoing.tick(now):
+            self._core.snapshot_transfer_failed(peer_id)
+
+    def handle(self, ready: Ready, now: int) -> None:
+        """The part of a Ready that is about snapshots."""
+        for peer_id in ready.snapshot_wanted if self._core.role is Role.LEADER else ():
+            self._outgoing.start(peer_id, now)
+        for peer_id, progress in ready.snapshot_progress:
+            if not self._outgoing.progress(peer_id, progress, now):
+                self._core.snapshot_transfer_failed(peer_id)
+        for peer_id, chunk in ready.snapshot_chunks:
+            self._take_chunk(peer_id, chunk)
+
+    def pump(self, effects: Effects) -> None:
+        """Let every piece of work go on by one step, and hand out what came of it."""
+        self._build_own(effects)
+        self._receive(effects)
+        if self._core.role is Role.LEADER and self._outgoing:
+            effects.send.extend(self._outgoing.chunks(self._core.term))
+        if self._drop_older and not self._outgoing:  # The file that is being sent is kept.
+            self._drop_older = False
+            self._store.drop_older()
+        self._compact(effects)
+
+    # Own snapshots.
+
+    def _build_own(self, effects: Effects) -> None:
+        if (failure := self._build.take_failure()) is not None:
+            self._failed("syncing a snapshot", failure)
+            return
+        if (error := self._build.take_given_up()) is not None:
+            self._wanted_log_bytes = self._log_bytes + self._config.snapshot_log_bytes // 4  # Not at once again.
+            effects.events.append(TraceEvent("snapshot_given_up", {"reason": str(error)}))
+        if (info := self._build.take_finished()) is not None:
+            self._own_finished(info, effects)
+        grown = self._log_bytes >= self._wanted_log_bytes
+        if (grown or self._wanted) and not self._build.is_under_way:
+            self._begin_build()
+        self._build.pump()
+
+    def _begin_build(self) -> None:
+        self._wanted = False
+        index = self._core.last_applied
+        term = self._core.term_at(index)
+        if index <= self._core.snapshot_index or term is None:
+            return
+        picture = self._machine.snapshot()
+        header = SnapshotHeader(index=index, term=term, configuration=self._configuration, machine=picture.header)
+        self._build.begin(header, picture)
+        self._log_bytes, self._wanted_log_bytes = 0, self._config.snapshot_log_bytes
+
+    def _own_finished(self, info: SnapshotInfo, effects: Effects) -> None:
+        position = LogPosition(info.header.index, info.header.term)
+        if position.index <= self._core.snapshot_index:
+            return  # One from the leader came in between, and it is newer.
+        self._core.snapshot_saved(position)
+        self._drop_older = True
+        effects.events.append(
+            TraceEvent("snapshot_built", {"index": position.index, "term": position.term, "bytes": info.size_bytes})
+        )
+
+    # From the leader.
+
+    def _take_chunk(self, peer_id: str, chunk: InstallSnapshot) -> None:
+        if chunk.snapshot_index <= self._core.commit_index:
+            return  # FORMATS §5: ignored; the core answers with what it has.
+        self._incoming.chunk(peer_id, chunk)
+
+    def _receive(self, effects: Effects) -> None:
+        if (failure := self._incoming.take_failure()) is not None:
+            self._failed("syncing a received snapshot", failure)
+            return
+        if (info := self._incoming.take_finished()) is not None:
+            self._install(info, effects)
+        index = self._incoming.snapshot_index
+        if index is not None and index <= self._core.commit_index:
+            self._incoming.abandon()  # The log was faster.
+        self._incoming.pump()
+        for peer_id, transfer_id, next_offset in self._incoming.take_answers():
+            answer = InstallSnapshotProgress(
+                term=self._core.term,
+                transfer_id=transfer_id,
+                next_offset=next_offset,
+                last_applied=self._core.last_applied,
+            )
+            self._host.send_when_durable(peer_id, answer)
+
+    def _install(self, info: SnapshotInfo, effects: Effects) -> None:
+        header = info.header
+        if header.index <= self._core.commit_index:
+            return
+        self._build.abandon()
+        self._machine.restore(header.machine, self._store.chunks(info))
+        self._configuration = header.configuration
+        self._log_bytes, self._wanted_log_bytes = 0, self._config.snapshot_log_bytes
+        self._core.snapshot_installed(LogPosition(header.index, header.term), header.configuration)
+        self._host.state_replaced(header.index)
+        self._drop_older = True
+        effects.events.append(TraceEvent("snapshot_installed", {"index": header.index, "term": header.term}))
+
+    # Forgetting.
+
+    def _compact(self, effects: Effects) -> None:
+        """Cut the log at min(own durable snapshot, low-water mark), or past the mark if it grows too large."""
+        index = min(self._core.snapshot_index, self._core.low_watermark)
+        if self._log.size_bytes > self._config.retention_bytes_max:
+            index = self._core.snapshot_index
+        if index >= self._core.first_index:
+            self._log.drop_before(index + 1)
+            self._core.compact(index)
+            effects.events.append(TraceEvent("compacted", {"index": index}))
