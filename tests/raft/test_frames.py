@@ -1,0 +1,57 @@
+"""Frames: lengths before bodies (FORMATS §7)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raft import FRAME_BYTES_MAX_PEER, FrameSplitter, ProtocolError, frame
+
+
+@given(bodies=st.lists(st.binary(min_size=1, max_size=50), max_size=20), cuts=st.lists(st.integers(1, 60), max_size=60))
+def test_frames_come_out_whole_and_in_order_however_the_stream_is_cut(bodies: list[bytes], cuts: list[int]) -> None:
+    """FORMATS §7: a socket gives bytes, never messages."""
+    stream = b"".join(map(frame, bodies))
+    splitter = FrameSplitter(bytes_max=50)
+    seen: list[bytes] = []
+    for cut in cuts:
+        seen += splitter.feed(stream[:cut])
+        stream = stream[cut:]
+    seen += splitter.feed(stream)
+
+    assert seen == bodies
+    assert splitter.buffered_bytes == 0
+
+
+def test_a_body_at_the_bound_passes_and_one_byte_more_is_refused() -> None:
+    """FORMATS §7: the length bound of a frame."""
+    splitter = FrameSplitter(bytes_max=10)
+
+    assert splitter.feed(frame(b"x" * 10)) == [b"x" * 10]
+    with pytest.raises(ProtocolError, match="frame of 11 bytes"):
+        splitter.feed(frame(b"x" * 11))
+
+
+def test_an_oversized_length_is_refused_before_anything_is_gathered() -> None:
+    """A hostile length must not make memory grow: four bytes are enough to say no."""
+    splitter = FrameSplitter(bytes_max=FRAME_BYTES_MAX_PEER)
+
+    with pytest.raises(ProtocolError, match="4294967295"):
+        splitter.feed(b"\xff\xff\xff\xff")
+    assert splitter.buffered_bytes <= 4
+
+
+def test_an_empty_frame_is_refused() -> None:
+    """An item has at least one byte, so a length of zero is garbage."""
+    with pytest.raises(ProtocolError, match="frame of 0 bytes"):
+        FrameSplitter(bytes_max=10).feed(bytes(4))
+
+
+def test_only_the_incomplete_frame_is_kept() -> None:
+    """Bounded memory: at most one frame besides what was just given."""
+    splitter = FrameSplitter(bytes_max=100)
+
+    assert len(splitter.feed(frame(b"x" * 100) * 1_000 + frame(b"y" * 50)[:20])) == 1_000
+    assert splitter.buffered_bytes == 20
+    assert splitter.feed(frame(b"y" * 50)[20:]) == [b"y" * 50]
