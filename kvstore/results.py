@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvstore.commands import CommandKind
-from kvstore.refusals import refusal_of
+from kvstore.refusals import KvError, refusal_of
 
 ResultItem = tuple[Any, ...]
 
@@ -131,6 +131,15 @@ class Acknowledged:
 
 
 Result = OperationResult | CompareAndSetResult | TxnResult | SessionRegistered | Acknowledged
+
+
+PUT_DONE = (1,)
+"""The body of every put's result, one object: kept results cost no more than they must."""
+
+
+def refusal_item(error: KvError, revision: int) -> ResultItem:
+    """The result item of an error, which `read_result` raises again."""
+    return (int(error.code), revision, *error.args)
 
 
 def read_result(item: Sequence[Any]) -> Result:

@@ -28,7 +28,12 @@ def head_flaw(item: object) -> Reason | None:
     """Judge the frame of a command: an array of three counts, then at least a kind."""
     if not isinstance(item, _ARRAYS) or len(item) <= HEAD_ITEMS:
         return Reason.MALFORMED
-    return None if all(is_count(number) for number in item[:HEAD_ITEMS]) else Reason.OUT_OF_RANGE
+    session_id, request_no, acknowledged_up_to = item[0], item[1], item[2]
+    if not (type(session_id) is type(request_no) is type(acknowledged_up_to) is int):
+        return Reason.MALFORMED
+    if 0 <= session_id <= INT64_MAX and 0 <= request_no <= INT64_MAX and 0 <= acknowledged_up_to <= INT64_MAX:
+        return None  # Written out, because every command passes here twice.
+    return Reason.OUT_OF_RANGE
 
 
 def body_flaw(body: Sequence[Any], level: int = FEATURE_LEVEL) -> Reason | None:
@@ -36,6 +41,19 @@ def body_flaw(body: Sequence[Any], level: int = FEATURE_LEVEL) -> Reason | None:
     kind = body[0]
     judge = _JUDGES[level].get(kind) if type(kind) is int else None
     return judge(body) if judge is not None else Reason.UNKNOWN_KIND
+
+
+def command_flaw(item: Sequence[Any], level: int) -> Reason | None:
+    """Judge a command whose head is sound: its body, and whether that may be sent under its session."""
+    body = item[HEAD_ITEMS:]
+    flaw = body_flaw(body, level)
+    if flaw is not None:
+        return flaw
+    if body[0] in (CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE):
+        return None if item[0] != 0 else Reason.SESSION_REQUIRED
+    if body[0] == CommandKind.REGISTER_SESSION:
+        return None if item[0] == 0 else Reason.OUT_OF_RANGE
+    return None
 
 
 def _key_flaw(key: object) -> Reason | None:
@@ -179,15 +197,13 @@ def validate_command(item: object, limits: AdmissionLimits, level: int = FEATURE
     if flaw is not None:
         raise InvalidRequest(flaw)
     assert isinstance(item, _ARRAYS)
+    flaw = command_flaw(item, level)
+    if flaw is not None:
+        raise InvalidRequest(flaw)
     session_id, request_no, acknowledged_up_to, kind = item[: HEAD_ITEMS + 1]
-    validate_body(item[HEAD_ITEMS:], limits, level)
-    if kind in (CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE):
-        if session_id == 0:
-            raise InvalidRequest(Reason.SESSION_REQUIRED)
-    elif kind == CommandKind.REGISTER_SESSION:
-        if session_id != 0:
-            raise InvalidRequest(Reason.OUT_OF_RANGE)
-    elif session_id != 0 and not acknowledged_up_to < request_no:
+    _bound_body(item[HEAD_ITEMS:], limits)
+    is_numbered = session_id != 0 and kind not in (CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE)
+    if is_numbered and not acknowledged_up_to < request_no:
         raise InvalidRequest(Reason.OUT_OF_RANGE)  # It would close itself.
 
 
@@ -196,6 +212,11 @@ def validate_body(body: Sequence[Any], limits: AdmissionLimits, level: int = FEA
     flaw = body_flaw(body, level) if body else Reason.MALFORMED
     if flaw is not None:
         raise InvalidRequest(flaw)
+    _bound_body(body, limits)
+
+
+def _bound_body(body: Sequence[Any], limits: AdmissionLimits) -> None:
+    """Hold a sound body against one member's bounds."""
     kind = body[0]
     if kind <= CommandKind.COMPARE_AND_SET:
         _bound_operation(body, limits)

@@ -1,0 +1,247 @@
+"""The replicated state machine: committed entries in, results out (FORMATS §8, §9).
+
+Deterministic: no clock, no randomness, no configuration but the replicated limits. Whatever a client wrote into a
+command ends in a result, the same on every member; only an entry that no build at this feature level can have made
+stops the member (`UnreadablePayload`, `UnsupportedFeatureLevel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from kvstore.commands import CommandKind, Range, UnreadablePayload, command_body, decode_payload
+from kvstore.digest import state_digest
+from kvstore.limits import FEATURE_LEVEL, StoreLimits
+from kvstore.refusals import Reason, ResultCode, StoreBusy
+from kvstore.results import GetResult, RangeResult, ResultItem, read_result, refusal_item
+from kvstore.sessions import Session, Sessions
+from kvstore.shapes import HEAD_ITEMS, command_flaw, head_flaw
+from kvstore.snapshots import UnsupportedFeatureLevel, header_of, read_header, read_state, take_picture
+from kvstore.store import Store
+from kvstore.transactions import compare_and_set, operation, put, txn
+from raft import Entry, EntryKind, StateSnapshot
+
+_INVALID = int(ResultCode.INVALID_REQUEST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineStatus:
+    """The state in numbers. `results`: kept for sessions."""
+
+    revision: int
+    compact_revision: int
+    leader_time: int
+    feature_level: int
+    keys: int
+    stored_bytes: int
+    quota_bytes: int
+    deletions: int
+    deletion_floor: int
+    sessions: int
+    results: int
+    results_bytes: int
+
+
+def initial_header(limits: StoreLimits | None = None) -> dict[str, Any]:
+    """The snapshot header of the empty store, with which a cluster begins; it has no chunks.
+
+    `limits` must be the same on all initial members: they are replicated state.
+    """
+    return header_of(Store(), Sessions(), limits or StoreLimits(), 0, FEATURE_LEVEL)
+
+
+class KvMachine:
+    """A `raft.StateMachine` of records, sessions and their kept results. It starts as the empty store."""
+
+    def __init__(self, limits: StoreLimits | None = None) -> None:
+        self._store = Store()
+        self._sessions = Sessions()
+        self._limits = limits or StoreLimits()
+        self._leader_time = 0
+        self._level = FEATURE_LEVEL
+
+    # What it is now.
+
+    @property
+    def revision(self) -> int:
+        """The store's version: 1 when empty, one more for each transaction that changed something."""
+        return self._store.revision
+
+    @property
+    def compact_revision(self) -> int:
+        """Older revisions cannot be read. No history is kept, so it is `revision` itself."""
+        return self._store.revision
+
+    @property
+    def leader_time(self) -> int:
+        """The greatest `leader_time` applied, in ns."""
+        return self._leader_time
+
+    @property
+    def feature_level(self) -> int:
+        """Which shapes of commands are known, on all members alike."""
+        return self._level
+
+    @property
+    def limits(self) -> StoreLimits:
+        """The replicated limits in force."""
+        return self._limits
+
+    @property
+    def next_deadline(self) -> int | None:
+        """When the next session expires, in ns of leader time; None if there is none.
+
+        Expiry happens at apply only: an idle leader proposes an empty batch when this is due (FORMATS §8).
+        """
+        return self._sessions.next_deadline()
+
+    def status(self) -> MachineStatus:
+        """The state in numbers. Cost: O(sessions)."""
+        store, sessions = self._store, self._sessions
+        return MachineStatus(
+            revision=store.revision,
+            compact_revision=self.compact_revision,
+            leader_time=self._leader_time,
+            feature_level=self._level,
+            keys=len(store.records),
+            stored_bytes=store.stored_bytes,
+            quota_bytes=self._limits.quota_bytes,
+            deletions=len(store.deletions),
+            deletion_floor=store.deletion_floor,
+            sessions=len(sessions.by_id),
+            results=sum([len(session.results) for session in sessions.by_id.values()]),
+            results_bytes=sessions.results_bytes,
+        )
+
+    # Reads of what this member has applied.
+
+    def read(self, body: Sequence[Any]) -> ResultItem:
+        """The result item of a get or range, whose body `validate_body` has passed; as of now, on this member."""
+        assert body[0] in (CommandKind.GET, CommandKind.RANGE), body[0]
+        return operation(self._store, body, self._limits)
+
+    def get(self, key: bytes) -> GetResult:
+        """One record. `key` has at least one byte."""
+        result = read_result(self.read((CommandKind.GET, key)))
+        assert isinstance(result, GetResult)
+        return result
+
+    def range(self, request: Range) -> RangeResult:
+        """One page. Raises RevisionCompacted, RevisionAhead."""
+        result = read_result(self.read(command_body(request)))
+        assert isinstance(result, RangeResult)
+        return result
+
+    # The log.
+
+    def apply(self, entry: Entry) -> list[ResultItem]:
+        """Apply one committed entry; one result per command in it, in order.
+
+        Sessions whose deadline the entry's time has reached expire before its commands. Cost of a batch of puts: about
+        2 µs each, see docs/semantics.md. Raises UnreadablePayload, UnsupportedFeatureLevel: the member must stop.
+        """
+        if entry.kind is EntryKind.CONFIGURATION:
+            return []
+        leader_time, items = decode_payload(entry.payload, entry.index)
+        if entry.kind is EntryKind.NO_OP and len(items) != 1:
+            raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
+        if leader_time > self._leader_time:  # It never goes back.
+            self._leader_time = leader_time
+            self._sessions.expire(leader_time)
+        return [self._apply_command(item) for item in islice(items, 1, None)]
+
+    def _apply_command(self, item: Any) -> ResultItem:
+        """Apply one command of whatever shape."""
+        flaw = head_flaw(item)
+        if flaw is not None:
+            return self._invalid(flaw)
+        if item[0] == 0:
+            return self._carry_out(item)
+        sessions, revision = self._sessions, self._store.revision
+        session = sessions.enter(item, self._leader_time, revision)
+        if not isinstance(session, Session):
+            return session
+        kind = item[3]
+        if kind == CommandKind.CLOSE_SESSION or kind == CommandKind.KEEP_ALIVE:
+            return self._keep_or_close(session, item)
+        answer = sessions.answered(session, item[1], self._limits, revision)
+        if answer is None:
+            answer = self._carry_out(item)
+            sessions.keep(session, item[1], answer)
+        return answer
+
+    def _carry_out(self, item: Sequence[Any]) -> ResultItem:
+        """Carry out a command that nothing answers already."""
+        kind = item[3]
+        if type(kind) is int and kind == 1 and len(item) == 6:
+            key, value = item[4], item[5]
+            if type(key) is bytes and key and type(value) is bytes:
+                return put(self._store, key, value, self._limits)
+        flaw = command_flaw(item, self._level)
+        if flaw is not None:
+            return self._invalid(flaw)
+        body = item[HEAD_ITEMS:]
+        if kind <= CommandKind.RANGE:
+            return operation(self._store, body, self._limits)
+        if kind == CommandKind.COMPARE_AND_SET:
+            return compare_and_set(self._store, body, self._limits)
+        if kind == CommandKind.TXN:
+            return txn(self._store, body, self._limits)
+        return self._administer(body)
+
+    def _keep_or_close(self, session: Session, item: Sequence[Any]) -> ResultItem:
+        """These two are harmless when repeated, so they have no number and nothing of them is kept."""
+        flaw = command_flaw(item, self._level)
+        if flaw is not None:
+            return self._invalid(flaw)
+        if item[3] == CommandKind.CLOSE_SESSION:
+            self._sessions.close(session)
+        return (0, self._store.revision, (item[3],))
+
+    def _administer(self, body: Sequence[Any]) -> ResultItem:
+        kind, revision = body[0], self._store.revision
+        if kind == CommandKind.REGISTER_SESSION:
+            if len(self._sessions.by_id) >= self._limits.sessions_max:
+                return refusal_item(StoreBusy("sessions_max", self._limits.sessions_max), revision)
+            session = self._sessions.register(body[1], self._leader_time)
+            return (0, revision, (kind, session.session_id, session.ttl_ns))
+        if kind == CommandKind.CHANGE_LIMITS:
+            changes = {name: value for name, value in zip(StoreLimits.names(), body[1:], strict=True) if value}
+            self._limits = replace(self._limits, **changes)
+            self._store.forget_deletions(self._limits.deletions_max)
+        else:
+            assert kind == CommandKind.RAISE_FEATURE_LEVEL, kind
+            if body[1] > FEATURE_LEVEL:
+                raise UnsupportedFeatureLevel(body[1], FEATURE_LEVEL)
+            self._level = max(self._level, body[1])
+        return (0, revision, (kind,))
+
+    def _invalid(self, reason: Reason) -> ResultItem:
+        return (_INVALID, self._store.revision, reason.value)
+
+    # The state as a whole.
+
+    def snapshot(self) -> StateSnapshot:
+        """A picture of this moment, however late its chunks are read. Cost: O(n) references, no copies of values."""
+        header = header_of(self._store, self._sessions, self._limits, self._leader_time, self._level)
+        return take_picture(self._store, self._sessions, header)
+
+    def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
+        """Become what a snapshot describes. Raises InvalidSnapshot, UnsupportedFeatureLevel, and changes nothing."""
+        limits = read_header(header)
+        self._store, self._sessions = read_state(header, chunks)
+        self._limits, self._leader_time, self._level = limits, header["leader_time"], header["feature_level"]
+
+    def state_hash(self) -> bytes:
+        """32 bytes over all replicated fields, sessions included. Cost: O(n)."""
+        return state_digest(self._store, self._sessions, self._limits, self._leader_time, self._level)
+
+    def check(self) -> None:
+        """Verify every internal invariant; AssertionError if one is broken. Cost: O(n); for tests and simulations."""
+        self._store.check()
+        self._sessions.check(self._leader_time)
+        assert 1 <= self._level <= FEATURE_LEVEL
+        assert len(self._store.deletions) <= self._limits.deletions_max

@@ -1,0 +1,276 @@
+"""A picture of the replicated state as a header and chunks of CBOR, and back (FORMATS §5).
+
+Header: a map of `format`, `feature_level`, `revision`, `compact_revision`, `leader_time`, `next_session_id`,
+`deletion_floor`, `limits` (a map), and `keys`, `deletions`, `sessions`, `results`, `stored_bytes`, which what follows
+must add up to. A chunk is an array `[section, row, row, ...]`; sections come in this order, each in as many chunks as
+it needs (none if empty), rows in the order named:
+
+    1 records    (key, value, create_revision, mod_revision, version, lease_id)     by key
+    2 deletions  (key, deleted_revision)                                            oldest first
+    3 sessions   (session_id, ttl_ns, deadline, floor)                              by id
+    4 results    (session_id, request_no, result)                                   by session, then number
+
+These shapes are on disks already: rows grow only at their end, with a new feature level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import cbor2
+from sortedcontainers import SortedList
+
+from kvstore.limits import FEATURE_LEVEL, ITEM_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, TIME_NS_MAX, StoreLimits
+from kvstore.results import PUT_DONE
+from kvstore.sessions import FIRST_SESSION_ID, Session, Sessions, result_bytes
+from kvstore.shapes import is_count
+from kvstore.store import FIRST_REVISION, Store
+from raft import INT64_MAX, INT64_MIN, StateSnapshot
+
+FORMAT = 1
+CHUNK_BYTES = 256 * 1024
+"""Rows are gathered up to about this much; a chunk is larger only if one row is."""
+
+RECORDS, DELETIONS, SESSIONS, RESULTS = 1, 2, 3, 4
+
+
+class InvalidSnapshot(Exception):
+    """What should be a snapshot of the store makes no sense. Nothing was changed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"not a snapshot of the store: {self.reason}. Replace this member as a new one (docs/semantics.md)"
+
+
+class UnsupportedFeatureLevel(Exception):
+    """The replicated feature level is above what this build knows: the member cannot go on (FORMATS §7)."""
+
+    def __init__(self, level: int, level_max: int) -> None:
+        super().__init__(level, level_max)
+        self.level, self.level_max = level, level_max
+
+    def __str__(self) -> str:
+        return f"the cluster is at feature level {self.level}; this build knows {self.level_max}. Upgrade this member"
+
+
+def header_of(store: Store, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> dict[str, Any]:
+    """The header of a picture of this state."""
+    return {
+        "format": FORMAT,
+        "feature_level": level,
+        "revision": store.revision,
+        "compact_revision": store.revision,
+        "leader_time": leader_time,
+        "next_session_id": sessions.next_id,
+        "deletion_floor": store.deletion_floor,
+        "limits": limits.to_map(),
+        "keys": len(store.records),
+        "deletions": len(store.deletions),
+        "sessions": len(sessions.by_id),
+        "results": sum([len(session.results) for session in sessions.by_id.values()]),
+        "stored_bytes": store.stored_bytes,
+    }
+
+
+def take_picture(store: Store, sessions: Sessions, header: Mapping[str, Any]) -> StateSnapshot:
+    """Take hold of everything now, as references; encode when the chunks are asked for. Cost: O(n) references."""
+    keys, records, deletions = list(store.keys), store.records.copy(), list(store.deletions.items())
+    opened = [(s.session_id, s.ttl_ns, s.deadline, s.floor, s.results.copy()) for s in _by_id(sessions)]
+
+    def rows() -> Iterator[tuple[int, tuple[Any, ...], int]]:
+        for key in keys:
+            record = records[key]
+            yield RECORDS, (key, *record), len(key) + len(record[0])
+        for key, revision in deletions:
+            yield DELETIONS, (key, revision), len(key)
+        for session in opened:
+            yield SESSIONS, session[:4], 0
+        for session_id, _, _, _, results in opened:
+            for number in sorted(results):
+                yield RESULTS, (session_id, number, results[number]), result_bytes(results[number])
+
+    return StateSnapshot(header=header, chunks=_chunks(rows()))
+
+
+def _by_id(sessions: Sessions) -> list[Session]:
+    return [sessions.by_id[session_id] for session_id in sorted(sessions.by_id)]
+
+
+def _chunks(rows: Iterable[tuple[int, tuple[Any, ...], int]]) -> Iterator[bytes]:
+    chunk: list[Any] = []
+    room = 0
+    for section, row, size_bytes in rows:
+        size_bytes += ITEM_OVERHEAD_BYTES
+        if chunk and (chunk[0] != section or room < size_bytes):
+            yield cbor2.dumps(chunk)
+            chunk = []
+        if not chunk:
+            chunk, room = [section], CHUNK_BYTES
+        chunk.append(row)
+        room -= size_bytes
+    if chunk:
+        yield cbor2.dumps(chunk)
+
+
+def read_header(header: Mapping[str, Any]) -> StoreLimits:
+    """Verify a header; returns the limits in it. Raises InvalidSnapshot or UnsupportedFeatureLevel."""
+    numbers: dict[str, Any] = {
+        name: header.get(name) for name in header_of(Store(), Sessions(), StoreLimits(), 0, FEATURE_LEVEL)
+    }
+    fields = numbers.pop("limits")
+    if numbers["format"] != FORMAT:
+        raise InvalidSnapshot(f"its format is {numbers['format']!r}; this build knows {FORMAT}")
+    for name, number in numbers.items():
+        _require(is_count(number), f"{name} is {number!r}")
+    if header["feature_level"] > FEATURE_LEVEL:
+        raise UnsupportedFeatureLevel(header["feature_level"], FEATURE_LEVEL)
+    _require(header["feature_level"] >= 1, "its feature level is 0")
+    _require(header["revision"] >= FIRST_REVISION, "its revision is 0")
+    _require(header["compact_revision"] == header["revision"], "its compact_revision is not its revision")
+    _require(header["leader_time"] <= TIME_NS_MAX, "its leader_time is beyond all time")
+    _require(header["next_session_id"] >= FIRST_SESSION_ID, "its next_session_id is 0")
+    _require(header["deletion_floor"] <= header["revision"], "its deletion_floor is above its revision")
+    try:
+        return StoreLimits.from_map(fields)
+    except (TypeError, ValueError) as error:
+        raise InvalidSnapshot(f"its limits: {error}") from error
+
+
+def read_state(header: Mapping[str, Any], chunks: Iterable[bytes]) -> tuple[Store, Sessions]:
+    """Build the state that a verified header and its chunks describe. Raises InvalidSnapshot. Cost: O(n)."""
+    reader = _Reader(header)
+    for chunk in chunks:
+        reader.read(chunk)
+    return reader.finish()
+
+
+class _Reader:
+    """Rows in, state out; each row is judged as it comes, the totals at the end."""
+
+    def __init__(self, header: Mapping[str, Any]) -> None:
+        self._header = header
+        self._store, self._sessions = Store(), Sessions()
+        self._store.revision, self._store.deletion_floor = header["revision"], header["deletion_floor"]
+        self._keys: list[bytes] = []
+        self._section = RECORDS
+        self._results = 0
+        self._last: tuple[int, ...] = (0, 0)
+
+    def read(self, chunk: bytes) -> None:
+        try:
+            rows = cbor2.loads(chunk, allow_indefinite=False, allow_duplicate_keys=False, immutable=True)
+        except Exception as error:
+            raise InvalidSnapshot(f"a chunk is not CBOR of the profile ({error})") from error
+        _require(type(rows) is tuple and len(rows) > 1 and type(rows[0]) is int, "a chunk is no array of rows")
+        section = rows[0]
+        _require(self._section <= section <= RESULTS, f"section {section} after section {self._section}")
+        if section != self._section:
+            self._section, self._last = section, (0, 0)
+        take = self._taker(section)
+        for row in rows[1:]:
+            _require(type(row) is tuple and take(row), f"section {section} has the row {_shown(row)}")
+
+    def finish(self) -> tuple[Store, Sessions]:
+        store, sessions, header = self._store, self._sessions, self._header
+        sessions.next_id = header["next_session_id"]
+        found = {
+            "keys": len(store.records),
+            "deletions": len(store.deletions),
+            "sessions": len(sessions.by_id),
+            "results": self._results,
+            "stored_bytes": store.stored_bytes,
+        }
+        for name, number in found.items():
+            _require(number == header[name], f"{name}: {number} found, {header[name]} announced")
+        store.keys = SortedList(self._keys)
+        sessions.rebuild_heap()
+        return store, sessions
+
+    def _taker(self, section: int) -> Callable[[tuple[Any, ...]], bool]:
+        return (self._take_record, self._take_deletion, self._take_session, self._take_result)[section - 1]
+
+    def _take_record(self, row: tuple[Any, ...]) -> bool:
+        if len(row) != 6:
+            return False
+        key, value, create_revision, mod_revision, version, lease_id = row
+        if type(key) is not bytes or type(value) is not bytes or key <= (self._keys[-1] if self._keys else b""):
+            return False
+        if not all(map(is_count, row[2:])):
+            return False
+        if not FIRST_REVISION < create_revision <= mod_revision <= self._store.revision:
+            return False
+        if not 1 <= version <= mod_revision - create_revision + 1 or lease_id != 0:
+            return False
+        self._keys.append(key)
+        self._store.records[key] = row[1:]
+        self._store.stored_bytes += len(key) + len(value) + RECORD_OVERHEAD_BYTES
+        return True
+
+    def _take_deletion(self, row: tuple[Any, ...]) -> bool:
+        store = self._store
+        if len(row) != 2 or type(row[0]) is not bytes or not is_count(row[1]):
+            return False
+        key, revision = row
+        if not key or key in store.records or key in store.deletions:
+            return False
+        if not max(store.deletion_floor + 1, self._last[0]) <= revision <= store.revision:
+            return False
+        store.deletions[key] = revision
+        self._last = (revision,)
+        return True
+
+    def _take_session(self, row: tuple[Any, ...]) -> bool:
+        if len(row) != 4 or not all(map(is_count, row)):
+            return False
+        session_id, ttl_ns, deadline, floor = row
+        leader_time = self._header["leader_time"]
+        if not self._last[0] < session_id < self._header["next_session_id"] or not 1 <= ttl_ns <= TIME_NS_MAX:
+            return False
+        if not leader_time < deadline <= leader_time + ttl_ns:
+            return False
+        self._sessions.by_id[session_id] = Session(session_id, ttl_ns, deadline, floor)
+        self._last = (session_id,)
+        return True
+
+    def _take_result(self, row: tuple[Any, ...]) -> bool:
+        if len(row) != 3 or not is_count(row[0]) or not is_count(row[1]) or not self._last < row[:2]:
+            return False
+        session_id, request_no, result = row
+        session = self._sessions.by_id.get(session_id)
+        if session is None or request_no <= session.floor or not _is_result(result, self._store.revision):
+            return False
+        if result[2] == PUT_DONE:
+            result = (*result[:2], PUT_DONE)
+        self._sessions.keep(session, request_no, result)
+        self._results += 1
+        self._last = row[:2]
+        return True
+
+
+def _is_result(item: object, revision: int) -> bool:
+    """True if it can be kept and sent: `(code, revision, ...)` of atoms and tuples."""
+    if type(item) is not tuple or len(item) < 3 or not is_count(item[0]) or not is_count(item[1]):
+        return False
+    return FIRST_REVISION <= item[1] <= revision and _is_plain(item)
+
+
+def _is_plain(item: object) -> bool:
+    if type(item) is tuple:
+        return all(map(_is_plain, item))
+    if type(item) is int:
+        return INT64_MIN <= item <= INT64_MAX
+    return item is None or type(item) in (bytes, str, bool)
+
+
+def _shown(row: object) -> str:
+    text = repr(row)
+    return text if len(text) <= 120 else f"{text[:120]}…"
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise InvalidSnapshot(reason)

@@ -1,0 +1,132 @@
+"""The ordered, versioned map (FORMATS §8): records, which keys were deleted when, and the revision.
+
+A record is a plain tuple of atoms, `(value, create_revision, mod_revision, version, lease_id)`: the garbage collector
+does not walk those, and results and snapshots share them without a copy.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from kvstore.limits import ITEM_OVERHEAD_BYTES, PAGE_BYTES_MAX, RECORD_OVERHEAD_BYTES
+
+RecordItem = tuple[bytes, int, int, int, int]
+RangeItem = tuple[bytes, bytes | None, int, int, int, int]
+
+FIRST_REVISION = 1
+"""The revision of the empty store; the first change makes it 2."""
+
+
+class Store:
+    """Keys in byte order with their records. Knows nothing of sessions, quotas and errors.
+
+    `deletions` holds the revision of every remembered deletion, oldest first, all above `deletion_floor`; a key is
+    never in both maps. Whoever changes `records` by `place` and `take_out` owes a `seal` with what was written.
+    """
+
+    __slots__ = ("deletion_floor", "deletions", "keys", "records", "revision", "stored_bytes")
+
+    def __init__(self) -> None:
+        self.records: dict[bytes, RecordItem] = {}
+        self.keys: SortedList[bytes] = SortedList()
+        self.deletions: OrderedDict[bytes, int] = OrderedDict()
+        self.deletion_floor = 0
+        self.revision = FIRST_REVISION
+        self.stored_bytes = 0  # Σ(len(key) + len(value) + 64) over all records.
+
+    def deletion_of(self, key: bytes) -> tuple[int, bool]:
+        """(deleted_revision, exact) of an absent key: (0, True) means that it was never there. Cost: O(1)."""
+        revision = self.deletions.get(key)
+        if revision is not None:
+            return revision, True
+        return self.deletion_floor, self.deletion_floor == 0
+
+    def place(self, key: bytes, value: bytes, revision: int) -> RecordItem | None:
+        """Write a record at `revision`; returns the one before. Cost: O(1), or O(log n) for a new key."""
+        old = self.records.get(key)
+        if old is None:
+            self.records[key] = (value, revision, revision, 1, 0)
+            self.keys.add(key)
+            self.stored_bytes += len(key) + len(value) + RECORD_OVERHEAD_BYTES
+        else:
+            self.records[key] = (value, old[1], revision, old[3] + 1, 0)
+            self.stored_bytes += len(value) - len(old[0])
+        return old
+
+    def take_out(self, key: bytes) -> RecordItem | None:
+        """Remove a record; returns it, or None if there was none. Cost: O(log n)."""
+        old = self.records.pop(key, None)
+        if old is not None:
+            self.keys.remove(key)
+            self.stored_bytes -= len(key) + len(old[0]) + RECORD_OVERHEAD_BYTES
+        return old
+
+    def put_back(self, key: bytes, old: RecordItem | None) -> None:
+        """Undo one `place` or `take_out`, which returned `old`."""
+        self.take_out(key)
+        if old is not None:
+            self.records[key] = old
+            self.keys.add(key)
+            self.stored_bytes += len(key) + len(old[0]) + RECORD_OVERHEAD_BYTES
+
+    def seal(self, written: dict[bytes, RecordItem | None], revision: int, deletions_max: int) -> None:
+        """Make what was placed and taken out the change `revision`. `written`: each key with its record before."""
+        assert revision == self.revision + 1, (revision, self.revision)
+        for key, old in written.items():
+            if key not in self.records:
+                self.deletions[key] = revision
+            elif old is None:
+                self.deletions.pop(key, None)
+        self.revision = revision
+        self.forget_deletions(deletions_max)
+
+    def forget_deletions(self, deletions_max: int) -> None:
+        """Raise the floor until at most `deletions_max` are left. All of one revision go together."""
+        deletions = self.deletions
+        while len(deletions) > deletions_max:
+            _, self.deletion_floor = deletions.popitem(last=False)
+            while deletions and next(iter(deletions.values())) == self.deletion_floor:
+                deletions.popitem(last=False)
+
+    def select(self, body: Sequence[Any]) -> tuple[tuple[RangeItem, ...], bool, int]:
+        """Read a page: (items, more, count) for the body of a range. Cost: O(log n + items).
+
+        The page ends at its limit, or before the item that would pass its bound in bytes; it has at least one item
+        if there is any, so that a listing always goes on.
+        """
+        _, start, end, limit, reverse, keys_only, count_only, _, bytes_max = body
+        low = self.keys.bisect_left(start)
+        high = len(self.keys) if end is None else self.keys.bisect_left(end)
+        count = max(0, high - low)
+        if count_only or count == 0:
+            return (), False, count
+        if 0 < limit < count:
+            low, high = (high - limit, high) if reverse else (low, low + limit)
+        budget = min(bytes_max or PAGE_BYTES_MAX, PAGE_BYTES_MAX)
+        items: list[RangeItem] = []
+        records = self.records
+        for key in self.keys.islice(low, high, reverse=reverse):
+            record = records[key]
+            budget -= ITEM_OVERHEAD_BYTES + len(key) + (0 if keys_only else len(record[0]))
+            if budget < 0 and items:
+                break
+            items.append((key, None, *record[1:]) if keys_only else (key, *record))
+        return tuple(items), len(items) < count, count
+
+    def check(self) -> None:
+        """Verify every internal invariant; AssertionError if one is broken. Cost: O(n)."""
+        assert list(self.keys) == sorted(self.records)
+        assert self.stored_bytes == sum(len(k) + len(r[0]) + RECORD_OVERHEAD_BYTES for k, r in self.records.items())
+        for key, (_, create_revision, mod_revision, version, lease_id) in self.records.items():
+            assert FIRST_REVISION < create_revision <= mod_revision <= self.revision, key
+            assert 1 <= version <= mod_revision - create_revision + 1, key
+            assert lease_id == 0, key
+        revisions = list(self.deletions.values())
+        assert revisions == sorted(revisions)
+        assert all(self.deletion_floor < revision <= self.revision for revision in revisions)
+        assert 0 <= self.deletion_floor <= self.revision
+        assert not self.records.keys() & self.deletions.keys()
