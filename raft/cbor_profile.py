@@ -10,9 +10,8 @@ any built-in decoder of theirs runs, and a walk over the result refuses the rema
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 import cbor2
 
@@ -27,7 +26,6 @@ UNSIGNED, BYTES, ARRAY = 0x00, 0x40, 0x80
 INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
 
-_REUSED_BYTES_MAX = 16 * 1024  # Longer bodies are decoded in place: copying them costs more than a new buffer.
 _IDLE_MAX = 4  # Decoders kept for reuse: one per thread that decodes at the same moment, few in practice.
 
 
@@ -47,13 +45,41 @@ class _EveryTagRefused(Mapping[int, Callable[..., NoReturn]]):
         return 0
 
 
-class _ReusedDecoder:
-    """One decoder over one buffer: building these anew for each small frame would double the cost."""
+class _Source:
+    """Bytes as the file that the decoder wants. What it read ahead it gives back, so `offset` is what it used."""
+
+    __slots__ = ("body", "offset")
 
     def __init__(self) -> None:
-        self._buffer = io.BytesIO()
+        self.body = b""
+        self.offset = 0
+
+    def read(self, size_bytes: int) -> bytes:
+        start = self.offset
+        self.offset = min(start + size_bytes, len(self.body))
+        return self.body[start : self.offset]
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.offset = self.offset + offset if whence == 1 else offset
+        return self.offset
+
+    def tell(self) -> int:
+        return self.offset
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+class _ReusedDecoder:
+    """One decoder over one source: building these anew for each small frame would double the cost."""
+
+    def __init__(self) -> None:
+        self._source = _Source()
         self._decoder = cbor2.CBORDecoder(
-            self._buffer,
+            cast(IO[bytes], self._source),
             semantic_decoders=_EveryTagRefused(),
             max_depth=DEPTH_MAX,
             allow_indefinite=False,
@@ -62,17 +88,11 @@ class _ReusedDecoder:
 
     def decode(self, body: bytes) -> tuple[Any, int]:
         """Return the first item of `body` and how many bytes it took."""
-        if len(body) > _REUSED_BYTES_MAX:
-            self._decoder.fp = source = io.BytesIO(body)
-            item = self._decoder.decode()
-            self._decoder.fp = self._buffer
-            return item, source.tell()
-        buffer = self._buffer
-        buffer.seek(0)
-        buffer.truncate()
-        buffer.write(body)
-        buffer.seek(0)
-        return self._decoder.decode(), buffer.tell()
+        source = self._source
+        source.body, source.offset = body, 0
+        item = self._decoder.decode()
+        source.body = b""
+        return item, source.offset
 
 
 _idle: list[_ReusedDecoder] = []  # `pop` and `append` of a list are atomic: safe from several threads.
