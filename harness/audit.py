@@ -1,0 +1,52 @@
+"""Runs `hwm-audit check` on recorded runs, as a person would: another program, which shares no code with us."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import ExtraMissing
+
+GREEN, RED = 0, 3
+AUDIT_SECONDS_MAX = 1_800.0  # A job that hangs must not hang us for ever.
+
+_START = "from spark_audit.cli import main; main()"  # As `hwm-audit`, and in this very environment.
+_WORDS = {
+    GREEN: "linearizable",
+    1: "the audit itself failed",
+    2: "the history could not be read",
+    RED: "VIOLATION",
+    4: "undecided",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """How the audit ended, and what it said."""
+
+    exit_code: int
+    output: str
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        return _WORDS.get(self.exit_code, f"exit code {self.exit_code}")
+
+
+def audit(folders: Sequence[Path], *, json: bool = False) -> AuditResult:
+    """Check runs with Spark and wait for the verdict. Raises ExtraMissing without pyspark."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise ExtraMissing("pyspark", "the audit")
+    command = [sys.executable, "-P", "-c", _START, "check", *map(str, folders), *(["--json"] if json else [])]
+    begun = time.monotonic()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_SECONDS_MAX, check=False)
+    except subprocess.TimeoutExpired:
+        return AuditResult(1, f"no verdict within {AUDIT_SECONDS_MAX:.0f} s", AUDIT_SECONDS_MAX)
+    said = done.stdout if json and done.stdout.strip() else f"{done.stdout}{done.stderr}"
+    return AuditResult(done.returncode, said.strip(), time.monotonic() - begun)

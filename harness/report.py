@@ -1,0 +1,192 @@
+"""What a run comes to: computed from its files alone, so that any run can be reported again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from harness.clock import NS_PER_SECOND
+from harness.history import WRITES, read_about, read_events, read_rows
+
+STATUSES = ("ok", "fail", "unknown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Of the operations that ended `ok`, in milliseconds; the percentile is the nearest rank."""
+
+    count: int
+    p50_ms: float
+    p99_ms: float
+    worst_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultEffect:
+    """One fault and how long writes stood still after it.
+
+    `unavailable_seconds`: from the fault until the first acknowledgement of a write that was *called* after it; None
+    if none ever was. (A write that was already under way could be acknowledged by what the dead leader sent last.)
+    """
+
+    number: int
+    kind: str
+    target: str
+    direction: str | None
+    victims: tuple[str, ...]
+    at_seconds: float
+    lasted_seconds: float | None
+    unavailable_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The summary of one run."""
+
+    run_id: str
+    seed: int | None
+    folder: str
+    nodes: int | None
+    clients: int | None
+    load_seconds: float
+    operations: int
+    by_status: dict[str, int]
+    by_operation: dict[str, dict[str, int]]
+    errors: dict[str, int]
+    operations_per_second: float
+    reads: Latency | None
+    writes: Latency | None
+    longest_write_gap_seconds: float | None
+    leader_changes: int
+    kills: int
+    faults: tuple[FaultEffect, ...]
+    healed: bool
+    final_reads: int
+    state_hashes_agree: bool | None
+    state_hashes: dict[str, str]
+    state_hash_index: int | None
+    finished: bool
+
+    @property
+    def sound(self) -> bool:
+        """True if the run ended as every run must: complete, healed, every key read, all members of one state."""
+        return self.finished and self.healed and self.state_hashes_agree is True
+
+    def to_json(self) -> dict[str, object]:
+        return {**asdict(self), "sound": self.sound}
+
+
+def report_on(folder: Path) -> Report:
+    """Read a run and sum it up. Raises BadInput if there is none."""
+    about = read_about(folder)
+    return summarize(about, list(read_rows(folder)), read_events(folder), folder)
+
+
+def summarize(
+    about: dict[str, Any], rows: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]], folder: Path
+) -> Report:
+    """The arithmetic of `report_on`. `events` are in order of time."""
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        by_kind.setdefault(event["kind"], []).append(event)
+    begun = _first_at(by_kind, "load_started")
+    ended = _first_at(by_kind, "load_ended")
+    loaded = [row for row in rows if row["client"] != "final"]
+    load_seconds = (ended - begun) / NS_PER_SECOND if begun is not None and ended is not None else 0.0
+    acknowledged = sorted(
+        (row["return_ns"], row["call_ns"]) for row in loaded if row["op"] in WRITES and row["status"] == "ok"
+    )
+    faults = tuple(_effect(event, by_kind, acknowledged, begun or 0) for event in by_kind.get("fault_started", ()))
+    hashes = by_kind.get("state_hashes", [{}])[-1]
+    return Report(
+        run_id=str(about["run_id"]),
+        seed=about.get("seed"),
+        folder=str(folder),
+        nodes=about.get("nodes"),
+        clients=about.get("clients"),
+        load_seconds=round(load_seconds, 3),
+        operations=len(rows),
+        by_status=_count(row["status"] for row in rows),
+        by_operation={
+            op: _count(row["status"] for row in rows if row["op"] == op) for op in sorted({row["op"] for row in rows})
+        },
+        errors=dict(Counter(row["error"] for row in rows if row.get("error")).most_common()),
+        operations_per_second=round(len(loaded) / load_seconds, 1) if load_seconds else 0.0,
+        reads=_latency(row for row in loaded if row["op"] not in WRITES and row.get("consistency") != "local"),
+        writes=_latency(row for row in loaded if row["op"] in WRITES),
+        longest_write_gap_seconds=_longest_gap([returned for returned, _ in acknowledged]),
+        leader_changes=max(0, len(by_kind.get("leader_changed", ())) - 1),  # The first one is the first leader.
+        kills=sum(len(fault.victims) for fault in faults if fault.kind == "kill"),
+        faults=faults,
+        healed=bool(by_kind.get("healed")),
+        final_reads=sum(1 for row in rows if row["client"] == "final" and row["status"] == "ok"),
+        state_hashes_agree=hashes.get("agree"),
+        state_hashes=hashes.get("hashes", {}),
+        state_hash_index=hashes.get("index"),
+        finished=bool(about.get("finished")),
+    )
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Nearest rank: the least value that at least `share` of all do not exceed. `ordered` rises, and is not empty."""
+    assert ordered, "no values have no percentile"
+    assert 0 < share <= 1, share
+    rank = -(-len(ordered) * round(share * 1000) // 1000)  # Ceiling, in integers: 0.99 is not exact in binary.
+    return ordered[max(0, rank - 1)]
+
+
+def _effect(
+    event: dict[str, Any],
+    by_kind: dict[str, list[dict[str, Any]]],
+    acknowledged: Sequence[tuple[int, int]],
+    begun: int,
+) -> FaultEffect:
+    started = event["started_ns"]
+    stopped = next(
+        (stop["at_ns"] for stop in by_kind.get("fault_stopped", ()) if stop["number"] == event["number"]), None
+    )
+    next_write = next((returned for returned, called in acknowledged if called >= started), None)
+    return FaultEffect(
+        number=event["number"],
+        kind=event["fault"],
+        target=event["target"],
+        direction=event.get("direction"),
+        victims=tuple(event["victims"]),
+        at_seconds=_seconds(started - begun),
+        lasted_seconds=None if stopped is None else _seconds(stopped - started),
+        unavailable_seconds=None if next_write is None else _seconds(next_write - started),
+    )
+
+
+def _latency(rows: Iterable[dict[str, Any]]) -> Latency | None:
+    ordered = sorted((row["return_ns"] - row["call_ns"]) / 1e6 for row in rows if row["status"] == "ok")
+    if not ordered:
+        return None
+    return Latency(
+        count=len(ordered),
+        p50_ms=round(percentile(ordered, 0.5), 3),
+        p99_ms=round(percentile(ordered, 0.99), 3),
+        worst_ms=round(ordered[-1], 3),
+    )
+
+
+def _longest_gap(returned: Sequence[int]) -> float | None:
+    gaps = [after - before for before, after in pairwise(returned)]
+    return _seconds(max(gaps)) if gaps else None
+
+
+def _count(statuses: Iterable[str]) -> dict[str, int]:
+    counted = Counter(statuses)
+    return {status: counted[status] for status in STATUSES}
+
+
+def _first_at(by_kind: dict[str, list[dict[str, Any]]], kind: str) -> int | None:
+    return by_kind[kind][0]["at_ns"] if kind in by_kind else None
+
+
+def _seconds(ns: int) -> float:
+    return round(ns / NS_PER_SECOND, 3)

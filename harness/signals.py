@@ -1,0 +1,66 @@
+"""Ctrl-C and SIGTERM end a run in order: members are reaped, and what was recorded stays readable."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import trio
+
+from harness.errors import HarnessError
+
+T = TypeVar("T")
+
+
+class Interrupted(HarnessError):
+    """Somebody asked us to stop. The exit code is 128 + the signal's number, as shells do it."""
+
+    def __init__(self, signal_number: int) -> None:
+        self.signal_number = signal_number
+        super().__init__(signal_number)
+
+    def __str__(self) -> str:
+        return f"stopped by {signal.Signals(self.signal_number).name}; all members are ended, what was recorded is kept"
+
+
+def run_until_signal(job: Callable[[], Awaitable[T]]) -> T:
+    """Run an async job from the main thread. Raises Interrupted after SIGINT or SIGTERM, once the job has cleaned up.
+
+    An error of the harness inside nested groups comes out alone, so that the command line can print its sentence.
+    """
+    try:
+        return trio.run(_run, job)
+    except BaseExceptionGroup as group:
+        error = first_harness_error(group)
+        if error is None:
+            raise
+        raise error from None
+
+
+def first_harness_error(error: BaseException) -> HarnessError | None:
+    """The first error of our own in an exception group, however deep."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for inner in error.exceptions if (found := first_harness_error(inner)) is not None), None)
+    return error if isinstance(error, HarnessError) else None
+
+
+async def _run(job: Callable[[], Awaitable[T]]) -> T:
+    caught: list[int] = []
+    result: list[T] = []
+    async with trio.open_nursery() as nursery:
+
+        async def watch(*, task_status: trio.TaskStatus[None]) -> None:
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                task_status.started()
+                async for number in signals:
+                    if not caught:
+                        caught.append(number)
+                        nursery.cancel_scope.cancel()
+
+        await nursery.start(watch)
+        result.append(await job())
+        nursery.cancel_scope.cancel()
+    if caught:
+        raise Interrupted(caught[0])
+    return result[0]

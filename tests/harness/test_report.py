@@ -1,0 +1,114 @@
+"""The arithmetic of a run's summary, on histories small enough to count by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.report import Report, percentile, summarize
+
+MS = 1_000_000
+ABOUT: dict[str, Any] = {"run_id": "r", "seed": 7, "nodes": 3, "clients": 2, "finished": True}
+
+
+def a_row(op: str, call_ms: int, return_ms: int | None, status: str = "ok", **more: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {"client": "c1", "op": op, "status": status, "call_ns": call_ms * MS, **more}
+    return row if return_ms is None else row | {"return_ns": return_ms * MS}
+
+
+def an_event(at_ms: int, kind: str, **fields: Any) -> dict[str, Any]:
+    return {"at_ns": at_ms * MS, "kind": kind, **fields}
+
+
+def a_kill(number: int, at_ms: int) -> list[dict[str, Any]]:
+    fields = {"number": number, "fault": "kill", "target": "leader", "direction": None, "victims": ["n1"]}
+    return [
+        an_event(at_ms, "fault_started", started_ns=at_ms * MS, **fields),
+        an_event(at_ms + 500, "fault_stopped", number=number),
+    ]
+
+
+def the_report(rows: list[dict[str, Any]], *events: dict[str, Any]) -> Report:
+    load = [an_event(0, "load_started"), an_event(2000, "load_ended")]
+    return summarize(ABOUT, rows, [*load, *events], Path("there"))
+
+
+@pytest.mark.parametrize(
+    ("ordered", "share", "rank"),
+    [
+        ([1.0], 0.5, 1),
+        ([1.0, 2.0], 0.5, 1),
+        ([1.0, 2.0, 3.0], 0.5, 2),
+        (list(range(1, 101)), 0.99, 99),
+        ([5.0], 0.99, 5),
+    ],
+)
+def test_a_percentile_is_the_nearest_rank(ordered: list[float], share: float, rank: float) -> None:
+    """The least value that at least `share` of all do not exceed."""
+    assert percentile(ordered, share) == rank
+    assert sum(value <= rank for value in ordered) >= share * len(ordered)
+
+
+def test_unavailability_ends_with_a_write_that_was_called_after_the_fault() -> None:
+    """A write under way at the kill may be acknowledged by what the dead leader sent last: that is no recovery."""
+    rows = [
+        a_row("put", 990, 1001),  # Called before the kill: does not count, although acknowledged after.
+        a_row("get", 1002, 1003),  # A read is no write.
+        a_row("put", 1005, 1700, "unknown"),
+        a_row("put", 1010, 1650),
+        a_row("put", 1600, 1610),  # The first acknowledgement.
+    ]
+    report = the_report(rows, *a_kill(1, 1000))
+    (fault,) = report.faults
+    assert fault.unavailable_seconds == pytest.approx(0.61)
+    assert fault.at_seconds == pytest.approx(1.0)
+    assert fault.lasted_seconds == pytest.approx(0.5)
+    assert report.kills == 1
+
+
+def test_writes_that_never_come_back_are_not_called_available() -> None:
+    report = the_report([a_row("put", 1, 2)], *a_kill(1, 1000))
+    assert report.faults[0].unavailable_seconds is None
+
+
+def test_operations_are_counted_by_kind_and_end() -> None:
+    rows = [
+        a_row("put", 0, 10),
+        a_row("put", 0, None, "unknown", error="outcome_unknown"),
+        a_row("get", 0, 30, "fail", error="unavailable"),
+        a_row("get", 0, 4, consistency="local"),
+        a_row("get", 0, 8, consistency="linearizable"),
+        a_row("get", 1900, 1999) | {"client": "final"},
+    ]
+    report = the_report(rows)
+    assert report.by_status == {"ok": 4, "fail": 1, "unknown": 1}
+    assert report.by_operation["put"] == {"ok": 1, "fail": 0, "unknown": 1}
+    assert report.errors == {"outcome_unknown": 1, "unavailable": 1}
+    assert report.operations_per_second == 2.5  # Five in two seconds; the final reads are not load.
+    assert report.reads is not None
+    assert (report.reads.count, report.reads.p50_ms) == (1, 8.0)  # Neither local nor final nor failed ones.
+    assert report.final_reads == 1
+
+
+def test_the_first_leader_is_no_leader_change() -> None:
+    leaders = [an_event(at, "leader_changed", leader_id=f"n{at}", term=at) for at in (1, 2, 3)]
+    assert the_report([], *leaders).leader_changes == 2
+    assert the_report([]).leader_changes == 0
+
+
+def test_a_run_is_sound_only_if_healed_and_of_one_state() -> None:
+    """A lost write that nobody read still shows in the members' hashes."""
+    healed = an_event(2100, "healed")
+    same = an_event(2200, "state_hashes", agree=True, index=9, hashes={"n1": "aa", "n2": "aa"})
+    different = an_event(2200, "state_hashes", agree=False, index=9, hashes={"n1": "aa", "n2": "bb"})
+    assert the_report([], healed, same).sound
+    assert not the_report([], healed, different).sound
+    assert not the_report([], same).sound
+    assert not the_report([], healed).sound
+
+
+def test_the_longest_gap_is_between_acknowledgements() -> None:
+    rows = [a_row("put", 0, 100), a_row("put", 100, 900), a_row("put", 50, 150)]
+    assert the_report(rows).longest_write_gap_seconds == pytest.approx(0.75)
