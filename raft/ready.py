@@ -42,14 +42,14 @@ class TraceEvent:
 class Ready:
     """The effects that have gathered since the last `take_ready`. Handle the fields in this order.
 
-    `write` goes to the log before anything of a later Ready. `send` may leave at once. `send_after` holds
-    (sequence, peer_id, message): it leaves only after `persisted(sequence)` was said, in order per peer.
+    `write` goes to the log before anything of a later Ready. `send` may leave at once: what waits for a write stays
+    in the core until `persisted` says that it is durable, because a later event may make it untrue (a cut, a new term).
     `apply` is committed *and* durable here: give it to the state machine, then say `applied(index)`.
     """
 
     write: LogWrite | None = None
     send: list[tuple[str, Message]] = field(default_factory=list)
-    send_after: list[tuple[int, str, Message]] = field(default_factory=list)
+    send_after: list[tuple[int, str, Message]] = field(default_factory=list)  # (sequence, peer_id, message); unused.
     apply: list[Entry] = field(default_factory=list)
     reads_ready: list[int] = field(default_factory=list)  # Tickets: confirmed, and applied far enough. Serve now.
     reads_failed: list[tuple[int, RaftError]] = field(default_factory=list)
@@ -58,3 +58,11 @@ class Ready:
     snapshot_chunks: list[tuple[str, InstallSnapshot]] = field(default_factory=list)  # From the leader, term checked.
     snapshot_progress: list[tuple[str, InstallSnapshotProgress]] = field(default_factory=list)  # From followers.
     events: list[TraceEvent] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing in it."""
+        return self == _NOTHING
+
+
+_NOTHING = Ready()

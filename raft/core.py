@@ -1,0 +1,357 @@
+"""The consensus core of one member: events in, one `Ready` out. No I/O, no clock, no randomness of its own.
+
+Every change of role happens in this file; what a role *does* is in `elections`, `leadership` and `following`. The
+term rule (Raft §5.1) has one place, `_step`; the invariants of the marks (FORMATS §6) are asserted after each event.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import assert_never
+
+from raft.batch import batch_leader_time
+from raft.config import RaftConfig
+from raft.core_state import CoreState
+from raft.core_view import CoreView
+from raft.elections import Elections
+from raft.errors import InvalidConfiguration, NotLeader
+from raft.following import Following, check_entries
+from raft.leadership import Leadership
+from raft.membership import Configuration
+from raft.messages import (
+    AppendAccepted,
+    AppendEntries,
+    AppendRejected,
+    InstallSnapshot,
+    InstallSnapshotProgress,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from raft.ports import LogStore
+from raft.quorum import Tally
+from raft.ready import Ready
+from raft.state import EntryKind, HardState, LogPosition, Role
+
+
+class RaftCore(CoreView):
+    """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. Owned and called by one `Node` only.
+
+    Events accumulate their effects until `take_ready`. `log_store` is read here, never written: that is the caller's,
+    who gives each `Ready.write` to it *before* the next event. What it holds at start is durable.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        config: RaftConfig,
+        hard_state: HardState,
+        snapshot: LogPosition,
+        configuration: Configuration,
+        log_store: LogStore,
+        leader_time: int,
+        random: Random,
+        now: int,
+    ) -> None:
+        """`leader_time` (ns) is the state machine's at `snapshot`; `now` is monotonic, in ns.
+
+        Raises InvalidConfiguration if this member is not in `configuration`.
+        """
+        self._state = CoreState(
+            node_id=node_id,
+            config=config,
+            hard_state=hard_state,
+            snapshot=snapshot,
+            configuration=configuration,
+            log_store=log_store,
+            leader_time=leader_time,
+            random=random,
+            now=now,
+        )
+        self._elections = Elections(self._state)
+        self._following = Following(self._state)
+        self._leadership: Leadership | None = None
+        self._handed_out_index = self._state.last_applied  # The end of what `apply` was given.
+        self._check_invariants()
+
+    # Events
+
+    def step(self, peer_id: str, message: Message) -> None:
+        """Feed one message from a peer. One from a stranger is ignored.
+
+        Raises ProtocolError, with nothing changed, if the message contradicts itself.
+        """
+        if peer_id not in self._state.peer_ids:
+            return
+        if isinstance(message, AppendEntries):
+            check_entries(message)
+        self._step(peer_id, message)
+        self._check_invariants()
+
+    def tick(self, now: int) -> None:
+        """Time has passed: it is `now` (monotonic ns). Timers that are due fire once."""
+        assert now >= self._state.now, (now, self._state.now)
+        self._state.now = now
+        if self._leadership is not None:
+            if self._leadership.has_lost_its_quorum:
+                self._become_follower(reason="its quorum is silent")
+            else:
+                self._leadership.tick()
+        elif now >= self._elections.deadline:
+            self._become_pre_candidate()
+        self._check_invariants()
+
+    def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
+        """Put one entry into the log and return where. It ends applied, or in `Ready.ended`, or stays open.
+
+        Raises NotLeader, Busy (the uncommitted tail is full) or TooLarge: then it certainly had no effect.
+        """
+        if kind is EntryKind.CONFIGURATION:
+            raise InvalidConfiguration("the members of this cluster are fixed")
+        position = self._leading().propose(kind, payload)
+        self._check_invariants()
+        return position
+
+    def request_read(self, ticket: int) -> None:
+        """Ask for a linearizable read; the answer comes in `Ready.reads_ready` or `reads_failed`. NotLeader, Busy."""
+        self._leading().request_read(ticket)
+
+    def persisted(self, sequence: int) -> None:
+        """Every `LogWrite` up to this sequence is durable: what waited for it may leave, or count."""
+        self._state.writes.persisted(sequence)
+        self._state.outbox.release(sequence)
+        if self._state.role is Role.CANDIDATE and self._elections.count_own_vote_if_durable() is Tally.WON:
+            self._become_leader()
+        elif self._leadership is not None:
+            self._leadership.marks_moved()
+        self._check_invariants()
+
+    def applied(self, index: int) -> None:
+        """The state machine has applied everything up to `index`."""
+        if index <= self._state.last_applied:
+            return
+        assert index <= self._handed_out_index, (index, self._handed_out_index)
+        self._state.last_applied = index
+        self._state.open_proposals.applied(index)
+        self._state.log.forget_sizes(index)
+        if self._leadership is not None:
+            self._leadership.marks_moved()
+        self._check_invariants()
+
+    def snapshot_saved(self, position: LogPosition) -> None:
+        """A snapshot of this member's own state at `position` is durable; entries up to there may be compacted."""
+        assert position.index <= self._state.last_applied, (position, self._state.last_applied)
+        self._state.snapshot_index = max(self._state.snapshot_index, position.index)
+        self._check_invariants()
+
+    def compact(self, index: int) -> None:
+        """Forget the entries up to `index`, which is never above the own durable snapshot."""
+        state = self._state
+        assert index <= state.snapshot_index, (index, state.snapshot_index)
+        for forgotten in range(index, state.log.base_index, -1):
+            entry = state.log.read(forgotten, forgotten, 1)[0]
+            if entry.kind is not EntryKind.CONFIGURATION:
+                state.compacted_leader_time = max(state.compacted_leader_time, batch_leader_time(entry.payload))
+                break
+        state.log.compact(index)
+        self._check_invariants()
+
+    def snapshot_installed(self, position: LogPosition, configuration: Configuration, leader_time: int = 0) -> None:
+        """A received snapshot file is durable, and the state machine becomes it now (FORMATS §5).
+
+        `leader_time` is the one in the snapshot. One at or below `commit_index` changes nothing.
+        """
+        self._following.install(position, configuration, leader_time)
+        self._handed_out_index = max(self._handed_out_index, self._state.last_applied)
+        if self._leadership is not None:
+            self._leadership.marks_moved()
+        self._check_invariants()
+
+    def snapshot_transfer_failed(self, peer_id: str) -> None:
+        """The transfer to this peer was given up: it is probed again at the next heartbeat."""
+        if self._leadership is not None:
+            self._leadership.probe_again(peer_id, paused=True)
+
+    def peer_unreachable(self, peer_id: str) -> None:
+        """Its connection was lost, and with it whatever was on its way: it is probed again at the next heartbeat."""
+        if self._leadership is not None:
+            self._leadership.probe_again(peer_id, paused=True)
+
+    # Effects
+
+    def has_ready(self) -> bool:
+        """True if `take_ready` would give something."""
+        state = self._state
+        if state.writes.pending or not state.outbox.ready.is_empty or self._may_hand_out():
+            return True
+        return self._leadership is not None and self._leadership.feed_wanted
+
+    def take_ready(self) -> Ready:
+        """All effects since the last call. The caller owes them in the order that `Ready` states."""
+        state = self._state
+        if self._leadership is not None:
+            self._leadership.feed()
+        ready, state.outbox.ready = state.outbox.ready, Ready()
+        hint = min(state.commit_index, state.log.durable_index)
+        ready.write = state.writes.take(HardState(state.term, state.voted_for, hint))
+        if self._may_hand_out():
+            first_index = self._handed_out_index + 1
+            ready.apply = state.log.read(first_index, state.appliable_index, state.config.apply_bytes_max)
+            self._handed_out_index = ready.apply[-1].index
+        return ready
+
+    def _may_hand_out(self) -> bool:
+        """One batch to apply at a time, so that other events get their turn."""
+        return self._handed_out_index == self._state.last_applied < self._state.appliable_index
+
+    # Messages
+
+    def _step(self, peer_id: str, message: Message) -> None:
+        state = self._state
+        if isinstance(message, PreVoteRequest | VoteRequest) and not message.transfer and self._hears_a_leader():
+            # Thesis §4.2.3: a live leader is not deposed by a member that lost sight of it, term included.
+            pre_vote = isinstance(message, PreVoteRequest)
+            state.trace("vote_refused", peer_id=peer_id, pre_vote=pre_vote, reason="a leader is heard")
+            return
+        moves_no_term = isinstance(message, PreVoteRequest) or (
+            isinstance(message, PreVoteResponse) and message.granted
+        )
+        if message.term > state.term and not moves_no_term:
+            self._become_follower(term=message.term, reason="a higher term")  # Raft §5.1.
+        if message.term < state.term and not (isinstance(message, PreVoteResponse) and message.granted):
+            self._answer_stale(peer_id, message)  # Silence would leave the peer campaigning, or leading, for ever.
+        else:
+            self._step_in_term(peer_id, message)
+
+    def _step_in_term(self, peer_id: str, message: Message) -> None:
+        match message:
+            case AppendEntries():
+                self._hear_leader(peer_id)
+                self._following.on_append(peer_id, message)
+            case AppendAccepted():
+                if self._leadership is not None:
+                    self._leadership.on_accepted(peer_id, message)
+            case AppendRejected():
+                if self._leadership is not None:
+                    self._leadership.on_rejected(peer_id, message)
+            case InstallSnapshot():
+                self._hear_leader(peer_id)
+                self._following.on_snapshot_chunk(peer_id, message)
+            case InstallSnapshotProgress():
+                if self._leadership is not None:
+                    self._leadership.on_snapshot_progress(peer_id, message)
+            case VoteRequest():
+                self._elections.answer_vote(peer_id, message)
+            case VoteResponse():
+                self._on_vote(peer_id, message)
+            case PreVoteRequest():
+                self._elections.answer_pre_vote(peer_id, message)
+            case PreVoteResponse():
+                self._on_pre_vote(peer_id, message)
+            case _:
+                assert_never(message)
+
+    def _answer_stale(self, peer_id: str, message: Message) -> None:
+        match message:
+            case AppendEntries() | InstallSnapshot():
+                self._following.refuse_stale(peer_id, message)
+            case VoteRequest():
+                self._elections.refuse_vote(peer_id, "its term is over")
+            case PreVoteRequest():
+                refusal = PreVoteResponse(term=self._state.term, next_term=message.next_term, granted=False)
+                self._state.send(peer_id, refusal)
+            case _:
+                pass  # An answer to a question of an older term: settled.
+
+    def _on_vote(self, peer_id: str, message: VoteResponse) -> None:
+        if self._state.role is not Role.CANDIDATE:
+            return
+        match self._elections.count_vote(peer_id, granted=message.granted):
+            case Tally.WON:
+                self._become_leader()
+            case Tally.LOST:
+                self._become_follower(reason="a majority refused its vote")
+
+    def _on_pre_vote(self, peer_id: str, message: PreVoteResponse) -> None:
+        if self._state.role is not Role.PRE_CANDIDATE or message.next_term != self._state.term + 1:
+            return
+        match self._elections.count_vote(peer_id, granted=message.granted):
+            case Tally.WON:
+                self._become_candidate()
+            case Tally.LOST:
+                self._become_follower(reason="a majority refused its pre-vote")
+
+    def _hear_leader(self, peer_id: str) -> None:
+        """Raft §5.2: a message of the current term's leader ends a campaign in that term."""
+        assert self._state.role is not Role.LEADER, f"two leaders in term {self._state.term}: {peer_id} is another"
+        assert self._state.leader_id in (None, peer_id), (self._state.leader_id, peer_id, self._state.term)
+        if self._state.role is not Role.FOLLOWER:
+            self._become_follower(reason="a leader of this term is there")
+        self._state.follow(peer_id)
+        self._elections.leader_heard()
+
+    def _hears_a_leader(self) -> bool:
+        """A leader hears itself: it steps down when its quorum is silent."""
+        return self._leadership is not None or self._elections.hears_a_leader
+
+    # Roles
+
+    def _become_follower(self, *, reason: str, term: int | None = None) -> None:
+        state, old_role = self._state, self._state.role
+        if self._leadership is not None:
+            tickets, self._leadership = self._leadership.reads.take_all(), None
+            state.trace("stepped_down", reason=reason)
+            state.follow(None)
+            error = NotLeader(state.node_id, None)
+            state.outbox.ready.reads_failed += [(ticket, error) for ticket in tickets]
+        elif old_role is not Role.FOLLOWER:
+            state.trace("became_follower", reason=reason)
+        state.role = Role.FOLLOWER
+        self._elections.end_campaign()
+        if term is not None:
+            state.move_to_term(term)
+        if old_role is not Role.FOLLOWER:
+            self._elections.restart_timer()
+
+    def _become_pre_candidate(self) -> None:
+        """Thesis §9.6: ask first, so that a member which cannot win disturbs nobody's term."""
+        state = self._state
+        state.role = Role.PRE_CANDIDATE
+        state.follow(None)
+        state.trace("became_pre_candidate", next_term=state.term + 1)
+        if self._elections.ask_for_pre_votes() is Tally.WON:
+            self._become_candidate()
+
+    def _become_candidate(self) -> None:
+        """Raft §5.2: a new term and a vote for oneself, both durable before anyone hears of them."""
+        state = self._state
+        self._elections.end_campaign()
+        state.move_to_term(state.term + 1)
+        state.vote_for(state.node_id)
+        state.role = Role.CANDIDATE
+        state.trace("became_candidate")
+        self._elections.ask_for_votes()
+
+    def _become_leader(self) -> None:
+        state = self._state
+        assert state.role is Role.CANDIDATE, state.role
+        assert state.voted_for == state.node_id, state.voted_for
+        self._elections.end_campaign()
+        state.role = Role.LEADER
+        state.trace("became_leader", last_index=state.log.last_index)
+        state.follow(state.node_id)
+        self._leadership = Leadership(state)
+
+    def _check_invariants(self) -> None:
+        state = self._state
+        assert state.log.first_index - 1 <= state.snapshot_index <= state.last_applied, self
+        assert state.last_applied <= state.commit_index <= state.log.last_index, self
+        assert state.log.durable_index <= state.log.last_index, self
+        assert state.log.last_term <= state.term, self
+        assert (state.role is Role.LEADER) == (self._leadership is not None), self
+        if self._leadership is not None:
+            assert state.leader_id == state.voted_for == state.node_id, self
+            self._leadership.check_invariants()

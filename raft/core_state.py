@@ -1,0 +1,135 @@
+"""What all parts of the core share: term, vote, marks, log and outbox, each changed in one place only."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from raft.config import RaftConfig
+from raft.errors import InvalidConfiguration
+from raft.log import RaftLog
+from raft.membership import Configuration
+from raft.messages import AppendAccepted, Message
+from raft.open_proposals import OpenProposals
+from raft.outbox import Outbox
+from raft.ports import LogStore
+from raft.quorum import Quorum
+from raft.ready import TraceEvent
+from raft.state import HardState, LogPosition, Role
+from raft.writes import WriteStream
+
+
+class CoreState:
+    """Raft Figure 2, "State", and the marks of FORMATS §6. Reads no clock: `now` (monotonic ns) is told."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        config: RaftConfig,
+        hard_state: HardState,
+        snapshot: LogPosition,
+        configuration: Configuration,
+        log_store: LogStore,
+        leader_time: int,
+        random: Random,
+        now: int,
+    ) -> None:
+        self.node_id, self.config, self.random, self.now = node_id, config, random, now
+        self.use_configuration(configuration)
+        self.writes = WriteStream(durable_index=log_store.last_index)
+        self.outbox = Outbox()
+        self.log = RaftLog(log_store, snapshot=snapshot, writes=self.writes, cache_bytes_max=config.log_cache_bytes_max)
+        self.open_proposals = OpenProposals(self.log, self.outbox)
+        self.role = Role.FOLLOWER
+        self.term, self.voted_for = hard_state.term, hard_state.voted_for
+        self.leader_id: str | None = None
+        self.snapshot_index = self.last_applied = snapshot.index
+        self.commit_index = max(snapshot.index, min(hard_state.commit_index, self.log.last_index))
+        self.low_watermark = 0
+        self.compacted_leader_time = leader_time  # ns: the greatest in entries that the log may have forgotten.
+        if snapshot.term > self.term:
+            self.move_to_term(snapshot.term)  # The file of an installed snapshot was durable before the term was.
+        assert self.log.last_term <= self.term, (self.log.last_position, self.term)
+
+    def use_configuration(self, configuration: Configuration) -> None:
+        """The members are these from now on."""
+        if configuration.member(self.node_id) is None:
+            raise InvalidConfiguration(f"{self.node_id} is not one of {', '.join(configuration.voter_ids)}")
+        self.configuration = configuration
+        self.quorum = Quorum(configuration.voter_ids)
+        self.peer_ids = tuple(voter for voter in configuration.voter_ids if voter != self.node_id)
+
+    # Term, vote and leader
+
+    def move_to_term(self, term: int) -> None:
+        """Raft §5.1: terms only rise, and a new one begins without a vote or a leader."""
+        assert term > self.term, (term, self.term)
+        self.term, self.voted_for = term, None
+        self.writes.change_hard_state()
+        self.outbox.drop_terms_before(term)
+        self.follow(None)
+
+    def vote_for(self, node_id: str) -> None:
+        """One vote per term (Raft §5.2); it counts when it is durable."""
+        assert self.voted_for in (None, node_id), (self.voted_for, node_id)
+        if self.voted_for is None:
+            self.voted_for = node_id
+            self.writes.change_hard_state()
+
+    def follow(self, leader_id: str | None) -> None:
+        """The leader of this term, once it is known. There is at most one (Raft §5.2, election safety)."""
+        if leader_id != self.leader_id:
+            self.leader_id = leader_id
+            self.trace("leader_changed", leader_id=leader_id)
+
+    # Marks and log
+
+    def commit_to(self, index: int) -> None:
+        """Raise the high-water mark."""
+        assert self.commit_index < index <= self.log.last_index, (self.commit_index, index, self.log)
+        self.commit_index = index
+        self.trace("commit_advanced", commit_index=index)
+        self.open_proposals.committed(index)
+
+    def raise_low_watermark(self, index: int) -> None:
+        """The low-water mark never goes back (FORMATS §6)."""
+        if index > self.low_watermark:
+            self.low_watermark = index
+            self.trace("low_watermark_advanced", low_watermark=index)
+
+    def truncate_from(self, index: int) -> None:
+        """Cut a conflict: never at or below the high-water mark (FORMATS §3.6)."""
+        assert index > self.commit_index, (index, self.commit_index)
+        removed_term, count = self.log.term_at(index), self.log.last_index - index + 1
+        self.log.truncate_from(index)
+        self.outbox.drop_acknowledgements_from(index)
+        self.trace("truncated", from_index=index, count=count, removed_term=removed_term)
+
+    @property
+    def appliable_index(self) -> int:
+        """The end of what is both committed and durable here (FORMATS §3.2)."""
+        return min(self.commit_index, self.log.durable_index)
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Bytes of the tail above the high-water mark."""
+        return self.log.bytes_after(self.commit_index)
+
+    # Saying something
+
+    def send(self, peer_id: str, message: Message) -> None:
+        """Send as soon as this term and vote are durable: nothing carries a new term before (FORMATS §3.1)."""
+        self.outbox.send(peer_id, message, after=self.writes.barrier_sequence)
+
+    def acknowledge(self, leader_id: str, match_index: int, read_counter: int = 0) -> None:
+        """Tell the leader that the logs are equal up to `match_index`, once they are so on disk."""
+        message = AppendAccepted(
+            term=self.term, match_index=match_index, last_applied=self.last_applied, read_counter=read_counter
+        )
+        self.outbox.send(leader_id, message, after=self.writes.sequence_for(match_index))
+
+    def trace(self, name: str, **fields: Any) -> None:
+        """Tell observers; nothing depends on it."""
+        fields["term"] = self.term
+        self.outbox.ready.events.append(TraceEvent(name, fields))

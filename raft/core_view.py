@@ -1,0 +1,123 @@
+"""What can be read off a core from outside: nothing here changes anything."""
+
+from __future__ import annotations
+
+from raft.core_state import CoreState
+from raft.effects import PeerStatus
+from raft.elections import Elections
+from raft.errors import NotLeader
+from raft.leadership import Leadership
+from raft.membership import Configuration
+from raft.state import Role
+
+
+class CoreView:
+    """The readable face of `RaftCore`."""
+
+    _state: CoreState
+    _elections: Elections
+    _leadership: Leadership | None
+
+    @property
+    def node_id(self) -> str:
+        """This member."""
+        return self._state.node_id
+
+    @property
+    def role(self) -> Role:
+        """Follower, pre-candidate, candidate or leader."""
+        return self._state.role
+
+    @property
+    def term(self) -> int:
+        """The current term; it may not be durable yet."""
+        return self._state.term
+
+    @property
+    def voted_for(self) -> str | None:
+        """Who got this member's vote in the current term."""
+        return self._state.voted_for
+
+    @property
+    def leader_id(self) -> str | None:
+        """The leader of the current term, if it is known."""
+        return self._state.leader_id
+
+    @property
+    def configuration(self) -> Configuration:
+        """The members."""
+        return self._state.configuration
+
+    @property
+    def commit_index(self) -> int:
+        """The high-water mark, inclusive."""
+        return self._state.commit_index
+
+    @property
+    def last_applied(self) -> int:
+        """The end of what the state machine has applied."""
+        return self._state.last_applied
+
+    @property
+    def low_watermark(self) -> int:
+        """No *other* member needs an entry at or below this."""
+        return self._state.low_watermark
+
+    @property
+    def snapshot_index(self) -> int:
+        """The end of the newest durable snapshot."""
+        return self._state.snapshot_index
+
+    @property
+    def first_index(self) -> int:
+        """The oldest entry that was not compacted away."""
+        return self._state.log.first_index
+
+    @property
+    def last_index(self) -> int:
+        """The end of the log, durable or not."""
+        return self._state.log.last_index
+
+    @property
+    def durable_index(self) -> int:
+        """The end of the log on disk."""
+        return self._state.log.durable_index
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Bytes of the entries above the high-water mark; those read from disk at start do not count."""
+        return self._state.uncommitted_bytes
+
+    @property
+    def unapplied_bytes(self) -> int:
+        """Bytes of the entries above `last_applied`; those read from disk at start do not count."""
+        return self._state.log.bytes_after(self._state.last_applied)
+
+    @property
+    def next_deadline(self) -> int:
+        """`tick` must be called by then (monotonic ns)."""
+        return self._elections.deadline if self._leadership is None else self._leadership.next_deadline
+
+    def term_at(self, index: int) -> int | None:
+        """The term of the entry at `index`; None if the log does not hold it (any more)."""
+        return self._state.log.term_at(index)
+
+    def leader_time_now(self) -> int:
+        """The `leader_time` (ns) for a proposal made now (FORMATS §8). Raises NotLeader."""
+        return self._leading().leader_time_now()
+
+    def peers_status(self) -> list[PeerStatus]:
+        """Every peer as the leader sees it, in the order of ids; empty on other members."""
+        return [] if self._leadership is None else list(self._leadership.peers_status())
+
+    def _leading(self) -> Leadership:
+        if self._leadership is None:
+            raise NotLeader(self._state.node_id, self._state.leader_id)
+        return self._leadership
+
+    def __repr__(self) -> str:
+        state = self._state
+        return (
+            f"RaftCore({state.node_id} {state.role.value} term {state.term}: {state.log}, snapshot "
+            f"{state.snapshot_index}, applied {state.last_applied}, commit {state.commit_index})"
+        )

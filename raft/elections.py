@@ -1,0 +1,121 @@
+"""Votes: who may ask, who grants, who has won. Raft §5.2, §5.4.1; pre-vote and stickiness: thesis §9.6, §4.2.3.
+
+Becoming something is decided in `core`; this file only counts and answers.
+"""
+
+from __future__ import annotations
+
+from raft.core_state import CoreState
+from raft.messages import PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
+from raft.quorum import Tally
+from raft.state import LogPosition
+
+
+class Elections:
+    """One member's view of elections: its own campaign, its timer, and its answers to others."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._votes: dict[str, bool] = {}
+        self._own_vote_sequence: int | None = None  # The write that makes this candidate's vote for itself durable.
+        self._heard_leader_at: int | None = None  # Monotonic ns.
+        self.deadline = state.now  # A single voter waits for nobody.
+        if state.peer_ids:
+            self.restart_timer()
+
+    def restart_timer(self) -> None:
+        """Raft §5.2: timeouts are drawn anew each time, so that split votes are rare."""
+        config = self._state.config
+        spread = self._state.random.randrange(config.election_timeout_min_ns, config.election_timeout_max_ns)
+        self.deadline = self._state.now + spread
+
+    def leader_heard(self) -> None:
+        """A message of this term's leader arrived."""
+        self._heard_leader_at = self._state.now
+        self.restart_timer()
+
+    @property
+    def hears_a_leader(self) -> bool:
+        """True within the minimum election time-out of a leader's last message (FORMATS §7)."""
+        if self._state.leader_id is None or self._heard_leader_at is None:
+            return False
+        return self._state.now - self._heard_leader_at < self._state.config.election_timeout_min_ns
+
+    # The own campaign
+
+    def ask_for_pre_votes(self) -> Tally:
+        """Would a majority vote for us in the next term? Moves no term; waits only for the log tail to be durable."""
+        state, last = self._state, self._state.log.last_position
+        self._begin()
+        request = PreVoteRequest(term=state.term, next_term=state.term + 1, last_index=last.index, last_term=last.term)
+        for peer_id in state.peer_ids:
+            state.outbox.send(peer_id, request, after=state.writes.latest_sequence)
+        return self.count_vote(state.node_id, granted=True)
+
+    def ask_for_votes(self) -> None:
+        """Raft §5.2. Term, own vote and log tail are durable before a request leaves, or the own vote counts."""
+        state, last = self._state, self._state.log.last_position
+        self._begin()
+        self._own_vote_sequence = state.writes.latest_sequence
+        request = VoteRequest(term=state.term, last_index=last.index, last_term=last.term)
+        for peer_id in state.peer_ids:
+            state.outbox.send(peer_id, request, after=self._own_vote_sequence)
+
+    def count_vote(self, peer_id: str, *, granted: bool) -> Tally:
+        """Note one answer to the campaign under way. A second answer of the same member changes nothing."""
+        self._votes.setdefault(peer_id, granted)
+        return self._state.quorum.tally(self._votes)
+
+    def count_own_vote_if_durable(self) -> Tally:
+        """The candidate's vote for itself counts like any other: when it is durable (FORMATS §3.1)."""
+        sequence = self._own_vote_sequence
+        if sequence is None or sequence > self._state.writes.durable_sequence:
+            return self._state.quorum.tally(self._votes)
+        self._own_vote_sequence = None
+        return self.count_vote(self._state.node_id, granted=True)
+
+    def end_campaign(self) -> None:
+        """Won, lost or given up: nothing of it leaves or counts any more."""
+        self._votes.clear()
+        self._own_vote_sequence = None
+        self._state.outbox.drop_campaign()
+
+    def _begin(self) -> None:
+        self.end_campaign()
+        self.restart_timer()
+
+    # Answers to others
+
+    def answer_pre_vote(self, peer_id: str, request: PreVoteRequest) -> None:
+        """Grant if a real vote could be granted in `next_term`. Nothing here changes by it, the timer included."""
+        state = self._state
+        granted = request.next_term > state.term and self._is_up_to_date(request)
+        if not granted:
+            state.trace("vote_refused", peer_id=peer_id, pre_vote=True, reason="its log is behind")
+        state.send(peer_id, PreVoteResponse(term=state.term, next_term=request.next_term, granted=granted))
+
+    def answer_vote(self, peer_id: str, request: VoteRequest) -> None:
+        """Raft Figure 2, RequestVote: at most one vote per term, only for a log at least as complete as ours."""
+        state = self._state
+        assert request.term == state.term, (request, state.term)
+        if state.voted_for not in (None, peer_id):
+            self.refuse_vote(peer_id, f"voted for {state.voted_for}")
+        elif not self._is_up_to_date(request):
+            self.refuse_vote(peer_id, "its log is behind")
+        else:
+            state.vote_for(peer_id)
+            self.restart_timer()
+            state.trace("vote_granted", peer_id=peer_id)
+            state.send(peer_id, VoteResponse(term=state.term, granted=True))
+
+    def refuse_vote(self, peer_id: str, reason: str) -> None:
+        """Say no, with our term."""
+        state = self._state
+        state.trace("vote_refused", peer_id=peer_id, pre_vote=False, reason=reason)
+        state.send(peer_id, VoteResponse(term=state.term, granted=False))
+
+    def _is_up_to_date(self, request: PreVoteRequest | VoteRequest) -> bool:
+        """Raft §5.4.1: the later last term wins; with equal terms the longer log does."""
+        ours = self._state.log.last_position
+        theirs = LogPosition(request.last_index, request.last_term)
+        return (theirs.term, theirs.index) >= (ours.term, ours.index)

@@ -1,0 +1,260 @@
+"""What a leader does. Raft Figure 2, "Rules for Servers: Leaders"; one `Leadership` lasts one term.
+
+Nothing is sent per event: `feed` runs once per `take_ready` and sends what has gathered, so that many proposals leave
+as one append, and many reads share one round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raft.batch import batch_leader_time, encode_batch
+from raft.core_state import CoreState
+from raft.effects import PeerStatus
+from raft.errors import Busy, TooLarge
+from raft.messages import AppendAccepted, AppendEntries, AppendRejected, InstallSnapshotProgress
+from raft.progress import PeerState, Progress
+from raft.reads import ReadRounds
+from raft.state import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind, LogPosition
+
+
+class Leadership:
+    """Replication, commit, reads and the low-water mark of the current term."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._leader_time_base = self._greatest_leader_time()
+        self._elected_at = state.now
+        self._own_first_index = state.log.last_index + 1
+        self._peers = {
+            peer_id: Progress(next_index=state.log.last_index + 1, now=state.now) for peer_id in state.peer_ids
+        }
+        self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
+        self.feed_wanted = True  # Something happened that may let a message leave.
+        self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
+        self._append(
+            EntryKind.NO_OP, encode_batch(self.leader_time_now(), ())
+        )  # Thesis §6.4: commits what came before.
+
+    # Time
+
+    def leader_time_now(self) -> int:
+        """FORMATS §8: the greatest leader_time in the log at the election, plus the own monotonic time since then."""
+        return self._leader_time_base + self._state.now - self._elected_at
+
+    @property
+    def next_deadline(self) -> int:
+        """When the next heartbeat or the check of the quorum is due (monotonic ns)."""
+        return min(self._heartbeat_deadline, self._quorum_heard_at() + self._state.config.election_timeout_max_ns)
+
+    @property
+    def has_lost_its_quorum(self) -> bool:
+        """No majority was heard within an election time-out: this leader must not go on (Raft thesis §6.2)."""
+        return self._state.now >= self._quorum_heard_at() + self._state.config.election_timeout_max_ns
+
+    def tick(self) -> None:
+        """Send heartbeats when they are due. What got lost is found out by them."""
+        state = self._state
+        if state.now < self._heartbeat_deadline:
+            return
+        self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
+        if self.reads.any_waiting and self._has_committed_in_its_term:
+            self._begin_read_round()
+        else:
+            self._heartbeat_all()
+        for peer_id, peer in self._peers.items():
+            if not peer.heartbeat():
+                continue
+            if state.log.term_at(peer.next_index - 1) is None:
+                peer.probe_again()  # The log was compacted past what is on its way.
+            else:
+                self._send_append(peer_id, peer.next_index - 1, ())  # Rejected if what went before was lost.
+        self.feed_wanted = True
+
+    def _quorum_heard_at(self) -> int:
+        heard_at = {peer_id: peer.heard_at for peer_id, peer in self._peers.items()}
+        return self._state.quorum.agreed(heard_at | {self._state.node_id: self._state.now})
+
+    def _greatest_leader_time(self) -> int:
+        state = self._state
+        for index in range(state.log.last_index, state.log.base_index, -1):
+            entry = state.log.read(index, index, 1)[0]
+            if entry.kind is not EntryKind.CONFIGURATION:
+                return max(state.compacted_leader_time, batch_leader_time(entry.payload))
+        return state.compacted_leader_time
+
+    # Proposals and reads
+
+    def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
+        """Put one entry at the end of the log (Raft §5.3). Raises Busy or TooLarge; then nothing has changed."""
+        state, limit = self._state, self._state.config.uncommitted_bytes_max
+        if len(payload) > ENTRY_PAYLOAD_BYTES_MAX:
+            raise TooLarge("an entry's payload", len(payload), ENTRY_PAYLOAD_BYTES_MAX)
+        tail_bytes = state.uncommitted_bytes
+        if tail_bytes and tail_bytes + len(payload) + ENTRY_OVERHEAD_BYTES > limit:
+            raise Busy("uncommitted bytes", limit)
+        return self._append(kind, payload)
+
+    def request_read(self, ticket: int) -> None:
+        """Raises Busy at the bound."""
+        self.reads.add(ticket)
+        self.feed_wanted = True
+
+    def _append(self, kind: EntryKind, payload: bytes) -> LogPosition:
+        state = self._state
+        entry = Entry(state.log.last_index + 1, state.term, kind, payload)
+        state.log.append((entry,))
+        state.open_proposals.proposed(entry.index, entry.term)
+        self.feed_wanted = True
+        return LogPosition(entry.index, entry.term)
+
+    # Answers
+
+    def on_accepted(self, peer_id: str, message: AppendAccepted) -> None:
+        """The peer holds the log up to `match_index` durably: the mark may rise."""
+        log = self._state.log
+        peer = self._hear(peer_id, message.last_applied, message.read_counter)
+        was_snapshot = peer.state is PeerState.SNAPSHOT
+        peer.accepted(message.match_index, first_index=log.first_index, last_index=log.last_index)
+        if was_snapshot and peer.state is not PeerState.SNAPSHOT:
+            self._state.trace("snapshot_delivered", peer_id=peer_id, match_index=peer.match_index)
+        self.marks_moved()
+
+    def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
+        """Back up: to the last position of ours, at or before the hint, whose term is not above the hint's."""
+        peer = self._hear(peer_id, message.last_applied, message.read_counter)
+        peer.rejected(message.rejected_index, self._state.log.last_at_most(message.hint_index, message.hint_term) + 1)
+        self.marks_moved()
+
+    def on_snapshot_progress(self, peer_id: str, message: InstallSnapshotProgress) -> None:
+        """Part of a transfer arrived; the transfer itself is the node's business."""
+        self._hear(peer_id, message.last_applied, read_counter=0)
+        self._state.outbox.ready.snapshot_progress.append((peer_id, message))
+
+    def probe_again(self, peer_id: str, *, paused: bool) -> None:
+        """Its connection or its snapshot transfer was lost."""
+        peer = self._peers.get(peer_id)
+        if peer is not None:
+            peer.probe_again(paused=paused)
+            self.feed_wanted = True
+
+    def _hear(self, peer_id: str, last_applied: int, read_counter: int) -> Progress:
+        peer = self._peers[peer_id]
+        peer.heard_at = self._state.now
+        peer.last_applied = max(last_applied, peer.last_applied or 0)
+        peer.read_counter = max(read_counter, peer.read_counter)
+        self.feed_wanted = True
+        return peer
+
+    # Marks
+
+    def marks_moved(self) -> None:
+        """Some position, the own included, may have risen: commit, raise the low-water mark, confirm reads.
+
+        The majority median of *durable* positions, and only if that entry is of this term (Raft §5.4.2, Figure 8).
+        """
+        state = self._state
+        own = {state.node_id: state.log.durable_index}
+        agreed = state.quorum.agreed({peer_id: peer.match_index for peer_id, peer in self._peers.items()} | own)
+        if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
+            state.commit_to(agreed)
+        self.feed_wanted = True
+        self._confirm_reads()
+        reported = [(peer.last_applied, peer.match_index) for peer in self._peers.values()]
+        if all(last_applied is not None for last_applied, _ in reported):
+            marks = [min(last_applied or 0, match_index) for last_applied, match_index in reported]
+            state.raise_low_watermark(min([*marks, state.last_applied, state.log.durable_index]))
+
+    @property
+    def _has_committed_in_its_term(self) -> bool:
+        return self._state.commit_index >= self._own_first_index
+
+    def _confirm_reads(self) -> None:
+        counters = {peer_id: peer.read_counter for peer_id, peer in self._peers.items()}
+        self.reads.confirmed_up_to(self._state.quorum.agreed(counters | {self._state.node_id: self.reads.counter}))
+
+    # Sending
+
+    def feed(self) -> None:
+        """Send what each peer's window allows, begin a read round if one is wanted, tell idle peers the mark."""
+        self.feed_wanted = False
+        if self.reads.round_wanted and self._has_committed_in_its_term:
+            self._begin_read_round()
+        for peer_id, peer in self._peers.items():
+            while peer.may_send(self._state.config) and self._send_entries(peer_id, peer):
+                pass
+            if peer.is_idle and peer.commit_told < min(self._state.commit_index, peer.match_index):
+                self._send_heartbeat(peer_id)
+        self._state.outbox.ready.reads_ready += self.reads.take_ready(self._state.last_applied)
+
+    def _begin_read_round(self) -> None:
+        """Only after a commit of this term: before it, the mark may be behind what others saw (thesis §6.4)."""
+        counter = self.reads.begin_round(self._state.commit_index)
+        self._state.trace("read_round", counter=counter, read_index=self._state.commit_index)
+        self._heartbeat_all()
+        self._confirm_reads()  # A single voter agrees with itself.
+
+    def _heartbeat_all(self) -> None:
+        for peer_id in self._peers:
+            self._send_heartbeat(peer_id)
+
+    def _send_heartbeat(self, peer_id: str) -> None:
+        """An empty append behind what the peer has confirmed: it proves that much, and is answered without a disk."""
+        match_index = self._peers[peer_id].match_index
+        self._send_append(peer_id, match_index if self._state.log.term_at(match_index) is not None else 0, ())
+
+    def _send_entries(self, peer_id: str, peer: Progress) -> bool:
+        """Send one append; False if there was nothing to send, or only a snapshot could help."""
+        log, config = self._state.log, self._state.config
+        if log.term_at(peer.next_index - 1) is None:
+            peer.want_snapshot()
+            self._state.outbox.ready.snapshot_wanted.append(peer_id)
+            self._state.trace("snapshot_wanted", peer_id=peer_id, next_index=peer.next_index)
+            return False
+        if peer.next_index > log.last_index:
+            if peer.state is PeerState.PROBE:
+                self._send_append(peer_id, log.last_index, ())
+                peer.sent(log.last_index, 0)
+            return False
+        entries = tuple(log.read(peer.next_index, log.last_index, config.append_bytes_max))
+        self._send_append(peer_id, peer.next_index - 1, entries)
+        peer.sent(entries[-1].index, sum(entry.size_bytes for entry in entries))
+        return True
+
+    def _send_append(self, peer_id: str, prev_index: int, entries: tuple[Entry, ...]) -> None:
+        """Only append requests may race the leader's own disk (FORMATS §3.1); its term has long been durable."""
+        state = self._state
+        prev_term = state.log.term_at(prev_index)
+        assert prev_term is not None, (prev_index, state.log)
+        peer = self._peers[peer_id]
+        peer.commit_told = max(peer.commit_told, min(state.commit_index, prev_index + len(entries)))
+        message = AppendEntries(
+            term=state.term,
+            prev_index=prev_index,
+            prev_term=prev_term,
+            entries=entries,
+            commit_index=state.commit_index,
+            low_watermark=state.low_watermark,
+            read_counter=self.reads.counter,
+        )
+        state.send(peer_id, message)
+
+    # Looking at it
+
+    def peers_status(self) -> Iterator[PeerStatus]:
+        """Every peer, in the order of ids."""
+        silent_before = self._state.now - self._state.config.election_timeout_max_ns
+        for peer_id, peer in self._peers.items():
+            yield PeerStatus(
+                peer_id=peer_id,
+                state=peer.state.value,
+                match_index=peer.match_index,
+                next_index=peer.next_index,
+                last_applied=peer.last_applied or 0,
+                recent_active=peer.heard_at > silent_before,
+            )
+
+    def check_invariants(self) -> None:
+        """The leader's side of Figure 2; constant cost."""
+        for peer in self._peers.values():
+            assert 0 <= peer.match_index < peer.next_index <= self._state.log.last_index + 1, (self._state.log, peer)

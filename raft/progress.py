@@ -1,0 +1,119 @@
+"""How far one peer is, in its leader's eyes, and how much may be on its way there (Raft Figure 2, leader's state).
+
+`PROBE`: one append at a time, until one is accepted. `REPLICATE`: a window of appends in messages and bytes.
+`SNAPSHOT`: the log cannot help; a transfer is under way, and only heartbeats are sent.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+
+from raft.config import RaftConfig
+
+
+class PeerState(enum.Enum):
+    """How a peer is fed."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+class Progress:
+    """One peer of a leader, during one term. Only what the peer itself said in this term counts."""
+
+    def __init__(self, *, next_index: int, now: int) -> None:
+        self.state = PeerState.PROBE
+        self.match_index = 0  # Its log equals ours up to here, durably.
+        self.next_index = next_index
+        self.heard_at = now  # Monotonic ns; a new leader gives everyone a first time-out.
+        self.read_counter = 0  # The last ReadIndex round that it confirmed.
+        self.last_applied: int | None = None  # None until it has reported in this term.
+        self.commit_told = 0  # The high-water mark that it may know.
+        self.paused = False  # A probe is under way; the next heartbeat tries again.
+        self._window: deque[tuple[int, int]] = deque()  # (last_index, bytes) of each unanswered append.
+        self._window_bytes = 0
+        self._moved = False  # Something was confirmed since the last heartbeat.
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of entries on their way."""
+        return self._window_bytes
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no answer to an append is outstanding."""
+        return not self._window and not self.paused
+
+    def may_send(self, config: RaftConfig) -> bool:
+        """True if one more append may leave."""
+        if self.state is PeerState.SNAPSHOT or self.paused:
+            return False
+        return len(self._window) < config.window_messages_max and self._window_bytes < config.window_bytes_max
+
+    def sent(self, last_index: int, size_bytes: int) -> None:
+        """An append with entries up to `last_index` left. In `PROBE` the next one waits for its answer."""
+        if self.state is PeerState.PROBE:
+            self.paused = True
+            return
+        assert self.state is PeerState.REPLICATE, self
+        assert last_index >= self.next_index, (last_index, self)
+        self.next_index = last_index + 1
+        self._window.append((last_index, size_bytes))
+        self._window_bytes += size_bytes
+
+    def accepted(self, match_index: int, *, first_index: int, last_index: int) -> bool:
+        """The peer confirmed `match_index`. True if that moved it; late and repeated answers never move it back.
+
+        `first_index`, `last_index`: of the leader's log. A probe counts as answered when what it carried arrived:
+        a peer that took nothing because it is full is asked again at the next heartbeat, not at once.
+        """
+        assert match_index <= last_index, (match_index, last_index)
+        moved = match_index > self.match_index
+        self.match_index = max(self.match_index, match_index)
+        self._moved |= moved
+        while self._window and self._window[0][0] <= self.match_index:
+            self._window_bytes -= self._window.popleft()[1]
+        if self.state is PeerState.PROBE and match_index >= min(self.next_index, last_index):
+            self._enter(PeerState.REPLICATE)
+        elif self.state is PeerState.SNAPSHOT and moved and self.match_index + 1 >= first_index:
+            self._enter(PeerState.PROBE)
+            self.next_index = self.match_index + 1
+        self.next_index = max(self.next_index, self.match_index + 1)
+        return moved
+
+    def rejected(self, rejected_index: int, next_index: int) -> bool:
+        """The peer lacks the position `rejected_index`. False if that is an answer to something long settled."""
+        if self.state is PeerState.SNAPSHOT or rejected_index <= self.match_index:
+            return False
+        if self.state is PeerState.PROBE and rejected_index != self.next_index - 1:
+            return False
+        self._enter(PeerState.PROBE)
+        self.next_index = max(self.match_index + 1, min(rejected_index, next_index))
+        return True
+
+    def probe_again(self, *, paused: bool = False) -> None:
+        """What was on its way is lost, or a transfer was given up: find out anew where the peer is."""
+        self._enter(PeerState.PROBE)
+        self.next_index = self.match_index + 1
+        self.paused = paused
+
+    def want_snapshot(self) -> None:
+        """The log does not reach back far enough."""
+        self._enter(PeerState.SNAPSHOT)
+
+    def heartbeat(self) -> bool:
+        """A heartbeat leaves: a lost probe is tried again. True if a window has stood still since the last one."""
+        stalled = bool(self._window) and not self._moved
+        self._moved = False
+        self.paused = False
+        return stalled
+
+    def _enter(self, state: PeerState) -> None:
+        self.state, self.paused = state, False
+        self._window.clear()
+        self._window_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"Progress({self.state.value}, match {self.match_index}, next {self.next_index})"

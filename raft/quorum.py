@@ -1,0 +1,51 @@
+"""What a majority of the voters agrees on: one small value for votes, commit, reads and the activity check."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+class Tally(enum.Enum):
+    """How a vote stands. `LOST` means that the voters who have not answered can no longer change it."""
+
+    WON = "won"
+    LOST = "lost"
+    OPEN = "open"
+
+
+def majority_index(positions: Sequence[int]) -> int:
+    """Return the highest position that a majority of voters has reached (Raft §5.3, Figure 2).
+
+    `positions` has one entry per voter, leader included, in any order; length n ≥ 1. The result is reached by at
+    least n // 2 + 1 voters. Cost: O(n log n), n ≤ 9. For the last indexes 8, 9, 10, 10, 10 it is 10; for 9, 9, 0, 0
+    it is 0. The caller of a commit must still check that the entry is of the *current* term (§5.4.2).
+
+    Raises ValueError if there are no voters.
+    """
+    if not positions:
+        raise ValueError("majority_index needs at least one voter")
+    return sorted(positions, reverse=True)[len(positions) // 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """The voters whose majority decides."""
+
+    voters: tuple[str, ...]
+
+    def agreed(self, position_of: Mapping[str, int]) -> int:
+        """The highest position that a majority has reached; `position_of` names every voter (and may name others)."""
+        return majority_index([position_of[voter] for voter in self.voters])
+
+    def tally(self, votes: Mapping[str, bool]) -> Tally:
+        """Count one vote per voter; votes of others do not count, and a voter who is not named has not answered."""
+        needed = len(self.voters) // 2 + 1
+        granted = sum(1 for voter in self.voters if votes.get(voter) is True)
+        refused = sum(1 for voter in self.voters if votes.get(voter) is False)
+        if granted >= needed:
+            return Tally.WON
+        if len(self.voters) - refused < needed:
+            return Tally.LOST
+        return Tally.OPEN
