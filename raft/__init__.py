@@ -6,6 +6,7 @@ This is the public face: other packages import from `raft` (and `raft.runtime`, 
 from __future__ import annotations
 
 from raft.config import MIB, MILLISECOND_NS, RaftConfig
+from raft.core import RaftCore
 from raft.effects import Applied, Completion, Effects, NodeStatus, PeerStatus, ReadReady, Refused, Unknown
 from raft.errors import (
     Busy,
@@ -31,6 +32,7 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from raft.node import Node
 from raft.pins import PeerRefused
 from raft.ports import (
     Done,
@@ -119,6 +121,7 @@ __all__ = [
     "LogWrite",
     "Member",
     "Message",
+    "Node",
     "NodeStatus",
     "NodeStopped",
     "NotCommitted",
@@ -131,6 +134,7 @@ __all__ = [
     "ProposalEnded",
     "ProtocolError",
     "RaftConfig",
+    "RaftCore",
     "RaftError",
     "ReadReady",
     "Ready",

@@ -12,6 +12,7 @@ from raft.effects import Effects
 from raft.membership import Configuration
 from raft.messages import AppendAccepted, InstallSnapshot, InstallSnapshotProgress, Message
 from raft.ports import LogStore, SnapshotHeader, SnapshotInfo, SnapshotStore, StateMachine
+from raft.progress import PeerState
 from raft.ready import Ready, TraceEvent
 from raft.snapshot_build import SnapshotBuild
 from raft.state import Entry, EntryKind, LogPosition, Role
@@ -93,8 +94,10 @@ class Snapshotting:
 
     def stepped(self, peer_id: str, message: Message) -> None:
         """The core has taken `message`: the end of a transfer is an acknowledgement."""
-        if self._outgoing and isinstance(message, AppendAccepted) and message.term == self._core.term:
-            self._outgoing.accepted(peer_id, message.match_index)
+        if self._outgoing and isinstance(message, AppendAccepted):
+            for peer in self._core.peers_status():
+                if peer.peer_id == peer_id and peer.state != PeerState.SNAPSHOT.value:
+                    self._outgoing.cancel(peer_id)
 
     def tick(self, now: int) -> None:
         """Send again what was not answered; give up where nobody answers."""
@@ -114,7 +117,7 @@ class Snapshotting:
     def pump(self, effects: Effects) -> None:
         """Let every piece of work go on by one step, and hand out what came of it."""
         self._build_own(effects)
-        self._receive(effects)
+        self._receive()
         if self._core.role is Role.LEADER and self._outgoing:
             effects.send.extend(self._outgoing.chunks(self._core.term))
         if self._drop_older and not self._outgoing:  # The file that is being sent is kept.
@@ -166,12 +169,12 @@ class Snapshotting:
             return  # FORMATS §5: ignored; the core answers with what it has.
         self._incoming.chunk(peer_id, chunk)
 
-    def _receive(self, effects: Effects) -> None:
+    def _receive(self) -> None:
         if (failure := self._incoming.take_failure()) is not None:
             self._failed("syncing a received snapshot", failure)
             return
         if (info := self._incoming.take_finished()) is not None:
-            self._install(info, effects)
+            self._install(info)
         index = self._incoming.snapshot_index
         if index is not None and index <= self._core.commit_index:
             self._incoming.abandon()  # The log was faster.
@@ -185,7 +188,7 @@ class Snapshotting:
             )
             self._host.send_when_durable(peer_id, answer)
 
-    def _install(self, info: SnapshotInfo, effects: Effects) -> None:
+    def _install(self, info: SnapshotInfo) -> None:
         header = info.header
         if header.index <= self._core.commit_index:
             return
@@ -193,10 +196,10 @@ class Snapshotting:
         self._machine.restore(header.machine, self._store.chunks(info))
         self._configuration = header.configuration
         self._log_bytes, self._wanted_log_bytes = 0, self._config.snapshot_log_bytes
-        self._core.snapshot_installed(LogPosition(header.index, header.term), header.configuration)
+        position = LogPosition(header.index, header.term)
+        self._core.snapshot_installed(position, header.configuration, self._machine.leader_time)
         self._host.state_replaced(header.index)
         self._drop_older = True
-        effects.events.append(TraceEvent("snapshot_installed", {"index": header.index, "term": header.term}))
 
     # Forgetting.
 
@@ -206,6 +209,6 @@ class Snapshotting:
         if self._log.size_bytes > self._config.retention_bytes_max:
             index = self._core.snapshot_index
         if index >= self._core.first_index:
+            self._core.compact(index)  # Reads what it forgets, so the store forgets after it.
             self._log.drop_before(index + 1)
-            self._core.compact(index)
             effects.events.append(TraceEvent("compacted", {"index": index}))

@@ -76,12 +76,6 @@ class OutgoingTransfers:
             transfer.acked = transfer.sent = transfer.rewound_at = message.next_offset
         return True
 
-    def accepted(self, peer_id: str, match_index: int) -> None:
-        """The peer's log matches up to `match_index`: a transfer of a snapshot up to there has reached its end."""
-        transfer = self._transfers.get(peer_id)
-        if transfer is not None and match_index >= transfer.info.header.index:
-            self.cancel(peer_id)
-
     def cancel(self, peer_id: str) -> bool:
         """End the transfer to this peer; False if there was none."""
         return self._transfers.pop(peer_id, None) is not None
