@@ -1,0 +1,83 @@
+"""Durable bytes: the write-ahead log, the snapshots, and the data folder of one node. No event loop in here.
+
+This is the public face: other packages import from `storage`, never a submodule.
+"""
+
+from __future__ import annotations
+
+from storage.datadir import DataFolder, create_data_folder, open_data_folder
+from storage.errors import (
+    CorruptLog,
+    CorruptMeta,
+    CorruptSnapshot,
+    FolderLocked,
+    LogFailed,
+    NewerFormat,
+    NotEmpty,
+    NotInitialized,
+    NotWritable,
+    SnapshotRefused,
+    StorageError,
+    WrongCluster,
+    WrongNode,
+)
+from storage.files import (
+    CreateFile,
+    Delete,
+    Done,
+    Files,
+    MakeFolder,
+    Operation,
+    Rename,
+    SetSize,
+    SyncFile,
+    SyncFolder,
+    Write,
+)
+from storage.initialize import initialize
+from storage.limits import StorageLimits
+from storage.meta import PinFile, read_identity
+from storage.opening import OpenedStorage, open_storage
+from storage.real_files import InlineFiles, RealFiles
+from storage.snapshot import SnapshotFolder
+from storage.wal import Wal
+
+__all__ = [
+    "CorruptLog",
+    "CorruptMeta",
+    "CorruptSnapshot",
+    "CreateFile",
+    "DataFolder",
+    "Delete",
+    "Done",
+    "Files",
+    "FolderLocked",
+    "InlineFiles",
+    "LogFailed",
+    "MakeFolder",
+    "NewerFormat",
+    "NotEmpty",
+    "NotInitialized",
+    "NotWritable",
+    "OpenedStorage",
+    "Operation",
+    "PinFile",
+    "RealFiles",
+    "Rename",
+    "SetSize",
+    "SnapshotFolder",
+    "SnapshotRefused",
+    "StorageError",
+    "StorageLimits",
+    "SyncFile",
+    "SyncFolder",
+    "Wal",
+    "Write",
+    "WrongCluster",
+    "WrongNode",
+    "create_data_folder",
+    "initialize",
+    "open_data_folder",
+    "open_storage",
+    "read_identity",
+]

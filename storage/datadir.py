@@ -1,0 +1,168 @@
+"""A node's data folder on a real disk (FORMATS §1): made once, explicitly; held by one process; known by its `meta`."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from raft import Configuration, Identity
+from storage.disk import sync_folder
+from storage.errors import (
+    CorruptMeta,
+    FolderLocked,
+    NewerFormat,
+    NotEmpty,
+    NotInitialized,
+    NotWritable,
+    WrongCluster,
+    WrongNode,
+)
+from storage.initialize import initialize
+from storage.layout import INITIALIZING_NAME, LOCK_NAME
+from storage.meta import META_PATH, read_identity
+from storage.real_files import InlineFiles, RealFiles
+
+
+class DataFolder:
+    """A data folder that this process holds until `close()`."""
+
+    def __init__(self, folder: Path, identity: Identity, lock: int) -> None:
+        self.folder, self.identity = folder, identity
+        self._lock: int | None = lock
+
+    def files(self, post: Callable[[Callable[[], None]], None]) -> RealFiles:
+        """Its files, with an I/O thread of their own. The caller closes them before this folder."""
+        return RealFiles(self.folder, post)
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def create_data_folder(
+    folder: Path,
+    *,
+    identity: Identity,
+    configuration: Configuration,
+    machine_header: Mapping[str, Any],
+    machine_chunks: Iterable[bytes] = (),
+) -> None:
+    """The explicit first start: make `folder` (if it is not there) the data folder of a new member, durably.
+
+    Raises NotEmpty if anything but an interrupted first start is in it, FolderLocked, NotWritable, OSError.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise NotWritable(str(folder), error.strerror or str(error)) from error
+    _refuse_unless_new(folder)
+    lock = _lock(folder)
+    files = InlineFiles(folder)
+    outcome: list[BaseException | None] = []
+    try:
+        _refuse_unless_new(folder)  # Another process may have been faster.
+        initialize(
+            files,
+            identity=identity,
+            configuration=configuration,
+            machine_header=machine_header,
+            machine_chunks=machine_chunks,
+            done=outcome.append,
+        )
+        files.run()
+    finally:
+        files.close()
+        os.close(lock)
+    if outcome[0] is not None:
+        raise outcome[0]
+
+
+def open_data_folder(
+    folder: Path, *, expect_cluster_id: bytes | None = None, expect_node_id: str | None = None
+) -> DataFolder:
+    """Take hold of an existing member's folder. Nothing is changed but the process id in `LOCK`.
+
+    Raises NotInitialized, FolderLocked, NotWritable, WrongCluster, WrongNode, NewerFormat, CorruptMeta.
+    """
+    _refuse_unless_member(folder)
+    lock = _lock(folder)
+    try:
+        _refuse_unless_member(folder)
+        identity = _read_identity(folder)
+        if expect_cluster_id is not None and identity.cluster_id != expect_cluster_id:
+            raise WrongCluster(str(folder), identity.cluster_id, expect_cluster_id)
+        if expect_node_id is not None and identity.node_id != expect_node_id:
+            raise WrongNode(str(folder), identity.node_id, expect_node_id)
+    except BaseException:
+        os.close(lock)
+        raise
+    return DataFolder(folder, identity, lock)
+
+
+def _read_identity(folder: Path) -> Identity:
+    files = InlineFiles(folder)
+    try:
+        return read_identity(files)
+    except CorruptMeta as error:
+        raise CorruptMeta(str(folder / error.path), error.reason) from error
+    except NewerFormat as error:
+        raise NewerFormat(str(folder / error.path), error.found, error.supported) from error
+    finally:
+        files.close()
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {LOCK_NAME}
+
+
+def _refuse_unless_new(folder: Path) -> None:
+    names = _names(folder)
+    if names and (INITIALIZING_NAME not in names or META_PATH in names):
+        raise NotEmpty(str(folder), tuple(sorted(names)))
+
+
+def _refuse_unless_member(folder: Path) -> None:
+    """Tell "there never was a member" from "there is one": only the first may ever be initialised."""
+    if not folder.exists():
+        raise NotInitialized(str(folder), "there is no such folder")
+    if not folder.is_dir():
+        raise NotInitialized(str(folder), "this is not a folder")
+    names = _names(folder)
+    if META_PATH in names:
+        return
+    if not names:
+        raise NotInitialized(str(folder), "the folder is empty")
+    if INITIALIZING_NAME in names:
+        raise NotInitialized(str(folder), "its first start was interrupted before anything ran, and can be repeated")
+    if "groups" in names:
+        raise CorruptMeta(str(folder / META_PATH), "it is missing, and there is a log")
+    raise NotInitialized(str(folder), f"this is no data folder (it holds {', '.join(sorted(names)[:3])})")
+
+
+def _lock(folder: Path) -> int:
+    """An exclusive lock for as long as the descriptor is open, with our process id for whoever comes second."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise NotWritable(str(folder), "permission denied")
+    try:
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise NotWritable(str(folder), error.strerror or str(error)) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        text = os.pread(descriptor, 32, 0)
+        os.close(descriptor)
+        pid = None
+        with contextlib.suppress(ValueError):
+            pid = int(text)
+        raise FolderLocked(str(folder), pid) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor

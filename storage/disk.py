@@ -1,0 +1,183 @@
+"""File operations on a real folder: writes of many buffers, short writes, syncs that reach the disk, cached files."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from storage.files import (
+    CreateFile,
+    Delete,
+    MakeFolder,
+    Operation,
+    Rename,
+    SetSize,
+    SyncFile,
+    SyncFolder,
+    Write,
+)
+
+BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS: `writev` of more fails.
+OPEN_FILES_MAX = 32  # Per direction: the last segment, a snapshot in the making, and what slow peers read.
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+class Disk:
+    """A folder and its open files. Operations come from one thread at a time; reads from any, while they run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._written = _OpenFiles(os.O_RDWR)
+        self._read = _OpenFiles(os.O_RDONLY)
+
+    def carry_out(self, operations: Sequence[Operation]) -> OSError | None:
+        """One after the other, up to the first that fails, whose error is returned."""
+        try:
+            for operation in operations:
+                self._carry_out(operation)
+        except OSError as error:
+            return error
+        return None
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Bytes from `offset`, shorter only at the end of the file."""
+        parts: list[bytes] = []
+        with self._read.use(self._full(path)) as descriptor:
+            while length > 0 and (part := os.pread(descriptor, length, offset)):
+                parts.append(part)
+                offset += len(part)
+                length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def size_bytes(self, path: str) -> int:
+        """The size of a file."""
+        return (self.folder / path).stat().st_size
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; empty if there is none."""
+        try:
+            return sorted(os.listdir(self.folder / folder))  # noqa: PTH208 - only names are wanted.
+        except FileNotFoundError:
+            return []
+
+    def close(self) -> None:
+        """Close all files. Nothing may be under way."""
+        self._written.close()
+        self._read.close()
+
+    def _carry_out(self, operation: Operation) -> None:
+        match operation:
+            case Write(path, offset, buffers):
+                with self._written.use(self._full(path)) as descriptor:
+                    write_all(descriptor, buffers, offset)
+            case SyncFile(path):
+                with self._written.use(self._full(path)) as descriptor:
+                    sync_data(descriptor)
+            case SyncFolder(path):
+                sync_folder(self.folder / path)
+            case SetSize(path, size_bytes):
+                with self._written.use(self._full(path)) as descriptor:
+                    os.ftruncate(descriptor, size_bytes)
+            case CreateFile(path):
+                os.close(os.open(self._full(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+            case Rename(old_path, new_path):
+                self._forget(old_path)
+                self._forget(new_path)
+                (self.folder / old_path).replace(self.folder / new_path)
+            case Delete(path):
+                self._forget(path)
+                (self.folder / path).unlink(missing_ok=True)
+            case MakeFolder(path):
+                (self.folder / path).mkdir(parents=True, exist_ok=True)
+
+    def _full(self, path: str) -> str:
+        return f"{self.folder}/{path}"
+
+    def _forget(self, path: str) -> None:
+        self._written.forget(self._full(path))
+        self._read.forget(self._full(path))
+
+
+class _OpenFiles:
+    """Descriptors by path, the least recently used one closed at the bound. A descriptor in use is never closed."""
+
+    def __init__(self, flags: int) -> None:
+        self._flags = flags | os.O_CLOEXEC
+        self._descriptors: OrderedDict[str, int] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def use(self, path: str) -> Iterator[int]:
+        """The descriptor of an existing file, for the length of a `with`."""
+        with self._lock:
+            descriptor = self._descriptors.get(path)
+            if descriptor is None:
+                descriptor = self._descriptors[path] = os.open(path, self._flags)
+                if len(self._descriptors) > OPEN_FILES_MAX:
+                    os.close(self._descriptors.popitem(last=False)[1])
+            self._descriptors.move_to_end(path)
+            yield descriptor
+
+    def forget(self, path: str) -> None:
+        """Close the file, if it is open: its name will mean another one."""
+        with self._lock:
+            descriptor = self._descriptors.pop(path, None)
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            while self._descriptors:
+                os.close(self._descriptors.popitem()[1])
+
+
+def write_all(
+    descriptor: int,
+    buffers: Sequence[bytes],
+    offset: int,
+    write_at: Callable[[int, Sequence[bytes | memoryview], int], int] | None = None,
+) -> None:
+    """Put all buffers at `offset`, however little the system takes at once. `write_at` is `os.pwritev`."""
+    write_at = write_at or _write_at
+    pending: list[bytes | memoryview] = [buffer for buffer in buffers if buffer]
+    start = 0
+    while start < len(pending):
+        written = write_at(descriptor, pending[start : start + BUFFERS_MAX], offset)
+        offset += written
+        while start < len(pending) and written >= len(pending[start]):
+            written -= len(pending[start])
+            start += 1
+        if written:
+            pending[start] = memoryview(pending[start])[written:]
+
+
+def sync_data(descriptor: int) -> None:
+    """Make a file's bytes and size durable, drive caches included where the system distinguishes."""
+    if _FULL_SYNC is not None:
+        fcntl.fcntl(descriptor, _FULL_SYNC)
+    elif hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    else:
+        os.fsync(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_at(descriptor: int, buffers: Sequence[bytes | memoryview], offset: int) -> int:
+    if hasattr(os, "pwritev"):
+        return os.pwritev(descriptor, buffers, offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.writev(descriptor, buffers)

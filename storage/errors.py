@@ -1,0 +1,167 @@
+"""What can be wrong with a data folder. Fields are kept and text is made late, so that errors pickle.
+
+Each text ends with the way out.
+"""
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """Base of every error of the storage package."""
+
+
+class NotInitialized(StorageError):
+    """The folder is missing, empty, or its first start was interrupted: there is no member in it."""
+
+    def __init__(self, folder: str, state: str) -> None:
+        super().__init__(folder, state)
+        self.folder, self.state = folder, state
+
+    def __str__(self) -> str:
+        return (
+            f"{self.folder}: {self.state}: this node refuses to start. For a new member initialise it explicitly "
+            f"(`hwm init`, or `--bootstrap`); if this member had data, its disk is lost: replace it as a new member"
+        )
+
+
+class NotEmpty(StorageError):
+    """An explicit first start found something in the folder."""
+
+    def __init__(self, folder: str, names: tuple[str, ...]) -> None:
+        super().__init__(folder, names)
+        self.folder, self.names = folder, names
+
+    def __str__(self) -> str:
+        some = ", ".join(self.names[:3]) + (", …" if len(self.names) > 3 else "")
+        return (
+            f"{self.folder}: not empty ({some}): nothing was changed. "
+            f"Start it without initialising, or name an empty folder"
+        )
+
+
+class WrongCluster(StorageError):
+    """The folder holds a member of another cluster."""
+
+    def __init__(self, folder: str, found: bytes, expected: bytes) -> None:
+        super().__init__(folder, found, expected)
+        self.folder, self.found, self.expected = folder, found, expected
+
+    def __str__(self) -> str:
+        return (
+            f"{self.folder}: belongs to cluster {self.found.hex()}, not to {self.expected.hex()}. "
+            f"Check the folder, and the initial token and member list, which all members must be given alike"
+        )
+
+
+class WrongNode(StorageError):
+    """The folder holds another member of this cluster."""
+
+    def __init__(self, folder: str, found: str, expected: str) -> None:
+        super().__init__(folder, found, expected)
+        self.folder, self.found, self.expected = folder, found, expected
+
+    def __str__(self) -> str:
+        return (
+            f"{self.folder}: holds the data of node {self.found}, not of {self.expected}. "
+            f"Name its own folder, or its own node id"
+        )
+
+
+class FolderLocked(StorageError):
+    """Another process has the folder open. `pid` is what it wrote there; None if it could not be read."""
+
+    def __init__(self, folder: str, pid: int | None) -> None:
+        super().__init__(folder, pid)
+        self.folder, self.pid = folder, pid
+
+    def __str__(self) -> str:
+        holder = f"process {self.pid}" if self.pid is not None else "another process"
+        return f"{self.folder}: in use by {holder}. Stop it first, or name another folder"
+
+
+class NotWritable(StorageError):
+    """The folder cannot be written by this process."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(folder, reason)
+        self.folder, self.reason = folder, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.folder}: cannot be written: {self.reason}. Make it a folder that this user owns, on a writable disk"
+        )
+
+
+class NewerFormat(StorageError):
+    """A file was written by a newer version."""
+
+    def __init__(self, path: str, found: int, supported: int) -> None:
+        super().__init__(path, found, supported)
+        self.path, self.found, self.supported = path, found, supported
+
+    def __str__(self) -> str:
+        return f"{self.path}: format version {self.found}, this build reads up to {self.supported}. Start a newer build"
+
+
+class CorruptMeta(StorageError):
+    """`meta` or `pins` fails its checksum, or is missing beside a log."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: damaged: {self.reason}. This node can no longer prove who it is. "
+            f"Replace it as a new member (docs/storage-format.md#damage)"
+        )
+
+
+class CorruptLog(StorageError):
+    """Bytes of the log that had been durable are not what was written. Never repaired silently."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(path, offset, reason)
+        self.path, self.offset, self.reason = path, offset, reason  # offset: bytes from file start
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: damaged at byte {self.offset}: {self.reason}. This node can no longer prove what it voted "
+            f"for or acknowledged. Replace it as a new member (docs/storage-format.md#damage)"
+        )
+
+
+class CorruptSnapshot(StorageError):
+    """A snapshot file is not what was written, and no older one can stand in for it."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(path, offset, reason)
+        self.path, self.offset, self.reason = path, offset, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: damaged at byte {self.offset}: {self.reason}. No snapshot is left from which the log "
+            f"continues. Replace this node as a new member (docs/storage-format.md#damage)"
+        )
+
+
+class SnapshotRefused(StorageError):
+    """A received snapshot is not the one that was announced, or not of this cluster. Nothing was changed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"received snapshot refused: {self.reason}. The leader will send it again"
+
+
+class LogFailed(StorageError):
+    """A sync failed, so the log takes nothing more in this life (FORMATS §3.5). Only a restart can help."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"the log failed earlier ({self.cause}) and takes nothing more: restart this node once its disk is well"

@@ -1,0 +1,232 @@
+"""One frame of the write-ahead log: what one sync made durable (FORMATS §4).
+
+All numbers are big-endian. A frame starts at a multiple of 8 bytes and its length is one:
+
+    u64 salt               of its segment: bytes of another file, or of an earlier life, are never taken for it
+    u32 length             of the whole frame, checksum included
+    u32 previous_checksum  of the frame before, so that each frame verifies alone and the chain is compared
+    u64 batch              this frame's number, +1 per frame; it may jump from one segment to the next
+    u64 durable_batch      the highest batch known to be synced when this one was written: what proves damage
+    u32 flags              which of the optional parts follow, in this order
+    u32 entry_count
+    [START]      u64 index, u64 term        the end of the log before this frame: in the first frame of each segment
+    [HARD_STATE] u64 term, u64 commit hint, u16 length, voted_for in UTF-8 (length 0: none)
+    [RESET]      u64 index, u64 term        the log is dropped and begins after this position
+    [REPLACE]    u64 index                  entries from this index on are cut
+    [entries]    u64 first index, entry_count × (u64 term, u32 payload length, u8 kind), then the payloads
+    0–7 zero bytes
+    u32 checksum           CRC32C over everything before it
+
+These numbers are on disks already: add a flag under a new format version, never change one.
+A salt is never zero, so a frame of zeroes is never valid.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import google_crc32c
+
+from raft import Entry, EntryKind, HardState, LogPosition
+
+HEAD = struct.Struct(">QIIQQII")
+POSITION = struct.Struct(">QQ")
+HARD_STATE = struct.Struct(">QQH")
+INDEX = struct.Struct(">Q")
+ENTRY = struct.Struct(">QIB")
+CHECKSUM = struct.Struct(">I")
+ALIGNMENT_BYTES = 8
+
+HAS_START, HAS_HARD_STATE, HAS_RESET, HAS_REPLACE = 1, 2, 4, 8
+FLAGS_KNOWN = HAS_START | HAS_HARD_STATE | HAS_RESET | HAS_REPLACE
+FRAME_BYTES_MIN = HEAD.size + ALIGNMENT_BYTES  # No part at all: the head, four bytes of padding and the checksum.
+
+_KINDS = {int(kind): kind for kind in EntryKind}
+_PADDING = tuple(bytes(size) for size in range(ALIGNMENT_BYTES))
+
+
+class MalformedFrame(Exception):
+    """The checksum is right and yet the content is impossible: no torn write does that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameBody:
+    """What a frame says, apart from its place in the chain."""
+
+    start: LogPosition | None = None
+    hard_state: HardState | None = None
+    reset: LogPosition | None = None
+    replace_from: int | None = None
+    entries: Sequence[Entry] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedFrame:
+    """A frame ready to be written. `buffers` holds the payloads themselves, not copies."""
+
+    buffers: tuple[bytes, ...]
+    length: int
+    checksum: int
+    batch: int
+    first_index: int
+    last_index: int  # first_index - 1 if it has no entries.
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A verified frame. `table` has (term, payload length, kind) per entry; the payloads begin at `payloads_offset`."""
+
+    offset: int
+    length: int
+    checksum: int
+    previous_checksum: int
+    batch: int
+    durable_batch: int
+    start: LogPosition | None
+    hard_state: HardState | None
+    reset: LogPosition | None
+    replace_from: int | None
+    first_index: int
+    table: tuple[tuple[int, int, int], ...]
+    payloads_offset: int  # From the start of the bytes that were parsed, like `offset`.
+
+    @property
+    def end_offset(self) -> int:
+        """Where the next frame starts."""
+        return self.offset + self.length
+
+    def entries(self, data: bytes) -> list[Entry]:
+        """The entries, from the bytes that were parsed. Cost: one copy of each payload."""
+        entries = []
+        offset, index = self.payloads_offset, self.first_index
+        for term, length, kind in self.table:
+            entries.append(Entry(index, term, _KINDS[kind], data[offset : offset + length]))
+            offset += length
+            index += 1
+        return entries
+
+
+def frame_length(body: FrameBody) -> int:
+    """The length in bytes that `encode_frame` will give this body."""
+    length = HEAD.size + CHECKSUM.size
+    if body.start is not None:
+        length += POSITION.size
+    if body.hard_state is not None:
+        length += HARD_STATE.size + len((body.hard_state.voted_for or "").encode())
+    if body.reset is not None:
+        length += POSITION.size
+    if body.replace_from is not None:
+        length += INDEX.size
+    if body.entries:
+        length += INDEX.size + ENTRY.size * len(body.entries) + sum(len(entry.payload) for entry in body.entries)
+    return -(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum: int, body: FrameBody) -> EncodedFrame:
+    """Lay a frame out. Cost: one pass of CRC32C over the payloads, no copy of them."""
+    assert salt > 0, salt
+    assert 0 <= durable_batch < batch, (durable_batch, batch)
+    assert body.reset is None or body.replace_from is None, body
+    length = frame_length(body)
+    flags, parts = 0, [b""]
+    if body.start is not None:
+        flags |= HAS_START
+        parts.append(POSITION.pack(body.start.index, body.start.term))
+    if body.hard_state is not None:
+        flags |= HAS_HARD_STATE
+        vote = (body.hard_state.voted_for or "").encode()
+        parts.append(HARD_STATE.pack(body.hard_state.term, body.hard_state.commit_index, len(vote)) + vote)
+    if body.reset is not None:
+        flags |= HAS_RESET
+        parts.append(POSITION.pack(body.reset.index, body.reset.term))
+    if body.replace_from is not None:
+        flags |= HAS_REPLACE
+        parts.append(INDEX.pack(body.replace_from))
+    first_index = 0
+    if body.entries:
+        first_index = body.entries[0].index
+        parts.append(INDEX.pack(first_index))
+        parts.extend(ENTRY.pack(entry.term, len(entry.payload), entry.kind) for entry in body.entries)
+    parts[0] = HEAD.pack(salt, length, previous_checksum, batch, durable_batch, flags, len(body.entries))
+    head = b"".join(parts)
+    checksum = google_crc32c.value(head)
+    size = len(head)
+    for entry in body.entries:
+        checksum = google_crc32c.extend(checksum, entry.payload)
+        size += len(entry.payload)
+    padding = _PADDING[length - CHECKSUM.size - size]
+    checksum = google_crc32c.extend(checksum, padding)
+    return EncodedFrame(
+        buffers=(head, *(entry.payload for entry in body.entries if entry.payload), padding + CHECKSUM.pack(checksum)),
+        length=length,
+        checksum=checksum,
+        batch=batch,
+        first_index=first_index,
+        last_index=first_index + len(body.entries) - 1,
+    )
+
+
+def parse_frame(data: bytes, offset: int, salt: int) -> Frame | None:
+    """The frame of this salt at `offset` in `data`, or None if there is no valid one: torn, damaged, or the end.
+
+    Raises MalformedFrame if the checksum is right and the content impossible.
+    """
+    if len(data) - offset < FRAME_BYTES_MIN:
+        return None
+    found_salt, length, previous_checksum, batch, durable_batch, flags, count = HEAD.unpack_from(data, offset)
+    if found_salt != salt or length < FRAME_BYTES_MIN or length % ALIGNMENT_BYTES or length > len(data) - offset:
+        return None
+    end = offset + length - CHECKSUM.size
+    (checksum,) = CHECKSUM.unpack_from(data, end)
+    if google_crc32c.value(data[offset:end]) != checksum:
+        return None
+    try:
+        return _parse_body(data, offset, end, flags, count, (length, checksum, previous_checksum, batch, durable_batch))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedFrame(str(error)) from error
+
+
+def _parse_body(
+    data: bytes, offset: int, end: int, flags: int, count: int, chain: tuple[int, int, int, int, int]
+) -> Frame:
+    """Read the optional parts between the head and the checksum, which is known to be right."""
+    if flags & ~FLAGS_KNOWN or (flags & HAS_RESET and flags & HAS_REPLACE):
+        raise MalformedFrame(f"flags {flags:#x}")
+    length, checksum, previous_checksum, batch, durable_batch = chain
+    start = hard_state = reset = replace_from = None
+    first_index = 0
+    table: tuple[tuple[int, int, int], ...] = ()
+    at = offset + HEAD.size
+    if flags & HAS_START:
+        start = LogPosition(*POSITION.unpack_from(data, at))
+        at += POSITION.size
+    if flags & HAS_HARD_STATE:
+        term, commit_index, vote_length = HARD_STATE.unpack_from(data, at)
+        at += HARD_STATE.size + vote_length
+        hard_state = HardState(term, data[at - vote_length : at].decode() or None, commit_index)
+    if flags & HAS_RESET:
+        reset = LogPosition(*POSITION.unpack_from(data, at))
+        at += POSITION.size
+    if flags & HAS_REPLACE:
+        (replace_from,) = INDEX.unpack_from(data, at)
+        at += INDEX.size
+    if count:
+        (first_index,) = INDEX.unpack_from(data, at)
+        at += INDEX.size
+        if at + ENTRY.size * count > end:
+            raise MalformedFrame(f"{count} entries do not fit")
+        table = tuple(ENTRY.iter_unpack(data[at : at + ENTRY.size * count]))
+        at += ENTRY.size * count
+    payloads_offset = at
+    for _, payload_length, kind in table:
+        at += payload_length
+        if kind not in _KINDS:
+            raise MalformedFrame(f"entry kind {kind}")
+    if not 0 <= end - at < ALIGNMENT_BYTES or any(data[at:end]):
+        raise MalformedFrame("the parts do not add up to its length")
+    return Frame(
+        offset, length, checksum, previous_checksum, batch, durable_batch,
+        start, hard_state, reset, replace_from, first_index, table, payloads_offset,
+    )  # fmt: skip

@@ -1,0 +1,106 @@
+"""What the next sync will make durable: any number of log writes, folded into one while they are still in memory."""
+
+from __future__ import annotations
+
+from raft import Entry, HardState, LogPosition, LogWrite
+from storage.frame import EncodedFrame, FrameBody, encode_frame
+
+
+class WriteGroup:
+    """The sum of the log writes taken since the last sync began.
+
+    From `from_index` on the log is what `entries` says; below it, what was there before. A truncation that only
+    reaches entries of the same group leaves no trace on disk.
+    """
+
+    def __init__(self, from_index: int) -> None:
+        self.from_index = from_index
+        self.entries: list[Entry] = []
+        self.reset: LogPosition | None = None
+        self.replace_from: int | None = None
+        self.changes_votes = False
+
+    @property
+    def last_index(self) -> int:
+        """The end of the log once this group is written."""
+        return self.from_index + len(self.entries) - 1
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing would be lost with it."""
+        return not (self.entries or self.reset or self.replace_from or self.changes_votes)
+
+    def take(self, write: LogWrite) -> None:
+        """Fold in one more write, whose indexes the caller has checked."""
+        if write.hard_state is not None:
+            self.changes_votes = True
+        if write.reset is not None:
+            self.entries.clear()
+            self.reset, self.replace_from = write.reset, None
+            self.from_index = write.reset.index + 1
+        elif write.replace_from is not None:
+            self._cut(write.replace_from)
+        assert not write.entries or write.entries[0].index == self.last_index + 1, (write, self.last_index)
+        self.entries.extend(write.entries)
+
+    def _cut(self, from_index: int) -> None:
+        if from_index >= self.from_index:
+            del self.entries[from_index - self.from_index :]
+            return
+        assert self.reset is None, (from_index, self.reset)
+        self.entries.clear()
+        self.replace_from = self.from_index = from_index
+
+    def encode(
+        self,
+        *,
+        salt: int,
+        batch: int,
+        durable_batch: int,
+        previous_checksum: int,
+        start: LogPosition | None,
+        hard_state: HardState | None,
+        frame_bytes_max: int,
+    ) -> list[EncodedFrame]:
+        """Lay it out as the frames `batch`, `batch + 1`, …: nearly always one, more only if it exceeds the bound.
+
+        All but entries is in the first, so a truncation is never on disk after what replaces it (FORMATS §3.4).
+        """
+        frames: list[EncodedFrame] = []
+        for entries in _split(self.entries, frame_bytes_max):
+            is_first = not frames
+            body = FrameBody(
+                start=start if is_first else None,
+                hard_state=hard_state if is_first else None,
+                reset=self.reset if is_first else None,
+                replace_from=self.replace_from if is_first else None,
+                entries=entries,
+            )
+            frame = encode_frame(
+                salt=salt,
+                batch=batch + len(frames),
+                durable_batch=durable_batch,
+                previous_checksum=frames[-1].checksum if frames else previous_checksum,
+                body=body,
+            )
+            frames.append(frame)
+        return frames
+
+    def size_bytes(self) -> int:
+        """About what it takes on disk, never less than its frames without alignment, start and hard state."""
+        return sum(entry.size_bytes for entry in self.entries)
+
+
+def _split(entries: list[Entry], bytes_max: int) -> list[list[Entry]]:
+    """Cut into runs of at most `bytes_max`, or of one entry. At least one run, which may be empty."""
+    if sum(entry.size_bytes for entry in entries) <= bytes_max:
+        return [entries]
+    runs: list[list[Entry]] = []
+    size = 0
+    for entry in entries:
+        if not runs or size + entry.size_bytes > bytes_max:
+            runs.append([])
+            size = 0
+        runs[-1].append(entry)
+        size += entry.size_bytes
+    return runs

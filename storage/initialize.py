@@ -1,0 +1,99 @@
+"""The explicit first start (FORMATS §1): an empty log, the initial configuration as a snapshot at index 0, `meta`.
+
+`meta` is written last. Before it is there the folder is no member, and a first start may be tried again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from raft import Configuration, Done, HardState, Identity, LogPosition, SnapshotHeader
+from storage.errors import NotEmpty
+from storage.files import CreateFile, Delete, Files, MakeFolder, Operation, SyncFile, SyncFolder, Write
+from storage.group import WriteGroup
+from storage.layout import INITIALIZING_NAME, LOCK_NAME, log_folder, snapshot_folder
+from storage.limits import StorageLimits
+from storage.meta import META_PATH, PINS_PATH, encode_meta, encode_pins
+from storage.sealed import replace_operations
+from storage.segment import SegmentHeader, new_segment_operations
+from storage.snapshot_format import encode_chunk, encode_header, encode_trailer
+from storage.snapshot_writers import snapshot_name
+
+
+def initialize(
+    files: Files,
+    *,
+    identity: Identity,
+    configuration: Configuration,
+    machine_header: Mapping[str, Any],
+    machine_chunks: Iterable[bytes] = (),
+    done: Done,
+    random_bytes: Callable[[int], bytes] = os.urandom,
+) -> None:
+    """Make an empty folder the data folder of a new member; `done(NotEmpty)` if it is anything else.
+
+    `machine_header` and `machine_chunks` are the state machine's initial state, the same on all members.
+    """
+    names = [name for name in files.names("") if name != LOCK_NAME]
+    if names and (INITIALIZING_NAME not in names or META_PATH in names):
+        refusal = NotEmpty("the data folder", tuple(names))
+        files.submit([], lambda error: done(error or refusal))
+        return
+    header = SnapshotHeader(index=0, term=0, configuration=configuration, machine=machine_header)
+    operations = [
+        *_begin(files, identity.group_id, is_again=bool(names)),
+        *_first_segment(identity, random_bytes),
+        *_first_snapshot(identity, header, machine_chunks),
+        *replace_operations(PINS_PATH, encode_pins(identity, {})),
+        *replace_operations(META_PATH, encode_meta(identity)),
+        Delete(INITIALIZING_NAME),
+        SyncFolder(""),
+    ]
+    files.submit(operations, done)
+
+
+def _begin(files: Files, group_id: int, is_again: bool) -> list[Operation]:
+    folders = [log_folder(group_id), snapshot_folder(group_id)]
+    operations: list[Operation] = [] if is_again else [CreateFile(INITIALIZING_NAME)]
+    operations.append(SyncFolder(""))
+    for folder in folders:  # An interrupted attempt, if any, left files which nobody has used.
+        operations.append(MakeFolder(folder))
+        operations += [Delete(f"{folder}/{name}") for name in files.names(folder)]
+    return [*operations, *(SyncFolder(folder) for folder in (*folders, f"groups/{group_id}", "groups", ""))]
+
+
+def _first_segment(identity: Identity, random_bytes: Callable[[int], bytes]) -> list[Operation]:
+    header = SegmentHeader(
+        group_id=identity.group_id,
+        cluster_id=identity.cluster_id,
+        number=1,
+        salt=int.from_bytes(random_bytes(8), "big") or 1,
+        previous_batch=0,
+        previous_checksum=0,
+    )
+    frames = WriteGroup(from_index=1).encode(
+        salt=header.salt,
+        batch=1,
+        durable_batch=0,
+        previous_checksum=0,
+        start=LogPosition(0, 0),
+        hard_state=HardState(),
+        frame_bytes_max=StorageLimits().frame_bytes_max,
+    )
+    return new_segment_operations(log_folder(identity.group_id), header, frames)
+
+
+def _first_snapshot(identity: Identity, header: SnapshotHeader, chunks: Iterable[bytes]) -> list[Operation]:
+    folder = snapshot_folder(identity.group_id)
+    path = f"{folder}/{snapshot_name(LogPosition(header.index, header.term))}"
+    start = encode_header(header, identity)
+    buffers, checksum, total_bytes, count = [start], int.from_bytes(start[-4:], "big"), 0, 0
+    for chunk in filter(None, chunks):
+        head, checksum = encode_chunk(chunk, checksum)
+        buffers += [head, chunk]
+        total_bytes += len(chunk)
+        count += 1
+    buffers.append(encode_trailer(count, total_bytes, checksum))
+    return [CreateFile(path), Write(path, 0, tuple(buffers)), SyncFile(path), SyncFolder(folder)]

@@ -1,0 +1,30 @@
+"""Bounds of what is on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft import ENTRY_PAYLOAD_BYTES_MAX
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageLimits:
+    """How large files and frames may grow. The defaults suit a log of which a few hundred MiB are retained."""
+
+    segment_bytes_max: int = (
+        16 * MIB
+    )  # What is forgotten at once, and re-read to find the end; larger for one huge sync.
+    frame_bytes_max: int = 64 * MIB  # One sync of more than this becomes several frames; a reader never allocates more.
+    ballast_bytes: int = MIB  # Given back when the disk is full: enough for hard states until somebody makes room.
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes_max < 256:
+            raise ValueError(f"segment_bytes_max must be at least 256, not {self.segment_bytes_max}")
+        if self.frame_bytes_max < 256:
+            raise ValueError(f"frame_bytes_max must be at least 256, not {self.frame_bytes_max}")
+        if self.frame_bytes_max + ENTRY_PAYLOAD_BYTES_MAX > 2**31:
+            raise ValueError(f"frame_bytes_max must leave frames below 2 GiB, not {self.frame_bytes_max}")
+        if self.ballast_bytes < 0:
+            raise ValueError(f"ballast_bytes must not be negative, not {self.ballast_bytes}")

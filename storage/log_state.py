@@ -1,0 +1,105 @@
+"""What a log says, whatever holds its bytes: its ends, its terms, its hard state, and the rules they never break."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raft import HardState, LogPosition
+
+
+class LogState:
+    """The log's ends, its terms as runs, and the hard state in force.
+
+    `start` is the position before the first entry. Its term is 0 where it is not known (an entry that was dropped),
+    which only means that there is nothing to compare with.
+    """
+
+    def __init__(self, start: LogPosition, hard_state: HardState) -> None:
+        self.start = start
+        self.last_index = start.index
+        self.hard_state = hard_state
+        self.runs: list[LogPosition] = []
+
+    @property
+    def first_index(self) -> int:
+        """The oldest entry, or `last_index + 1`."""
+        return self.start.index + 1
+
+    @property
+    def end(self) -> LogPosition:
+        """The last entry's position, or `start`."""
+        return LogPosition(self.last_index, self.runs[-1].term if self.runs else self.start.term)
+
+    def term_at(self, index: int) -> int:
+        """The term of the entry at `index`, or of `start`; 0 if unknown. Cost: O(runs), from the end."""
+        assert self.start.index <= index <= self.last_index, (index, self.start, self.last_index)
+        for run in reversed(self.runs):
+            if run.index <= index:
+                return run.term
+        return self.start.term
+
+    def apply(
+        self,
+        hard_state: HardState | None,
+        reset: LogPosition | None,
+        replace_from: int | None,
+        first_index: int,
+        terms: Sequence[int],
+    ) -> str | None:
+        """Take one step in the order of `LogWrite`. Returns what is impossible about it, or None (FORMATS §4).
+
+        After an answer other than None the state is of no further use.
+        """
+        if hard_state is not None:
+            if hard_state.term < self.hard_state.term:
+                return f"the term falls from {self.hard_state.term} to {hard_state.term}"
+            if hard_state.term == self.hard_state.term and self.hard_state.voted_for not in (
+                None,
+                hard_state.voted_for,
+            ):
+                return f"the vote of term {hard_state.term} changes"
+            self.hard_state = hard_state
+        if reset is not None:
+            if reset.term > self.hard_state.term:
+                return f"the log is reset to term {reset.term} in term {self.hard_state.term}"
+            self.start, self.last_index = reset, reset.index
+            self.runs.clear()
+        elif replace_from is not None:
+            if not 1 <= replace_from <= self.last_index + 1:
+                return f"entries are replaced from {replace_from} on, behind the end at {self.last_index}"
+            self._truncate(replace_from)
+        if terms:
+            return self._extend(first_index, terms)
+        return None
+
+    def _truncate(self, from_index: int) -> None:
+        if from_index < self.first_index:  # The entries before it were dropped together with those that it replaces.
+            self.start = LogPosition(from_index - 1, 0)
+        while self.runs and self.runs[-1].index >= from_index:
+            self.runs.pop()
+        self.last_index = from_index - 1
+
+    def _extend(self, first_index: int, terms: Sequence[int]) -> str | None:
+        if first_index != self.last_index + 1:
+            return f"entry {first_index} follows entry {self.last_index}"
+        term = self.end.term
+        for index, entry_term in enumerate(terms, start=first_index):
+            if entry_term != term or not self.runs:
+                if entry_term < term:
+                    return f"entry {index} of term {entry_term} follows one of term {term}"
+                term = entry_term
+                self.runs.append(LogPosition(index, term))
+        if term > self.hard_state.term:
+            return f"an entry of term {term} in term {self.hard_state.term}"
+        self.last_index += len(terms)
+        return None
+
+    def drop_before(self, first_index: int) -> None:
+        """Forget entries below `first_index` ≤ `last_index + 1`."""
+        if first_index <= self.first_index:
+            return
+        self.start = LogPosition(first_index - 1, self.term_at(first_index - 1))
+        while self.runs and (self.runs[1].index if len(self.runs) > 1 else self.last_index + 1) <= first_index:
+            self.runs.pop(0)
+        if self.runs and self.runs[0].index < first_index:
+            self.runs[0] = LogPosition(first_index, self.runs[0].term)

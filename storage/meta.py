@@ -1,0 +1,84 @@
+"""`DIR/meta`: who this folder belongs to. `DIR/pins`: which incarnations of its peers it has accepted (FORMATS §1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raft import Done, Identity
+from storage.errors import CorruptMeta
+from storage.files import Files
+from storage.sealed import replace_operations, seal, unseal
+
+META_PATH = "meta"
+PINS_PATH = "pins"
+META_MAGIC = b"HWM-META"
+PINS_MAGIC = b"HWM-PINS"
+_SMALL_FILE_BYTES_MAX = 1024 * 1024
+
+
+def encode_meta(identity: Identity) -> bytes:
+    """The bytes of `meta`."""
+    return seal(META_MAGIC, _owner(identity) | {"incarnation_id": identity.incarnation_id})
+
+
+def encode_pins(identity: Identity, pins: Mapping[str, bytes]) -> bytes:
+    """The bytes of `pins`."""
+    return seal(PINS_MAGIC, _owner(identity) | {"pins": dict(pins)})
+
+
+def read_identity(files: Files) -> Identity:
+    """Who the folder belongs to. Raises CorruptMeta (also if there is no `meta`), NewerFormat."""
+    fields = _read(files, META_PATH, META_MAGIC)
+    try:
+        return Identity(
+            cluster_id=fields["cluster_id"],
+            group_id=fields["group_id"],
+            node_id=fields["node_id"],
+            incarnation_id=fields["incarnation_id"],
+        )
+    except (KeyError, TypeError, AssertionError) as error:
+        raise CorruptMeta(META_PATH, f"its content is impossible: {error!r}") from error
+
+
+class PinFile:
+    """Which incarnation of each peer this node has accepted. Implements `raft.PinStore`."""
+
+    def __init__(self, files: Files, identity: Identity) -> None:
+        """Read the file. Raises CorruptMeta, NewerFormat."""
+        self._files, self._identity = files, identity
+        fields = _read(files, PINS_PATH, PINS_MAGIC)
+        pins = fields.get("pins")
+        if not isinstance(pins, dict) or fields != _owner(identity) | {"pins": pins}:
+            raise CorruptMeta(PINS_PATH, "it belongs to another node")
+        self._durable: dict[str, bytes] = pins
+        self._accepted = dict(pins)
+
+    def pins(self) -> Mapping[str, bytes]:
+        """Durable pins: peer id → incarnation id."""
+        return self._durable
+
+    def pin(self, peer_id: str, incarnation_id: bytes, done: Done) -> None:
+        """Make one more pin durable. A peer that is pinned keeps its pin: another incarnation is the caller's bug."""
+        assert self._accepted.get(peer_id, incarnation_id) == incarnation_id, peer_id
+        self._accepted[peer_id] = incarnation_id
+        pins = dict(self._accepted)  # Submissions keep their order, so the last file has them all.
+
+        def written(error: BaseException | None) -> None:
+            if error is None:
+                self._durable = pins
+            done(error)
+
+        self._files.submit(replace_operations(PINS_PATH, encode_pins(self._identity, pins)), written)
+
+
+def _owner(identity: Identity) -> dict[str, Any]:
+    return {"cluster_id": identity.cluster_id, "group_id": identity.group_id, "node_id": identity.node_id}
+
+
+def _read(files: Files, path: str, magic: bytes) -> dict[str, Any]:
+    try:
+        data = files.read(path, 0, _SMALL_FILE_BYTES_MAX)
+    except FileNotFoundError as error:
+        raise CorruptMeta(path, "it is missing") from error
+    return unseal(path, data, magic)

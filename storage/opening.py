@@ -1,0 +1,155 @@
+"""Opening what a member left behind: recovery, and nothing is handed out before all of it is durable (FORMATS §3.5)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raft import HardState, Identity, LogPosition, LogWrite
+from storage.ballast import Ballast
+from storage.errors import CorruptLog, CorruptMeta, CorruptSnapshot, StorageError
+from storage.files import Delete, Files, Operation, SetSize, SyncFile, SyncFolder
+from storage.layout import INITIALIZING_NAME, log_folder, snapshot_folder
+from storage.limits import StorageLimits
+from storage.meta import PinFile, read_identity
+from storage.recovery import Recovered, recover_log
+from storage.segment import TEMPORARY_SUFFIX, segment_name
+from storage.snapshot import SnapshotFolder
+from storage.wal import Wal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedStorage:
+    """What a node starts from. `warnings`: damaged snapshots that an older one stands in for."""
+
+    log: Wal
+    snapshots: SnapshotFolder
+    pins: PinFile
+    hard_state: HardState
+    warnings: tuple[CorruptSnapshot, ...] = ()
+
+
+def open_storage(
+    files: Files,
+    *,
+    identity: Identity,
+    limits: StorageLimits | None = None,
+    done: Callable[[OpenedStorage | BaseException], None],
+    random_bytes: Callable[[int], bytes] = os.urandom,
+) -> None:
+    """Recover one member's storage. Reads are synchronous, writes submitted; `done` gets a StorageError or OSError.
+
+    What the log holds above its highest proven batch is copied into a new segment, the rest of the old one cut; if
+    the log ends before the newest valid snapshot, or differs from it there, it is dropped and a reset written
+    (FORMATS §3.5, §4, §5). All of it can be interrupted anywhere and done again.
+    """
+    opening = _Opening(files, identity, limits or StorageLimits(), random_bytes)
+    try:
+        opening.read()
+    except (StorageError, OSError) as error:
+        problem = error
+        files.submit([], lambda submit_error: done(submit_error or problem))
+        return
+    opening.write(done)
+
+
+class _Opening:
+    def __init__(
+        self, files: Files, identity: Identity, limits: StorageLimits, random_bytes: Callable[[int], bytes]
+    ) -> None:
+        self._files, self._identity, self._limits = files, identity, limits
+        self._random_bytes = random_bytes
+        self._ballast = Ballast(files, limits.ballast_bytes)
+        self._log_folder = log_folder(identity.group_id)
+        self._snapshot_folder = snapshot_folder(identity.group_id)
+
+    def read(self) -> None:
+        """Everything that can be refused is refused here, before a byte is written."""
+        found = read_identity(self._files)
+        if found != self._identity:
+            raise CorruptMeta("meta", f"it names {found}, and {self._identity} was expected")
+        self._pins = PinFile(self._files, self._identity)
+        recovered = recover_log(self._files, self._log_folder, self._identity)
+        self._old_segment = recovered.segments[-1]
+        self._old_size_bytes = self._old_segment.size_bytes
+        self._wal = Wal(
+            self._files,
+            self._log_folder,
+            identity=self._identity,
+            limits=self._limits,
+            random_bytes=self._random_bytes,
+            ballast=self._ballast,
+            recovered=recovered,
+        )
+        self._hint = self._take_unproven(recovered)
+        self._snapshots = SnapshotFolder(
+            self._files, self._snapshot_folder, identity=self._identity, ballast=self._ballast
+        )
+        self._warnings = self._snapshots.open(self._wal.first_index)
+        self._agree_with_snapshot()
+
+    def write(self, done: Callable[[OpenedStorage | BaseException], None]) -> None:
+        """Names first: what was found under them is built upon. Then the new segment; then what is only tidy."""
+
+        def names_durable(error: BaseException | None) -> None:
+            if error is not None:
+                done(error)
+            else:
+                self._wal.sync_to_new_segment(self._hint, self._cut_operations(), log_durable)
+
+        def log_durable(error: BaseException | None) -> None:
+            if error is not None:
+                done(error)
+            else:
+                self._ballast.restore(ballast_tried)
+
+        def ballast_tried(error: BaseException | None) -> None:
+            done(error or self._opened())
+
+        self._files.submit(self._tidy_operations(), names_durable)
+
+    def _take_unproven(self, recovered: Recovered) -> int:
+        """Take what may only be in the page cache as if it had never been written; the highest commit hint in it."""
+        hint = recovered.state.hard_state.commit_index
+        for write in recovered.unproven:
+            problem = self._wal.take(write)
+            if problem is not None:
+                path = f"{self._log_folder}/{segment_name(self._old_segment.number)}"
+                raise CorruptLog(path, self._old_size_bytes, problem)
+            hint = max(hint, write.hard_state.commit_index if write.hard_state else 0)
+        return hint
+
+    def _agree_with_snapshot(self) -> None:
+        """FORMATS §5: an install that was interrupted between the snapshot and the reset is completed here."""
+        header = self._snapshots.latest().header
+        if header.term > self._wal.hard_state.term:  # Whoever knows of an entry of a term knows the term.
+            self._wal.append(LogWrite(sequence=0, hard_state=HardState(term=header.term)))
+        if not self._wal.continues(LogPosition(header.index, header.term)):
+            self._wal.append(LogWrite(sequence=0, reset=LogPosition(header.index, header.term)))
+
+    def _tidy_operations(self) -> list[Operation]:
+        names = self._files.names(self._log_folder)
+        return [
+            *(Delete(f"{self._log_folder}/{name}") for name in names if name.endswith(TEMPORARY_SUFFIX)),
+            *self._snapshots.leftovers(),
+            Delete(INITIALIZING_NAME),
+            SyncFolder(self._snapshot_folder),
+            SyncFolder(self._log_folder),
+            SyncFolder(""),
+        ]
+
+    def _cut_operations(self) -> list[Operation]:
+        path = f"{self._log_folder}/{segment_name(self._old_segment.number)}"
+        if self._files.size_bytes(path) == self._old_size_bytes:
+            return []
+        return [SetSize(path, self._old_size_bytes), SyncFile(path)]
+
+    def _opened(self) -> OpenedStorage:
+        return OpenedStorage(
+            log=self._wal,
+            snapshots=self._snapshots,
+            pins=self._pins,
+            hard_state=self._wal.hard_state,
+            warnings=tuple(self._warnings),
+        )

@@ -1,0 +1,173 @@
+"""Reading a log back (FORMATS §4): what is proven, what is not, what is torn, and what is damaged."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from raft import HardState, Identity, LogPosition, LogWrite
+from storage.errors import CorruptLog
+from storage.files import Files
+from storage.frame import Frame
+from storage.log_index import LogIndex
+from storage.log_state import LogState
+from storage.segment import (
+    HEADER_BYTES,
+    SegmentHeader,
+    decode_header,
+    proof_of_damage,
+    scan_frames,
+    segment_name,
+    segment_number,
+)
+
+
+@dataclass(slots=True)
+class SegmentInfo:
+    """A segment as the open log knows it. `size_bytes` is where its next frame goes."""
+
+    number: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """A log as of its highest proven batch, and apart from it what was found above."""
+
+    state: LogState
+    index: LogIndex
+    segments: list[SegmentInfo]
+    proven_batch: int
+    proven_checksum: int  # Of the frame `proven_batch`, after which the next segment continues.
+    last_batch: int  # The highest that was seen: never used again.
+    unproven: list[LogWrite]  # What was found above: valid, but perhaps only in the page cache (FORMATS §3.5).
+
+
+def segment_numbers(files: Files, folder: str) -> list[int]:
+    """The numbers of all segments in the folder, in order. Raises CorruptLog if one is missing, or all."""
+    numbers = sorted(number for name in files.names(folder) if (number := segment_number(name)) is not None)
+    if not numbers:
+        raise CorruptLog(f"{folder}/{segment_name(1)}", 0, "the log has no segment")
+    for number, following in itertools.pairwise(numbers):
+        if following != number + 1:
+            raise CorruptLog(f"{folder}/{segment_name(number + 1)}", 0, "the segment is missing")
+    return numbers
+
+
+def read_header(files: Files, folder: str, number: int, identity: Identity) -> SegmentHeader:
+    """The header of a segment of this cluster and group. Raises CorruptLog, NewerFormat."""
+    path = f"{folder}/{segment_name(number)}"
+    header = decode_header(path, files.read(path, 0, HEADER_BYTES))
+    if (header.cluster_id, header.group_id) != (identity.cluster_id, identity.group_id):
+        raise CorruptLog(path, 0, f"it belongs to cluster {header.cluster_id.hex()}, group {header.group_id}")
+    if header.number != number:
+        raise CorruptLog(path, 0, f"it was written as segment {header.number}")
+    return header
+
+
+def recover_log(files: Files, folder: str, identity: Identity) -> Recovered:
+    """Read and verify the whole log; nothing is written. Cost: one read of every byte, memory for one segment.
+
+    Raises CorruptLog for damage, NewerFormat.
+    """
+    replay = Replay(folder)
+    numbers = segment_numbers(files, folder)
+    headers = [read_header(files, folder, number, identity) for number in numbers]
+    for header, following in zip(headers, [*headers[1:], None], strict=True):
+        path = f"{folder}/{segment_name(header.number)}"
+        data = files.read(path, 0, files.size_bytes(path))
+        if following is None:
+            replay.take_last_segment(path, data, header)
+        else:
+            replay.take_segment(path, data, header, following)
+    return replay.recovered()
+
+
+class Replay:
+    """Frames in file order in, a `Recovered` out."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._state = LogState(LogPosition(0, 0), HardState())
+        self._index = LogIndex()
+        self._segments: list[SegmentInfo] = []
+        self._proven = (0, 0)  # Batch and checksum.
+        self._last_batch = 0
+        self._unproven: list[LogWrite] = []
+
+    def take_segment(self, path: str, data: bytes, header: SegmentHeader, following: SegmentHeader) -> None:
+        """All but the last: every frame up to the one after which the next segment continues had been synced."""
+        scan = scan_frames(path, data, header, last_batch=following.previous_batch)
+        last = scan.frames[-1]
+        if last.batch != following.previous_batch:
+            raise CorruptLog(path, scan.end_offset, f"batch {last.batch + 1} is bad, and there is a later segment")
+        if last.checksum != following.previous_checksum:
+            raise CorruptLog(path, last.offset, "the next segment does not continue this one")
+        self._begin(path, header, scan.frames[0])
+        for frame in scan.frames:
+            self._apply(path, header.number, frame)
+        self._segments[-1].size_bytes = last.end_offset
+
+    def take_last_segment(self, path: str, data: bytes, header: SegmentHeader) -> None:
+        """The last: proven up to what its frames say of each other, its first frame by the segment's name."""
+        scan = scan_frames(path, data, header)
+        first, last = scan.frames[0], scan.frames[-1]
+        if scan.is_torn:
+            proof = proof_of_damage(path, data, scan.end_offset, header, last.batch + 1)
+            if proof is not None:
+                reason = f"batch {last.batch + 1} is bad, and had been synced, says the frame at byte {proof.offset}"
+                raise CorruptLog(path, scan.end_offset, reason)
+        proven_batch = max(first.batch, last.durable_batch)
+        self._begin(path, header, first)
+        for frame in scan.frames:
+            if frame.batch <= proven_batch:
+                self._apply(path, header.number, frame)
+                self._segments[-1].size_bytes = frame.end_offset
+            else:
+                self._unproven.append(_as_write(frame, data))
+        self._last_batch = last.batch
+
+    def recovered(self) -> Recovered:
+        """What was read. Call it once, after the last segment."""
+        return Recovered(
+            state=self._state,
+            index=self._index,
+            segments=self._segments,
+            proven_batch=self._proven[0],
+            proven_checksum=self._proven[1],
+            last_batch=self._last_batch,
+            unproven=self._unproven,
+        )
+
+    def _begin(self, path: str, header: SegmentHeader, first: Frame) -> None:
+        start = first.start
+        assert start is not None, first
+        end = self._state.end
+        if not self._segments:
+            self._state = LogState(start, HardState())
+        elif start.index != end.index or (start.term and end.term and start.term != end.term):
+            raise CorruptLog(path, first.offset, f"the segment continues {start}, and the log before it ends at {end}")
+        self._segments.append(SegmentInfo(header.number, HEADER_BYTES))
+
+    def _apply(self, path: str, segment: int, frame: Frame) -> None:
+        terms = [term for term, _, _ in frame.table]
+        problem = self._state.apply(frame.hard_state, frame.reset, frame.replace_from, frame.first_index, terms)
+        if problem is not None:
+            raise CorruptLog(path, frame.offset, problem)
+        if frame.reset is not None:
+            self._index.clear()
+        elif frame.replace_from is not None:
+            self._index.truncate(frame.replace_from)
+        if terms:
+            self._index.add(frame.first_index, segment, frame.offset, frame.length)
+        self._proven = (frame.batch, frame.checksum)
+
+
+def _as_write(frame: Frame, data: bytes) -> LogWrite:
+    return LogWrite(
+        sequence=0,
+        hard_state=frame.hard_state,
+        reset=frame.reset,
+        replace_from=frame.replace_from,
+        entries=tuple(frame.entries(data)),
+    )

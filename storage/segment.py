@@ -1,0 +1,173 @@
+"""One file of the write-ahead log (FORMATS §4): a header of 64 bytes, then frames.
+
+All numbers are big-endian:
+
+    8 bytes "HWM-LOG\\n"
+    u32 format version
+    u32 group
+    16 bytes cluster id
+    u64 segment number      what its name says: segments are ordered by it, never by index
+    u64 salt                random, never zero
+    u64 previous_batch      this segment continues after the frame with this batch …
+    u32 previous_checksum   … and this checksum. What follows that frame in the older file never counted:
+                            it is what an interrupted recovery, or a full disk, left behind
+    u32 checksum            CRC32C over the 60 bytes before it
+
+A segment is written aside with its first frame, synced, and only then given its name. So a named segment whose header
+or first frame is bad is damaged, never torn; and its first frame is proven by its name.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import google_crc32c
+
+from storage.errors import CorruptLog, NewerFormat
+from storage.files import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
+from storage.frame import HEAD, EncodedFrame, Frame, MalformedFrame, parse_frame
+
+FORMAT_VERSION = 1
+MAGIC = b"HWM-LOG\n"
+HEADER = struct.Struct(">8sII16sQQQI")
+CHECKSUM = struct.Struct(">I")
+HEADER_BYTES = HEADER.size + CHECKSUM.size
+TEMPORARY_SUFFIX = ".tmp"
+
+_NAME = re.compile(r"([0-9]{16})\.wal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentHeader:
+    """Whose segment it is and where it continues."""
+
+    group_id: int
+    cluster_id: bytes
+    number: int
+    salt: int
+    previous_batch: int
+    previous_checksum: int
+
+
+def segment_name(number: int) -> str:
+    """The file name of segment `number` ≥ 1."""
+    return f"{number:016d}.wal"
+
+
+def segment_number(name: str) -> int | None:
+    """The number in a segment's file name; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """The 64 bytes at the start of a segment."""
+    assert header.salt > 0, header
+    body = HEADER.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        header.group_id,
+        header.cluster_id,
+        header.number,
+        header.salt,
+        header.previous_batch,
+        header.previous_checksum,
+    )
+    return body + CHECKSUM.pack(google_crc32c.value(body))
+
+
+def decode_header(path: str, data: bytes) -> SegmentHeader:
+    """Read what `encode_header` wrote. Raises CorruptLog, NewerFormat."""
+    if len(data) < HEADER_BYTES:
+        raise CorruptLog(path, len(data), f"the file ends within its header of {HEADER_BYTES} bytes")
+    magic, version, group_id, cluster_id, number, salt, batch, previous = HEADER.unpack_from(data)
+    (checksum,) = CHECKSUM.unpack_from(data, HEADER.size)
+    if magic != MAGIC:
+        raise CorruptLog(path, 0, "it does not begin like a log segment")
+    if google_crc32c.value(data[: HEADER.size]) != checksum:
+        raise CorruptLog(path, 0, "the header fails its checksum")
+    if version > FORMAT_VERSION:
+        raise NewerFormat(path, version, FORMAT_VERSION)
+    return SegmentHeader(
+        group_id=group_id,
+        cluster_id=cluster_id,
+        number=number,
+        salt=salt,
+        previous_batch=batch,
+        previous_checksum=previous,
+    )
+
+
+def new_segment_operations(folder: str, header: SegmentHeader, frames: Sequence[EncodedFrame]) -> list[Operation]:
+    """Write a segment aside with its first frames, sync it, name it, sync the name. Can be tried again as it is."""
+    path = f"{folder}/{segment_name(header.number)}"
+    aside = path + TEMPORARY_SUFFIX
+    buffers = (encode_header(header), *(buffer for frame in frames for buffer in frame.buffers))
+    return [
+        Delete(aside),
+        CreateFile(aside),
+        Write(aside, 0, buffers),
+        SyncFile(aside),
+        Rename(aside, path),
+        SyncFolder(folder),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentScan:
+    """The frames of a segment up to the first bad one. `end_offset` is where that one is, or the end of the file."""
+
+    frames: list[Frame]
+    end_offset: int
+    is_torn: bool  # There are bytes at `end_offset` that are no frame of this chain.
+
+
+def scan_frames(path: str, data: bytes, header: SegmentHeader, last_batch: int | None = None) -> SegmentScan:
+    """Read frames in order until the first bad one, or until `last_batch`, after which the next segment continues.
+
+    Raises CorruptLog for a frame that is well-formed and impossible.
+    """
+    frames: list[Frame] = []
+    offset, batch, checksum = HEADER_BYTES, 0, header.previous_checksum
+    while (not frames or batch != last_batch) and (frame := _parse(path, data, offset, header.salt)):
+        _check_chain(path, frame, batch, checksum, header.previous_batch)
+        frames.append(frame)
+        offset, batch, checksum = frame.end_offset, frame.batch, frame.checksum
+    if not frames:
+        raise CorruptLog(path, offset, "the first frame is bad, which was synced before the segment got its name")
+    return SegmentScan(frames, offset, offset < len(data))
+
+
+def _check_chain(path: str, frame: Frame, batch: int, checksum: int, previous_batch: int) -> None:
+    """The order in which frames were written is the order in which they stand."""
+    if frame.previous_checksum != checksum:
+        raise CorruptLog(path, frame.offset, "the frame does not continue the one before it")
+    if batch and frame.batch != batch + 1:
+        raise CorruptLog(path, frame.offset, f"batch {frame.batch} follows batch {batch}")
+    if not previous_batch <= frame.durable_batch < frame.batch:
+        raise CorruptLog(path, frame.offset, f"batch {frame.batch} claims that batch {frame.durable_batch} is durable")
+    if not batch and (frame.start is None or frame.hard_state is None):
+        raise CorruptLog(path, frame.offset, "the first frame of the segment does not carry the complete hard state")
+
+
+def proof_of_damage(path: str, data: bytes, offset: int, header: SegmentHeader, bad_batch: int) -> Frame | None:
+    """A valid frame after `offset` proving that `bad_batch`, which was expected there, had been synced (FORMATS §4)."""
+    salt = header.salt.to_bytes(8, "big")
+    at = data.find(salt, offset)
+    while at >= 0:
+        if at % 8 == 0 and len(data) - at >= HEAD.size:
+            frame = _parse(path, data, at, header.salt)
+            if frame is not None and frame.batch > bad_batch and frame.durable_batch >= bad_batch:
+                return frame
+        at = data.find(salt, at + 1)
+    return None
+
+
+def _parse(path: str, data: bytes, offset: int, salt: int) -> Frame | None:
+    try:
+        return parse_frame(data, offset, salt)
+    except MalformedFrame as error:
+        raise CorruptLog(path, offset, f"the frame is impossible: {error}") from error

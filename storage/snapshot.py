@@ -1,0 +1,142 @@
+"""The snapshots of one node (FORMATS §5): files named by position, complete and durable as soon as they have a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from raft import Identity, LogPosition, SnapshotHeader, SnapshotInfo, SnapshotWriter
+from storage.ballast import Ballast
+from storage.errors import CorruptLog, CorruptSnapshot
+from storage.files import Delete, Files, Operation, SyncFolder
+from storage.snapshot_format import SnapshotParser
+from storage.snapshot_writers import SnapshotBuilder, SnapshotReceiver, snapshot_name
+
+READ_BYTES = 1024 * 1024
+TEMPORARY_SUFFIX = ".tmp"
+_NAME = re.compile(r"([0-9]{16})-([0-9]{16})\.snap")
+
+
+def snapshot_position(name: str) -> LogPosition | None:
+    """The position in a snapshot's file name; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return LogPosition(int(match[1]), int(match[2])) if match else None
+
+
+def read_chunks(files: Files, folder: str, name: str, identity: Identity) -> Iterator[bytes]:
+    """The state machine's chunks of one file, each verified, then the end. Raises CorruptSnapshot, NewerFormat."""
+    for chunks, _ in _parse(files, folder, name, identity):
+        yield from chunks
+
+
+def verify(files: Files, folder: str, name: str, identity: Identity) -> SnapshotInfo:
+    """Read a whole file and check everything about it. Raises CorruptSnapshot, NewerFormat."""
+    header: SnapshotHeader | None = None
+    for _, parser in _parse(files, folder, name, identity):
+        header = parser.header
+    assert header is not None, name
+    return SnapshotInfo(header=header, name=name, size_bytes=files.size_bytes(f"{folder}/{name}"))
+
+
+def _parse(files: Files, folder: str, name: str, identity: Identity) -> Iterator[tuple[list[bytes], SnapshotParser]]:
+    path = f"{folder}/{name}"
+    parser = SnapshotParser(path, identity)
+    offset = 0
+    while data := files.read(path, offset, READ_BYTES):
+        offset += len(data)
+        yield parser.feed(data), parser
+    header = parser.finish()
+    if snapshot_position(name) != LogPosition(header.index, header.term):
+        raise CorruptSnapshot(path, 0, f"it says of itself that it is at ({header.index}, {header.term})")
+
+
+class SnapshotFolder:
+    """Implements `raft.SnapshotStore`. `latest()` is known to be valid; older files are there until `drop_older`."""
+
+    def __init__(self, files: Files, folder: str, *, identity: Identity, ballast: Ballast) -> None:
+        self._files = files
+        self.folder, self.identity, self.ballast = folder, identity, ballast
+        self._latest: SnapshotInfo | None = None
+        self._count = 0  # Of files written aside in this life: their names never meet.
+
+    def open(self, log_first_index: int) -> list[CorruptSnapshot]:
+        """Find the newest valid snapshot from which the log continues; nothing is written.
+
+        Returns what is wrong with newer ones. Raises CorruptSnapshot or CorruptLog if there is none, NewerFormat.
+        """
+        positions = sorted(
+            (position for name in self._files.names(self.folder) if (position := snapshot_position(name))), reverse=True
+        )
+        problems: list[CorruptSnapshot] = []
+        for position in positions:
+            name = snapshot_name(position)
+            try:
+                info = verify(self._files, self.folder, name, self.identity)
+            except CorruptSnapshot as problem:
+                problems.append(problem)
+                continue
+            if position.index < log_first_index - 1:
+                break  # Older ones are further away still.
+            self._latest = info
+            return problems
+        if problems:
+            raise problems[0]
+        newest = f"the newest snapshot is at {positions[0].index}" if positions else "there is no snapshot"
+        raise CorruptLog(self.folder, 0, f"the log begins at {log_first_index} and {newest}")
+
+    def leftovers(self) -> list[Operation]:
+        """What deletes the files of unfinished snapshots."""
+        names = [name for name in self._files.names(self.folder) if name.endswith(TEMPORARY_SUFFIX)]
+        return [Delete(f"{self.folder}/{name}") for name in names]
+
+    def latest(self) -> SnapshotInfo:
+        """The newest durable snapshot."""
+        assert self._latest is not None, "not open"
+        return self._latest
+
+    def durable(self, header: SnapshotHeader) -> SnapshotInfo | None:
+        """The verified snapshot at this position, if it is the latest."""
+        info = self._latest
+        if info is not None and (info.header.index, info.header.term) == (header.index, header.term):
+            return info
+        return None
+
+    def adopt(self, info: SnapshotInfo) -> None:
+        """A new snapshot is complete and durable."""
+        if self._latest is None or info.header.index >= self._latest.header.index:
+            self._latest = info
+
+    def create(self, header: SnapshotHeader) -> SnapshotWriter:
+        """Begin a snapshot of this node's own state; `write` takes the state machine's chunks."""
+        return SnapshotBuilder(self, self._next_aside("build"), header)
+
+    def receive(self, total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
+        """Begin one that comes from the leader; `write` takes the bytes of its file.
+
+        With `position`, a file that turns out to be at another one is refused.
+        """
+        return SnapshotReceiver(self, self._next_aside("receive"), total_bytes, position)
+
+    def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
+        """Bytes of the file, to send them; shorter only at its end. Raises FileNotFoundError if it was dropped."""
+        return self._files.read(f"{self.folder}/{info.name}", offset, length)
+
+    def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:
+        """The state machine's chunks, each verified, to restore from. Raises CorruptSnapshot."""
+        return read_chunks(self._files, self.folder, info.name, self.identity)
+
+    def drop_older(self) -> None:
+        """Delete all but the newest, damaged ones included, when convenient."""
+        keep = self.latest().name
+        names = [name for name in self._files.names(self.folder) if snapshot_position(name) and name != keep]
+        if names:
+            operations: list[Operation] = [Delete(f"{self.folder}/{name}") for name in names]
+            self._files.submit([*operations, SyncFolder(self.folder)], _ignored)
+
+    def _next_aside(self, purpose: str) -> str:
+        self._count += 1
+        return f"{purpose}-{self._count}{TEMPORARY_SUFFIX}"
+
+
+def _ignored(_: BaseException | None) -> None:
+    """Deleting is a convenience: what is left is found again at the next start.."""

@@ -1,0 +1,162 @@
+"""Two ways in which a snapshot comes to be: built from this node's own state, or received from the leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from raft import Done, Identity, LogPosition, SnapshotHeader, SnapshotInfo
+from storage.ballast import Ballast
+from storage.errors import CorruptSnapshot, NewerFormat, SnapshotRefused
+from storage.files import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
+from storage.snapshot_format import SnapshotParser, encode_chunk, encode_header, encode_trailer
+
+Finished = Callable[[SnapshotInfo | BaseException], None]
+
+
+class SnapshotHome(Protocol):
+    """What the writers need of the folder that they write for."""
+
+    folder: str
+    identity: Identity
+    ballast: Ballast
+
+    def durable(self, header: SnapshotHeader) -> SnapshotInfo | None:
+        """The verified snapshot at this position, if there is one already."""
+        ...
+
+    def adopt(self, info: SnapshotInfo) -> None:
+        """A new snapshot is complete and durable."""
+        ...
+
+
+class _WriterAside:
+    """Bytes into a file that nobody takes for a snapshot yet; one operation at a time."""
+
+    def __init__(self, home: SnapshotHome, aside: str) -> None:
+        self._home, self._aside = home, f"{home.folder}/{aside}"
+        self._size_bytes = 0
+        self._is_created = self._is_busy = self._is_over = False
+
+    def abandon(self) -> None:
+        """Give it up; what was written aside is deleted when convenient. No `done` is called any more."""
+        self._is_over = True
+        if self._is_created:
+            self._home.ballast.submit([Delete(self._aside)], lambda _: None)
+
+    def _put(self, buffers: tuple[bytes, ...], done: Done, *more: Operation) -> None:
+        assert not self._is_busy, "one operation at a time"
+        assert not self._is_over, "finished or abandoned"
+        self._is_busy = True
+        operations: list[Operation] = [] if self._is_created else [Delete(self._aside), CreateFile(self._aside)]
+        if buffers:
+            operations.append(Write(self._aside, self._size_bytes, buffers))
+        self._is_created = True
+        self._size_bytes += sum(len(buffer) for buffer in buffers)
+
+        def put(error: BaseException | None) -> None:
+            self._is_busy = False
+            if not self._is_over:
+                done(error)
+
+        self._home.ballast.submit([*operations, *more], put)
+
+    def _name(self, header: SnapshotHeader, finished: Finished, last_buffers: tuple[bytes, ...]) -> None:
+        """Write what is left, sync, rename, sync the folder."""
+        existing = self._home.durable(header)
+        if existing is not None:  # Equal positions hold equal states: keep the file that may be in use.
+            self.abandon()
+            self._home.ballast.submit([], lambda error: finished(error or existing))
+            return
+        name = snapshot_name(LogPosition(header.index, header.term))
+        path = f"{self._home.folder}/{name}"
+
+        def named(error: BaseException | None) -> None:
+            self._is_over = True
+            if error is not None:
+                self._home.ballast.submit([Delete(self._aside)], lambda _: None)
+                finished(error)
+                return
+            info = SnapshotInfo(header=header, name=name, size_bytes=self._size_bytes)
+            self._home.adopt(info)
+            finished(info)
+
+        self._put(last_buffers, named, SyncFile(self._aside), Rename(self._aside, path), SyncFolder(self._home.folder))
+
+
+class SnapshotBuilder(_WriterAside):
+    """A snapshot of this node's own state. Implements `raft.SnapshotWriter`."""
+
+    def __init__(self, home: SnapshotHome, aside: str, header: SnapshotHeader) -> None:
+        super().__init__(home, aside)
+        self._header = header
+        start = encode_header(header, home.identity)
+        self._unwritten: tuple[bytes, ...] = (start,)
+        self._checksum = int.from_bytes(start[-4:], "big")
+        self._chunks = self._chunk_bytes = 0
+
+    def write(self, chunk: bytes, done: Done) -> None:
+        """Add one chunk of the state machine's state. An empty one says nothing and is not written."""
+        buffers, self._unwritten = self._unwritten, ()
+        if chunk:
+            head, self._checksum = encode_chunk(chunk, self._checksum)
+            self._chunks += 1
+            self._chunk_bytes += len(chunk)
+            buffers = (*buffers, head, chunk)
+        self._put(buffers, done)
+
+    def finish(self, done: Finished) -> None:
+        """Write the trailer, sync, rename, sync the folder."""
+        trailer = encode_trailer(self._chunks, self._chunk_bytes, self._checksum)
+        self._name(self._header, done, (*self._unwritten, trailer))
+
+
+class SnapshotReceiver(_WriterAside):
+    """A snapshot file that comes from the leader, verified while it comes. Implements `raft.SnapshotWriter`."""
+
+    def __init__(self, home: SnapshotHome, aside: str, total_bytes: int, position: LogPosition | None) -> None:
+        super().__init__(home, aside)
+        self._total_bytes, self._position = total_bytes, position
+        self._parser = SnapshotParser(self._aside, home.identity)
+        self._problem: BaseException | None = None
+
+    def write(self, chunk: bytes, done: Done) -> None:
+        """Add the next bytes of the file. What is wrong with them is said here, or at `finish` at the latest."""
+        try:
+            if self._problem is None:
+                if self._size_bytes + len(chunk) > self._total_bytes:
+                    raise SnapshotRefused(f"more than the {self._total_bytes} bytes announced")
+                self._parser.feed(chunk)
+        except (CorruptSnapshot, SnapshotRefused) as error:
+            self._problem = SnapshotRefused(getattr(error, "reason", str(error)))
+        except NewerFormat as error:
+            self._problem = error
+        if self._problem is not None:
+            problem = self._problem
+            self._home.ballast.submit([], lambda error: done(error or problem))
+        else:
+            self._put((chunk,) if chunk else (), done)
+
+    def finish(self, done: Finished) -> None:
+        """Check that the file is whole and the one announced, sync, rename, sync the folder."""
+        problem = self._problem
+        try:
+            header = self._parser.finish() if problem is None else None
+        except CorruptSnapshot as error:
+            problem = SnapshotRefused(error.reason)
+        if problem is None and self._size_bytes != self._total_bytes:
+            problem = SnapshotRefused(f"{self._size_bytes} bytes came, {self._total_bytes} were announced")
+        if problem is None and header and self._position not in (None, LogPosition(header.index, header.term)):
+            problem = SnapshotRefused(f"it is at ({header.index}, {header.term}), announced was {self._position}")
+        if problem is not None:
+            refusal = problem
+            self.abandon()
+            self._home.ballast.submit([], lambda error: done(error or refusal))
+            return
+        assert header is not None
+        self._name(header, done, ())
+
+
+def snapshot_name(position: LogPosition) -> str:
+    """The file name of the snapshot at this position."""
+    return f"{position.index:016d}-{position.term:016d}.snap"

@@ -1,0 +1,306 @@
+"""The write-ahead log of one node (FORMATS §3, §4): log writes in, one frame and one sync for all that gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from raft import Compacted, Done, Entry, HardState, Identity, LogPosition, LogWrite
+from storage.ballast import Ballast
+from storage.errors import CorruptLog, LogFailed
+from storage.files import Delete, Files, Operation, SyncFile, SyncFolder, Write
+from storage.frame import EncodedFrame, parse_frame
+from storage.group import WriteGroup
+from storage.limits import StorageLimits
+from storage.log_index import Place
+from storage.recovery import Recovered, SegmentInfo
+from storage.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
+
+RandomBytes = Callable[[int], bytes]
+_FRAME_EXTRA_BYTES = 256  # Head, start, hard state with the longest node id, reset, checksum and alignment.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """How one group gets to disk."""
+
+    operations: list[Operation]
+    frames: list[EncodedFrame]
+    segment: int
+    salt: int
+    offset: int  # Of the first frame.
+
+
+class Wal:
+    """A log that holds everything it says durably, from the moment that `open_storage` hands it out.
+
+    Implements `raft.LogStore`. Reads of what is not yet synced come from memory, all others from disk, verified.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        *,
+        identity: Identity,
+        limits: StorageLimits,
+        random_bytes: RandomBytes,
+        ballast: Ballast,
+        recovered: Recovered,
+    ) -> None:
+        self._files, self._folder = files, folder
+        self._identity, self._limits = identity, limits
+        self._random_bytes, self._ballast = random_bytes, ballast
+        self._state = recovered.state
+        self._index = recovered.index
+        self._segments: list[SegmentInfo] = recovered.segments
+        self._salt = 0  # Of the last segment, once this life has written one.
+        self._durable_batch, self._durable_checksum = recovered.proven_batch, recovered.proven_checksum
+        self._proven_batch = recovered.proven_batch  # What the frames on disk prove to the next life.
+        self._content_batch = recovered.proven_batch  # The last one that says anything.
+        self._next_batch = recovered.last_batch + 1
+        self._disk_end = recovered.state.end
+        self._disk_hard_state = recovered.state.hard_state
+        self._pending = WriteGroup(recovered.state.last_index + 1)
+        self._flight: WriteGroup | None = None
+        self._failure: BaseException | None = None
+        self._doomed: list[str] = []  # Segments forgotten in memory whose deletion is not known to be durable.
+        self._cached: tuple[Place, list[Entry]] | None = None  # The frame read last: a slow peer walks through it.
+
+    @property
+    def first_index(self) -> int:
+        """The oldest entry that can be read; `last_index + 1` when there is none."""
+        return self._state.first_index
+
+    @property
+    def last_index(self) -> int:
+        """The end of the log, inclusive, appended but unsynced entries included."""
+        return self._state.last_index
+
+    @property
+    def hard_state(self) -> HardState:
+        """What was appended last; after open, what is durable."""
+        return self._state.hard_state
+
+    @property
+    def has_unproven_batch(self) -> bool:
+        """True if the next life could not prove the last frame on disk: an idle node syncs once more."""
+        return self._content_batch > self._proven_batch
+
+    @property
+    def is_disk_full(self) -> bool:
+        """True once the ballast was given back: what is written from now on should be votes and compaction only."""
+        return self._ballast.is_released
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments on disk."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    def term_runs(self) -> Sequence[LogPosition]:
+        """The first position of each run of equal terms, in order."""
+        return tuple(self._state.runs)
+
+    def continues(self, snapshot: LogPosition) -> bool:
+        """True if the log holds `snapshot`, or begins right after it (FORMATS §5). Not asked below first_index - 1."""
+        assert snapshot.index >= self.first_index - 1, (snapshot, self.first_index)
+        if snapshot.index > self.last_index:
+            return False
+        term = self._state.term_at(snapshot.index)
+        return term == snapshot.term or (term == 0 and snapshot.index == self._state.start.index)
+
+    def append(self, write: LogWrite) -> None:
+        """Take one step of the write stream into memory. Raises LogFailed after a failed sync."""
+        self._raise_if_failed()
+        problem = self.take(write)
+        assert problem is None, (problem, write)
+
+    def take(self, write: LogWrite) -> str | None:
+        """As `append`, but what is impossible about the write is returned: what a damaged file says is no bug."""
+        hard_state = write.hard_state
+        if hard_state is not None:  # The hint goes to disk at a sync, when it is known what is durable.
+            hard_state = replace(hard_state, commit_index=self._state.hard_state.commit_index)
+        first_index = write.entries[0].index if write.entries else 0
+        if any(entry.index != first_index + position for position, entry in enumerate(write.entries)):
+            return "the entries are not in index order"
+        terms = [entry.term for entry in write.entries]
+        problem = self._state.apply(hard_state, write.reset, write.replace_from, first_index, terms)
+        if problem is None:
+            self._pending.take(write)
+        return problem
+
+    def sync(self, commit_hint: int, done: Done) -> None:
+        """Make everything appended so far durable; with nothing appended, prove the last frame (FORMATS §4).
+
+        On a full disk the ballast is given back and the group written to a new segment: what the failed one holds
+        behind its last synced frame never counts. Any other error is final. Raises LogFailed.
+        """
+        self._raise_if_failed()
+        size_bytes = self._segments[-1].size_bytes + self._pending.size_bytes() + _FRAME_EXTRA_BYTES
+        self._start(commit_hint, done, to_new_segment=size_bytes > self._limits.segment_bytes_max)
+
+    def sync_to_new_segment(self, commit_hint: int, and_then: Sequence[Operation], done: Done) -> None:
+        """As `sync`, for the end of recovery: `and_then` is carried out once the new segment is durable."""
+        self._start(commit_hint, done, to_new_segment=True, and_then=and_then)
+
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
+        """Entries first..last, at least one, then as many as fit in `bytes_max` (counted by `size_bytes`).
+
+        Raises Compacted, CorruptLog, OSError.
+        """
+        if first_index < self.first_index:
+            raise Compacted(first_index, self.first_index)
+        assert first_index <= last_index <= self.last_index, (first_index, last_index, self.last_index)
+        entries: list[Entry] = []
+        size_bytes = 0
+        while first_index <= last_index:
+            for entry in self._run_from(first_index, last_index):
+                size_bytes += entry.size_bytes
+                if entries and size_bytes > bytes_max:
+                    return entries
+                entries.append(entry)
+            first_index = entries[-1].index + 1
+        return entries
+
+    def drop_before(self, index: int) -> None:
+        """Forget the oldest segments that hold nothing from `index` on; the last one always stays.
+
+        Every segment that stays was synced, and its first frame carries the complete hard state.
+        """
+        if self._failure is not None or self._pending.reset or (self._flight and self._flight.reset):
+            return  # A reset is on its way to disk: there will be another call.
+        count = 0
+        while count < len(self._segments) - 1:
+            if self._index.last_index_in(self._segments[count].number, self._disk_end.index) >= index:
+                break
+            count += 1
+        if count == 0:
+            return
+        self._doomed += [self._path(segment.number) for segment in self._segments[:count]]
+        first_index = self._index.drop_through(self._segments[count - 1].number)
+        del self._segments[:count]
+        self._state.drop_before(self._disk_end.index + 1 if first_index is None else first_index)
+        self._delete_doomed()
+
+    def _raise_if_failed(self) -> None:
+        if self._failure is not None:
+            raise LogFailed(str(self._failure))
+
+    def _run_from(self, first_index: int, last_index: int) -> list[Entry]:
+        """Some entries from `first_index` on, from wherever they are. At least one, none above `last_index`."""
+        limit = last_index + 1
+        for group in (self._pending, self._flight):
+            if group is not None:
+                if first_index >= group.from_index:
+                    return group.entries[first_index - group.from_index : limit - group.from_index]
+                limit = min(limit, group.from_index)
+        place, end_index = self._index.find(first_index)
+        entries = self._load(place)
+        limit = limit if end_index is None else min(limit, end_index)
+        return entries[first_index - entries[0].index : limit - entries[0].index]
+
+    def _load(self, place: Place) -> list[Entry]:
+        if self._cached is None or self._cached[0] != place:
+            path = self._path(place.segment)
+            data = self._files.read(path, place.offset, place.length)
+            frame = parse_frame(data, 0, int.from_bytes(data[:8], "big")) if len(data) == place.length else None
+            if frame is None or frame.first_index != place.first_index:
+                raise CorruptLog(path, place.offset, "the frame has changed since it was written")
+            self._cached = (place, frame.entries(data))
+        return self._cached[1]
+
+    def _start(self, commit_hint: int, done: Done, *, to_new_segment: bool, and_then: Sequence[Operation] = ()) -> None:
+        assert self._flight is None, "one sync at a time"
+        group = self._flight = self._pending
+        self._pending = WriteGroup(group.last_index + 1)
+        durable_index = min(self._disk_end.index, group.from_index - 1)
+        hint = max(self._state.hard_state.commit_index, min(commit_hint, durable_index))
+        self._state.hard_state = replace(self._state.hard_state, commit_index=min(hint, self.last_index))
+        hard_state, end = self._state.hard_state, self._state.end
+        plan = self._plan(group, hard_state, to_new_segment)
+
+        def once_more() -> list[Operation]:
+            nonlocal plan
+            plan = self._plan(group, hard_state, to_new_segment=True)
+            return [*plan.operations, *and_then]
+
+        def finished(error: BaseException | None) -> None:
+            if error is None:
+                self._written(plan, group, hard_state, end)
+            else:
+                self._failure = error
+            done(error)
+
+        self._ballast.submit([*plan.operations, *and_then], finished, once_more)
+
+    def _plan(self, group: WriteGroup, hard_state: HardState, to_new_segment: bool) -> _Plan:
+        salt = self._draw_salt() if to_new_segment else self._salt
+        assert salt > 0, "recovery begins with a new segment"
+        frames = group.encode(
+            salt=salt,
+            batch=self._next_batch,
+            durable_batch=self._durable_batch,
+            previous_checksum=self._durable_checksum,
+            start=self._disk_end if to_new_segment else None,
+            hard_state=hard_state if to_new_segment or hard_state != self._disk_hard_state else None,
+            frame_bytes_max=self._limits.frame_bytes_max,
+        )
+        last = self._segments[-1]
+        if not to_new_segment:
+            path = self._path(last.number)
+            buffers = tuple(buffer for frame in frames for buffer in frame.buffers)
+            operations: list[Operation] = [Write(path, last.size_bytes, buffers), SyncFile(path)]
+            return _Plan(operations=operations, frames=frames, segment=last.number, salt=salt, offset=last.size_bytes)
+        header = SegmentHeader(
+            group_id=self._identity.group_id,
+            cluster_id=self._identity.cluster_id,
+            number=last.number + 1,
+            salt=salt,
+            previous_batch=self._durable_batch,
+            previous_checksum=self._durable_checksum,
+        )
+        operations = new_segment_operations(self._folder, header, frames)
+        return _Plan(operations=operations, frames=frames, segment=header.number, salt=salt, offset=HEADER_BYTES)
+
+    def _written(self, plan: _Plan, group: WriteGroup, hard_state: HardState, end: LogPosition) -> None:
+        """The group is durable: what is read from now on comes from disk."""
+        self._flight = None
+        is_new = plan.segment != self._segments[-1].number
+        if is_new:
+            self._segments.append(SegmentInfo(plan.segment, HEADER_BYTES))
+        if group.reset is not None:
+            self._index.clear()
+        elif group.replace_from is not None:
+            self._index.truncate(group.replace_from)
+        offset = plan.offset
+        for frame in plan.frames:
+            if frame.last_index >= frame.first_index:
+                self._index.add(frame.first_index, plan.segment, offset, frame.length)
+            offset += frame.length
+        self._segments[-1].size_bytes = offset
+        self._salt = plan.salt
+        self._proven_batch = plan.frames[0].batch if is_new else self._durable_batch
+        self._durable_batch, self._durable_checksum = plan.frames[-1].batch, plan.frames[-1].checksum
+        self._next_batch = self._durable_batch + 1
+        if not group.is_empty:
+            self._content_batch = self._durable_batch
+        self._disk_hard_state, self._disk_end = hard_state, end
+
+    def _delete_doomed(self) -> None:
+        """Oldest first, each made durable before the next: a crash never leaves a gap in the numbers."""
+        doomed = list(self._doomed)
+        operations: list[Operation] = []
+        for path in doomed:
+            operations += [Delete(path), SyncFolder(self._folder)]
+
+        def deleted(error: BaseException | None) -> None:
+            if error is None:  # Otherwise they are tried again with the next ones, or found at the next start.
+                self._doomed = [path for path in self._doomed if path not in doomed]
+
+        self._files.submit(operations, deleted)
+
+    def _draw_salt(self) -> int:
+        return int.from_bytes(self._random_bytes(8), "big") or 1
+
+    def _path(self, segment: int) -> str:
+        return f"{self._folder}/{segment_name(segment)}"
