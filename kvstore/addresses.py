@@ -1,0 +1,92 @@
+"""Where the members are, and whom to ask next: the client's address book. Pure: time and randomness come in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from kvstore.errors import InvalidAddress
+
+MEMBERS_LEARNED_MAX = 16
+"""A cluster has at most nine members; a few more are believed, so that a list cannot grow the book without end."""
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Split `host:port` (`[::1]:7101` for IPv6). Raises InvalidAddress, which says what is wrong."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host:
+        raise InvalidAddress(text, "it has no host or no port")
+    if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise InvalidAddress(text, "its port is no number from 0 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return host, int(port)
+
+
+class AddressBook:
+    """All known client addresses. An address that failed is not tried again before its pause is over."""
+
+    def __init__(self, endpoints: Sequence[str], *, random: Random, pause_min_ns: int, pause_max_ns: int) -> None:
+        if not endpoints:
+            raise InvalidAddress("", "at least one member must be named")
+        self._endpoints = list(dict.fromkeys(endpoints))
+        self._learned: list[str] = []
+        self._random = random
+        self._pause_min_ns, self._pause_max_ns = pause_min_ns, pause_max_ns
+        self._failures: dict[str, int] = {}  # In a row, since the address last answered.
+        self._paused_until: dict[str, int] = {}
+        self._turn = random.randrange(len(self._endpoints))
+        self._hint: str | None = None
+
+    @property
+    def addresses(self) -> list[str]:
+        """Given endpoints first, then what members told, without repeats."""
+        return list(dict.fromkeys([*self._endpoints, *self._learned]))
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """A member listed these client addresses; they replace what was learned before."""
+        self._learned = [address for address in addresses if address][:MEMBERS_LEARNED_MAX]
+        kept = set(self.addresses)
+        for book in (self._failures, self._paused_until):
+            for address in set(book) - kept:
+                del book[address]
+
+    def suggest(self, address: str | None) -> None:
+        """A member said who leads: that address is next, unless it just failed."""
+        self._hint = address or None
+
+    def failed(self, address: str, now: int, pause_ns: int = 0) -> None:
+        """No connection, or no answer: leave it alone for a while, longer each time, never in step with others.
+
+        `pause_ns`: at least so long.
+        """
+        failures = min(self._failures.get(address, 0) + 1, 20)
+        self._failures[address] = failures
+        pause = min(self._pause_max_ns, self._pause_min_ns << (failures - 1))
+        self._paused_until[address] = now + max(pause_ns, pause // 2 + self._random.randrange(pause // 2 + 1))
+
+    def is_paused(self, address: str, now: int) -> bool:
+        """True if it failed a short while ago."""
+        return self._paused_until.get(address, 0) > now
+
+    def answered(self, address: str) -> None:
+        """It works: forget its failures."""
+        self._failures.pop(address, None)
+        self._paused_until.pop(address, None)
+
+    def next_candidate(self, now: int) -> str | None:
+        """The leader somebody named, else the next in turn; None if all are paused (until `earliest()`)."""
+        hint, self._hint = self._hint, None
+        if hint is not None and not self.is_paused(hint, now):
+            return hint
+        addresses = self.addresses
+        for _ in addresses:
+            self._turn = (self._turn + 1) % len(addresses)
+            address = addresses[self._turn]
+            if not self.is_paused(address, now):
+                return address
+        return None
+
+    def earliest(self) -> int:
+        """When the first paused address may be tried again."""
+        return min(self._paused_until.get(address, 0) for address in self.addresses)

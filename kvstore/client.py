@@ -1,0 +1,325 @@
+"""The client: one object for all tasks of a trio program, which finds the leader and keeps to it.
+
+    async with Client(["127.0.0.1:7101", "127.0.0.1:7102"]) as client:
+        await client.put("greeting", "hello")
+        found = await client.get("greeting")
+
+Every operation ends within its deadline: with a result, with `OperationFailed` (it certainly had no effect), or with
+`OutcomeUnknown` (it may have had one). An operation that is cancelled is unknown too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Generic, Self, TypeVar, cast
+
+from kvstore.addresses import parse_address
+from kvstore.client_pump import ClientPump, Dialer
+from kvstore.commands import (
+    Command,
+    Compare,
+    CompareAndSet,
+    Delete,
+    Get,
+    Operation,
+    Put,
+    Range,
+    Txn,
+    prefix_range,
+)
+from kvstore.errors import InvalidAddress, OperationFailed, StoreError
+from kvstore.protocol import (
+    Consistency,
+    MembersView,
+    Request,
+    Response,
+    command_request,
+    decode_members,
+    members_request,
+    read_log_request,
+    read_request,
+    status_request,
+)
+from kvstore.results import (
+    CompareAndSetResult,
+    DeleteResult,
+    GetResult,
+    KeyRecord,
+    PutResult,
+    RangeResult,
+    Result,
+    TxnResult,
+    read_result,
+)
+from kvstore.retry import SESSION_TTL_NS_DEFAULT
+from kvstore.status import MemberStatus, status_from_map
+from raft import EntryKind
+
+DEADLINE_SECONDS_DEFAULT = 5.0
+PAGE_LIMIT_DEFAULT = 1_000
+
+Text = bytes | str
+"""Keys and values are bytes; text stands for its UTF-8."""
+
+ResultT = TypeVar("ResultT", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[ResultT]):
+    """A result, and who gave it under which promise. `session_id` 0: the operation had no session."""
+
+    result: ResultT
+    revision: int
+    consistency: str  # linearizable, local; empty for what went through the log.
+    node_id: str
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A committed entry, as `read_log` shows it. The payload of `commands` is CBOR: `[leader_time, command, …]`."""
+
+    index: int
+    term: int
+    kind: EntryKind
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Committed entries in order, and the high-water mark of the member that showed them."""
+
+    entries: tuple[LogEntry, ...]
+    commit_index: int
+
+
+class Client:
+    """A client of one cluster. `endpoints`: some members' client addresses, `host:port`; the others are learned.
+
+    `deadline_seconds` holds for every operation that names none of its own. `session` False: no retries of commands,
+    and one round trip less at the beginning. Raises InvalidAddress.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        deadline_seconds: float = DEADLINE_SECONDS_DEFAULT,
+        session: bool = True,
+        dialer: Dialer | None = None,
+    ) -> None:
+        if isinstance(endpoints, str):
+            raise InvalidAddress(endpoints, "endpoints are a list of addresses")
+        if dialer is None:
+            for endpoint in endpoints:
+                parse_address(endpoint)
+        self.deadline_seconds = deadline_seconds
+        self._pump = ClientPump(endpoints, session_ttl_ns=SESSION_TTL_NS_DEFAULT if session else 0, dialer=dialer)
+
+    async def __aenter__(self) -> Self:
+        await self._pump.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._pump.stop()
+
+    # Operations on keys.
+
+    async def put(self, key: Text, value: Text, *, deadline_seconds: float | None = None) -> PutResult:
+        """Write a value."""
+        return await self._write(Put(_bytes(key), _bytes(value)), PutResult, deadline_seconds)
+
+    async def delete(self, key: Text, *, deadline_seconds: float | None = None) -> DeleteResult:
+        """Remove a key; `found` says if there was one."""
+        return await self._write(Delete(_bytes(key)), DeleteResult, deadline_seconds)
+
+    async def compare_and_set(
+        self, key: Text, value: Text, expected: Text | int | None, *, deadline_seconds: float | None = None
+    ) -> CompareAndSetResult:
+        """Write `value` if the key is as expected: text = it has this value, int = this mod_revision, None = absent."""
+        wanted = 0 if expected is None else expected if isinstance(expected, int) else _bytes(expected)
+        command = CompareAndSet(_bytes(key), _bytes(value), wanted)
+        return await self._write(command, CompareAndSetResult, deadline_seconds)
+
+    async def txn(
+        self,
+        compares: Sequence[Compare] = (),
+        success: Sequence[Operation] = (),
+        failure: Sequence[Operation] = (),
+        *,
+        deadline_seconds: float | None = None,
+    ) -> TxnResult:
+        """If all comparisons hold carry out `success`, else `failure`: in order, as one change, all or nothing."""
+        command = Txn(tuple(compares), tuple(success), tuple(failure))
+        return await self._write(command, TxnResult, deadline_seconds)
+
+    async def get(
+        self,
+        key: Text,
+        *,
+        consistency: Consistency | str = Consistency.LINEARIZABLE,
+        member: str | None = None,
+        deadline_seconds: float | None = None,
+    ) -> GetResult:
+        """Read one key. `member`: the node id or client address of who shall answer a `local` read."""
+        answer = await self.execute(
+            Get(_bytes(key)), consistency=consistency, member=member, deadline_seconds=deadline_seconds
+        )
+        return cast(GetResult, answer.result)
+
+    async def range(
+        self,
+        request: Range | None = None,
+        *,
+        prefix: Text | None = None,
+        consistency: Consistency | str = Consistency.LINEARIZABLE,
+        member: str | None = None,
+        deadline_seconds: float | None = None,
+    ) -> RangeResult:
+        """Read one page: of `request`, or of all keys with `prefix`, or of all keys. `more`: it is not all."""
+        assert request is None or prefix is None, "give a request or a prefix"
+        if request is None:
+            request = Range(*prefix_range(_bytes(prefix or b"")))
+        answer = await self.execute(request, consistency=consistency, member=member, deadline_seconds=deadline_seconds)
+        return cast(RangeResult, answer.result)
+
+    async def pages(
+        self,
+        request: Range | None = None,
+        *,
+        prefix: Text | None = None,
+        page_limit: int = PAGE_LIMIT_DEFAULT,
+        one_revision: bool = False,
+        consistency: Consistency | str = Consistency.LINEARIZABLE,
+        deadline_seconds: float | None = None,
+    ) -> AsyncIterator[RangeResult]:
+        """Read page after page. Each page is linearizable by itself; with `one_revision` all are of the first's
+        revision, and RevisionCompacted is raised if the store has moved on. `deadline_seconds` is per page."""
+        assert request is None or prefix is None, "give a request or a prefix"
+        whole = request or Range(*prefix_range(_bytes(prefix or b"")))
+        start, end, left, revision = whole.start, whole.end, whole.limit, whole.revision
+        while True:
+            page = await self.range(
+                Range(
+                    start,
+                    end,
+                    min(left, page_limit) if left else page_limit,
+                    whole.reverse,
+                    whole.keys_only,
+                    whole.count_only,
+                    revision,
+                    whole.bytes_max,
+                ),
+                consistency=consistency,
+                deadline_seconds=deadline_seconds,
+            )
+            yield page
+            left -= len(page.items) if left else 0
+            if not page.more or not page.items or (whole.limit and not left):
+                return
+            revision = page.revision if one_revision else 0
+            if whole.reverse:
+                end = page.items[-1].key
+            else:
+                start = page.items[-1].key + b"\0"
+
+    async def items(self, request: Range | None = None, *, prefix: Text | None = None) -> AsyncIterator[KeyRecord]:
+        """All records of a listing, one by one; pages are fetched as they are needed."""
+        async for page in self.pages(request, prefix=prefix):
+            for item in page.items:
+                yield item
+
+    # Any operation, with all that is known about the answer.
+
+    async def execute(
+        self,
+        command: Command,
+        *,
+        consistency: Consistency | str = Consistency.LINEARIZABLE,
+        member: str | None = None,
+        deadline_seconds: float | None = None,
+    ) -> Answer[Result]:
+        """Carry out any command. A get or range does not go through the log; the other options are for these two."""
+        if isinstance(command, Get | Range):
+            address = None if member is None else await self._address_of(member)
+            request = read_request(command, Consistency.of(consistency), address)
+        else:
+            request = command_request(command)
+        response, session_id = await self._pump.ask(request, self._seconds(deadline_seconds))
+        result = read_result((response.code, response.revision, *response.fields))
+        consistency_word = Consistency(response.consistency).word if response.consistency else ""
+        return Answer(result, response.revision, consistency_word, response.node_id, session_id)
+
+    # About the cluster.
+
+    async def members(self, *, deadline_seconds: float | None = None) -> MembersView:
+        """Who belongs to the cluster, and who leads, as any one member sees it."""
+        return decode_members(await self._ask(members_request(), deadline_seconds))
+
+    async def status(
+        self, member: str | None = None, *, state_hash: bool = False, deadline_seconds: float | None = None
+    ) -> MemberStatus:
+        """How a member is (None: any one)."""
+        address = None if member is None else await self._address_of(member)
+        response = await self._ask(status_request(address, with_hash=state_hash), deadline_seconds)
+        return status_from_map(response.fields[0] if response.fields else None)
+
+    async def cluster_status(
+        self, *, state_hash: bool = False, deadline_seconds: float | None = None
+    ) -> dict[str, MemberStatus | StoreError]:
+        """All members by node id: each one's status, or why it gave none."""
+        view = await self.members(deadline_seconds=deadline_seconds)
+        found: dict[str, MemberStatus | StoreError] = {}
+
+        async def ask(node_id: str, address: str) -> None:
+            try:
+                found[node_id] = await self.status(address, state_hash=state_hash, deadline_seconds=deadline_seconds)
+            except StoreError as error:
+                found[node_id] = error
+
+        await self._pump.gather([(ask, row) for row in view.members])
+        return {node_id: found[node_id] for node_id, _ in view.members}
+
+    async def read_log(
+        self, from_index: int, *, bytes_max: int = 0, member: str | None = None, deadline_seconds: float | None = None
+    ) -> LogPage:
+        """Committed entries from an index on, at least one. NotCommitted above the high-water mark, or Compacted."""
+        address = None if member is None else await self._address_of(member)
+        response = await self._ask(read_log_request(from_index, bytes_max, address), deadline_seconds)
+        rows, commit_index = response.fields[:2]
+        return LogPage(tuple(LogEntry(i, term, EntryKind(kind), data) for i, term, kind, data in rows), commit_index)
+
+    # Inside.
+
+    async def _write(self, command: Command, kind: type[ResultT], deadline_seconds: float | None) -> ResultT:
+        answer = await self.execute(command, deadline_seconds=deadline_seconds)
+        assert isinstance(answer.result, kind), answer
+        return answer.result
+
+    async def _ask(self, request: Request, deadline_seconds: float | None) -> Response:
+        response, _ = await self._pump.ask(request, self._seconds(deadline_seconds))
+        return response
+
+    def _seconds(self, deadline_seconds: float | None) -> float:
+        return self.deadline_seconds if deadline_seconds is None else deadline_seconds
+
+    async def _address_of(self, member: str) -> str:
+        """The client address of a node id, or of itself."""
+        if member in self._pump.addresses or ":" in member:
+            return member
+        view = self._pump.members or await self.members()
+        for node_id, address in view.members:
+            if node_id == member and address:
+                return address
+        raise InvalidAddress(member, f"no such member; there are {', '.join(node_id for node_id, _ in view.members)}")
+
+
+def _bytes(text: Text) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+__all__ = ["Answer", "Client", "LogEntry", "LogPage", "OperationFailed"]

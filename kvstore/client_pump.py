@@ -1,0 +1,208 @@
+"""The trio shell of a client: moves bytes and fires timers for a `ClientCore`; decides nothing.
+
+Tasks: one that flushes what callers have asked for in the same turn, and two per connection (one reads, one writes).
+None per request: a caller sleeps until its outcome wakes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from random import Random, SystemRandom
+from typing import Any
+
+import outcome
+import trio
+
+from kvstore.addresses import parse_address
+from kvstore.calls import CallEnded
+from kvstore.errors import ClientClosed, InvalidAddress
+from kvstore.protocol import MembersView, Request, Response
+from kvstore.retry import ClientCore
+
+RECEIVE_BYTES_MAX = 256 * 1024
+CLOSE_SECONDS_MAX = 0.5
+"""How long a client that is closed waits for its session to be closed too; if it is not, it expires."""
+
+Dialer = Callable[[str], Awaitable[trio.abc.Stream]]
+"""Opens a stream to an address. Raises OSError or InvalidAddress."""
+
+
+class _Connection:
+    """A connection in the making, or made."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.outbox: list[bytes] = []
+        self.has_output = trio.Event()
+
+
+class ClientPump:
+    """Runs one `ClientCore` between `start` and `stop`."""
+
+    def __init__(self, endpoints: Sequence[str], *, session_ttl_ns: int, dialer: Dialer | None = None) -> None:
+        self._endpoints, self._session_ttl_ns = endpoints, session_ttl_ns
+        self._dial = dialer or dial_tcp
+        self._core: ClientCore | None = None
+        self._connections: dict[int, _Connection] = {}
+        self._waiters: dict[int, trio.lowlevel.Task] = {}
+        self._last_ticket = 0
+        self._wake = trio.Event()
+        self._closed = trio.Event()
+        self._room = trio.lowlevel.ParkingLot()  # Callers that wait until fewer operations are open.
+        self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def addresses(self) -> list[str]:
+        """All client addresses known."""
+        return self._core.addresses if self._core else list(self._endpoints)
+
+    @property
+    def members(self) -> MembersView | None:
+        """What a member last said about the cluster."""
+        return self._core.members if self._core else None
+
+    async def start(self) -> None:
+        """Begin. No connection is made before the first operation."""
+        assert self._core is None, "a client is entered once"
+        random = Random(SystemRandom().getrandbits(64))
+        self._core = ClientCore(self._endpoints, random=random, now=now_ns(), session_ttl_ns=self._session_ttl_ns)
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        self._nursery.start_soon(self._flush_forever)
+
+    async def stop(self) -> None:
+        """End all calls, tell the leader that the session is over if that goes quickly, close all connections."""
+        assert self._core is not None
+        assert self._nursery is not None
+        assert self._manager is not None
+        try:
+            self._core.close()
+            self._flush()
+            self._room.unpark_all()
+            with trio.move_on_after(CLOSE_SECONDS_MAX):
+                await self._closed.wait()
+        finally:
+            self._nursery.cancel_scope.cancel()
+            await self._manager.__aexit__(None, None, None)  # The caller's exception goes on as it is, in no group.
+
+    async def ask(self, request: Request, seconds: float) -> tuple[Response, int]:
+        """Have `request` answered within `seconds`: the response, and the session it went under (0: none).
+
+        Raises OperationFailed or OutcomeUnknown. If it is cancelled, the outcome is unknown.
+        """
+        if self._core is None:
+            raise ClientClosed()
+        core = self._core
+        deadline = now_ns() + int(seconds * 1e9)
+        while core.is_full and not core.is_closed:
+            await self._room.park()
+        self._last_ticket += 1
+        ticket = self._last_ticket
+        core.submit(ticket, request, deadline)
+        self._wake.set()
+        self._waiters[ticket] = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            del self._waiters[ticket]
+            core.cancel(ticket)
+            self._room.unpark()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        ended: CallEnded = await trio.lowlevel.wait_task_rescheduled(abort)
+        if ended.error is not None:
+            raise ended.error
+        assert ended.response is not None, ended
+        return ended.response, ended.session_id
+
+    async def gather(self, calls: Sequence[tuple[Callable[..., Awaitable[None]], tuple[Any, ...]]]) -> None:
+        """Run calls that raise nothing side by side; returns when all have ended."""
+        async with trio.open_nursery() as nursery:
+            for function, arguments in calls:
+                nursery.start_soon(function, *arguments)
+
+    async def _flush_forever(self) -> None:
+        """What callers have submitted since the last turn leaves together."""
+        assert self._core is not None
+        while True:
+            self._wake = trio.Event()
+            self._flush()
+            deadline = self._core.next_deadline()
+            with trio.move_on_at(deadline / 1e9 if deadline is not None else float("inf")):
+                await self._wake.wait()
+
+    def _flush(self) -> None:
+        assert self._core is not None
+        assert self._nursery is not None
+        self._core.tick(now_ns())
+        effects = self._core.take_effects()
+        for connection_id, address in effects.dial:
+            connection = self._connections[connection_id] = _Connection()
+            self._nursery.start_soon(self._run_connection, connection_id, address, connection)
+        for connection_id, data in effects.send:
+            connection = self._connections[connection_id]
+            connection.outbox.append(data)
+            connection.has_output.set()
+        for connection_id in effects.close:
+            self._connections[connection_id].scope.cancel()
+        for ended in effects.ended:
+            task = self._waiters.pop(ended.ticket)
+            trio.lowlevel.reschedule(task, outcome.Value(ended))
+        if effects.ended:
+            self._room.unpark(count=len(effects.ended))
+        if self._core.is_closed:
+            self._closed.set()
+
+    async def _run_connection(self, connection_id: int, address: str, connection: _Connection) -> None:
+        """From the dial to the end of one connection."""
+        assert self._core is not None
+        reason = f"{address} closed the connection"
+        try:
+            with connection.scope:
+                stream = await self._dial(address)
+                async with stream, trio.open_nursery() as nursery:
+                    self._core.connected(connection_id)
+                    nursery.start_soon(self._write_forever, stream, connection)
+                    self._flush()
+                    while data := await stream.receive_some(RECEIVE_BYTES_MAX):
+                        self._core.receive(connection_id, bytes(data))
+                        self._flush()
+                    nursery.cancel_scope.cancel()
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, InvalidAddress) as group:
+            reason = f"{address}: {_innermost(group)}"
+        finally:
+            self._connections.pop(connection_id, None)
+        self._core.disconnected(connection_id, reason)
+        self._wake.set()
+
+    async def _write_forever(self, stream: trio.abc.Stream, connection: _Connection) -> None:
+        while True:
+            await connection.has_output.wait()
+            connection.has_output = trio.Event()
+            data, connection.outbox = b"".join(connection.outbox), []
+            await stream.send_all(data)
+
+
+def now_ns() -> int:
+    """The clock of a client: monotonic ns of the running trio loop."""
+    return int(trio.current_time() * 1e9)
+
+
+async def dial_tcp(address: str) -> trio.SocketStream:
+    """Connect to `host:port`."""
+    host, port = parse_address(address)
+    return await trio.open_tcp_stream(host, port)
+
+
+def _innermost(error: BaseException) -> str:
+    """The words of the first real cause: `connection refused`, not a group of groups."""
+    while True:
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        elif isinstance(error, OSError) and error.errno is None and error.__cause__ is not None:
+            error = error.__cause__
+        elif isinstance(error, OSError) and error.strerror:
+            return error.strerror.lower()
+        else:
+            return str(error) or "the connection broke"

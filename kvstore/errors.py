@@ -1,0 +1,141 @@
+"""How an operation on the store can end badly, by what the caller may conclude (FORMATS §9).
+
+`OperationFailed` is certain: the operation had no effect and never will. `OutcomeUnknown` is not: it may have
+happened, or may not. Nothing else is raised for an operation. What the replicated store itself answers
+(`kvstore.refusals`: `InvalidRequest`, `QuotaExceeded`, …) is an `OperationFailed` too.
+
+Fields are the positional arguments, so every error pickles, and travels on the wire as its code and fields.
+"""
+
+from __future__ import annotations
+
+import re
+
+
+class StoreError(Exception):
+    """Base of every error of the store."""
+
+    @property
+    def word(self) -> str:
+        """A stable name for programs and recorded histories: `outcome_unknown`, `busy`, …"""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+
+    @property
+    def hint(self) -> str:
+        """What to do about it, in a few words; empty if the text says it already."""
+        return ""
+
+
+class OperationFailed(StoreError):
+    """The operation certainly had no effect, and never will have one."""
+
+
+class OutcomeUnknown(StoreError):
+    """The operation may have taken effect, or may not: no answer can be trusted any more."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the outcome is unknown: {self.reason}"
+
+    @property
+    def hint(self) -> str:
+        return "it may have happened; read the key before you repeat it"
+
+
+class Unavailable(OperationFailed):
+    """No member took the operation within its deadline, or a read got no answer."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"unavailable: {self.reason}"
+
+    @property
+    def hint(self) -> str:
+        return "a majority of the members must be up and reach each other; see `hwm status`"
+
+
+class Busy(OperationFailed):
+    """A bound was reached, at every attempt until the deadline."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"busy: {self.reason}"
+
+    @property
+    def hint(self) -> str:
+        return "try again after a pause"
+
+
+class InvalidAddress(OperationFailed, ValueError):
+    """An address that nobody can dial."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address, self.reason = address, reason
+
+    def __str__(self) -> str:
+        return f"address {self.address!r}: {self.reason}"
+
+    @property
+    def hint(self) -> str:
+        return "an address is host:port, such as 127.0.0.1:7101"
+
+
+class RequestTooLarge(OperationFailed):
+    """A request that no frame can hold."""
+
+    def __init__(self, size_bytes: int, size_bytes_max: int) -> None:
+        super().__init__(size_bytes, size_bytes_max)
+        self.size_bytes, self.size_bytes_max = size_bytes, size_bytes_max
+
+    def __str__(self) -> str:
+        return f"the request has {self.size_bytes} bytes; the bound is {self.size_bytes_max}"
+
+
+class Unsupported(OperationFailed):
+    """This member does not know the request, or does not offer it (`lease` reads)."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"not supported by this member: {self.what}"
+
+
+class NotCommitted(OperationFailed):
+    """`read_log` was asked for an index above the high-water mark, which is never shown (FORMATS §6)."""
+
+    def __init__(self, index: int, commit_index: int) -> None:
+        super().__init__(index, commit_index)
+        self.index, self.commit_index = index, commit_index
+
+    def __str__(self) -> str:
+        return f"index {self.index} is not committed: the high-water mark is {self.commit_index}"
+
+
+class Compacted(OperationFailed):
+    """`read_log` was asked for an index that the log has forgotten."""
+
+    def __init__(self, index: int, first_index: int) -> None:
+        super().__init__(index, first_index)
+        self.index, self.first_index = index, first_index
+
+    def __str__(self) -> str:
+        return f"index {self.index} is compacted: the log begins at {self.first_index}"
+
+
+class ClientClosed(OperationFailed):
+    """The client is closed; the operation was sent nowhere."""
+
+    def __str__(self) -> str:
+        return "the client is closed"

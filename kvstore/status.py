@@ -1,0 +1,125 @@
+"""What a member tells about itself: one flat structure, on the wire a map by field name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from raft import ProtocolError
+
+if TYPE_CHECKING:  # A client reads a status without loading a node.
+    from kvstore.machine import KvMachine
+    from raft import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerView:
+    """A peer as the leader sees it; on other members the marks are 0."""
+
+    node_id: str
+    state: str
+    match_index: int
+    next_index: int
+    last_applied: int
+    recent_active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """One member. `commit_index` is the high-water mark; both marks are inclusive (FORMATS §6). `state_hash` is empty
+    unless it was asked for: two members with the same `last_applied` must have the same one."""
+
+    node_id: str
+    cluster_id: bytes
+    role: str
+    term: int
+    leader_id: str | None
+    first_index: int
+    snapshot_index: int
+    last_applied: int
+    commit_index: int
+    durable_index: int
+    last_index: int
+    low_watermark: int
+    revision: int
+    compact_revision: int
+    keys: int
+    stored_bytes: int
+    quota_bytes: int
+    sessions: int
+    log_bytes: int
+    open_proposals: int
+    open_reads: int
+    uncommitted_bytes: int
+    failure: str | None
+    state_hash: bytes
+    peers: tuple[PeerView, ...]
+
+    @property
+    def lag(self) -> int:
+        """Entries that this member knows to be committed and has not applied yet."""
+        return self.commit_index - self.last_applied
+
+
+def status_of(node: Node, machine: KvMachine, *, with_hash: bool) -> MemberStatus:
+    """Take a picture. Cost: small, but O(keys) with the hash."""
+    status, state = node.status(), machine.status()
+    return MemberStatus(
+        node_id=status.node_id,
+        cluster_id=node.identity.cluster_id,
+        role=status.role.value,
+        term=status.term,
+        leader_id=status.leader_id,
+        first_index=status.first_index,
+        snapshot_index=status.snapshot_index,
+        last_applied=status.last_applied,
+        commit_index=status.commit_index,
+        durable_index=status.durable_index,
+        last_index=status.last_index,
+        low_watermark=status.low_watermark,
+        revision=state.revision,
+        compact_revision=state.compact_revision,
+        keys=state.keys,
+        stored_bytes=state.stored_bytes,
+        quota_bytes=state.quota_bytes,
+        sessions=state.sessions,
+        log_bytes=status.log_bytes,
+        open_proposals=status.open_proposals,
+        open_reads=status.open_reads,
+        uncommitted_bytes=status.uncommitted_bytes,
+        failure=status.failure,
+        state_hash=machine.state_hash() if with_hash else b"",
+        peers=tuple(
+            PeerView(
+                node_id=peer.peer_id,
+                state=peer.state,
+                match_index=peer.match_index,
+                next_index=peer.next_index,
+                last_applied=peer.last_applied,
+                recent_active=peer.recent_active,
+            )
+            for peer in status.peers
+        ),
+    )
+
+
+def status_to_map(status: MemberStatus) -> dict[str, Any]:
+    """For the wire: by field name, so that a newer member can tell more."""
+    return asdict(status)
+
+
+def status_from_map(item: object) -> MemberStatus:
+    """Read what `status_to_map` wrote; names that this build does not know are ignored. Raises ProtocolError."""
+    try:
+        if not isinstance(item, Mapping):
+            raise TypeError("no map")
+        peers = tuple(PeerView(**_known(PeerView, peer)) for peer in item["peers"])
+        return MemberStatus(**{**_known(MemberStatus, item), "peers": peers})
+    except (TypeError, KeyError) as error:
+        raise ProtocolError(f"not a member's status: {error}") from error
+
+
+def _known(kind: type[Any], item: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in item.items() if name in names}

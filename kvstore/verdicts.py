@@ -1,0 +1,98 @@
+"""What a response means for the attempt that it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kvstore.errors import (
+    Compacted,
+    NotCommitted,
+    OperationFailed,
+    RequestTooLarge,
+    Unsupported,
+)
+from kvstore.protocol import Code, Response
+from kvstore.refusals import ResultCode, refusal_of
+from raft import ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Carried out: the call has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """This member cannot take it; certainly no effect. Try the leader that it names, if it does."""
+
+    leader_address: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A bound is reached; certainly no effect. Try again after a pause."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """The command may have taken effect, or may yet."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionGone:
+    """The session has expired; this attempt was not executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """This attempt had no effect, and another would end the same way."""
+
+    error: OperationFailed
+
+
+Verdict = Answered | Moved | Pushed | Doubtful | SessionGone | Rejected
+
+_ANSWERED = Answered()
+
+
+def judge(response: Response) -> Verdict:
+    """Judge a response. Raises ProtocolError for a code or fields that this build does not know."""
+    if response.code == Code.OK:
+        return _ANSWERED
+    try:
+        return _judge_refusal(response.code, response.fields, response.node_id)
+    except (ValueError, TypeError, IndexError) as error:
+        raise ProtocolError(f"{response.node_id} answered with code {response.code}, which is not known") from error
+
+
+def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
+    match code:
+        case Code.NOT_LEADER:
+            leader_id, address = fields[:2]
+            return Moved(address, f"{node_id} is not the leader" + (f", {leader_id} is" if leader_id else ""))
+        case Code.STOPPED:
+            return Moved(None, f"{node_id} has stopped: {fields[0]}")
+        case Code.BUSY:
+            return Pushed(f"{node_id}: {fields[0]}")
+        case Code.UNKNOWN:
+            return Doubtful(f"{node_id}: {fields[0]}")
+        case ResultCode.BUSY:
+            return Pushed(str(refusal_of(code, fields)))
+        case ResultCode.SESSION_EXPIRED:
+            return SessionGone()
+        case Code.UNSUPPORTED:
+            return Rejected(Unsupported(*fields))
+        case Code.NOT_COMMITTED:
+            return Rejected(NotCommitted(*fields))
+        case Code.COMPACTED:
+            return Rejected(Compacted(*fields))
+        case Code.TOO_LARGE:
+            return Rejected(RequestTooLarge(*fields))
+        case _:
+            return Rejected(refusal_of(code, fields))

@@ -1,0 +1,157 @@
+"""A short real run: three processes, a killed leader, and a history that the local audit passes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from harness.history import close_unfinished_run, read_about, read_events, read_rows
+from harness.nemesis.schedule import Kind, PlannedFault
+from harness.run import Progress, record_run
+from harness.settings import RunSettings
+from harness.spoil import find_stale, make_stale
+from spark_audit import check_rows
+
+pytestmark = pytest.mark.process
+
+
+def against_the_leader(number: int, at: float, kind: Kind) -> PlannedFault:
+    return PlannedFault(
+        number=number,
+        start_seconds=at,
+        duration_seconds=1.2,
+        kind=kind,
+        target="leader",
+        direction="both" if kind == "partition" else None,
+        pick=1,
+    )
+
+
+def the_rows(folder: Path) -> list[dict[str, Any]]:
+    return list(read_rows(folder))
+
+
+@pytest.mark.timeout(60)
+async def test_a_run_with_a_killed_leader_ends_healed_and_linearizable(tmp_path: Path) -> None:
+    """FORMATS §10, and the point of it all: no acknowledged write is lost to kill -9 of the leader."""
+    settings = RunSettings(
+        out=tmp_path / "run",
+        nodes=3,
+        seconds=5,
+        seed=7,
+        plan=(against_the_leader(1, 1.5, "kill"),),
+        clients=10,
+        keys=12,
+        operations_per_second=400,
+    )
+    with trio.fail_after(50):
+        report = await record_run(Progress(settings))
+
+    assert report.sound, report
+    assert report.leader_changes >= 1
+    assert report.final_reads == 12
+    assert report.faults[0].unavailable_seconds is not None
+    assert report.by_status["ok"] > 500
+    assert set(report.by_operation) == {"put", "get", "delete", "cas", "range", "txn"}
+    kinds = [event["kind"] for event in read_events(settings.out)]
+    assert {"fault_started", "fault_stopped", "leader_changed", "healed", "state_hashes"} <= set(kinds)
+    assert check_rows(the_rows(settings.out)).exit_code == 0
+
+    make_stale(settings.out, tmp_path / "lie")
+    assert find_stale(the_rows(settings.out)) is not None
+    assert check_rows(the_rows(tmp_path / "lie")).exit_code == 3
+    assert not processes_of(settings.out)
+
+
+@pytest.mark.timeout(60)
+async def test_pauses_and_partitions_through_the_proxies_are_survived(tmp_path: Path) -> None:
+    """Each once, against the leader, the partition both ways; the history in Parquet."""
+    settings = RunSettings(
+        out=tmp_path / "run",
+        nodes=3,
+        seconds=6,
+        seed=3,
+        plan=(against_the_leader(1, 1.0, "pause"), against_the_leader(2, 3.5, "partition")),
+        clients=10,
+        keys=12,
+        ops_format="parquet",
+        operations_per_second=300,
+    )
+    with trio.fail_after(55):
+        report = await record_run(Progress(settings))
+
+    assert report.sound, report
+    assert [fault.kind for fault in report.faults] == ["pause", "partition"]
+    assert report.leader_changes >= 1
+    assert check_rows(the_rows(settings.out)).exit_code == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_harness_that_is_killed_leaves_no_process_and_a_run_that_can_be_audited(tmp_path: Path) -> None:
+    """kill -9 of the harness: its members end with it, and no recorded read shows a value that nobody wrote."""
+    rows = tmp_path / "run" / "ops" / "rows.jsonl"
+    with a_harness(tmp_path / "run") as harness:
+        wait_until(lambda: rows.exists() and rows.stat().st_size > 50_000)
+        harness.kill()
+    wait_until(lambda: not processes_of(tmp_path / "run"))
+
+    assert read_about(tmp_path / "run")["finished"] is False
+    close_unfinished_run(tmp_path / "run")
+    assert check_rows(the_rows(tmp_path / "run")).exit_code == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_harness_that_is_asked_to_stop_reaps_its_members(tmp_path: Path) -> None:
+    """SIGTERM: exit code 128 + 15, one sentence, nothing left running, and what was recorded is kept."""
+    events = tmp_path / "run" / "events.jsonl"
+    with a_harness(tmp_path / "run") as harness:
+        wait_until(lambda: events.exists() and b"load_started" in events.read_bytes())
+        harness.send_signal(signal.SIGTERM)
+        _, words = harness.communicate(timeout=20)
+
+    assert harness.returncode == 128 + signal.SIGTERM, words
+    assert b"stopped by SIGTERM" in words
+    assert b"Traceback" not in words
+    wait_until(lambda: not processes_of(tmp_path / "run"))
+    assert the_rows(tmp_path / "run")
+
+
+@contextmanager
+def a_harness(out: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`hwm-harness run` as its own process; gone at the end, whatever the test does."""
+    options = ["--nodes", "3", "--seconds", "30", "--rate", "300", "--out", str(out)]
+    command = [sys.executable, "-P", "-m", "harness.cli", "run", *options]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as harness:
+        try:
+            yield harness
+        finally:
+            harness.kill()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look again and again for up to 30 s."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true within 30 s"
+        time.sleep(0.02)
+
+
+def processes_of(run: Path) -> list[str]:
+    """Process ids whose command line names a data folder of this run."""
+    return [path.name for path in Path("/proc").glob("[0-9]*") if str(run / "nodes") in command_line(path)]
+
+
+def command_line(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text()
+    except OSError:
+        return ""  # It has just ended.
