@@ -1,0 +1,96 @@
+"""Many seeds on all cores, and what they add up to."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import count, islice
+from typing import Any
+
+from harness.sim.simulation import SeedResult, run_seed
+
+VIOLATIONS_MAX = 20
+"""A campaign ends after so many failing seeds: more of them teach nothing."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the seeds so far add up to. `seconds` is the time that workers spent, `wall_seconds` ours."""
+
+    seeds: int = 0
+    events: int = 0
+    simulated_ns: int = 0
+    seconds: float = 0.0
+    wall_seconds: float = 0.0
+    marks: Counter[str] = field(default_factory=Counter)  # In how many seeds each was hit.
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[SeedResult] = field(default_factory=list)
+
+    def add(self, result: SeedResult) -> None:
+        """Count one seed in."""
+        self.seeds += 1
+        self.events += result.events
+        self.simulated_ns += result.simulated_ns
+        self.seconds += result.seconds
+        self.marks.update(result.marks)
+        self.counts.update(result.counts)
+        if result.violation is not None:
+            self.failures.append(result)
+
+    @property
+    def events_per_second(self) -> float:
+        """Of one core."""
+        return self.events / self.seconds if self.seconds else 0.0
+
+    @property
+    def speed(self) -> float:
+        """Simulated seconds per real second of one core."""
+        return self.simulated_ns / 1e9 / self.seconds if self.seconds else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "seeds": self.seeds,
+            "events": self.events,
+            "simulated_seconds": round(self.simulated_ns / 1e9, 3),
+            "core_seconds": round(self.seconds, 3),
+            "wall_seconds": round(self.wall_seconds, 3),
+            "events_per_core_second": round(self.events_per_second),
+            "simulated_per_core_second": round(self.speed, 2),
+            "counts": dict(sorted(self.counts.items())),
+            "marks": dict(sorted(self.marks.items())),
+            "failures": [
+                {"seed": f.seed, "rule": f.violation.rule, "detail": f.violation.detail}
+                for f in sorted(self.failures, key=lambda f: f.seed)
+                if f.violation is not None
+            ],
+        }
+
+
+def run_campaign(
+    first_seed: int, seeds: int | None, *, seconds: float | None = None, jobs: int | None = None
+) -> Iterator[Totals]:
+    """Run seeds first_seed, first_seed + 1, … and yield the totals after each. Ends after `seeds` or `seconds`.
+
+    `jobs` processes work on them, by default one per core. Seeds are independent, so the order does not matter.
+    """
+    began = time.monotonic()
+    totals = Totals()
+    numbers = count(first_seed) if seeds is None else iter(range(first_seed, first_seed + seeds))
+    jobs = jobs or os.cpu_count() or 1
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        running: set[Future[SeedResult]] = {pool.submit(run_seed, seed) for seed in islice(numbers, 2 * jobs)}
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                totals.add(future.result())
+            totals.wall_seconds = time.monotonic() - began
+            yield totals
+            if len(totals.failures) < VIOLATIONS_MAX and (seconds is None or totals.wall_seconds < seconds):
+                running |= {pool.submit(run_seed, seed) for seed in islice(numbers, len(done))}

@@ -1,0 +1,111 @@
+"""One simulated client: the production retry machine, hosted in virtual time, and what it writes down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from harness.sim.errors import require
+from harness.sim.lines import Lines
+from harness.sim.streams import stream
+from kvstore import CallEnded, ClientCore, ClientLimits, Request
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+
+Ended = Callable[[CallEnded], None]
+
+FLUSHES_IN_PLACE_MAX = 1_000
+"""A machine that wants to be called again so often without time passing is stuck."""
+
+
+class SimClient:
+    """The host of one `ClientCore`: dials, moves bytes, keeps time, hands out how calls ended."""
+
+    def __init__(
+        self, world: Simulation, lines: Lines, name: str, endpoints: Sequence[str], limits: ClientLimits, ttl_ns: int
+    ) -> None:
+        self.name = name
+        self._world, self._lines = world, lines
+        self._core = ClientCore(
+            endpoints,
+            random=stream(world.plan.seed, f"client/{name}"),
+            now=world.heap.now,
+            limits=limits,
+            session_ttl_ns=ttl_ns,
+        )
+        self._waiting: dict[int, Ended] = {}
+        self._last_ticket = 0
+        self._timer_at: int | None = None
+        self._flushes_in_place = 0
+
+    @property
+    def session_id(self) -> int:
+        """The session in use; 0: none."""
+        return self._core.session_id
+
+    @property
+    def is_full(self) -> bool:
+        """True if nothing more can be submitted now."""
+        return self._core.is_full
+
+    def submit(self, request: Request, deadline: int, ended: Ended) -> None:
+        """Begin a call; `ended` is told how it ended, by `deadline` (ns)."""
+        self._last_ticket += 1
+        self._waiting[self._last_ticket] = ended
+        self._core.tick(self._world.heap.now)
+        self._core.submit(self._last_ticket, request, deadline)
+        self._flush()
+
+    # -- what connections report
+
+    def connected(self, connection_id: int) -> None:
+        """A dialed connection stands."""
+        self._core.tick(self._world.heap.now)
+        self._core.connected(connection_id)
+        self._flush()
+
+    def receive(self, connection_id: int, data: bytes) -> None:
+        """Bytes from a member."""
+        self._core.tick(self._world.heap.now)
+        self._core.receive(connection_id, data)
+        self._world.note_client(self.name, data)
+        self._flush()
+
+    def disconnected(self, connection_id: int, reason: str) -> None:
+        """A connection is gone."""
+        self._core.tick(self._world.heap.now)
+        self._core.disconnected(connection_id, reason)
+        self._flush()
+
+    # -- inside
+
+    def _on_timer(self, time_ns: int) -> None:
+        if self._timer_at == time_ns:
+            self._timer_at = None
+            self._core.tick(self._world.heap.now)
+            self._flush()
+
+    def _flush(self) -> None:
+        effects = self._core.take_effects()
+        for connection_id, address in effects.dial:
+            self._lines.dial(self, connection_id, address)
+        for connection_id, data in effects.send:
+            self._lines.send(self, connection_id, data)
+        for connection_id in effects.close:
+            self._lines.hang_up(self, connection_id)
+        for ended in effects.ended:
+            self._waiting.pop(ended.ticket)(ended)
+        self._arm()
+
+    def _arm(self) -> None:
+        due = self._core.next_deadline()
+        if due is None:
+            return
+        now = self._world.heap.now
+        due = max(due, now)
+        self._flushes_in_place = self._flushes_in_place + 1 if due == now else 0
+        require(self._flushes_in_place < FLUSHES_IN_PLACE_MAX, "timers let time pass", self.name)
+        if self._timer_at is None or due < self._timer_at:
+            self._timer_at = due
+            self._world.heap.at(due, self._on_timer, due)

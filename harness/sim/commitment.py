@@ -1,0 +1,101 @@
+"""Committed means durable on a majority, before anyone is told (FORMATS §3.2), and leaders have it (Raft §5.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.sim.disk import Immediately, SimFiles
+from harness.sim.errors import require
+from harness.sim.streams import stream
+from raft import Role
+from storage import OpenedStorage, open_storage
+
+if TYPE_CHECKING:
+    from harness.sim.member import Member
+    from harness.sim.simulation import Simulation
+
+TRUE_CHECK_EVERY_COMMITS = 32
+"""How often "durable on a majority" is verified by recovering what is durable, and not only by our book-keeping."""
+
+
+class Commitment:
+    """Watches the high-water mark of the cluster rise."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._advances = 0
+
+    def reached(self, member: Member, index: int) -> None:
+        """The mark of `member` is at `index`. What nobody had committed before must be durable on a majority."""
+        ledger = self._world.ledger
+        while ledger.commit_index < index:
+            new = ledger.commit_index + 1
+            term = member.copies.memory.term_at(new)
+            require(term is not None, "only what it has is committed", f"{member.node_id} commits {new}")
+            assert term is not None
+            if new == index:
+                self._check_majority(member, new, term)
+            ledger.committed(member.node_id, new, term, member.current_term)
+
+    def _check_majority(self, member: Member, index: int, term: int) -> None:
+        members = self._world.members.values()
+        holders = [other for other in members if other.copies.holds_durably(index, term)]
+        require(
+            2 * len(holders) > len(members),
+            "committed means durable on a majority",
+            f"{member.node_id} commits ({index}, {term}), durable on {[holder.node_id for holder in holders]}",
+            f"of {len(members)}",
+        )
+        for other in members:
+            self._check_later_leader(other, member.current_term, index, term)
+        self._advances += 1
+        if self._advances % TRUE_CHECK_EVERY_COMMITS == 0:
+            for holder in holders:
+                self._recover_aside(holder, index, term)
+
+    def _check_later_leader(self, member: Member, leader_term: int, index: int, term: int) -> None:
+        """Leader completeness seen from the commit: who leads a later term already must have the entry."""
+        node = member.node
+        if node is None or node.core.role is not Role.LEADER or node.core.term <= leader_term:
+            return
+        memory = member.copies.memory
+        require(
+            index <= memory.base.index or memory.term_at(index) == term,
+            "leader completeness",
+            f"({index}, {term}) is committed in term {leader_term},",
+            f"and {member.node_id} leads {node.core.term} without it",
+        )
+
+    def _recover_aside(self, member: Member, index: int, term: int) -> None:
+        """The true check: what is durable *now* on a member's disk, recovered, holds the committed entry."""
+        world = self._world
+        aside = Immediately()
+        plan = world.plan.disks[member.node_id]
+        random = stream(world.plan.seed, "aside")
+        files = SimFiles(member.image.synced_copy(), plan, random, aside)
+        outcome: list[OpenedStorage | BaseException] = []
+        open_storage(
+            files,
+            identity=member.identity,
+            limits=world.plan.storage,
+            done=outcome.append,
+            random_bytes=random.randbytes,
+        )
+        aside.run()
+        opened = outcome[0]
+        require(isinstance(opened, OpenedStorage), "what is durable can be recovered", member.node_id, repr(opened))
+        assert isinstance(opened, OpenedStorage)
+        require(
+            opened.hard_state.term >= member.copies.durable.hard_state.term,
+            "terms never go back",
+            f"{member.node_id} recovers {opened.hard_state}, had {member.copies.durable.hard_state}",
+        )
+        if index <= opened.snapshots.latest().header.index:
+            return
+        found = opened.log.first_index <= index <= opened.log.last_index
+        terms = [run.term for run in opened.log.term_runs() if run.index <= index]
+        require(
+            found and terms[-1] == term,
+            "committed means durable on a majority",
+            f"{member.node_id} recovers {opened.log.first_index}..{opened.log.last_index}, not ({index}, {term})",
+        )

@@ -1,0 +1,169 @@
+"""What one member holds of the log, in memory and on its disk, known from the outside.
+
+`Copies` sees every write that the node hands to its log, and when the disk has truly synced it; it trusts neither
+the node nor the log about what is durable. After a crash it knows what recovery may find: what was synced, followed
+by any number of the writes that were not, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.sim.errors import require
+from harness.sim.ledger import Ledger
+from raft import HardState, LogPosition, LogStore, LogWrite
+
+
+class ShadowLog:
+    """The terms of one log: entries up to `base` are in a snapshot, `terms` are those behind it."""
+
+    __slots__ = ("base", "hard_state", "terms")
+
+    def __init__(self, base: LogPosition, terms: list[int], hard_state: HardState) -> None:
+        self.base, self.terms, self.hard_state = base, terms, hard_state
+
+    def copy(self) -> ShadowLog:
+        """An independent copy."""
+        return ShadowLog(self.base, list(self.terms), self.hard_state)
+
+    @property
+    def last_index(self) -> int:
+        """The end of the log, inclusive."""
+        return self.base.index + len(self.terms)
+
+    def term_at(self, index: int) -> int | None:
+        """The term of the entry at `index`; None where the log does not say."""
+        place = index - self.base.index
+        if place > 0:
+            return self.terms[place - 1] if place <= len(self.terms) else None
+        return self.base.term if place == 0 else None
+
+    def carry_out(self, write: LogWrite) -> None:
+        """Take one step of the write stream."""
+        if write.hard_state is not None:
+            self.hard_state = write.hard_state
+        if write.reset is not None:
+            self.base, self.terms = write.reset, []
+        elif write.replace_from is not None:
+            del self.terms[max(0, write.replace_from - self.base.index - 1) :]
+        for entry in write.entries:
+            self.terms.append(entry.term)
+
+    def tail(self, first_index: int) -> list[int]:
+        """The terms from `first_index` on."""
+        return self.terms[max(0, first_index - self.base.index - 1) :]
+
+
+class Copies:
+    """One member's log over all its lives."""
+
+    def __init__(self, node_id: str, ledger: Ledger) -> None:
+        self.node_id, self._ledger = node_id, ledger
+        self.durable = ShadowLog(LogPosition(0, 0), [], HardState())
+        self.memory = self.durable.copy()
+        self.waiting: list[LogWrite] = []
+
+    def append(self, write: LogWrite) -> None:
+        """The node handed this write to its log."""
+        memory, ledger = self.memory, self._ledger
+        self._check_hard_state(write.hard_state)
+        self._check_cut(write)
+        self.waiting.append(write)
+        memory.carry_out(
+            LogWrite(sequence=0, hard_state=write.hard_state, reset=write.reset, replace_from=write.replace_from)
+        )
+        for entry in write.entries:
+            require(
+                entry.index == memory.last_index + 1,
+                "no gap in a log",
+                f"{self.node_id} appends {entry.index} after {memory.last_index}",
+            )
+            before = memory.term_at(entry.index - 1)
+            assert before is not None
+            require(before <= entry.term <= memory.hard_state.term, "entry terms never fall", self.node_id, entry)
+            ledger.wrote(self.node_id, entry, before)
+            memory.terms.append(entry.term)
+
+    def _check_hard_state(self, new: HardState | None) -> None:
+        if new is None:
+            return
+        old = self.memory.hard_state
+        require(new.term >= old.term, "terms never go back", self.node_id, old, new)
+        if new.term == old.term and old.voted_for is not None:
+            require(new.voted_for == old.voted_for, "one vote per term", self.node_id, old, new)
+
+    def _check_cut(self, write: LogWrite) -> None:
+        index = write.replace_from
+        if index is None or index > self.memory.last_index:
+            return
+        term = self.memory.term_at(index)
+        require(
+            term is not None and not self._ledger.is_committed(index, term),
+            "a committed entry is never cut",
+            f"{self.node_id} cuts from {index}, term {term}; committed up to {self._ledger.commit_index}",
+        )
+
+    def synced(self, count: int) -> None:
+        """The disk has synced the oldest `count` of the waiting writes."""
+        for write in self.waiting[:count]:
+            self.durable.carry_out(write)
+        del self.waiting[:count]
+
+    def holds_durably(self, index: int, term: int) -> bool:
+        """True if the committed entry (index, term) would survive any crash of this member."""
+        return index <= self.durable.base.index or self.durable.term_at(index) == term
+
+    def recovered(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> str:
+        """Check what recovery found after a crash, which counts as durable from here on. Returns a mark."""
+        terms = expand(log.term_runs(), log.last_index)
+        candidate = self.durable.copy()
+        kept = 0
+        while not matches(candidate, terms, log, hard_state, snapshot):
+            require(
+                kept < len(self.waiting),
+                "recovery finds what was promised",
+                f"{self.node_id} was sure of {describe(self.durable)}, might have had {describe(candidate)},",
+                f"and recovered {log.first_index}..{log.last_index} {log.term_runs()} {hard_state} snapshot {snapshot}",
+            )
+            candidate.carry_out(self.waiting[kept])
+            kept += 1
+        lost = len(self.waiting) - kept
+        self.waiting.clear()
+        if is_behind(candidate, snapshot):
+            candidate.base, candidate.terms = snapshot, []
+        candidate.hard_state = hard_state
+        self.durable, self.memory = candidate, candidate.copy()
+        return "a crash lost un-synced writes" if lost else "a crash kept un-synced writes" if kept else ""
+
+
+def expand(runs: Sequence[LogPosition], last_index: int) -> list[int]:
+    """Terms run by run → one per entry."""
+    terms: list[int] = []
+    for place, run in enumerate(runs):
+        end = runs[place + 1].index if place + 1 < len(runs) else last_index + 1
+        terms.extend([run.term] * (end - run.index))
+    return terms
+
+
+def is_behind(shadow: ShadowLog, snapshot: LogPosition) -> bool:
+    """True if the log ends before the snapshot or differs there: start drops all of it (FORMATS §5)."""
+    if snapshot.index < shadow.base.index:
+        return False
+    return shadow.term_at(snapshot.index) != snapshot.term
+
+
+def matches(shadow: ShadowLog, terms: list[int], log: LogStore, hard_state: HardState, snapshot: LogPosition) -> bool:
+    """True if recovery found exactly what `shadow` holds, the commit hint aside."""
+    expected = shadow.hard_state
+    if snapshot.term > expected.term:  # Whoever has an entry of a term, if only in a snapshot, knows the term.
+        expected = HardState(term=snapshot.term)
+    if (hard_state.term, hard_state.voted_for) != (expected.term, expected.voted_for):
+        return False
+    if is_behind(shadow, snapshot):
+        return log.last_index == snapshot.index and not terms
+    return log.last_index == shadow.last_index and shadow.tail(log.first_index) == terms
+
+
+def describe(shadow: ShadowLog) -> str:
+    """One line for an error."""
+    return f"{shadow.base}..{shadow.last_index} last term {shadow.term_at(shadow.last_index)} {shadow.hard_state}"

@@ -1,0 +1,126 @@
+"""`SimFiles`: storage's `Files` over a disk image, in virtual time. One submission is one event.
+
+While a submission is under way nobody sees any of it; when it is done all of it has happened. A crash in between
+draws how many of its operations, in order, had been carried out: a sync under way may or may not have happened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from harness.sim.image import DiskImage
+from storage import CreateFile, Done, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
+
+MICROSECOND_NS = 1_000
+MILLISECOND_NS = 1_000_000
+
+Schedule = Callable[[int, Callable[[], None]], None]
+"""Call back after a delay in ns, in the life of the process that asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskPlan:
+    """How fast a seed's disks are. A sync takes `sync_ns` to `2 * sync_ns`, and now and then `stall_ns`."""
+
+    sync_ns: int = 500 * MICROSECOND_NS
+    stall_ns: int = 50 * MILLISECOND_NS
+    stall_rate: float = 0.0
+
+
+class SimFiles:
+    """One life of a process on one disk image. After `crash` it does nothing more and calls nobody."""
+
+    def __init__(self, image: DiskImage, plan: DiskPlan, random: Random, schedule: Schedule) -> None:
+        self._image, self._plan, self._random, self._schedule = image, plan, random, schedule
+        self._queue: deque[tuple[tuple[Operation, ...], Done]] = deque()
+        self._dead = False
+        self.slow_factor = 1
+
+    def submit(self, operations: Sequence[Operation], done: Done) -> None:
+        """See storage.Files."""
+        assert not self._dead, "a dead process submits nothing"
+        self._queue.append((tuple(operations), done))
+        if len(self._queue) == 1:
+            self._start()
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """See storage.Files."""
+        return bytes(self._image.file(path).current[offset : offset + length])
+
+    def size_bytes(self, path: str) -> int:
+        """See storage.Files."""
+        return len(self._image.file(path).current)
+
+    def names(self, folder: str) -> list[str]:
+        """See storage.Files."""
+        return self._image.children(folder)
+
+    def is_synced(self, folder: str) -> bool:
+        """True if everything ever submitted that puts bytes or names into `folder` is carried out and synced."""
+        start = f"{folder}/"
+        waiting = any(adds_to(operation, start) for operations, _ in self._queue for operation in operations)
+        return not waiting and self._image.is_synced(folder)
+
+    def crash(self, random: Random) -> None:
+        """The process dies: the submission under way got some way, those behind it never began."""
+        self._dead = True
+        if self._queue:
+            operations, _ = self._queue[0]
+            for operation in operations[: random.randrange(len(operations) + 1)]:
+                try:
+                    self._image.carry_out(operation)
+                except OSError:
+                    break
+        self._queue.clear()
+
+    def _start(self) -> None:
+        operations, _ = self._queue[0]
+        self._schedule(self._duration_ns(operations), self._finish)
+
+    def _duration_ns(self, operations: tuple[Operation, ...]) -> int:
+        plan, random = self._plan, self._random
+        syncs = sum(isinstance(operation, SyncFile | SyncFolder) for operation in operations)
+        base_ns = 5 * MICROSECOND_NS * (len(operations) - syncs) + int(plan.sync_ns * syncs * (1 + random.random()))
+        stalled = random.random() < plan.stall_rate
+        return self.slow_factor * (base_ns + (plan.stall_ns if stalled else 0))
+
+    def _finish(self) -> None:
+        if self._dead:
+            return
+        operations, done = self._queue.popleft()
+        error: BaseException | None = None
+        try:
+            for operation in operations:
+                self._image.carry_out(operation)
+        except OSError as failed:
+            error = failed
+        if self._queue:
+            self._start()
+        done(error)
+
+
+def adds_to(operation: Operation, start: str) -> bool:
+    """True if this operation puts bytes or a name below the folder whose path, with "/", is `start`."""
+    match operation:
+        case Write(path=path) | SetSize(path=path) | CreateFile(path=path) | Rename(new_path=path):
+            return path.startswith(start)
+        case _:
+            return False
+
+
+class Immediately:
+    """A schedule without time, to look into an image aside: `run` carries out what was submitted, to the end."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def __call__(self, _delay_ns: int, callback: Callable[[], None]) -> None:
+        self._waiting.append(callback)
+
+    def run(self) -> None:
+        """Call back until nobody waits."""
+        while self._waiting:
+            self._waiting.popleft()()

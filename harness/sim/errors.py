@@ -1,0 +1,29 @@
+"""What a simulated run can end with. Fields are kept and text is made late, so that they cross process borders."""
+
+from __future__ import annotations
+
+import traceback
+
+
+class Violation(Exception):
+    """A property of the system does not hold: a bug, in the product or in the simulator. `rule` is a stable name."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(rule, detail)
+        self.rule, self.detail = rule, detail
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.detail}"
+
+
+def require(holds: bool, rule: str, *detail: object) -> None:
+    """Raise `Violation(rule)` unless `holds`. `detail` is joined only when it is needed."""
+    if not holds:
+        raise Violation(rule, " ".join(str(part) for part in detail))
+
+
+def escaped(error: Exception) -> Violation:
+    """An exception that came out of the production code: a finding too, with the last steps that led to it."""
+    steps = traceback.extract_tb(error.__traceback__)[-8:]
+    path = " < ".join(f"{step.filename.rpartition('/')[2]}:{step.lineno} {step.name}" for step in reversed(steps))
+    return Violation("no exception leaves a node", f"{type(error).__name__}: {error} at {path}")

@@ -1,0 +1,46 @@
+"""Virtual time: a heap of events keyed (time, sequence). Integer nanoseconds; no thread, no task, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+Action = Callable[..., None]
+
+
+class EventHeap:
+    """What will happen, in order. Two events of one instant run in the order in which they were put in."""
+
+    __slots__ = ("_events", "_sequence", "done_count", "now")
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.done_count = 0
+        self._events: list[tuple[int, int, Action, tuple[Any, ...]]] = []
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def at(self, time_ns: int, action: Action, *arguments: Any) -> None:
+        """Call `action(*arguments)` at `time_ns`, which is now or later."""
+        assert time_ns >= self.now, (time_ns, self.now, action)
+        self._sequence += 1
+        heappush(self._events, (time_ns, self._sequence, action, arguments))
+
+    def after(self, delay_ns: int, action: Action, *arguments: Any) -> None:
+        """Call `action(*arguments)` in `delay_ns` from now."""
+        self.at(self.now + delay_ns, action, *arguments)
+
+    def next_time(self) -> int | None:
+        """When the next event is due; None if there is none."""
+        return self._events[0][0] if self._events else None
+
+    def step(self) -> None:
+        """Run the next event. There must be one."""
+        time_ns, _, action, arguments = heappop(self._events)
+        assert time_ns >= self.now, (time_ns, self.now)
+        self.now = time_ns
+        self.done_count += 1
+        action(*arguments)

@@ -1,0 +1,257 @@
+"""A disk that remembers only what was synced: current and durable contents, and what a crash makes of them.
+
+Bytes of a file are durable after `SyncFile`, its name after `SyncFolder` of its folder (storage/files.py). Killing a
+process loses nothing that the operating system has taken; losing power settles everything un-synced by a seeded
+draw: nothing, everything, a prefix, or sector by sector with torn sectors and garbage. Bytes that were not being
+written are never harmed.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
+
+SECTOR_BYTES = 512
+
+
+class Inode:
+    """One file: what programs see, what is on the platter, and the changes between them in order."""
+
+    __slots__ = ("current", "durable", "pending")
+
+    def __init__(self) -> None:
+        self.current = bytearray()
+        self.durable = bytearray()
+        self.pending: list[tuple[int, bytes] | int] = []  # (offset, data) of a write, or a new size.
+
+    def change(self, pending: tuple[int, bytes] | int) -> None:
+        """Carry out one write or size change; it is not durable yet."""
+        carry_out(self.current, pending)
+        self.pending.append(pending)
+
+    def sync(self) -> None:
+        """Make all of it durable."""
+        for pending in self.pending:
+            carry_out(self.durable, pending)
+        self.pending.clear()
+        assert len(self.durable) == len(self.current)
+
+
+def carry_out(content: bytearray, change: tuple[int, bytes] | int) -> None:
+    """Apply one change to `content`; a hole reads as zeroes."""
+    if isinstance(change, int):
+        if change < len(content):
+            del content[change:]
+        else:
+            content.extend(bytes(change - len(content)))
+        return
+    offset, data = change
+    if offset > len(content):
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+Change = tuple[str, Inode | None, bool]
+"""One name: path, what it stands for (None: a folder), and whether it is there afterwards."""
+
+
+class DiskImage:
+    """All files of one machine, by full path, in both views."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Inode | None] = {}
+        self.durable_names: dict[str, Inode | None] = {}
+        self.pending_names: dict[str, list[tuple[Change, ...]]] = {}  # Per folder, in order; each is atomic.
+
+    def file(self, path: str) -> Inode:
+        """The file with this name as programs see it. Raises FileNotFoundError."""
+        inode = self.names.get(path)
+        if inode is None:
+            raise FileNotFoundError(2, "No such file", path)
+        return inode
+
+    def children(self, folder: str) -> list[str]:
+        """The names in `folder`, sorted."""
+        start = f"{folder}/" if folder else ""
+        return sorted(
+            path[len(start) :] for path in self.names if path.startswith(start) and "/" not in path[len(start) :]
+        )
+
+    def carry_out(self, operation: Operation) -> None:
+        """Do what a program asked for. Raises OSError like the real thing."""
+        match operation:
+            case Write(path, offset, buffers):
+                self.file(path).change((offset, b"".join(buffers)))
+            case SyncFile(path):
+                self.file(path).sync()
+            case SyncFolder(path):
+                for changes in self.pending_names.pop(path, ()):
+                    self._make_names_durable(changes)
+            case SetSize(path, size_bytes):
+                self.file(path).change(size_bytes)
+            case CreateFile(path):
+                self._create(path)
+            case MakeFolder(path):
+                self._make_folder(path)
+            case Rename(old_path, new_path):
+                inode = self.file(old_path)
+                assert parent(old_path) == parent(new_path), "a rename stays in its folder"
+                self._rename(((old_path, inode, False), (new_path, inode, True)))
+            case Delete(path):
+                if path in self.names:
+                    self._rename(((path, self.file(path), False),))
+
+    def _create(self, path: str) -> None:
+        if path in self.names:
+            raise FileExistsError(17, "File exists", path)
+        folder = parent(path)
+        if folder and folder not in self.names:
+            raise FileNotFoundError(2, "No such folder", folder)
+        self._rename(((path, Inode(), True),))
+
+    def _make_folder(self, path: str) -> None:
+        parts = path.split("/")
+        for count in range(1, len(parts) + 1):
+            folder = "/".join(parts[:count])
+            if folder and folder not in self.names:
+                self._rename(((folder, None, True),))
+
+    def _rename(self, changes: tuple[Change, ...]) -> None:
+        apply_names(self.names, changes)
+        self.pending_names.setdefault(parent(changes[0][0]), []).append(changes)
+
+    def _make_names_durable(self, changes: tuple[Change, ...]) -> None:
+        apply_names(self.durable_names, changes)
+
+    def is_synced(self, folder: str) -> bool:
+        """True if all files of `folder` are durable, with their names. (A deletion may still be forgotten.)"""
+        start = f"{folder}/"
+        return all(
+            inode is None or (not inode.pending and self.durable_names.get(path) is inode)
+            for path, inode in self.names.items()
+            if path.startswith(start)
+        )
+
+    def is_durable(self, path: str) -> bool:
+        """True if the file at `path` would be there, as it is, after any crash."""
+        inode = self.names.get(path)
+        return inode is not None and not inode.pending and self.durable_names.get(path) is inode
+
+    def synced_copy(self) -> DiskImage:
+        """What is sure to be left if power goes now: only what was synced."""
+        copy = DiskImage()
+        for path, inode in self.durable_names.items():
+            if inode is None:
+                copy.names[path] = None
+            else:
+                file = Inode()
+                file.current, file.durable = bytearray(inode.durable), bytearray(inode.durable)
+                copy.names[path] = file
+        copy.durable_names = dict(copy.names)
+        copy.drop_orphans()
+        return copy
+
+    def lose_power(self, random: Random) -> set[str]:
+        """Settle everything un-synced by a draw from `random`; returns names of what happened."""
+        happened: set[str] = set()
+        for folder in sorted(self.pending_names):
+            for changes in keep_some(self.pending_names[folder], random):
+                self._make_names_durable(changes)
+        self.pending_names.clear()
+        self.drop_orphans()
+        for path in sorted(self.durable_names):
+            inode = self.durable_names[path]
+            if inode is not None and inode.pending:
+                happened.add(settle(inode, random))
+        self.names = dict(self.durable_names)
+        return happened
+
+    def drop_orphans(self) -> None:
+        """A file whose folder's own name was lost is lost with it."""
+        for path in sorted(self.durable_names):
+            folder = parent(path)
+            if folder and folder not in self.durable_names:
+                del self.durable_names[path]
+                self.names.pop(path, None)
+
+
+def parent(path: str) -> str:
+    """The folder that holds `path`; "" is the top."""
+    return path.rpartition("/")[0]
+
+
+def apply_names(names: dict[str, Inode | None], changes: tuple[Change, ...]) -> None:
+    """Carry out one atomic change of names."""
+    for path, inode, there in changes:
+        if there:
+            names[path] = inode
+        else:
+            names.pop(path, None)
+
+
+def keep_some(changes: list[tuple[Change, ...]], random: Random) -> list[tuple[Change, ...]]:
+    """Which un-synced changes of names survive: none, all, a prefix or any subset."""
+    match random.randrange(4):
+        case 0:
+            return []
+        case 1:
+            return changes
+        case 2:
+            return changes[: random.randrange(len(changes) + 1)]
+        case _:
+            return [change for change in changes if random.random() < 0.5]
+
+
+def settle(inode: Inode, random: Random) -> str:
+    """Decide what of a file's un-synced bytes survives; returns how, in words."""
+    draw = random.randrange(8)
+    if draw < 2:
+        how = "un-synced bytes lost"
+    elif draw < 4:
+        how = "un-synced bytes kept"
+        inode.sync()
+    elif draw < 6:
+        how = "un-synced bytes cut short"
+        for change in inode.pending[: random.randrange(len(inode.pending) + 1)]:
+            last = change
+            if isinstance(change, tuple) and random.random() < 0.5:
+                last = (change[0], change[1][: random.randrange(len(change[1]) + 1)])
+            carry_out(inode.durable, last)
+            if last is not change:
+                break
+    else:
+        how = "un-synced sectors mixed"
+        settle_sectors(inode, random)
+    inode.pending.clear()
+    inode.current = bytearray(inode.durable)
+    return how
+
+
+def settle_sectors(inode: Inode, random: Random) -> None:
+    """Each sector that was being written is kept, lost, torn or garbage; the size is the old or the new one."""
+    for change in inode.pending:
+        if isinstance(change, int):
+            if random.random() < 0.5:
+                carry_out(inode.durable, change)
+            continue
+        offset, data = change
+        for start, piece in sectors(offset, data):
+            fate = random.randrange(8)
+            if fate < 4:
+                carry_out(inode.durable, (start, piece))
+            elif fate == 4:
+                carry_out(inode.durable, (start, piece[: random.randrange(len(piece) + 1)]))
+            elif fate == 5:
+                carry_out(inode.durable, (start, random.randbytes(len(piece))))
+
+
+def sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
+    """Split one write at sector borders: (offset, bytes) pieces."""
+    pieces = []
+    position = 0
+    while position < len(data):
+        room = SECTOR_BYTES - (offset + position) % SECTOR_BYTES
+        pieces.append((offset + position, data[position : position + room]))
+        position += room
+    return pieces

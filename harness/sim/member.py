@@ -1,0 +1,282 @@
+"""One member of a simulated cluster: a disk that outlives its processes, and, while it is up, the production node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from harness.sim.copies import Copies
+from harness.sim.disk import Immediately, SimFiles
+from harness.sim.errors import Violation, require
+from harness.sim.image import DiskImage
+from harness.sim.promises import check_promise
+from harness.sim.streams import identifier, stream
+from harness.sim.taps import LogTap, MachineTap
+from harness.sim.watch import Watch
+from kvstore import KvMachine, Service, initial_header
+from raft import (
+    Identity,
+    LogPosition,
+    Node,
+    PeerRefused,
+    ProtocolError,
+    decode_message,
+    encode_message,
+)
+from storage import OpenedStorage, initialize, open_storage
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+
+TICKS_IN_PLACE_MAX = 1_000
+"""A node that asks for so many ticks without letting time pass is stuck."""
+
+
+class Member:
+    """A machine. Its `life` counts processes; whatever belongs to an earlier life is discarded."""
+
+    def __init__(self, world: Simulation, node_id: str) -> None:
+        self.world, self.node_id = world, node_id
+        plan = world.plan
+        self.identity = Identity(
+            cluster_id=identifier(plan.seed, "cluster"),
+            group_id=0,
+            node_id=node_id,
+            incarnation_id=identifier(plan.seed, f"incarnation/{node_id}"),
+        )
+        self.image = DiskImage()
+        self.copies = Copies(node_id, world.ledger)
+        self.life = 0
+        self.node: Node | None = None
+        self.watch: Watch
+        self.machine: KvMachine | None = None
+        self.service: Service | None = None
+        self.files: SimFiles | None = None
+        self.paused_until = 0
+        self.applied_max = 0  # Over all lives.
+        self._disk_random = stream(plan.seed, f"disk/{node_id}")
+        self._crash_random = stream(plan.seed, f"crash/{node_id}")
+        self._timer_at: int | None = None
+        self._ticks_in_place = 0
+        self._greeted: set[str] = set()
+
+    # -- from first start to the end of a process
+
+    @property
+    def is_up(self) -> bool:
+        """True if a node is running here."""
+        return self.node is not None
+
+    @property
+    def is_paused(self) -> bool:
+        """True while the process stands still."""
+        return self.paused_until > self.world.heap.now
+
+    def initialize(self) -> None:
+        """Make the data folder, without time, and be sure that all of it is durable."""
+        aside = Immediately()
+        files = SimFiles(self.image, self.world.plan.disks[self.node_id], self._disk_random, aside)
+        outcome: list[BaseException | None] = []
+        initialize(
+            files,
+            identity=self.identity,
+            configuration=self.world.configuration,
+            machine_header=initial_header(self.world.plan.store),
+            machine_chunks=(),
+            done=outcome.append,
+            random_bytes=self._disk_random.randbytes,
+        )
+        aside.run()
+        require(outcome == [None], "a data folder can be made", self.node_id, outcome)
+        self.image = self.image.synced_copy()
+
+    def boot(self) -> None:
+        """Start a process: recovery first, then the node."""
+        assert self.files is None, "it is running"
+        self.life += 1
+        self.files = SimFiles(self.image, self.world.plan.disks[self.node_id], self._disk_random, self._schedule)
+        life = self.life
+
+        def opened(outcome: OpenedStorage | BaseException) -> None:
+            if life == self.life and self.files is not None:
+                self._opened(outcome)
+
+        open_storage(
+            self.files,
+            identity=self.identity,
+            limits=self.world.plan.storage,
+            done=opened,
+            random_bytes=self._disk_random.randbytes,
+        )
+
+    def _opened(self, outcome: OpenedStorage | BaseException) -> None:
+        require(isinstance(outcome, OpenedStorage), "a member can always restart", self.node_id, repr(outcome))
+        assert isinstance(outcome, OpenedStorage)
+        assert self.files is not None
+        world = self.world
+        require(not outcome.warnings, "no snapshot is ever damaged", self.node_id, outcome.warnings)
+        header = outcome.snapshots.latest().header
+        found = self.copies.recovered(outcome.log, outcome.hard_state, LogPosition(header.index, header.term))
+        if found:
+            world.mark(found)
+        require(self.files.is_synced("groups/0/log"), "what recovery keeps is durable", self.node_id)
+        self.watch = Watch(self, outcome)
+        self.machine = KvMachine()
+        self._greeted.clear()
+        self.node = Node(
+            identity=self.identity,
+            config=world.plan.raft,
+            log=LogTap(outcome.log, self.copies, self.files.is_synced, self.watch.dropping),
+            snapshots=outcome.snapshots,
+            pins=outcome.pins,
+            hard_state=outcome.hard_state,
+            machine=MachineTap(self.machine, self.watch),
+            random=stream(world.plan.seed, f"node/{self.node_id}/{self.life}"),
+            now=self.now(),
+        )
+        if world.plan.load.with_service:
+            self.service = Service(self.node, self.machine)
+        world.on_up(self)
+        self.settle("start")
+
+    def crash(self, *, power: bool) -> None:
+        """The process dies, and with `power` everything that the disk had not synced is settled."""
+        if self.files is None:
+            return
+        self.files.crash(self._crash_random)
+        if power:
+            for happened in sorted(self.image.lose_power(self._crash_random)):
+                self.world.mark(happened)
+        self.node, self.machine, self.service, self.files = None, None, None, None
+        self._timer_at = None
+        self.paused_until = 0
+        self.life += 1
+
+    @property
+    def current_term(self) -> int:
+        """The term of the node that runs here, as far as it is known outside."""
+        return self.node.core.term if self.node is not None else self.watch.term
+
+    def forget_greeting(self, peer_id: str) -> None:
+        """The peer has a new process: its next connection begins with a hello."""
+        self._greeted.discard(peer_id)
+
+    def state_words(self) -> str:
+        """Role, term and marks in one aligned line."""
+        if self.node is None:
+            return "down" if self.files is None else "recovering"
+        core = self.node.core
+        return (
+            f"{core.role.value:<13} t{core.term:<3} log {core.first_index}..{core.last_index} dur {core.durable_index} "
+            f"com {core.commit_index} app {core.last_applied} snap {core.snapshot_index} low {core.low_watermark}"
+        )
+
+    # -- events
+
+    def now(self) -> int:
+        """This machine's monotonic clock, which begins anywhere."""
+        return self.world.heap.now + self.world.clock_offset(self.node_id)
+
+    def _schedule(self, delay_ns: int, callback: Callable[[], None]) -> None:
+        self.world.heap.after(delay_ns, self._on_disk, self.life, callback)
+
+    def _on_disk(self, life: int, callback: Callable[[], None]) -> None:
+        if life != self.life or self._postponed(self._on_disk, life, callback):
+            return
+        callback()
+        self.settle("disk")
+
+    def deliver(self, sender: str, frame: bytes) -> None:
+        """A frame from a peer arrives."""
+        if self.node is None or self._postponed(self.deliver, sender, frame):
+            return
+        try:
+            if sender not in self._greeted:
+                self.node.peer_hello(sender, self.world.members[sender].identity.incarnation_id)
+                self._greeted.add(sender)
+            _, message = decode_message(frame)
+        except (ProtocolError, PeerRefused) as error:
+            raise Violation("peers understand each other", f"{sender} → {self.node_id}: {error}") from error
+        self._tick()
+        self.node.receive(sender, message)
+        self.settle(f"from {sender}", frame, message)
+
+    def lose_connection(self, peer_id: str) -> None:
+        """The connection to a peer breaks."""
+        if self.node is not None and not self._postponed(self.lose_connection, peer_id):
+            self._tick()
+            self.node.peer_unreachable(peer_id)
+            self.settle(f"lost {peer_id}")
+
+    def call(self, what: str, action: Callable[[Node], None]) -> None:
+        """Have a client's action done on the node, then look at what follows."""
+        assert self.node is not None
+        self._tick()
+        action(self.node)
+        self.settle(what)
+
+    def serve(self, life: int, what: str, action: Callable[[Service], None], content: bytes = b"") -> None:
+        """Have a connection's event handled by the service of process `life`, then look at what follows."""
+        if life != self.life or self._postponed(self.serve, life, what, action, content):
+            return
+        if self.service is not None:
+            self._tick()
+            action(self.service)
+            self.settle(what, content)
+
+    def _postponed(self, action: Callable[..., None], *arguments: Any) -> bool:
+        if self.paused_until <= self.world.heap.now:
+            return False
+        self.world.heap.at(self.paused_until, action, *arguments)
+        return True
+
+    def _tick(self) -> None:
+        assert self.node is not None
+        self.node.tick(self.now())
+
+    def _on_timer(self, life: int, time_ns: int) -> None:
+        if life != self.life or self.node is None or self._timer_at != time_ns:
+            return
+        if self._postponed(self._on_timer, life, time_ns):
+            return
+        self._timer_at = None
+        if self.node.next_deadline <= self.now():
+            self._tick()
+            self.settle("tick")
+        else:
+            self._arm()
+
+    def _arm(self) -> None:
+        assert self.node is not None
+        world = self.world
+        due = max(world.heap.now, self.node.next_deadline - world.clock_offset(self.node_id))
+        if self._timer_at is not None and self._timer_at <= due:
+            return
+        if due == world.heap.now:
+            self._ticks_in_place += 1
+            require(self._ticks_in_place < TICKS_IN_PLACE_MAX, "timers let time pass", self.node_id)
+        else:
+            self._ticks_in_place = 0
+        self._timer_at = due
+        world.heap.at(due, self._on_timer, self.life, due)
+
+    # -- after each event
+
+    def settle(self, what: str, content: bytes = b"", message: object = None) -> None:
+        """Take the node's effects, check everything that may have changed, and let the effects out."""
+        node, world = self.node, self.world
+        if node is None:
+            return
+        effects = node.take_effects()
+        self.watch.check(node)
+        world.note(self, node, what, content, message, effects)
+        for event in effects.events:
+            world.mark(event.name)
+        if effects.failure is not None:
+            raise Violation("a node does not stop by itself", f"{self.node_id}: {effects.failure}")
+        for peer_id, sent in effects.send:
+            check_promise(self, node, peer_id, sent)
+            world.network.send(self.node_id, peer_id, encode_message(0, sent))
+        world.on_flush(self, effects)
+        if self.node is node:
+            self._arm()

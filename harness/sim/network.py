@@ -1,0 +1,99 @@
+"""A network that loses, delays, reorders, duplicates and cuts. It carries frames (bytes), as the real one does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+
+from harness.sim.heap import EventHeap
+from harness.sim.streams import stream
+
+Deliver = Callable[[str, str, bytes], None]
+"""Called with (from, to, frame) when a frame arrives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkPlan:
+    """What every link of a seed does. Rates are per frame; a frame takes `delay_ns` plus up to `jitter_ns`."""
+
+    delay_ns: int = 500_000
+    jitter_ns: int = 1_000_000
+    late_rate: float = 0.0  # Frames that take `late_ns` at most instead: whole elections may pass meanwhile.
+    late_ns: int = 1_000_000_000
+    loss_rate: float = 0.0
+    duplicate_rate: float = 0.0
+    in_order: bool = True  # Like one TCP connection; otherwise each frame takes its own time.
+
+
+CALM = NetworkPlan()
+
+
+class Network:
+    """All directed links between members. The same number of draws per frame, whatever happens to it."""
+
+    def __init__(self, seed: int, plan: NetworkPlan, heap: EventHeap, deliver: Deliver) -> None:
+        self._seed, self.plan, self._heap, self._deliver = seed, plan, heap, deliver
+        self._random: dict[tuple[str, str], Random] = {}
+        self._last_arrival: dict[tuple[str, str], int] = {}
+        self._cuts: dict[tuple[str, str], int] = {}  # How many partitions cut this direction now.
+        self.marks: set[str] = set()
+
+    def send(self, sender: str, receiver: str, frame: bytes) -> None:
+        """Give one frame to the network; it may arrive never, once, or twice."""
+        link = (sender, receiver)
+        random = self._random.get(link)
+        if random is None:
+            random = self._random[link] = stream(self._seed, f"net/{sender}>{receiver}")
+        plan = self.plan
+        draws = (random.random(), random.random(), random.random(), random.random())
+        if link in self._cuts:
+            return
+        if draws[0] < plan.loss_rate:
+            self.marks.add("a frame was lost")
+            return
+        self._carry(link, frame, draws[1], draws[2], in_order=plan.in_order)
+        if draws[3] < plan.duplicate_rate:
+            self.marks.add("a frame was duplicated")
+            self._carry(link, frame, draws[2], draws[3] / plan.duplicate_rate, in_order=False)
+
+    def _carry(self, link: tuple[str, str], frame: bytes, delay: float, late: float, *, in_order: bool) -> None:
+        plan = self.plan
+        arrival = self._heap.now + plan.delay_ns + int(plan.jitter_ns * delay * delay)
+        if late < plan.late_rate:
+            arrival += int(plan.late_ns * delay)
+            self.marks.add("a frame was late")
+        last = self._last_arrival.get(link, 0)
+        if in_order:
+            arrival = max(arrival, last)
+        elif arrival < last:
+            self.marks.add("a frame overtook another")
+        self._last_arrival[link] = max(arrival, last)
+        self._heap.at(arrival, self._arrive, link, frame)
+
+    def _arrive(self, link: tuple[str, str], frame: bytes) -> None:
+        if link not in self._cuts:
+            self._deliver(link[0], link[1], frame)
+
+    def cut(self, links: Iterable[tuple[str, str]]) -> None:
+        """Let nothing pass on these directed links. Cuts add up: each needs its own `mend`."""
+        for link in links:
+            self._cuts[link] = self._cuts.get(link, 0) + 1
+
+    def mend(self, links: Iterable[tuple[str, str]]) -> None:
+        """Undo one `cut` of each of these links; those that have been healed meanwhile are left alone."""
+        for link in links:
+            left = self._cuts.get(link, 0) - 1
+            if left > 0:
+                self._cuts[link] = left
+            else:
+                self._cuts.pop(link, None)
+
+    def is_cut(self, sender: str, receiver: str) -> bool:
+        """True if nothing passes from `sender` to `receiver` now."""
+        return (sender, receiver) in self._cuts
+
+    def heal(self) -> None:
+        """End all cuts and faults; frames that are under way still arrive, however late."""
+        self._cuts.clear()
+        self.plan = CALM

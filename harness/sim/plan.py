@@ -1,0 +1,195 @@
+"""What a seed stands for: cluster size, limits, network, disks, load and faults, all drawn before the run begins.
+
+Swarm testing: each seed turns whole families of faults on or off and moves the limits to extremes, because a run
+in which everything happens a little reaches less than many runs in which few things happen a lot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from harness.sim.disk import MICROSECOND_NS, DiskPlan
+from harness.sim.faults import MILLISECOND_NS, SECOND_NS, Fault, draw_faults
+from harness.sim.lines import LinesPlan
+from harness.sim.network import NetworkPlan
+from harness.sim.streams import stream
+from kvstore import ClientLimits, StoreLimits
+from raft import RaftConfig
+from storage import StorageLimits
+
+PROBE_ELECTION_TIMEOUTS_MAX = 40
+"""After everything is healed: within so many of the longest election time-outs a probe write is applied on all.
+
+Most seeds need two; frames of up to a second's delay may still be under way, and each may cost an election.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """What clients do. Each of their workers waits `think_ns` on average between its operations.
+
+    `with_service`: over connections to the service, with retries and sessions; otherwise on the node itself.
+    """
+
+    with_service: bool
+    clients: int
+    workers: int
+    think_ns: int
+    keys: int
+    read_share: float
+    value_bytes_max: int
+    patience_ns: int
+    session_ttl_ns: int
+    client_limits: ClientLimits
+    lines: LinesPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole run. `until_ns`: when the faults end and the healing begins."""
+
+    seed: int
+    members: tuple[str, ...]
+    until_ns: int
+    raft: RaftConfig
+    storage: StorageLimits
+    network: NetworkPlan
+    disks: dict[str, DiskPlan]
+    store: StoreLimits
+    load: LoadPlan
+    faults: tuple[Fault, ...]
+
+    def words(self) -> str:
+        """One line for the head of a trace."""
+        counts: dict[str, int] = {}
+        for fault in self.faults:
+            counts[fault.kind] = counts.get(fault.kind, 0) + 1
+        faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(counts.items())) or "no faults"
+        return f"seed {self.seed}: {len(self.members)} members, {self.until_ns / SECOND_NS:.1f} s, {faults}"
+
+
+def draw_plan(seed: int, *, until_ns: int | None = None) -> Plan:
+    """The plan of a seed, the same everywhere and for ever (as long as this function does not change)."""
+    random = stream(seed, "plan")
+    count = random.choices((1, 2, 3, 4, 5), weights=(1, 1, 4, 1, 2))[0]
+    members = tuple(f"n{number}" for number in range(1, count + 1))
+    until = until_ns or int((2 + 8 * random.random()) * SECOND_NS)
+    disks = {member: draw_disk(stream(seed, f"plan/disk/{member}")) for member in members}
+    return Plan(
+        seed=seed,
+        members=members,
+        until_ns=until,
+        raft=draw_raft(stream(seed, "plan/raft")),
+        storage=draw_storage(stream(seed, "plan/storage")),
+        network=draw_network(stream(seed, "plan/network")),
+        disks=disks,
+        store=draw_store(stream(seed, "plan/store")),
+        load=draw_load(stream(seed, "plan/load")),
+        faults=draw_faults(seed, until),
+    )
+
+
+def often(random: Random, share: float, low: int, high: int, usual: int) -> int:
+    """With probability `share` a number from low to high, small ones as likely as large ones; else the usual one."""
+    tiny = random.random() < share
+    drawn = int(low * (high / low) ** random.random())
+    return drawn if tiny else usual
+
+
+def draw_raft(random: Random) -> RaftConfig:
+    """Bounds, from one of everything to what production uses."""
+    heartbeat_ns = random.choice((20, 50, 50, 100)) * MILLISECOND_NS
+    shortest_ns = int(heartbeat_ns * (3 + 4 * random.random()))
+    return RaftConfig(
+        heartbeat_interval_ns=heartbeat_ns,
+        election_timeout_min_ns=shortest_ns,
+        election_timeout_max_ns=int(shortest_ns * (1.3 + random.random())),
+        batch_bytes_max=often(random, 0.4, 64, 4_000, 1024 * 1024),
+        pending_bytes_max=often(random, 0.3, 500, 10_000, 32 * 1024 * 1024),
+        uncommitted_bytes_max=often(random, 0.3, 500, 10_000, 64 * 1024 * 1024),
+        unapplied_bytes_max=often(random, 0.3, 500, 10_000, 64 * 1024 * 1024),
+        log_cache_bytes_max=often(random, 0.4, 100, 10_000, 64 * 1024 * 1024),
+        append_bytes_max=often(random, 0.4, 50, 4_000, 1024 * 1024),
+        window_messages_max=often(random, 0.4, 1, 8, 64),
+        window_bytes_max=often(random, 0.3, 100, 10_000, 8 * 1024 * 1024),
+        apply_bytes_max=often(random, 0.3, 50, 4_000, 4 * 1024 * 1024),
+        reads_pending_max=often(random, 0.2, 1, 20, 100_000),
+        proposals_pending_max=often(random, 0.2, 1, 20, 100_000),
+        snapshot_log_bytes=often(random, 0.7, 100, 20_000, 64 * 1024 * 1024),
+        snapshot_chunk_bytes=often(random, 0.6, 50, 2_000, 256 * 1024),
+        retention_bytes_max=often(random, 0.6, 100, 20_000, 256 * 1024 * 1024),
+        outcome_wait_ns=int(shortest_ns * (0.2 + 2 * random.random())),
+    )
+
+
+def draw_storage(random: Random) -> StorageLimits:
+    """Segments of a few hundred bytes in half of the seeds."""
+    return StorageLimits(
+        segment_bytes_max=often(random, 0.6, 300, 10_000, 1024 * 1024), ballast_bytes=random.choice((0, 1_000))
+    )
+
+
+def draw_network(random: Random) -> NetworkPlan:
+    """From a quiet LAN to one that loses a tenth of all frames, each on its own way."""
+    bad = random.random() < 0.6
+    return NetworkPlan(
+        delay_ns=int(100_000 * 30 ** random.random()),
+        jitter_ns=int(100_000 * 200 ** random.random()),
+        late_rate=0.03 * random.random() if bad and random.random() < 0.5 else 0.0,
+        late_ns=int(SECOND_NS * 2 * random.random()),
+        loss_rate=0.1 * random.random() if bad and random.random() < 0.6 else 0.0,
+        duplicate_rate=0.1 * random.random() if bad and random.random() < 0.6 else 0.0,
+        in_order=random.random() < 0.4,
+    )
+
+
+def draw_disk(random: Random) -> DiskPlan:
+    """From a fast drive to one that takes ten milliseconds per sync and stalls now and then."""
+    return DiskPlan(
+        sync_ns=int(50 * MICROSECOND_NS * 200 ** random.random()),
+        stall_ns=int(400 * MILLISECOND_NS * random.random()),
+        stall_rate=0.02 * random.random() if random.random() < 0.4 else 0.0,
+    )
+
+
+def draw_load(random: Random) -> LoadPlan:
+    """A few clients on a few keys, so that they meet."""
+    bad = random.random() < 0.6
+    return LoadPlan(
+        with_service=random.random() < 0.7,
+        clients=random.randrange(1, 5),
+        workers=random.randrange(1, 4),
+        think_ns=int(2 * MILLISECOND_NS * 100 ** random.random()),
+        keys=random.randrange(1, 12),
+        read_share=random.choice((0.0, 0.2, 0.5, 0.8)),
+        value_bytes_max=random.choice((16, 16, 100, 1_000)),
+        patience_ns=int(SECOND_NS * (0.2 + 4 * random.random())),
+        session_ttl_ns=int(SECOND_NS * random.choice((0, 1, 1, 3, 60, 60))),
+        client_limits=ClientLimits(
+            attempt_timeout_ns=int(SECOND_NS * (0.1 + random.random())),
+            pause_max_ns=int(100 * MILLISECOND_NS * (1 + 4 * random.random())),
+            calls_max=often(random, 0.2, 1, 8, 8_192),
+            in_flight_max=often(random, 0.3, 1, 8, 1_024),
+            open_numbers_max=often(random, 0.3, 1, 8, 1_024),
+            keep_alive_ns=int(SECOND_NS * (0.2 + random.random())),
+        ),
+        lines=LinesPlan(
+            delay_ns=int(100_000 * 30 ** random.random()),
+            jitter_ns=int(100_000 * 200 ** random.random()),
+            break_rate=0.03 * random.random() if bad else 0.0,
+            in_pieces=random.random() < 0.5,
+        ),
+    )
+
+
+def draw_store(random: Random) -> StoreLimits:
+    """Replicated bounds, some of them so small that requests meet them."""
+    return StoreLimits(
+        quota_bytes=often(random, 0.15, 200, 5_000, 2**31),
+        sessions_max=often(random, 0.15, 1, 6, 10_000),
+        results_per_session_max=often(random, 0.2, 1, 8, 4_096),
+        results_bytes_per_session_max=often(random, 0.2, 100, 2_000, 2**23),
+        results_bytes_max=often(random, 0.2, 100, 5_000, 2**28),
+        deletions_max=often(random, 0.3, 1, 10, 100_000),
+    )

@@ -1,0 +1,97 @@
+"""Carries out the steps of a fault plan on a running world."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.sim.faults import Fault, cut_links
+from harness.sim.streams import stream
+from raft import Role
+
+if TYPE_CHECKING:
+    from harness.sim.member import Member
+    from harness.sim.simulation import Simulation
+
+SLOW_FACTOR = 20
+CONNECTION_LOSS_TOLD_RATE = 0.7
+CONNECTION_LOSS_TOLD_NS_MAX = 20_000_000
+
+
+class Striker:
+    """Does harm until `stop`."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._random = stream(world.plan.seed, "connections")
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Put all steps of the plan on the heap."""
+        for fault in self._world.plan.faults:
+            self._world.heap.at(fault.at_ns, self._strike, fault)
+
+    def stop(self) -> None:
+        """No further step is carried out."""
+        self._is_stopped = True
+
+    def _strike(self, fault: Fault) -> None:
+        if self._is_stopped:
+            return
+        world = self._world
+        target = self.aim(fault.target)
+        member = world.members[target]
+        world.note_world(f"{fault.kind}: {target} for {fault.duration_ns / 1e6:.0f} ms")
+        world.mark(fault.kind)
+        until = world.heap.now + fault.duration_ns
+        match fault.kind:
+            case "kill" | "lose power":
+                self._take_down([member], fault)
+            case "lose power everywhere":
+                self._take_down(list(world.members.values()), fault)
+            case "pause":
+                if member.is_up:
+                    member.paused_until = max(member.paused_until, until)
+            case "slow disk":
+                if member.files is not None:
+                    member.files.slow_factor = SLOW_FACTOR
+                    world.heap.at(until, self._quicken, member, member.life)
+            case "lose connection":
+                other = self.aim(fault.shape)
+                if other != target:
+                    member.lose_connection(other)
+                    world.members[other].lose_connection(target)
+            case _:
+                links = cut_links(fault, target, world.plan.members)
+                world.network.cut(links)
+                world.heap.at(until, world.network.mend, links)
+
+    def aim(self, target: float | None) -> str:
+        """Who is meant: a share of the members in order, or whoever leads (the newest, if several think so)."""
+        members = self._world.plan.members
+        if target is not None:
+            return members[int(target * len(members))]
+        leaders = [m for m in self._world.members.values() if m.node is not None and m.node.core.role is Role.LEADER]
+        newest = max(leaders, key=lambda member: member.current_term, default=None)
+        return newest.node_id if newest is not None else members[0]
+
+    def _take_down(self, members: list[Member], fault: Fault) -> None:
+        world = self._world
+        for place, member in enumerate(members):
+            if member.files is None:
+                continue
+            member.crash(power=fault.kind != "kill")
+            world.load.on_down(member)
+            for other in world.members.values():
+                if other is not member and self._random.random() < CONNECTION_LOSS_TOLD_RATE:
+                    delay = self._random.randrange(CONNECTION_LOSS_TOLD_NS_MAX)
+                    world.heap.after(delay, other.lose_connection, member.node_id)
+            world.heap.after(fault.duration_ns * (place + 1), self._bring_up, member)
+
+    def _bring_up(self, member: Member) -> None:
+        if member.files is None:
+            self._world.note_world(f"{member.node_id} starts")
+            member.boot()
+
+    def _quicken(self, member: Member, life: int) -> None:
+        if member.life == life and member.files is not None:
+            member.files.slow_factor = 1

@@ -1,0 +1,121 @@
+"""Between a node and what it is handed: its log and its state machine, watched as they are used.
+
+The production objects do the work; a tap only looks on, and checks at the moment when something is said or done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from harness.sim.copies import Copies
+from raft import Done, Entry, LogPosition, LogStore, LogWrite, StateMachine, StateSnapshot
+
+LOG_FOLDER = "groups/0/log"
+
+
+class LogTap:
+    """A LogStore that tells `copies` what is written, and what the disk has truly synced."""
+
+    def __init__(
+        self, log: LogStore, copies: Copies, is_synced: Callable[[str], bool], dropping: Callable[[int], None]
+    ):
+        self._log, self._copies, self._is_synced, self._dropping = log, copies, is_synced, dropping
+
+    @property
+    def first_index(self) -> int:
+        """See raft.LogStore."""
+        return self._log.first_index
+
+    @property
+    def last_index(self) -> int:
+        """See raft.LogStore."""
+        return self._log.last_index
+
+    @property
+    def has_unproven_batch(self) -> bool:
+        """See raft.LogStore."""
+        return self._log.has_unproven_batch
+
+    @property
+    def size_bytes(self) -> int:
+        """See raft.LogStore."""
+        return self._log.size_bytes
+
+    def term_runs(self) -> Sequence[LogPosition]:
+        """See raft.LogStore."""
+        return self._log.term_runs()
+
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
+        """See raft.LogStore."""
+        return self._log.read(first_index, last_index, bytes_max)
+
+    def append(self, write: LogWrite) -> None:
+        """See raft.LogStore."""
+        self._copies.append(write)
+        self._log.append(write)
+
+    def sync(self, commit_hint: int, done: Done) -> None:
+        """See raft.LogStore."""
+        count = len(self._copies.waiting)
+
+        def synced(error: BaseException | None) -> None:
+            if error is None and self._is_synced(LOG_FOLDER):
+                self._copies.synced(count)
+            done(error)
+
+        self._log.sync(commit_hint, synced)
+
+    def drop_before(self, index: int) -> None:
+        """See raft.LogStore."""
+        self._dropping(index)
+        self._log.drop_before(index)
+
+
+class Watcher(Protocol):
+    """Who is told what a state machine goes through."""
+
+    def applying(self, entry: Entry) -> None:
+        """This entry is about to be applied."""
+
+    def applied(self, entry: Entry, results: Sequence[Any]) -> None:
+        """It was."""
+
+    def snapshot_taken(self) -> None:
+        """A picture was taken."""
+
+    def restored(self) -> None:
+        """The state was replaced by a snapshot's."""
+
+
+class MachineTap:
+    """A StateMachine that tells `watcher` what it goes through."""
+
+    def __init__(self, machine: StateMachine, watcher: Watcher) -> None:
+        self._machine, self._watcher = machine, watcher
+
+    @property
+    def leader_time(self) -> int:
+        """See raft.StateMachine."""
+        return self._machine.leader_time
+
+    def apply(self, entry: Entry) -> Sequence[Any]:
+        """See raft.StateMachine."""
+        self._watcher.applying(entry)
+        results = self._machine.apply(entry)
+        self._watcher.applied(entry, results)
+        return results
+
+    def snapshot(self) -> StateSnapshot:
+        """See raft.StateMachine."""
+        self._watcher.snapshot_taken()
+        return self._machine.snapshot()
+
+    def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
+        """See raft.StateMachine."""
+        self._machine.restore(header, chunks)
+        self._watcher.restored()
+
+    def state_hash(self) -> bytes:
+        """See raft.StateMachine."""
+        return self._machine.state_hash()

@@ -1,0 +1,41 @@
+"""What happened, one aligned line per event, and a hash over all of it: equal hashes, equal runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+
+LINES_KEPT_MAX = 400
+"""The last lines of a run are kept for the report of a violation; all of them only if somebody wants to read them."""
+
+
+class Trace:
+    """Takes every event. `write` is given each line as it comes, or is None: then lines cost nothing."""
+
+    def __init__(self, write: Callable[[str], None] | None = None) -> None:
+        self._write = write
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.last_lines: deque[str] = deque(maxlen=LINES_KEPT_MAX)
+
+    @property
+    def is_on(self) -> bool:
+        """True if lines are wanted: then the caller says what happened in words."""
+        return self._write is not None
+
+    def event(self, stamp: str, content: bytes = b"") -> None:
+        """Count one event in: its time, place and kind as `stamp`, and the bytes that it carried."""
+        self._hash.update(stamp.encode())
+        if content:
+            self._hash.update(content)
+
+    def line(self, now_ns: int, place: str, state: str, words: str) -> None:
+        """One readable line: when, where, in which state, what."""
+        if self._write is not None:
+            text = f"{now_ns / 1e9:13.9f}  {place:<4}  {state:<58}  {words}"
+            self.last_lines.append(text)
+            self._write(text)
+
+    def digest(self) -> str:
+        """The hash over everything up to here."""
+        return self._hash.hexdigest()

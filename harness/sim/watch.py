@@ -1,0 +1,130 @@
+"""The rules about one member, checked after every event, and what its taps tell (FORMATS §3, §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.sim.errors import require
+from raft import Entry, Node, Role
+from storage import OpenedStorage
+
+if TYPE_CHECKING:
+    from harness.sim.member import Member
+
+HASH_EVERY_ENTRIES = 8
+"""States are compared after entries whose index this divides, after snapshots, and at the end."""
+
+
+class Watch:
+    """One life of one member. Everything is constant cost per event, state hashes aside."""
+
+    def __init__(self, member: Member, storage: OpenedStorage) -> None:
+        self._member, self._storage = member, storage
+        self._world, self._copies, self._node_id = member.world, member.copies, member.node_id
+        header = storage.snapshots.latest().header
+        self.term = storage.hard_state.term
+        self._commit_index = self._last_applied = self._applied_index = header.index
+        self._low_watermark = 0
+
+    def check(self, node: Node) -> None:
+        """After an event: nothing went back, and the marks are in order. Across members the ledger looks."""
+        core, node_id = node.core, self._node_id
+        if core.term != self.term:
+            require(core.term > self.term, "terms never go back", node_id, self.term, core.term)
+            self.term = core.term
+        if core.role is Role.LEADER and self._world.ledger.leads(node_id, self._member.life, core.term):
+            self._check_leader_completeness(core.term)
+        commit, applied = core.commit_index, core.last_applied
+        if commit != self._commit_index:
+            require(commit > self._commit_index, "the mark never falls in a life", node_id, self._commit_index, commit)
+            self._commit_index = commit
+            self._world.commitment.reached(self._member, commit)
+        if applied != self._last_applied:
+            require(applied > self._last_applied, "applied never falls", node_id, self._last_applied, applied)
+            self._last_applied = applied
+        require(
+            core.first_index - 1 <= core.snapshot_index <= applied <= commit <= core.last_index,
+            "order of the marks",
+            f"{node_id}: {core.first_index} {core.snapshot_index} {applied} {commit} {core.last_index}",
+        )
+        require(applied == self._applied_index, "applied is what was applied", node_id, applied, self._applied_index)
+        if core.low_watermark != self._low_watermark:
+            self._check_low_watermark(core.low_watermark)
+
+    def _check_low_watermark(self, mark: int) -> None:
+        require(mark > self._low_watermark, "the low-water mark never falls", self._node_id, mark)
+        self._low_watermark = mark
+        for member in self._world.members.values():
+            require(
+                mark <= min(member.applied_max, member.copies.durable.last_index),
+                "the low-water mark is applied and durable everywhere",
+                f"{self._node_id} says {mark}, {member.node_id} has applied {member.applied_max}",
+                f"and holds {member.copies.durable.last_index}",
+            )
+
+    def _check_leader_completeness(self, term: int) -> None:
+        ledger, memory = self._world.ledger, self._copies.memory
+        index = ledger.last_committed_before(term)
+        require(
+            index <= memory.base.index or memory.term_at(index) == ledger.committed_term(index),
+            "leader completeness",
+            f"{self._node_id} leads term {term} without committed entry ({index}, {ledger.committed_term(index)})",
+        )
+
+    # What the taps tell.
+
+    def applying(self, entry: Entry) -> None:
+        """Before an entry is applied: it is committed, it is the next one, and it is durable here (FORMATS §3.2)."""
+        require(
+            entry.index == self._applied_index + 1,
+            "entries are applied in order",
+            f"{self._node_id} applies {entry.index} after {self._applied_index}",
+        )
+        self._world.commitment.reached(self._member, entry.index)
+        require(
+            self._copies.holds_durably(entry.index, entry.term),
+            "applied only when durable here",
+            f"{self._node_id} applies ({entry.index}, {entry.term}), durable to {self._copies.durable.last_index}",
+        )
+
+    def applied(self, entry: Entry, results: Sequence[Any]) -> None:
+        """After it."""
+        self._applied_index = entry.index
+        self._member.applied_max = max(self._member.applied_max, entry.index)
+        if self._world.ledger.applied(self._node_id, entry, results):
+            self._world.load.on_first_applied(entry, results)
+        if entry.index % HASH_EVERY_ENTRIES == 0:
+            self._hash_state()
+
+    def snapshot_taken(self) -> None:
+        """The node takes a picture of its state: whoever installs it must be in the same state."""
+        self._hash_state()
+
+    def restored(self) -> None:
+        """A snapshot has replaced the state: that which is newest now."""
+        self._applied_index = self._storage.snapshots.latest().header.index
+        self._member.applied_max = max(self._member.applied_max, self._applied_index)
+        if self._applied_index:
+            self._hash_state()
+
+    def _hash_state(self) -> None:
+        machine = self._member.machine
+        assert machine is not None
+        self._world.ledger.hashed(self._node_id, self._applied_index, machine.state_hash())
+
+    def dropping(self, index: int) -> None:
+        """The log forgets entries below `index`: all of them must be in a durable snapshot (FORMATS §6)."""
+        info = self._storage.snapshots.latest()
+        require(
+            index - 1 <= info.header.index,
+            "only what a snapshot holds is forgotten",
+            f"{self._node_id} drops below {index}, its snapshot is {info.header.index}",
+        )
+        image, name = self._member.image, info.name.rpartition("/")[2]
+        require(
+            any(image.is_durable(path) for path in image.names if path.endswith(name)),
+            "a snapshot is durable before the log is cut",
+            self._node_id,
+            info.name,
+        )
