@@ -15,7 +15,7 @@ class PendingCommands:
     """A queue bounded in bytes; it costs a few list operations per command and nothing else."""
 
     def __init__(self, config: RaftConfig) -> None:
-        self._batch_bytes_max = config.batch_bytes_max
+        self._batch_bytes_max = min(config.batch_bytes_max, COMMAND_BYTES_MAX)
         self._bytes_max = config.pending_bytes_max
         self._commands: list[bytes] = []
         self._tickets: list[int] = []
@@ -41,7 +41,7 @@ class PendingCommands:
         if self.size_bytes <= self._batch_bytes_max:
             return self._commands, self._tickets
         count, size_bytes = 1, len(self._commands[0])
-        while size_bytes + len(self._commands[count]) <= self._batch_bytes_max:
+        while count < len(self) and size_bytes + len(self._commands[count]) <= self._batch_bytes_max:
             size_bytes += len(self._commands[count])
             count += 1
         return self._commands[:count], self._tickets[:count]

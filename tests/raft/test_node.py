@@ -1,0 +1,456 @@
+"""One node: the order of durability, group commit, bounds, stopping (DESIGN "The node is sans-I/O", FORMATS §3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft import (
+    Applied,
+    Busy,
+    Compacted,
+    NodeStopped,
+    NotCommitted,
+    NotLeader,
+    PeerRefused,
+    RaftConfig,
+    Role,
+    TooLarge,
+    Unknown,
+    VoteRequest,
+    batch_size,
+    encode_item,
+)
+from raft.pending import COMMAND_BYTES_MAX
+from tests.raft.node_world import MS, OneNode, a_single_leader, incarnation_of
+
+
+def test_a_node_of_one_voter_elects_itself_and_commits_with_its_own_sync() -> None:
+    """FORMATS §3.2: its own copy counts once durable, and here it is the majority."""
+    s1 = a_single_leader()
+
+    s1.propose("one", 7)
+    s1.flush()
+    assert s1.applied == []  # Its sync is under way.
+    assert [name for name, _ in s1.disk.waiting] == ["sync"]
+
+    s1.disk.complete_one()
+    s1.flush()
+    assert s1.applied == [Applied(7, 2, 0)]
+    assert s1.machine.items == ["one"]
+
+
+def test_commands_gather_while_a_log_write_is_under_way_and_become_one_entry() -> None:
+    """DESIGN "The data path", 2 and 3: batches, not requests."""
+    s1 = a_single_leader()
+    s1.propose("first", 1)
+    s1.flush()
+
+    for ticket in range(2, 102):
+        s1.propose(f"item {ticket}", ticket)
+        s1.flush()
+    assert s1.node.status().pending_commands == 100
+    assert len(s1.disk.waiting) == 1
+    s1.disk.complete_one()
+    s1.flush()
+    s1.disk.complete_one()
+    s1.flush()
+
+    assert [completion.ticket for completion in s1.applied] == list(range(1, 102))
+    assert s1.node.core.last_index == 3
+    assert batch_size(s1.node.read_log(3, 1)[0].payload) == 100
+
+
+def test_a_batch_stays_within_its_bound_and_a_larger_command_is_alone() -> None:
+    """batch_bytes_max; larger only if a single command is."""
+    s1 = a_single_leader(batch_bytes_max=100)
+
+    for ticket, size_bytes in enumerate((40, 40, 40, 500, 10, 10)):
+        s1.propose(b"x" * size_bytes, ticket)
+    s1.settle()
+
+    sizes = [batch_size(entry.payload) for entry in s1.node.read_log(2, 10_000)]
+    assert sizes == [2, 1, 1, 2]
+    assert [completion.ticket for completion in s1.applied] == list(range(6))
+
+
+def test_no_vote_leaves_before_it_is_durable() -> None:
+    """FORMATS §3.1: a grant that a crash forgets could be given twice."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
+
+    s1.node.receive("s2", VoteRequest(term=5, last_index=0, last_term=0, transfer=False))
+    s1.flush()
+    assert s1.sent == []
+
+    s1.disk.complete_one()
+    s1.flush()
+    assert s1.log.durable_hard_state.voted_for == "s2"
+    assert [peer_id for peer_id, _ in s1.sent] == ["s2"]
+
+
+def test_an_idle_node_proves_its_last_batch_once() -> None:
+    """FORMATS §4: an empty frame with the new `durable_batch`."""
+    s1 = a_single_leader()
+    s1.propose("one", 1)
+    s1.settle()
+    syncs = len(s1.disk.names)
+
+    while s1.log.has_unproven_batch:
+        s1.tick_to(s1.node.next_deadline)
+        s1.settle()
+    assert len(s1.disk.names) == syncs + 1
+
+    for _ in range(20):
+        s1.tick_to(s1.now + 50 * MS)
+        s1.settle()
+    assert len(s1.disk.names) == syncs + 1
+    assert s1.log.commit_hints[-1] == s1.node.core.commit_index
+
+
+def test_a_closing_node_proves_its_last_batch_at_once_and_takes_no_more_requests() -> None:
+    """FORMATS §4: an idle or closing node writes the proving frame."""
+    s1 = a_single_leader()
+    s1.propose("one", 1)
+    s1.flush()
+
+    s1.node.begin_stop()
+    with pytest.raises(NodeStopped):
+        s1.propose("two", 2)
+    s1.settle()
+
+    assert s1.node.is_stopped
+    assert s1.applied == [Applied(1, 2, 0)]
+    assert not s1.log.has_unproven_batch
+
+
+def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
+    """FORMATS §3.5: open proposals are unknown, what was not proposed is certainly refused."""
+    s1 = a_single_leader()
+    s1.propose("written", 1)
+    s1.flush()
+    s1.propose("gathered", 2)
+    s1.node.read(3)
+
+    s1.disk.complete_one(OSError(5, "Input/output error"))
+    effects = s1.flush()
+
+    assert isinstance(effects.failure, NodeStopped)
+    assert "Input/output error" in str(effects.failure)
+    assert effects.send == []
+    assert [(refused.ticket, type(refused.error)) for refused in s1.refused] == [(2, NodeStopped), (3, NodeStopped)]
+    assert [unknown.ticket for unknown in s1.unknown] == [1]
+    with pytest.raises(NodeStopped):
+        s1.propose("later", 4)
+    with pytest.raises(NodeStopped):
+        s1.node.read(5)
+    assert s1.flush().failure is not None
+    assert s1.disk.waiting == []
+
+
+def test_a_vote_whose_sync_failed_never_leaves() -> None:
+    """FORMATS §3.5 and §3.1 together."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
+    s1.node.receive("s2", VoteRequest(term=5, last_index=0, last_term=0, transfer=False))
+    s1.flush()
+
+    s1.disk.complete_one(OSError(28, "No space left on device"))
+    s1.flush()
+    s1.node.receive("s3", VoteRequest(term=6, last_index=0, last_term=0, transfer=False))
+    s1.tick_to(10_000 * MS)
+    s1.flush()
+
+    assert s1.sent == []
+
+
+def test_at_the_bound_in_bytes_the_answer_is_busy() -> None:
+    """pending_bytes_max: not silence and not growth."""
+    s1 = a_single_leader(pending_bytes_max=1_000)
+    s1.propose("under way", 0)
+    s1.flush()
+
+    s1.propose(b"x" * 900, 1)
+    with pytest.raises(Busy, match="pending_bytes_max"):
+        s1.propose(b"x" * 200, 2)
+    assert s1.node.status().pending_bytes < 1_000
+    s1.settle()
+
+    assert [completion.ticket for completion in s1.applied] == [0, 1]
+    s1.propose("again", 3)
+
+
+def test_at_the_bound_of_open_proposals_the_answer_is_busy() -> None:
+    """proposals_pending_max counts what waits and what is under way."""
+    s1 = a_single_leader(proposals_pending_max=2)
+    s1.propose("one", 1)
+    s1.flush()
+    s1.propose("two", 2)
+
+    with pytest.raises(Busy, match="proposals_pending_max"):
+        s1.propose("three", 3)
+    s1.settle()
+    s1.propose("three", 3)
+
+
+def test_at_the_bound_of_the_uncommitted_tail_commands_wait() -> None:
+    """uncommitted_bytes_max: they are proposed when the mark has moved, in order."""
+    s1 = a_single_leader(uncommitted_bytes_max=150, batch_bytes_max=50)
+    for ticket in range(6):
+        s1.propose(b"x" * 40, ticket)
+
+    s1.flush()
+    assert s1.node.status().pending_commands > 0
+    assert s1.node.core.uncommitted_bytes <= 150
+    s1.settle()
+
+    assert [completion.ticket for completion in s1.applied] == list(range(6))
+
+
+def test_at_the_bound_of_reads_the_answer_is_busy() -> None:
+    """reads_pending_max."""
+    s1 = a_single_leader(reads_pending_max=1)
+    s1.node.read(1)
+
+    with pytest.raises(Busy):
+        s1.node.read(2)
+    s1.settle()
+
+    assert s1.reads_ready == [1]
+    s1.node.read(3)
+
+
+def test_a_command_that_fits_into_no_entry_is_too_large() -> None:
+    """ENTRY_PAYLOAD_BYTES_MAX is a constant of the protocol."""
+    s1 = a_single_leader()
+
+    with pytest.raises(TooLarge):
+        s1.node.propose(bytes(COMMAND_BYTES_MAX + 1), 1)
+    s1.node.propose(encode_item(b"x" * (COMMAND_BYTES_MAX - 5)), 2)
+    s1.settle()
+
+    assert [completion.ticket for completion in s1.applied] == [2]
+
+
+def test_a_follower_takes_no_requests() -> None:
+    """The caller is told who leads, if that is known."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
+
+    with pytest.raises(NotLeader):
+        s1.propose("one", 1)
+    with pytest.raises(NotLeader):
+        s1.node.read(2)
+
+
+def test_applying_is_cut_into_slices_so_that_other_events_get_their_turn() -> None:
+    """apply_bytes_max: work that is left asks for the next turn at once."""
+    s1 = a_single_leader(apply_bytes_max=200, batch_bytes_max=100)
+    for ticket in range(20):
+        s1.propose(b"x" * 90, ticket)
+    s1.flush()
+    s1.disk.complete_one()
+
+    s1.flush()
+    assert 1 <= len(s1.applied) <= 3
+    assert s1.node.next_deadline <= s1.now
+    s1.settle()
+
+    assert [completion.ticket for completion in s1.applied] == list(range(20))
+
+
+def test_a_read_waits_for_what_was_committed_before_it() -> None:
+    """Thesis §6.4: the read index, applied before the answer."""
+    s1 = a_single_leader(apply_bytes_max=200, batch_bytes_max=100)
+    for ticket in range(10):
+        s1.propose(b"x" * 90, ticket)
+    s1.flush()
+    s1.disk.complete_one()
+    s1.node.read(99)
+    s1.settle()
+
+    assert s1.reads_ready == [99]
+    assert len(s1.machine.items) == 10
+
+
+def test_the_committed_log_can_be_read_and_nothing_above_the_mark() -> None:
+    """FORMATS §6: `NotCommitted` above the high-water mark."""
+    s1 = a_single_leader()
+    s1.propose("one", 1)
+    s1.settle()
+    s1.propose("two", 2)
+    s1.flush()
+
+    assert [entry.index for entry in s1.node.read_log(1, 10_000)] == [1, 2]
+    assert [entry.index for entry in s1.node.read_log(1, 1)] == [1]
+    with pytest.raises(NotCommitted) as caught:
+        s1.node.read_log(3, 1)
+    assert (caught.value.index, caught.value.commit_index) == (3, 2)
+
+
+def test_a_snapshot_is_built_when_the_log_has_grown_and_the_log_is_cut_behind_it() -> None:
+    """FORMATS §6: cut at min(own durable snapshot, low-water mark); below, the answer is `Compacted`."""
+    s1 = a_single_leader(snapshot_log_bytes=500)
+    for ticket in range(12):
+        s1.propose(b"x" * 40, ticket)
+        s1.settle()
+
+    assert "snapshot_built" in s1.event_names()
+    core = s1.node.core
+    assert core.snapshot_index > 0
+    assert core.first_index == core.snapshot_index + 1
+    assert s1.log.dropped_before == core.first_index
+    assert s1.snapshots.latest().header.index == core.snapshot_index
+    with pytest.raises(Compacted):
+        s1.node.read_log(1, 1)
+
+
+def test_a_snapshot_is_written_chunk_by_chunk_while_other_work_goes_on() -> None:
+    """One submission at a time; what is applied meanwhile is not in it."""
+    s1 = a_single_leader()
+    for ticket in range(6):
+        s1.propose(ticket, ticket)
+        s1.settle()
+
+    s1.node.snapshot_now()
+    s1.flush()
+    written = 0
+    ticket = 100
+    while s1.disk.waiting:
+        assert sum(name.startswith("snapshot") for name, _ in s1.disk.waiting) <= 1
+        written += s1.disk.complete_one() == "snapshot write"
+        if ticket < 103:
+            s1.propose(ticket, ticket)
+            ticket += 1
+        s1.flush()
+
+    assert written == 3
+    latest = s1.snapshots.latest()
+    assert latest.header.index == 7
+    assert b"".join(s1.snapshots.chunks(latest)) == b"".join(encode_item([n, n + 1]) for n in (0, 2, 4))
+    assert s1.machine.items == [0, 1, 2, 3, 4, 5, 100, 101, 102]
+
+
+def test_a_node_starts_from_its_snapshot_and_the_log_behind_it() -> None:
+    """The state machine is restored first; committed entries behind the snapshot are applied again."""
+    s1 = a_single_leader()
+    for ticket in range(4):
+        s1.propose(ticket, ticket)
+        s1.settle()
+    s1.node.snapshot_now()
+    s1.settle()
+    s1.propose("after", 9)
+    s1.settle()
+
+    s1.crash()
+    assert s1.machine.items == [0, 1, 2, 3]
+    s1.tick_to(s1.now + 600 * MS)
+    s1.settle()
+
+    assert s1.machine.items == [0, 1, 2, 3, "after"]
+
+
+def test_a_snapshot_that_could_not_be_written_is_given_up_without_harm() -> None:
+    """Such as a full disk: nothing depends on it yet. A failed *sync* of it stops the node (FORMATS §3.5)."""
+    s1 = a_single_leader()
+    for ticket in range(4):
+        s1.propose(ticket, ticket)
+        s1.settle()
+
+    s1.node.snapshot_now()
+    s1.flush()
+    s1.disk.complete_one(OSError(28, "No space left on device"))
+    s1.flush()
+    assert s1.node.failure is None
+    assert "snapshot_given_up" in s1.event_names()
+    assert s1.snapshots.abandoned == 1
+
+    s1.node.snapshot_now()
+    s1.flush()
+    while s1.disk.waiting[0][0] != "snapshot sync":
+        s1.disk.complete_one()
+        s1.flush()
+    s1.disk.complete_one(OSError(5, "Input/output error"))
+    assert s1.flush().failure is not None
+
+
+def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
+    """FORMATS §1: a pin is synced before any vote, append or acknowledgement of that peer is used."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
+    request = VoteRequest(term=5, last_index=0, last_term=0, transfer=False)
+
+    s1.node.receive("s2", request)
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+    s1.node.receive("s2", request)
+    s1.flush()
+    assert s1.node.core.term == 0
+    assert s1.disk.names == ["pin s2"]
+
+    s1.disk.complete_one()
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+    s1.node.receive("s2", request)
+    assert s1.node.core.term == 5
+    assert s1.disk.names == ["pin s2"]
+
+
+def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> None:
+    """FORMATS §1: it has lost its disk and forgotten its votes."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+
+    with pytest.raises(PeerRefused, match="new node id") as caught:  # Even while the first pin is under way.
+        s1.node.peer_hello("s2", b"another one 1234")
+    s1.settle()
+    with pytest.raises(PeerRefused, match="forgotten its votes"):
+        s1.node.peer_hello("s2", b"another one 1234")
+
+    assert caught.value.code == "wrong_incarnation"
+
+
+@pytest.mark.parametrize(("peer_id", "code"), [("s9", "not_a_member"), ("s1", "own_id")])
+def test_a_stranger_is_refused(peer_id: str, code: str) -> None:
+    """Membership is fixed by configuration."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
+
+    with pytest.raises(PeerRefused) as caught:
+        s1.node.peer_hello(peer_id, bytes(16))
+    assert caught.value.code == code
+
+
+def test_a_failed_pin_stops_the_node() -> None:
+    """FORMATS §3.5: it is a failed sync like any other."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+
+    s1.disk.complete_one(OSError(5, "Input/output error"))
+
+    assert s1.flush().failure is not None
+
+
+def test_the_status_shows_marks_and_buffers() -> None:
+    """For people and monitors."""
+    s1 = a_single_leader()
+    s1.propose("one", 1)
+    s1.flush()
+    s1.propose("two", 2)
+    status = s1.node.status()
+
+    assert status.role is Role.LEADER
+    assert (status.first_index, status.commit_index, status.durable_index, status.last_index) == (1, 1, 1, 2)
+    assert (status.pending_commands, status.open_proposals) == (1, 2)
+    assert status.failure is None
+
+
+def test_every_open_proposal_has_exactly_one_end() -> None:
+    """DESIGN: committed, certainly not applied, or unknown."""
+    s1 = a_single_leader()
+    for ticket in range(50):
+        s1.propose(ticket, ticket)
+        if ticket % 7 == 0:
+            s1.flush()
+        if ticket % 11 == 0 and s1.disk.waiting:
+            s1.disk.complete_one()
+    s1.flush()
+    s1.disk.complete_one(OSError(5, "Input/output error"))
+    s1.flush()
+
+    ends = [completion.ticket for completion in s1.completions]
+    assert sorted(ends) == list(range(50))
+    assert any(isinstance(completion, Unknown) for completion in s1.completions)
+    assert s1.node.status().open_proposals == 0
