@@ -51,7 +51,7 @@ def configuration_of(*node_ids: str) -> Configuration:
 
 
 class Bench:
-    """A core with everything that it asks for. `persist()` is the disk's answer; `apply_at_once` the state machine's."""
+    """A core and all that it asks for. `persist()` is the disk's answer; `apply_at_once` the state machine's."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ def a_candidate(*, term: int, peers: Sequence[str] = ("s2", "s3"), **settings: A
     bench.time_out()
     for peer_id in peers:
         bench.step(peer_id, PreVoteResponse(term=term - 1, next_term=term, granted=True))
-    assert bench.core.role is (Role.CANDIDATE), bench.core
+    assert bench.core.role is Role.CANDIDATE, bench.core
     return bench
 
 

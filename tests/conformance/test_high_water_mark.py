@@ -1,0 +1,248 @@
+"""The accounts of the high-water mark: what may be seen, what may be lost, and what never is."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft.messages import AppendAccepted, AppendEntries
+from raft.state import Role
+from tests.conformance.cluster import Cluster, entries_to
+from tests.raft.bench import a_follower, a_leader, a_leader_with_commits, accepted, append, heartbeat
+
+COMMANDS = [f"c{index}" for index in range(2, 8)]  # Entry 1 is the leader's no_op; "c7" is entry 7.
+
+
+def test_last_indexes_8_9_10_10_10_of_five_members_commit_10() -> None:
+    """The majority median: 10 is held by three of five."""
+    leader = a_leader(term=2, log_terms=[1] * 9, peers=["s2", "s3", "s4", "s5"])
+    assert leader.core.last_index == leader.core.durable_index == 10  # 10 is its own no_op.
+
+    leader.step("s2", accepted(2, 8))
+    leader.step("s3", accepted(2, 9))
+    leader.step("s4", accepted(2, 10))
+    assert leader.core.commit_index == 0  # 9 is on three by now, but it is from an older term.
+
+    leader.step("s5", accepted(2, 10))
+    assert leader.core.commit_index == 10
+
+
+def test_last_indexes_9_9_0_0_of_four_members_commit_nothing() -> None:
+    """Two of four are no majority."""
+    leader = a_leader(term=1, peers=["s2", "s3", "s4"])
+    for _ in range(8):
+        leader.propose()
+    leader.persist()
+
+    leader.step("s2", accepted(1, 9))
+
+    assert leader.core.durable_index == 9
+    assert leader.core.commit_index == 0
+    assert leader.applied == []
+
+
+def the_old_leader(*, s2_synced: bool = True) -> Cluster:
+    """s1 leads with entries 1-7, s2 has 1-6, s3 has 1-5; s1 has not heard of the sixth on s2: its mark is at 5."""
+    cluster = Cluster({"s1": [], "s2": [], "s3": []})
+    cluster.elect("s1")
+    for word in COMMANDS[:4]:
+        cluster.propose(word)
+    cluster.settle()
+    cluster.beat()
+    cluster.propose("c6")
+    cluster.hold_back(entries_to("s3"))
+    for item in cluster.hold_back(entries_to("s2")):
+        cluster.deliver(item)
+    if s2_synced:
+        cluster["s2"].persist()
+    cluster.propose("c7")
+    cluster.hold_back(lambda *_: True)  # Its acknowledgement of 6 and all of 7 are lost.
+    cluster["s1"].persist()
+    assert [len(cluster.log_of(node_id)) for node_id in ("s1", "s2", "s3")] == [7, 6, 5]
+    assert [bench.core.commit_index for bench in cluster.members.values()] == [5, 5, 5]
+    return cluster
+
+
+def test_above_the_mark_nothing_was_seen_before_the_leader_died() -> None:
+    """Entries 6 and 7 were given to no state machine, so no client was told of them."""
+    cluster = the_old_leader()
+
+    for node_id, bench in cluster.members.items():
+        assert bench.applied_indexes == [1, 2, 3, 4, 5], node_id
+
+
+def test_if_the_follower_with_six_entries_wins_the_sixth_survives_and_the_seventh_does_not() -> None:
+    """The sixth may be seen from now on: a new leader commits it behind an entry of its own. The seventh is cut."""
+    cluster = the_old_leader()
+    cluster.crash("s1")
+
+    cluster.elect("s2")
+    cluster.beat()
+    assert cluster.has_applied("s2", "c6")
+    assert cluster.has_applied("s3", "c6")
+
+    cluster.restart("s1")
+    cluster.beat()
+    cluster.beat()
+    assert cluster["s1"].log_terms == cluster["s2"].log_terms
+    assert cluster.has_applied("s1", "c6")
+    assert cluster.is_lost("c7")
+
+
+def test_the_follower_with_five_entries_cannot_win_against_one_that_holds_the_sixth() -> None:
+    """Raft §5.4.1: the sixth may be committed (it is on two of three), so nobody without it may lead."""
+    cluster = the_old_leader()
+    cluster.crash("s1")
+
+    cluster.campaign("s3")
+
+    assert cluster["s3"].core.role is not Role.LEADER
+    assert "vote_refused" in cluster["s2"].event_names()
+
+
+def test_if_the_sixth_was_never_synced_the_follower_with_five_entries_may_win_and_both_are_gone() -> None:
+    """FORMATS §3.2: a copy that was not durable was no copy. Nobody had been told of 6 or 7; 1-5 are everywhere."""
+    cluster = the_old_leader(s2_synced=False)
+    cluster.crash("s1", "s2")
+    cluster.restart("s2")
+    assert len(cluster.log_of("s2")) == 5
+
+    cluster.elect("s3")
+    cluster.restart("s1")
+    cluster.beat()
+    cluster.beat()
+
+    assert cluster.is_lost("c6")
+    assert cluster.is_lost("c7")
+    for node_id in cluster.members:
+        assert all(cluster.has_applied(node_id, word) for word in COMMANDS[:4]), node_id
+
+
+def test_the_returning_leader_cuts_its_entry_4_and_takes_the_new_one_and_entry_5() -> None:
+    """Entry 4 of the old generation was on one member only; the new leader has another 4, and 5."""
+    cluster = Cluster({"s1": [1, 1, 1, 1], "s2": [1, 1, 1], "s3": [1, 1, 1]}, term=1)
+    cluster.crash("s1")
+    cluster.elect("s2")  # Its no_op is entry 4.
+    cluster.propose("five")
+    cluster.settle()
+
+    cluster.restart("s1")
+    cluster.beat()
+    cluster.beat()
+
+    assert cluster["s1"].log_terms == [1, 1, 1, 2, 2]
+    assert cluster["s1"].last_event("truncated") == {"from_index": 4, "count": 1, "removed_term": 1, "term": 2}
+    assert cluster.has_applied("s1", "five")
+
+
+def test_entries_of_a_higher_term_that_never_committed_are_cut_by_a_leader_of_a_lower_last_term() -> None:
+    """FORMATS §3.6: what counts is that the term *differs*. s1 led term 5 alone; s2 leads term 6 with last term 2."""
+    cluster = Cluster({"s1": [1, 5, 5], "s2": [1, 2], "s3": [1, 2]}, terms={"s1": 5, "s2": 5, "s3": 5})
+    cluster.crash("s1")
+    cluster.elect("s2")
+    cluster.settle()
+
+    cluster.restart("s1")
+    cluster.beat()
+    cluster.beat()
+
+    assert cluster["s1"].log_terms == [1, 2, 6]
+    assert cluster["s1"].last_event("truncated")["removed_term"] == 5
+    assert cluster["s1"].core.commit_index == 3
+
+
+@pytest.mark.parametrize("cut_to_the_mark", [False, True])
+def test_cutting_to_the_mark_on_rejoin_would_lose_what_a_client_was_told(cut_to_the_mark: bool) -> None:
+    """A follower's mark lags: entry 2 is committed and acknowledged, but s2, which holds it, only knows the mark 1.
+
+    The second run shows the counterexample: s2 cuts its log to its mark when it rejoins, as it must not.
+    """
+    leader = a_leader_with_commits(term=1)
+    leader.propose("acknowledged")
+    leader.persist()
+    leader.step("s2", accepted(1, 2))
+    assert leader.core.commit_index == 2  # A client is told. Then the leader dies; s2 has not heard of the mark.
+    kept_by_s2 = [1] if cut_to_the_mark else [1, 1]
+
+    cluster = Cluster({"s1": [1, 1], "s2": kept_by_s2, "s3": [1]}, term=1, commit_index=1)
+    cluster.crash("s1")
+    cluster.elect("s2")
+
+    assert (cluster["s2"].log_terms[:2] == [1, 1]) is not cut_to_the_mark
+
+
+def test_a_rejoining_member_keeps_what_is_above_the_mark_it_knew() -> None:
+    """FORMATS §4: the commit hint proves nothing about the entries behind it; they stay until a leader decides."""
+    rejoined = a_follower(term=1, log_terms=[1, 1, 1], commit_index=1)
+
+    assert rejoined.core.commit_index == 1
+    assert rejoined.core.last_index == rejoined.core.durable_index == 3
+    assert rejoined.applied_indexes == [1]
+
+
+def test_a_delayed_duplicate_append_cuts_nothing() -> None:
+    """Raft §5.3: only an entry that *conflicts* removes what follows; entries 2-3 arrive again behind 1-5."""
+    follower = a_follower(term=2, log_terms=[1])
+    follower.step("s2", append(2, (1, 1), [2, 2]))
+    follower.step("s2", append(2, (3, 2), [2, 2]))
+    follower.persist()
+
+    follower.step("s2", append(2, (1, 1), [2, 2]))
+
+    assert follower.log_terms == [1, 2, 2, 2, 2]
+    assert follower.event_names().count("duplicate_append_ignored") == 1
+    assert "truncated" not in follower.event_names()
+    assert follower.sent_to("s2", AppendAccepted)[-1].match_index == 3  # It says what this message proved, no more.
+
+
+def test_nothing_above_the_mark_is_visible_on_any_member() -> None:
+    """The leader and a follower hold three entries durably; two are committed."""
+    leader = a_leader_with_commits(term=1, commands=1)
+    leader.propose("not yet")
+    leader.persist()
+    follower = a_follower(term=1, log_terms=[1, 1, 1])
+    follower.step("s2", heartbeat(1, (3, 1), commit_index=2))
+
+    assert leader.core.durable_index == follower.core.durable_index == 3
+    assert leader.core.commit_index == follower.core.commit_index == 2
+    assert leader.applied_indexes == follower.applied_indexes == [1, 2]
+
+
+def test_a_follower_takes_no_more_of_the_mark_than_the_message_proves() -> None:
+    """FORMATS §6: min(leader's commit_index, last index that this message proved to match)."""
+    follower = a_follower(term=2, log_terms=[1, 1, 1])  # 2 and 3 may be another leader's leftovers.
+
+    follower.step("s2", heartbeat(2, (1, 1), commit_index=3))
+
+    assert follower.core.commit_index == 1
+
+
+def test_an_idle_follower_learns_the_mark_within_one_heartbeat() -> None:
+    """FORMATS §6. What would tell it at once is lost; no proposal follows; the next heartbeat tells it."""
+    cluster = Cluster({"s1": [], "s2": [], "s3": []})
+    cluster.elect("s1")
+    cluster.propose("x")
+    cluster.collect()
+    while cluster.wire:
+        cluster.deliver(cluster.wire[0])
+        for bench in cluster.members.values():
+            bench.persist()
+        cluster.collect()
+        told = [item for item in cluster.wire if isinstance(item[2], AppendEntries) and item[2].commit_index == 2]
+        cluster.hold_back(lambda *item, told=told: item in told)
+    assert cluster["s1"].core.commit_index == 2
+    assert cluster["s2"].core.commit_index == cluster["s3"].core.commit_index == 1
+
+    cluster.beat()
+
+    assert cluster["s2"].applied_indexes == cluster["s3"].applied_indexes == [1, 2]
+
+
+def test_a_follower_with_nothing_on_its_way_is_told_the_mark_at_once() -> None:
+    """It need not wait for the heartbeat: without another proposal the mark arrives with an empty append."""
+    cluster = Cluster({"s1": [], "s2": [], "s3": []})
+    cluster.elect("s1")
+
+    cluster.propose("x")
+    cluster.settle()
+
+    assert [bench.core.commit_index for bench in cluster.members.values()] == [2, 2, 2]
