@@ -41,6 +41,7 @@ ALIGNMENT_BYTES = 8
 
 HAS_START, HAS_HARD_STATE, HAS_RESET, HAS_REPLACE = 1, 2, 4, 8
 FLAGS_KNOWN = HAS_START | HAS_HARD_STATE | HAS_RESET | HAS_REPLACE
+FRAME_EXTRA_BYTES_MAX = 256  # What a frame has besides its entries: every part, the longest node id, alignment.
 FRAME_BYTES_MIN = HEAD.size + ALIGNMENT_BYTES  # No part at all: the head, four bytes of padding and the checksum.
 
 _KINDS = {int(kind): kind for kind in EntryKind}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raft import Entry, HardState, LogPosition, LogWrite
-from storage.frame import EncodedFrame, FrameBody, encode_frame
+from storage.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, FrameBody, encode_frame
 
 
 class WriteGroup:
@@ -67,7 +67,7 @@ class WriteGroup:
         All but entries is in the first, so a truncation is never on disk after what replaces it (FORMATS §3.4).
         """
         frames: list[EncodedFrame] = []
-        for entries in _split(self.entries, frame_bytes_max):
+        for entries in _split(self.entries, frame_bytes_max - FRAME_EXTRA_BYTES_MAX):
             is_first = not frames
             body = FrameBody(
                 start=start if is_first else None,

@@ -22,8 +22,8 @@ class StorageLimits:
     def __post_init__(self) -> None:
         if self.segment_bytes_max < 256:
             raise ValueError(f"segment_bytes_max must be at least 256, not {self.segment_bytes_max}")
-        if self.frame_bytes_max < 256:
-            raise ValueError(f"frame_bytes_max must be at least 256, not {self.frame_bytes_max}")
+        if self.frame_bytes_max < 1024:
+            raise ValueError(f"frame_bytes_max must be at least 1024, not {self.frame_bytes_max}")
         if self.frame_bytes_max + ENTRY_PAYLOAD_BYTES_MAX > 2**31:
             raise ValueError(f"frame_bytes_max must leave frames below 2 GiB, not {self.frame_bytes_max}")
         if self.ballast_bytes < 0:

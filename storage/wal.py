@@ -9,7 +9,7 @@ from raft import Compacted, Done, Entry, HardState, Identity, LogPosition, LogWr
 from storage.ballast import Ballast
 from storage.errors import CorruptLog, LogFailed
 from storage.files import Delete, Files, Operation, SyncFile, SyncFolder, Write
-from storage.frame import EncodedFrame, parse_frame
+from storage.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, parse_frame
 from storage.group import WriteGroup
 from storage.limits import StorageLimits
 from storage.log_index import Place
@@ -17,7 +17,6 @@ from storage.recovery import Recovered, SegmentInfo
 from storage.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
 
 RandomBytes = Callable[[int], bytes]
-_FRAME_EXTRA_BYTES = 256  # Head, start, hard state with the longest node id, reset, checksum and alignment.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +135,7 @@ class Wal:
         behind its last synced frame never counts. Any other error is final. Raises LogFailed.
         """
         self._raise_if_failed()
-        size_bytes = self._segments[-1].size_bytes + self._pending.size_bytes() + _FRAME_EXTRA_BYTES
+        size_bytes = self._segments[-1].size_bytes + self._pending.size_bytes() + FRAME_EXTRA_BYTES_MAX
         self._start(commit_hint, done, to_new_segment=size_bytes > self._limits.segment_bytes_max)
 
     def sync_to_new_segment(self, commit_hint: int, and_then: Sequence[Operation], done: Done) -> None:

@@ -1,0 +1,159 @@
+"""Looking at a data folder without changing it: what `python -m storage` prints and verifies.
+
+No lock is needed, not even where a node is running: segments only grow at their end, everything else appears complete
+under its name. What a running node is just writing looks like a torn tail. What changes while it is read (a segment
+or snapshot deleted, a node recovering) is looked at again; damage is what stays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from raft import EntryKind, HardState, Identity, LogPosition
+from storage.errors import CorruptLog, CorruptMeta, CorruptSnapshot
+from storage.files import Files
+from storage.frame import Frame
+from storage.layout import log_folder, snapshot_folder
+from storage.meta import PinFile, read_identity
+from storage.recovery import read_header, recover_log, segment_numbers
+from storage.segment import SegmentHeader, scan_frames, segment_name
+from storage.snapshot import snapshot_position, verify
+from storage.snapshot_writers import snapshot_name
+
+LOOKS_MAX = 5  # A running node deletes a few files at a time, minutes apart.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentReport:
+    """One segment. `ignored_bytes` at its end never counted: a torn tail, or what the next segment replaced."""
+
+    name: str
+    size_bytes: int
+    frames: list[dict[str, Any]]
+    ignored_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """All that could be read; `problems` says what is damaged."""
+
+    identity: Identity
+    pins: dict[str, bytes] = field(default_factory=dict)
+    segments: list[SegmentReport] = field(default_factory=list)
+    snapshots: list[dict[str, Any]] = field(default_factory=list)
+    hard_state: HardState | None = None
+    first_index: int = 0
+    last_index: int = 0
+    term_runs: list[LogPosition] = field(default_factory=list)
+    proven_batch: int = 0
+    last_batch: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def inspect(files: Files) -> Report:
+    """Read and verify everything. Raises CorruptMeta if it is not known whose folder it is, NewerFormat, OSError."""
+    for _ in range(LOOKS_MAX - 1):
+        try:
+            report = _look(files)
+        except FileNotFoundError:
+            continue
+        if not report.problems:
+            return report
+    return _look(files)  # Damage stays.
+
+
+def _look(files: Files) -> Report:
+    report = Report(identity=read_identity(files))
+    try:
+        report.pins = dict(PinFile(files, report.identity).pins())
+    except CorruptMeta as error:
+        report.problems.append(str(error))
+    _look_at_log(files, report)
+    _look_at_snapshots(files, report)
+    return report
+
+
+def _look_at_log(files: Files, report: Report) -> None:
+    folder = log_folder(report.identity.group_id)
+    try:
+        recovered = recover_log(files, folder, report.identity)
+        numbers = segment_numbers(files, folder)
+        headers = [read_header(files, folder, number, report.identity) for number in numbers]
+        for header, following in zip(headers, [*headers[1:], None], strict=True):
+            report.segments.append(_segment(files, folder, header, following))
+    except CorruptLog as error:
+        report.problems.append(str(error))
+        return
+    state = recovered.state
+    for write in recovered.unproven:
+        terms = [entry.term for entry in write.entries]
+        first_index = write.entries[0].index if write.entries else 0
+        problem = state.apply(write.hard_state, write.reset, write.replace_from, first_index, terms)
+        if problem is not None:
+            report.problems.append(f"{folder}: above the last proven batch {recovered.proven_batch}: {problem}")
+            return
+    report.hard_state = state.hard_state
+    report.first_index, report.last_index, report.term_runs = state.first_index, state.last_index, state.runs
+    report.proven_batch, report.last_batch = recovered.proven_batch, recovered.last_batch
+
+
+def _segment(files: Files, folder: str, header: SegmentHeader, following: SegmentHeader | None) -> SegmentReport:
+    path = f"{folder}/{segment_name(header.number)}"
+    data = files.read(path, 0, files.size_bytes(path))
+    scan = scan_frames(path, data, header, following.previous_batch if following else None)
+    return SegmentReport(
+        name=segment_name(header.number),
+        size_bytes=len(data),
+        frames=[_frame(frame) for frame in scan.frames],
+        ignored_bytes=len(data) - scan.end_offset,
+    )
+
+
+def _frame(frame: Frame) -> dict[str, Any]:
+    kinds = Counter(EntryKind(kind).name.lower() for _, _, kind in frame.table)
+    return {
+        "offset": frame.offset,
+        "length": frame.length,
+        "batch": frame.batch,
+        "durable_batch": frame.durable_batch,
+        "start": frame.start and [frame.start.index, frame.start.term],
+        "hard_state": frame.hard_state and hard_state_fields(frame.hard_state),
+        "reset": frame.reset and [frame.reset.index, frame.reset.term],
+        "replace_from": frame.replace_from,
+        "first_index": frame.first_index if frame.table else None,
+        "last_index": frame.first_index + len(frame.table) - 1 if frame.table else None,
+        "terms": sorted({term for term, _, _ in frame.table}),
+        "kinds": dict(kinds),
+        "payload_bytes": sum(length for _, length, _ in frame.table),
+    }
+
+
+def hard_state_fields(hard_state: HardState) -> dict[str, Any]:
+    """The three parts of a hard state by name."""
+    return {
+        "term": hard_state.term,
+        "voted_for": hard_state.voted_for,
+        "commit_index": hard_state.commit_index,
+    }
+
+
+def _look_at_snapshots(files: Files, report: Report) -> None:
+    folder = snapshot_folder(report.identity.group_id)
+    positions = sorted(position for name in files.names(folder) if (position := snapshot_position(name)))
+    newest_valid: LogPosition | None = None
+    for position in positions:
+        name = snapshot_name(position)
+        row: dict[str, Any] = {"name": name, "index": position.index, "term": position.term}
+        try:
+            info = verify(files, folder, name, report.identity)
+            row |= {"size_bytes": info.size_bytes, "members": list(info.header.configuration.voter_ids)}
+            newest_valid = position
+        except CorruptSnapshot as error:
+            row["damage"] = {"offset": error.offset, "reason": error.reason}
+            report.problems.append(f"{error.path}: damaged at byte {error.offset}: {error.reason}")
+        report.snapshots.append(row)
+    if report.hard_state is not None and (newest_valid is None or newest_valid.index < report.first_index - 1):
+        newest = f"the newest valid snapshot is at {newest_valid.index}" if newest_valid else "no snapshot is valid"
+        report.problems.append(f"the log begins at {report.first_index}, and {newest}: this node cannot start")

@@ -1,0 +1,367 @@
+"""The write-ahead log while it is open (FORMATS §3, §4)."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from raft import Compacted, HardState, LogPosition, LogStore
+from storage import CorruptLog, LogFailed, Operation, StorageLimits, SyncFile, Write
+from tests.storage.builders import (
+    LIMITS,
+    SMALL_SEGMENTS,
+    Damage,
+    built,
+    entries,
+    entry,
+    everything,
+    frames,
+    new_folder,
+    opened,
+    segment_path,
+    segments,
+    snapshot_header,
+    synced,
+    write,
+)
+
+
+def test_a_new_log_is_empty_and_is_a_log_store() -> None:
+    log: LogStore = opened(new_folder()).log
+
+    assert (log.first_index, log.last_index, log.term_runs()) == (1, 0, ())
+    assert not log.has_unproven_batch  # Its only frame is proven by the segment's name.
+    assert log.size_bytes > 0
+
+
+def test_what_was_synced_is_there_after_a_restart() -> None:
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 3), term=2, voted_for="n1"), write(*entries(4, 5, term=2)), hint=0)
+    synced(files, log, write(term=3), hint=4)
+
+    storage = opened(files)
+
+    assert storage.hard_state == HardState(term=3, voted_for=None, commit_index=4)
+    assert everything(storage.log) == [*entries(1, 3), *entries(4, 5, term=2)]
+    assert storage.log.term_runs() == (LogPosition(1, 1), LogPosition(4, 2))
+
+
+def test_one_sync_makes_one_frame_of_all_that_gathered() -> None:
+    """FORMATS §4: a frame is what one sync made durable."""
+    files = new_folder()
+    log = opened(files).log
+    before = len(files.operations)
+
+    synced(files, log, write(entry(1), term=1), write(entry(2)), write(entry(3)))
+
+    last = frames(files, segments(files)[-1])[-1]
+    assert (last.first_index, len(last.table), last.hard_state) == (1, 3, HardState(1))
+    assert [type(operation) for operation in files.operations[before:]] == [Write, SyncFile]
+
+
+def test_entries_are_read_while_they_gather_while_they_are_synced_and_from_disk() -> None:
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 3), term=1))
+    log.append(write(*entries(4, 6)))
+    log.sync(0, lambda _: None)
+    log.append(write(*entries(7, 9)))
+
+    assert everything(log) == list(entries(1, 9))
+    assert log.read(5, 8, 1 << 30) == list(entries(5, 8))
+    files.run()
+    assert everything(log) == list(entries(1, 9))
+
+
+def test_a_read_returns_at_least_one_entry_and_otherwise_keeps_to_its_bound() -> None:
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*(entry(index, payload=bytes(100)) for index in range(1, 6)), term=1))
+
+    assert [each.index for each in log.read(2, 5, 1)] == [2]
+    assert [each.index for each in log.read(2, 5, 2 * 132)] == [2, 3]
+
+
+def test_a_cut_among_gathered_entries_leaves_no_trace_on_disk() -> None:
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 4), term=1), write(*entries(3, 3, term=2), term=2, replace_from=3))
+
+    last = frames(files, segments(files)[-1])[-1]
+    assert last.replace_from is None
+    assert everything(log) == [*entries(1, 2), entry(3, 2)]
+
+
+def test_a_cut_of_synced_entries_is_in_the_same_frame_as_what_replaces_them() -> None:
+    """FORMATS §3.4."""
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 6), term=1))
+
+    synced(files, log, write(*entries(4, 5, term=2), term=2, replace_from=4))
+
+    last = frames(files, segments(files)[-1])[-1]
+    assert (last.replace_from, last.first_index, len(last.table)) == (4, 4, 2)
+    assert everything(log) == [*entries(1, 3), *entries(4, 5, term=2)]
+    assert everything(opened(files).log) == [*entries(1, 3), *entries(4, 5, term=2)]
+
+
+def test_a_cut_of_entries_that_are_being_synced_hides_them_at_once_and_for_good() -> None:
+    files = new_folder()
+    log = opened(files).log
+    log.append(write(*entries(1, 6), term=1))
+    log.sync(0, lambda _: None)
+    log.append(write(*entries(4, 4, term=2), term=2, replace_from=4))
+
+    assert everything(log) == [*entries(1, 3), entry(4, 2)]
+    files.run()
+    assert everything(log) == [*entries(1, 3), entry(4, 2)]
+    synced(files, log)
+    assert everything(log) == [*entries(1, 3), entry(4, 2)]
+    assert everything(opened(files).log) == [*entries(1, 3), entry(4, 2)]
+
+
+def test_two_cuts_between_two_syncs_become_the_lower_one() -> None:
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 9), term=1))
+
+    synced(
+        files,
+        log,
+        write(*entries(7, 8, term=2), term=2, replace_from=7),
+        write(*entries(5, 5, term=3), term=3, replace_from=5),
+        write(*entries(6, 6, term=3)),
+    )
+
+    assert frames(files, segments(files)[-1])[-1].replace_from == 5
+    assert everything(opened(files).log) == [*entries(1, 4), *entries(5, 6, term=3)]
+
+
+def test_a_reset_forgets_everything_and_the_log_goes_on_behind_it() -> None:
+    """FORMATS §5: the reset record marks the new beginning."""
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 5), term=4))
+
+    log.append(write(reset=(20, 4)))
+    assert (log.first_index, log.last_index, log.term_runs()) == (21, 20, ())
+    synced(files, log, write(*entries(21, 22, term=4)))
+
+    assert everything(log) == list(entries(21, 22, term=4))
+    assert log.first_index == 21
+
+
+def test_hard_state_is_written_whole_when_any_part_changes() -> None:
+    """FORMATS §4."""
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 3), term=5, voted_for="n2"))
+    synced(files, log, hint=2)
+
+    assert frames(files, segments(files)[-1])[-1].hard_state == HardState(5, "n2", 2)
+
+
+def test_the_commit_hint_is_never_above_what_is_durable() -> None:
+    """FORMATS §4: `min(commit_index, durable_index)`."""
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 3), term=1), hint=3)
+
+    assert log.hard_state.commit_index == 0  # None of the three was durable when the frame was written.
+    synced(files, log, write(*entries(4, 5)), hint=5)
+    assert log.hard_state.commit_index == 3
+
+
+def test_an_idle_log_proves_its_last_frame_with_an_empty_one() -> None:
+    """FORMATS §4: so that damage to the last real frame is found too."""
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 3), term=1))
+    before = log.has_unproven_batch
+
+    synced(files, log)
+
+    assert (before, log.has_unproven_batch) == (True, False)
+    *_, real, empty = frames(files, segments(files)[-1])
+    assert (empty.table, empty.durable_batch) == ((), real.batch)
+
+
+def test_a_full_segment_is_followed_by_one_that_carries_the_complete_hard_state() -> None:
+    """FORMATS §4."""
+    files = new_folder()
+    log = opened(files, SMALL_SEGMENTS).log
+    synced(files, log, write(term=7, voted_for="n3"))
+    for index in range(1, 12):
+        synced(files, log, write(entry(index)))
+
+    assert len(segments(files)) > 3
+    for path in segments(files)[2:]:
+        assert files.size_bytes(path) <= SMALL_SEGMENTS.segment_bytes_max
+        first = frames(files, path)[0]
+        assert first.hard_state is not None
+        assert (first.hard_state.term, first.hard_state.voted_for) == (7, "n3")
+    assert everything(opened(files).log) == list(entries(1, 11))
+
+
+def test_a_frame_larger_than_a_segment_gets_one_of_its_own() -> None:
+    files = new_folder()
+    log = opened(files, SMALL_SEGMENTS).log
+    synced(files, log, write(entry(1), term=1))
+    synced(files, log, write(entry(2, payload=bytes(5000))))
+    synced(files, log, write(entry(3)))
+
+    assert [len(frames(files, path)) for path in segments(files)[-2:]] == [1, 1]
+    assert everything(opened(files).log) == [entry(1), entry(2, payload=bytes(5000)), entry(3)]
+
+
+def test_a_sync_larger_than_a_frame_may_be_becomes_several_frames_with_the_cut_in_the_first() -> None:
+    """FORMATS §3.4 holds across them: the truncation is on disk first."""
+    files = new_folder()
+    limits = replace(LIMITS, frame_bytes_max=1024)
+    log = opened(files, limits).log
+    synced(files, log, write(*entries(1, 5), term=1))
+    many = [entry(index, 2, bytes([index]) * 300) for index in range(3, 20)]
+
+    synced(files, log, write(*many, term=2, replace_from=3))
+
+    written = frames(files, segments(files)[-1])[2:]
+    assert len(written) > 4
+    assert all(frame.length <= 1024 for frame in written)
+    assert [frame.replace_from for frame in written] == [3] + [None] * (len(written) - 1)
+    assert everything(log) == [*entries(1, 2), *many]
+    assert everything(opened(files).log) == [*entries(1, 2), *many]
+
+
+def test_dropping_deletes_whole_segments_oldest_first_and_never_the_last() -> None:
+    files = new_folder()
+    log = opened(files, SMALL_SEGMENTS).log
+    synced(files, log, write(term=1))
+    for index in range(1, 20):
+        synced(files, log, write(entry(index)))
+    size_bytes, count = log.size_bytes, len(segments(files))
+
+    log.drop_before(10)
+    files.run()
+
+    assert 1 < log.first_index <= 10
+    assert len(segments(files)) < count
+    assert log.size_bytes < size_bytes
+    assert everything(log) == list(entries(log.first_index, 19))
+    with pytest.raises(Compacted) as refused:
+        log.read(log.first_index - 1, 19, 1000)
+    assert refused.value.first_index == log.first_index
+    log.drop_before(20)
+    files.run()
+    assert len(segments(files)) == 1
+    assert log.last_index == 19
+
+
+def test_a_dropped_log_is_read_back_with_its_first_index_and_term_runs() -> None:
+    files = new_folder()
+    storage = opened(files, SMALL_SEGMENTS)
+    log = storage.log
+    synced(files, log, write(term=9))
+    for index in range(1, 30):
+        synced(files, log, write(entry(index, term=1 + index // 10)))
+    log.drop_before(15)
+    files.run()
+    kept = (log.first_index, log.last_index, log.term_runs(), everything(log))
+    assert kept[2] == (LogPosition(log.first_index, 2), LogPosition(20, 3))
+    built(files, storage, snapshot_header(14, term=2))
+
+    again = opened(files).log
+
+    assert (again.first_index, again.last_index, again.term_runs(), everything(again)) == kept
+
+
+def test_after_a_failed_sync_the_log_takes_nothing_more() -> None:
+    """FORMATS §3.5."""
+    files = new_folder()
+    log = opened(files).log
+    files.refuse = lambda operation: OSError(errno.EIO, "input/output error") if _is_sync(operation) else None
+
+    with pytest.raises(OSError, match="input/output"):
+        synced(files, log, write(*entries(1, 3), term=1))
+
+    files.refuse = lambda _: None
+    with pytest.raises(LogFailed, match="restart"):
+        log.append(write(entry(4)))
+    with pytest.raises(LogFailed):
+        log.sync(0, lambda _: None)
+
+
+def test_a_write_that_breaks_the_rules_of_a_log_is_a_bug_of_the_caller() -> None:
+    """FORMATS §4: no gap, terms never fall, none above the hard state's, a vote never changes."""
+    for bad in (
+        write(entry(3), term=1),
+        write(entry(1, term=2), term=1),
+        write(entry(1, term=2), entry(2, term=1), term=2),
+        write(term=1, replace_from=2),
+        write(entry(1), entry(3), term=1),
+        write(term=1, reset=(5, 2)),
+    ):
+        with pytest.raises(AssertionError):
+            opened(new_folder()).log.append(bad)
+    log = opened(new_folder()).log
+    log.append(write(term=3, voted_for="n1"))
+    with pytest.raises(AssertionError, match="vote"):
+        log.append(write(term=3, voted_for="n2"))
+    log = opened(new_folder()).log
+    log.append(write(term=3))
+    with pytest.raises(AssertionError, match="falls"):
+        log.append(write(term=2))
+
+
+def test_a_frame_that_changed_since_it_was_written_is_found_when_it_is_read() -> None:
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 3), term=1))
+    Damage(files, segment_path(2)).flip(-10)
+
+    with pytest.raises(CorruptLog) as refused:
+        log.read(1, 3, 1000)
+    assert refused.value.path == segment_path(2)
+
+
+def test_a_full_disk_gives_the_ballast_back_once_and_goes_on_in_a_new_segment() -> None:
+    """FORMATS §4: votes and compaction still work on a full disk; a second time it is final."""
+    files = new_folder()
+    log = opened(files, StorageLimits(ballast_bytes=5000)).log
+    synced(files, log, write(*entries(1, 3), term=1))
+    assert files.size_bytes("ballast") == 5000
+    files.refuse = lambda operation: _no_space(operation) if "ballast" in files.names("") else None
+
+    synced(files, log, write(*entries(4, 5), term=2, voted_for="n1"))
+
+    assert "ballast" not in files.names("")
+    assert log.is_disk_full
+    assert everything(log) == list(entries(1, 5))
+    files.refuse = _no_space
+    with pytest.raises(OSError, match="full"):
+        synced(files, log, write(entry(6)))
+    files.refuse = lambda _: None
+    again = opened(files, StorageLimits(ballast_bytes=5000))
+    assert everything(again.log)[:5] == list(entries(1, 5))
+    assert again.hard_state.voted_for == "n1"
+    assert files.size_bytes("ballast") == 5000
+
+
+def test_a_disk_that_has_no_room_for_the_ballast_is_said_to_be_full() -> None:
+    files = new_folder()
+    files.refuse = lambda operation: _no_space(operation) if getattr(operation, "path", "") == "ballast" else None
+
+    log = opened(files, StorageLimits(ballast_bytes=5000)).log
+
+    assert log.is_disk_full
+
+
+def _is_sync(operation: Operation) -> bool:
+    return isinstance(operation, SyncFile)
+
+
+def _no_space(operation: Operation) -> OSError | None:
+    return OSError(errno.ENOSPC, "the disk is full") if isinstance(operation, Write) else None
