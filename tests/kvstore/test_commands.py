@@ -1,0 +1,301 @@
+"""Commands on the wire, their shapes, and what admission refuses (FORMATS §7, §8)."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore.commands import (
+    ChangeLimits,
+    CloseSession,
+    Command,
+    Compare,
+    CompareAndSet,
+    Comparison,
+    Delete,
+    Get,
+    KeepAlive,
+    Put,
+    RaiseFeatureLevel,
+    Range,
+    RegisterSession,
+    Target,
+    Txn,
+    UnreadablePayload,
+    command_body,
+    command_of,
+    decode_payload,
+    encode_command,
+    prefix_range,
+)
+from kvstore.limits import FEATURE_LEVEL, MIB, SECOND_NS, AdmissionLimits, StoreLimits
+from kvstore.refusals import REFUSALS, InvalidRequest, KvError, Reason, ResultCode, refusal_of
+from kvstore.shapes import body_flaw, validate_body, validate_command
+from raft import DEPTH_MAX, decode_item, encode_batch
+
+LIMITS = AdmissionLimits()
+
+EVERY_COMMAND: list[tuple[Command, list[Any]]] = [
+    (Put(b"k", b"v"), [1, b"k", b"v"]),
+    (Get(b"k"), [2, b"k"]),
+    (Delete(b"k"), [3, b"k"]),
+    (Range(b"a", b"b", 7, True, False, True, 9, 10), [4, b"a", b"b", 7, True, False, True, 9, 10]),
+    (Range(), [4, b"", None, 0, False, False, False, 0, 0]),
+    (CompareAndSet(b"k", b"v", b"old"), [5, b"k", b"v", b"old"]),
+    (CompareAndSet(b"k", b"v", 0), [5, b"k", b"v", 0]),
+    (
+        Txn((Compare(b"k", Target.VERSION, Comparison.LESS, 3),), (Put(b"a", b""), Get(b"b")), (Delete(b"a"),)),
+        [6, [[1, 3, b"k", 3]], [[1, b"a", b""], [2, b"b"]], [[3, b"a"]]],
+    ),
+    (RegisterSession(5 * SECOND_NS), [16, 5 * SECOND_NS]),
+    (CloseSession(), [17]),
+    (KeepAlive(), [18]),
+    (ChangeLimits(sessions_max=5), [19, None, 5, None, None, None, None]),
+    (RaiseFeatureLevel(1), [20, 1]),
+]
+
+
+@pytest.mark.parametrize(("command", "body"), EVERY_COMMAND, ids=lambda each: type(each).__name__)
+def test_a_command_has_the_wire_form_of_the_docs_and_comes_back_equal(command: Command, body: list[Any]) -> None:
+    """FORMATS §7: these arrays are on disks; this table never changes but at its end."""
+    session_id = 0 if isinstance(command, RegisterSession) else 7
+    raw = encode_command(command, session_id=session_id, request_no=4, acknowledged_up_to=3)
+
+    item = decode_item(raw)  # The profile that every frame goes through.
+
+    assert item == [session_id, 4, 3, *body]
+    validate_command(item, LIMITS)
+    assert command_of(item[3:]) == command
+    assert command_body(command) == tuple(cbor2.loads(cbor2.dumps(body), immutable=True))
+
+
+def test_the_limits_are_sent_in_the_order_of_their_fields() -> None:
+    """kvstore.limits: an array that grows only at its end."""
+    assert StoreLimits.names() == tuple(ChangeLimits.__dataclass_fields__)
+
+
+def test_a_payload_is_split_into_its_time_and_its_commands() -> None:
+    """FORMATS §2, §8: leader_time is the first item."""
+    raw = [encode_command(Put(b"a", b"1")), encode_command(Get(b"a"))]
+
+    leader_time, items = decode_payload(encode_batch(17, raw))
+
+    assert leader_time == 17
+    assert items == (17, (0, 0, 0, 1, b"a", b"1"), (0, 0, 0, 2, b"a"))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"\xff", b"\x80", b"\x05", cbor2.dumps({1: 2}), cbor2.dumps(["now"]), cbor2.dumps([-1]), cbor2.dumps([True]),
+     cbor2.dumps([2**62 + 1]), b"\x9f\x01\xff", b"\x82\x01"],
+)  # fmt: skip
+def test_a_payload_of_no_known_shape_stops_the_member(payload: bytes) -> None:
+    """FORMATS §7: a member that meets a shape it does not know stops; guessing would mean to diverge."""
+    with pytest.raises(UnreadablePayload, match="log entry 9"):
+        decode_payload(payload, 9)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "end"),
+    [(b"a", b"b"), (b"a\xff", b"b"), (b"a\xff\xff", b"b"), (b"\xff", None), (b"\xff\xff", None), (b"", None)],
+)
+def test_the_end_of_a_prefix_is_the_first_key_after_it(prefix: bytes, end: bytes | None) -> None:
+    """FORMATS §8 `range` by prefix; 0xff has no successor, so the byte before it is raised."""
+    assert prefix_range(prefix) == (prefix, end)
+
+
+@given(st.binary(max_size=3), st.binary(min_size=1, max_size=4))
+def test_a_prefix_range_holds_exactly_the_keys_with_that_prefix(prefix: bytes, key: bytes) -> None:
+    """The definition."""
+    start, end = prefix_range(prefix)
+    assert (start <= key and (end is None or key < end)) == key.startswith(prefix)
+
+
+def put_many(count: int) -> list[Any]:
+    return [[1, b"%d" % i, b""] for i in range(count)]
+
+
+MALFORMED: list[tuple[Any, Reason]] = [
+    (None, Reason.MALFORMED),
+    ([0, 0, 0], Reason.MALFORMED),
+    (["0", 0, 0, 2, b"k"], Reason.MALFORMED),
+    ([True, 0, 0, 2, b"k"], Reason.MALFORMED),
+    ([-1, 0, 0, 2, b"k"], Reason.OUT_OF_RANGE),
+    ([2**63, 0, 0, 2, b"k"], Reason.OUT_OF_RANGE),
+    ([0, 0, 0, 99], Reason.UNKNOWN_KIND),
+    ([0, 0, 0, True, b"k", b"v"], Reason.UNKNOWN_KIND),
+    ([0, 0, 0, [], b"k"], Reason.UNKNOWN_KIND),
+    ([0, 0, 0, 1, b"k"], Reason.MALFORMED),
+    ([0, 0, 0, 1, b"k", "text"], Reason.MALFORMED),
+    ([0, 0, 0, 1, "text", b"v"], Reason.MALFORMED),
+    ([0, 0, 0, 1, b"", b"v"], Reason.KEY_EMPTY),
+    ([0, 0, 0, 1, b"k", b"v", 5], Reason.MALFORMED),  # Longer arrays belong to a higher level.
+    ([0, 0, 0, 2, b""], Reason.KEY_EMPTY),
+    ([0, 0, 0, 4, b"", None, 0, 0, False, False, 0, 0], Reason.MALFORMED),
+    ([0, 0, 0, 4, b"", None, -1, False, False, False, 0, 0], Reason.OUT_OF_RANGE),
+    ([0, 0, 0, 4, b"", "z", 0, False, False, False, 0, 0], Reason.MALFORMED),
+    ([0, 0, 0, 5, b"k", b"v", None], Reason.MALFORMED),
+    ([0, 0, 0, 5, b"k", b"v", -1], Reason.OUT_OF_RANGE),
+    ([0, 0, 0, 6, [], [], []][:6], Reason.MALFORMED),
+    ([0, 0, 0, 6, [[1, 1, b"k", b"v"]], [], []], Reason.MALFORMED),  # A number compared with bytes.
+    ([0, 0, 0, 6, [[4, 1, b"k", 1]], [], []], Reason.MALFORMED),
+    ([0, 0, 0, 6, [[5, 1, b"k", 1]], [], []], Reason.OUT_OF_RANGE),
+    ([0, 0, 0, 6, [[1, 5, b"k", 1]], [], []], Reason.OUT_OF_RANGE),
+    ([0, 0, 0, 6, [[1, 1, b"", 1]], [], []], Reason.KEY_EMPTY),
+    ([0, 0, 0, 6, [], [[6, [], [], []]], []], Reason.UNKNOWN_KIND),  # No transaction inside a transaction.
+    ([0, 0, 0, 6, [], [[]], []], Reason.MALFORMED),
+    ([0, 0, 0, 6, [], [[1, b"k", b""], [3, b"k"]], []], Reason.KEY_WRITTEN_TWICE),
+    ([0, 0, 0, 6, [], [], [[1, b"k", b""], [1, b"k", b""]]], Reason.KEY_WRITTEN_TWICE),
+    ([0, 0, 0, 16, 0], Reason.OUT_OF_RANGE),
+    ([1, 0, 0, 16, 5 * SECOND_NS], Reason.OUT_OF_RANGE),  # A session under a session.
+    ([0, 0, 0, 17], Reason.SESSION_REQUIRED),
+    ([0, 0, 0, 18], Reason.SESSION_REQUIRED),
+    ([0, 0, 0, 18, 1], Reason.MALFORMED),
+    ([0, 0, 0, 19, 1], Reason.MALFORMED),
+    ([0, 0, 0, 19, 0, None, None, None, None, None], Reason.OUT_OF_RANGE),
+    ([0, 0, 0, 20, 0], Reason.OUT_OF_RANGE),
+]
+
+
+@pytest.mark.parametrize(("item", "reason"), MALFORMED, ids=repr)
+def test_a_malformed_command_is_refused_at_admission(item: Any, reason: Reason) -> None:
+    """FORMATS §7: decoded shapes are validated before anything is proposed."""
+    with pytest.raises(InvalidRequest) as caught:
+        validate_command(item, LIMITS)
+    assert caught.value.reason is reason
+
+
+BOUNDS: list[tuple[list[Any], Reason, int, int]] = [
+    ([1, b"k" * 1025, b""], Reason.KEY_TOO_LONG, 1025, 1024),
+    ([1, b"k", b"v" * (MIB + 1)], Reason.VALUE_TOO_LONG, MIB + 1, MIB),
+    ([2, b"k" * 1025], Reason.KEY_TOO_LONG, 1025, 1024),
+    ([4, b"k" * 1026, None, 0, False, False, False, 0, 0], Reason.KEY_TOO_LONG, 1026, 1025),
+    ([4, b"", b"k" * 1026, 0, False, False, False, 0, 0], Reason.KEY_TOO_LONG, 1026, 1025),
+    ([5, b"k", b"", b"v" * (MIB + 1)], Reason.VALUE_TOO_LONG, MIB + 1, MIB),
+    ([6, [[4, 1, b"k", b"v" * (MIB + 1)]], [], []], Reason.VALUE_TOO_LONG, MIB + 1, MIB),
+    ([6, [[1, 1, b"k", 0]], put_many(64), put_many(64)], Reason.TOO_MANY_OPERATIONS, 129, 128),
+    ([6, [], [[1, b"a", b"v" * MIB], [1, b"b", b"v" * MIB]], []], Reason.TRANSACTION_TOO_LARGE, 2 * MIB + 2, 3 * MIB // 2),  # noqa: E501
+    ([16, SECOND_NS - 1], Reason.OUT_OF_RANGE, SECOND_NS - 1, 24 * 3600 * SECOND_NS),
+    ([20, FEATURE_LEVEL + 1], Reason.LEVEL_UNSUPPORTED, FEATURE_LEVEL + 1, FEATURE_LEVEL),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "reason", "size", "size_max"), BOUNDS, ids=lambda each: str(each)[:40])
+def test_admission_refuses_what_is_over_a_bound_and_says_by_how_much(
+    body: list[Any], reason: Reason, size: int, size_max: int
+) -> None:
+    """FORMATS §8: keys ≤ 1 KiB, values ≤ 1 MiB, a transaction ≤ 128 operations and 1.5 MiB."""
+    with pytest.raises(InvalidRequest) as caught:
+        validate_body(body, LIMITS)
+    assert (caught.value.reason, caught.value.size, caught.value.size_max) == (reason, size, size_max)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [1, b"k" * 1024, b"v" * MIB],
+        [4, b"k" * 1024 + b"\0", b"z" * 1025, 0, False, False, False, 0, 0],  # "Right after the longest key."
+        [6, [], put_many(64), put_many(64)],
+        [6, [], [[1, b"a", b"v" * MIB], [1, b"b", b"v" * (MIB // 2 - 2)]], []],
+    ],
+    ids=lambda body: str(body)[:20],
+)
+def test_admission_takes_what_is_exactly_at_its_bound(body: list[Any]) -> None:
+    """FORMATS §8: the other side of each boundary."""
+    validate_body(body, LIMITS)
+
+
+def test_bounds_of_admission_are_none_of_the_shape() -> None:
+    """FORMATS §8: checked at admission only, from config. Apply knows replicated state alone."""
+    for body, reason, _, _ in BOUNDS:
+        assert body_flaw(body) is None, reason
+
+
+def test_a_request_that_would_close_itself_is_refused() -> None:
+    """FORMATS §9: at or below the floor nothing is executed."""
+    validate_command([7, 5, 4, 2, b"k"], LIMITS)
+    with pytest.raises(InvalidRequest):
+        validate_command([7, 5, 5, 2, b"k"], LIMITS)
+
+
+def test_limits_that_cannot_work_are_refused() -> None:
+    """A record must fit in a response, or nobody could ever read it."""
+    with pytest.raises(ValueError, match="value_bytes_max"):
+        AdmissionLimits(value_bytes_max=3 * MIB)
+    with pytest.raises(ValueError, match="positive"):
+        AdmissionLimits(key_bytes_max=0)
+    with pytest.raises(ValueError, match="quota_bytes"):
+        StoreLimits(quota_bytes=0)
+
+
+atoms = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.binary(max_size=4) | st.text(max_size=4)
+small = st.integers(0, 21) | atoms
+cbor_items = st.recursive(
+    small, lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=2) | st.integers(0, 9), inner)
+)
+near_commands = st.tuples(
+    st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.integers(0, 21), st.lists(cbor_items, max_size=8)
+).map(lambda parts: [*parts[:4], *parts[4]])
+
+
+@st.composite
+def almost_commands(draw: st.DrawFn) -> Any:
+    """A sound command with one item, at any depth, put in, taken out or replaced."""
+    _, body = draw(st.sampled_from(EVERY_COMMAND))
+    item: Any = [draw(st.integers(0, 2)), draw(st.integers(0, 3)), 0, *body]
+    place = item = copy.deepcopy(item)
+    for _ in range(draw(st.integers(0, 3))):
+        inner = [each for each in place if isinstance(each, list) and each]
+        if inner:
+            place = draw(st.sampled_from(inner))
+    at = draw(st.integers(0, len(place) - 1))
+    place[at : at + draw(st.integers(0, 1))] = draw(st.lists(small, max_size=1))
+    return item
+
+
+@given(almost_commands() | near_commands | cbor_items)
+def test_admission_answers_any_item_with_a_typed_refusal_or_takes_it(item: Any) -> None:
+    """FORMATS §7. What it takes can be read as a command and comes back the same."""
+    try:
+        validate_command(item, LIMITS)
+    except InvalidRequest:
+        pass
+    else:
+        body = cbor2.loads(cbor2.dumps(item[3:]), immutable=True)
+        assert command_body(command_of(body)) == body
+
+
+def test_every_refusal_pickles_and_travels_with_its_fields() -> None:
+    """STYLE: errors keep fields and build their text late, so that they cross processes."""
+    fields: dict[ResultCode, tuple[Any, ...]] = {
+        ResultCode.INVALID_REQUEST: (Reason.KEY_TOO_LONG, 9, 8),
+        ResultCode.QUOTA_EXCEEDED: (9, 8),
+        ResultCode.BUSY: ("sessions_max", 8),
+        ResultCode.SESSION_EXPIRED: (7,),
+        ResultCode.REQUEST_CLOSED: (3, 4),
+        ResultCode.REVISION_COMPACTED: (3, 4),
+        ResultCode.REVISION_AHEAD: (4, 3),
+        ResultCode.RESPONSE_TOO_LARGE: (3,),
+    }
+    assert set(REFUSALS) == set(ResultCode) - {ResultCode.OK} == set(fields)
+    for code, arguments in fields.items():
+        error = refusal_of(code, arguments)
+        again = pickle.loads(pickle.dumps(error))
+        assert isinstance(again, KvError)
+        assert (type(again), str(again), again.args) == (type(error), str(error), arguments)
+
+
+def test_the_nesting_that_frames_allow_is_within_what_apply_reads() -> None:
+    """A command that admission let through must never stop a member."""
+    nested: Any = 0
+    for _ in range(DEPTH_MAX - 1):
+        nested = [nested]
+    assert decode_item(cbor2.dumps(nested)) == nested
+    leader_time, items = decode_payload(encode_batch(3, [cbor2.dumps(nested)]))
+    assert (leader_time, len(items)) == (3, 2)
