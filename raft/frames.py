@@ -46,7 +46,7 @@ class FrameSplitter:
         """Bytes of the incomplete frame that wait for the rest of it."""
         return len(self._rest)
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes | bytearray) -> list[bytes]:
         """Take what a socket gave; return the bodies that are complete now, in order.
 
         Raises ProtocolError for an empty or too long frame. The stream has no meaning after that: close it.

@@ -1,0 +1,30 @@
+"""The trio shell around `raft.Node`: it moves bytes, fires timers and hands completions over. It decides nothing.
+
+The public face: other packages import from `raft.runtime`, never a submodule.
+"""
+
+from __future__ import annotations
+
+from raft.runtime.addresses import is_loopback, parse_address
+from raft.runtime.completions import CompletionQueue
+from raft.runtime.driver import Application, Driver, now_ns
+from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress, InvalidAddress
+from raft.runtime.outbound import OUTBOUND_BYTES_MAX
+from raft.runtime.transport import CONNECTIONS_MAX, PeerEvents, Transport
+
+__all__ = [
+    "CONNECTIONS_MAX",
+    "OUTBOUND_BYTES_MAX",
+    "Application",
+    "CannotListen",
+    "CompletionQueue",
+    "ConnectionRefusedByPeer",
+    "Driver",
+    "InsecureAddress",
+    "InvalidAddress",
+    "PeerEvents",
+    "Transport",
+    "is_loopback",
+    "now_ns",
+    "parse_address",
+]

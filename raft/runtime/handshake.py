@@ -1,0 +1,87 @@
+"""Hello both ways (FORMATS §7): is this the member that I think it is, and does it want to talk to me?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from raft.errors import ProtocolError
+from raft.membership import Identity
+from raft.pins import PeerRefused
+from raft.runtime.errors import ConnectionRefusedByPeer
+from raft.wire import PROTOCOL_VERSION, FrameSplitter, Hello, HelloRole, Refusal, decode_hello, frame
+
+HELLO_BYTES_MAX = 8 * 1024
+"""A stranger makes us keep no more than this before it has said who it is."""
+
+HANDSHAKE_SECONDS_MAX = 5.0
+"""From connection to hello; a paused member may take long, a silent stranger must not hold a place for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerHello:
+    """Who the other side is, checked against what this member knows of itself."""
+
+    node_id: str
+    incarnation_id: bytes
+
+
+def own_hello(identity: Identity) -> bytes:
+    """The frame that says who this member is."""
+    hello = Hello(
+        cluster_id=identity.cluster_id,
+        group_id=identity.group_id,
+        node_id=identity.node_id,
+        incarnation_id=identity.incarnation_id,
+        role=HelloRole.PEER,
+    )
+    return frame(hello.encode())
+
+
+async def receive_hello(stream: trio.abc.ReceiveStream, identity: Identity) -> PeerHello:
+    """Read and check the first frame. Nothing may follow it before it was answered.
+
+    Raises PeerRefused (we do not want it), ConnectionRefusedByPeer (it does not want us), ProtocolError (garbage).
+    """
+    hello = decode_hello(await _first_frame(stream))
+    if isinstance(hello, Refusal):
+        raise ConnectionRefusedByPeer(hello.code, hello.text)
+    name = hello.node_id or "a client"
+    if hello.role is not HelloRole.PEER:
+        raise PeerRefused(name, "wrong_port", "this is the port for members; clients have another one")
+    if not hello.speaks(PROTOCOL_VERSION):
+        spoken = f"{hello.version_min} to {hello.version_max}"
+        raise PeerRefused(name, "version", f"it speaks protocol {spoken}, this member {PROTOCOL_VERSION}; upgrade one")
+    if hello.cluster_id != identity.cluster_id:
+        raise PeerRefused(
+            name,
+            "wrong_cluster",
+            f"it belongs to cluster {hello.cluster_id.hex()}, this member to {identity.cluster_id.hex()}. "
+            "Check its address, the initial member list and the token",
+        )
+    if hello.group_id != identity.group_id:
+        raise PeerRefused(name, "wrong_group", f"it speaks for group {hello.group_id}, not {identity.group_id}")
+    return PeerHello(hello.node_id, hello.incarnation_id)
+
+
+async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> None:
+    """Tell the other side why, if it still listens."""
+    with trio.move_on_after(1.0):
+        try:
+            await stream.send_all(frame(Refusal(code, text).encode()))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+
+
+async def _first_frame(stream: trio.abc.ReceiveStream) -> bytes:
+    splitter = FrameSplitter(HELLO_BYTES_MAX)
+    while True:
+        data = await stream.receive_some(HELLO_BYTES_MAX)
+        if not data:
+            raise ProtocolError("the connection was closed before a hello")
+        bodies = splitter.feed(data)
+        if bodies:
+            if len(bodies) > 1 or splitter.buffered_bytes:
+                raise ProtocolError("bytes after the hello before it was answered")
+            return bodies[0]

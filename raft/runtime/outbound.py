@@ -1,0 +1,178 @@
+"""One connection to one peer, for sending only: dialled again and again, with a queue that is bounded in bytes.
+
+Each side dials the other, so every pair of members has two connections, one per direction: nobody has to decide which
+of two crossing connections stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+
+import trio
+
+from raft.errors import ProtocolError
+from raft.membership import Identity
+from raft.pins import PeerRefused
+from raft.runtime.addresses import parse_address
+from raft.runtime.errors import ConnectionRefusedByPeer, InvalidAddress
+from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, own_hello, receive_hello, send_refusal
+
+logger = logging.getLogger("raft.transport")
+
+OUTBOUND_BYTES_MAX = 32 * 1024 * 1024
+"""What waits for one peer: a full window of appends and of snapshot chunks, several times over. Beyond it messages
+are dropped; Raft sends again what matters."""
+
+SEND_BYTES = 1024 * 1024
+"""About as much leaves in one send; a larger frame leaves alone."""
+
+SEND_SECONDS_MAX = 10.0
+"""A connection that takes nothing for so long is given up: the machine behind it may be gone without a word."""
+
+BACKOFF_SECONDS_MIN = 0.05
+BACKOFF_SECONDS_MAX = 1.0
+
+
+class Outbound:
+    """The way to one peer. `send` is synchronous; `run` owns the connection."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        peer_id: str,
+        address: Callable[[], str],
+        random: Random,
+        hello: Callable[[str, bytes], None],
+        lost: Callable[[str], None],
+        bytes_max: int = OUTBOUND_BYTES_MAX,
+    ) -> None:
+        """`hello` may raise PeerRefused; `lost` is told when a connection that worked is gone."""
+        self._identity = identity
+        self._peer_id = peer_id
+        self._address = address
+        self._random = random
+        self._hello = hello
+        self._lost = lost
+        self._bytes_max = bytes_max
+        self._frames: deque[bytes] = deque()
+        self._something = trio.Event()
+        self._last_complaint = ""
+        self.is_connected = False
+        self.queued_bytes = 0
+        self.dropped = 0  # Messages, for as long as this process lives.
+
+    def send(self, frames: list[bytes]) -> None:
+        """Queue frames in order. Those beyond the bound, and all while there is no connection, are dropped."""
+        if not self.is_connected:
+            self.dropped += len(frames)
+            return
+        for item in frames:
+            if self.queued_bytes + len(item) > self._bytes_max and self._frames:
+                self.dropped += 1
+                continue
+            self._frames.append(item)
+            self.queued_bytes += len(item)
+        self._something.set()
+
+    async def run(self) -> None:
+        """Dial until cancelled; back off with jitter, from a fast start to a second."""
+        backoff_seconds = BACKOFF_SECONDS_MIN
+        while True:
+            try:
+                stream = await self._connect()
+            except (OSError, ProtocolError, PeerRefused, ConnectionRefusedByPeer, InvalidAddress) as error:
+                self._complain(str(error))
+            except trio.TooSlowError:
+                self._complain("it does not answer")
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._complain("the connection broke before a hello")
+            else:
+                backoff_seconds = BACKOFF_SECONDS_MIN
+                await self._use(stream)
+            await trio.sleep(backoff_seconds * self._random.uniform(0.5, 1.0))
+            backoff_seconds = min(2 * backoff_seconds, BACKOFF_SECONDS_MAX)
+
+    async def _connect(self) -> trio.SocketStream:
+        """Dial and shake hands. The stream is closed if anything goes wrong."""
+        host, port = parse_address(self._address())
+        with trio.fail_after(HANDSHAKE_SECONDS_MAX):
+            stream = await trio.open_tcp_stream(host, port)
+            try:
+                await stream.send_all(own_hello(self._identity))
+                peer = await receive_hello(stream, self._identity)
+                if peer.node_id != self._peer_id:
+                    reason = f"at {host}:{port} it is {peer.node_id} that answers; check the addresses"
+                    raise PeerRefused(self._peer_id, "wrong_node", reason)
+                self._hello(peer.node_id, peer.incarnation_id)
+            except PeerRefused as refused:
+                await send_refusal(stream, refused.code, refused.reason)
+                await trio.aclose_forcefully(stream)
+                raise
+            except BaseException:
+                await trio.aclose_forcefully(stream)
+                raise
+        return stream
+
+    async def _use(self, stream: trio.SocketStream) -> None:
+        """Send until the connection is lost."""
+        with self._connection():
+            async with stream, trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch, stream, nursery.cancel_scope)
+                nursery.start_soon(self._pump, stream, nursery.cancel_scope)
+
+    @contextmanager
+    def _connection(self) -> Iterator[None]:
+        self.is_connected = True
+        self._last_complaint = ""
+        logger.info("%s: connected to %s", self._identity.node_id, self._peer_id)
+        try:
+            yield
+        finally:
+            self.is_connected = False
+            self._frames.clear()
+            self.queued_bytes = 0
+            self._lost(self._peer_id)
+
+    async def _watch(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        """Nothing comes back on this connection; so whatever is read means its end."""
+        try:
+            data = await stream.receive_some(1)
+            self._complain("it sent bytes where none belong" if data else "it closed the connection")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._complain("the connection broke")
+        scope.cancel()
+
+    async def _pump(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        try:
+            while True:
+                await self._something.wait()
+                self._something = trio.Event()
+                while self._frames:
+                    with trio.fail_after(SEND_SECONDS_MAX):
+                        await stream.send_all(self._take())
+        except trio.TooSlowError:
+            self._complain(f"it took nothing for {SEND_SECONDS_MAX:g} s")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._complain("the connection broke")
+        scope.cancel()
+
+    def _take(self) -> bytes:
+        """Several messages leave in one send."""
+        taken = [self._frames.popleft()]
+        size_bytes = len(taken[0])
+        while self._frames and size_bytes + len(self._frames[0]) <= SEND_BYTES:
+            taken.append(self._frames.popleft())
+            size_bytes += len(taken[-1])
+        self.queued_bytes -= size_bytes
+        return b"".join(taken) if len(taken) > 1 else taken[0]
+
+    def _complain(self, reason: str) -> None:
+        """Log a reason once, not once per attempt."""
+        level = logging.DEBUG if reason == self._last_complaint else logging.WARNING
+        self._last_complaint = reason
+        logger.log(level, "%s: peer %s: %s", self._identity.node_id, self._peer_id, reason)

@@ -1,0 +1,218 @@
+"""The members' network on trio: listens for peers, dials each of them, moves frames. It decides nothing.
+
+Garbage, oversized frames and strangers close one connection; a connection that is refused is told why, so that both
+sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it): batches are made above, not by the kernel.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Protocol
+
+import trio
+
+from raft.errors import ProtocolError
+from raft.membership import Configuration, Identity
+from raft.messages import Message
+from raft.pins import PeerRefused
+from raft.runtime.addresses import is_loopback
+from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
+from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, PeerHello, own_hello, receive_hello, send_refusal
+from raft.runtime.outbound import Outbound
+from raft.wire import FRAME_BYTES_MAX_PEER, FrameSplitter, decode_message, encode_message, frame
+
+logger = logging.getLogger("raft.transport")
+
+RECEIVE_BYTES = 256 * 1024
+CONNECTIONS_MAX = 64
+"""Inbound connections, strangers included: several times the members there can be."""
+
+
+class PeerEvents(Protocol):
+    """What the transport tells. All calls are synchronous, on the loop."""
+
+    def peer_hello(self, peer_id: str, incarnation_id: bytes) -> None:
+        """A peer said who it is. Raises PeerRefused."""
+        ...
+
+    def receive(self, peer_id: str, messages: Sequence[Message]) -> None:
+        """Messages of a peer that said hello, in order. Raises ProtocolError if one contradicts itself."""
+        ...
+
+    def peer_unreachable(self, peer_id: str) -> None:
+        """The connection to a peer was lost."""
+        ...
+
+
+class Transport:
+    """The sockets of one member.
+
+    `dial` gives addresses that differ from those in the configuration (a proxy between members). `listeners`, if
+    given, are served instead of opening `listen_host`:`listen_port`; they are closed at the end either way.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        configuration: Configuration,
+        random: Random,
+        listen_host: str = "127.0.0.1",
+        listen_port: int = 0,
+        dial: Mapping[str, str] | None = None,
+        listeners: Sequence[trio.SocketListener] | None = None,
+        insecure: bool = False,
+    ) -> None:
+        """Raises InsecureAddress unless `listen_host` is loopback or `insecure` is said."""
+        if not insecure and not is_loopback(listen_host):
+            raise InsecureAddress(listen_host)
+        self._identity = identity
+        self._listen_host, self._listen_port = listen_host, listen_port
+        self._listeners = list(listeners) if listeners is not None else None
+        self._dial = dial if dial is not None else {}
+        self._configuration = configuration
+        self._random = random
+        self._events: PeerEvents | None = None
+        self._outbound: dict[str, Outbound] = {}
+        self._inbound: dict[str, trio.CancelScope] = {}  # The newest connection of each peer.
+        self._connections = 0
+        self.port = 0
+
+    async def listen(self) -> list[trio.SocketListener]:
+        """Open the port if it is not open yet: `run` does, but an error is easier to catch here. Raises CannotListen.
+
+        Whoever calls this owes `run`, which closes what was opened.
+        """
+        if self._listeners is None:
+            self._listeners = await self._open()
+        self.port = self._listeners[0].socket.getsockname()[1]
+        return self._listeners
+
+    async def run(self, events: PeerEvents, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
+        """Listen and dial until cancelled; started with the port. Raises CannotListen."""
+        listeners = await self.listen()
+        self._events = events
+        self._outbound = {
+            member.node_id: self._way_to(member.node_id, events)
+            for member in self._configuration.voters
+            if member.node_id != self._identity.node_id
+        }
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.serve_listeners, self._serve, listeners)
+            for outbound in self._outbound.values():
+                nursery.start_soon(outbound.run)
+            task_status.started(self.port)
+
+    def send(self, messages: Sequence[tuple[str, Message]]) -> None:
+        """Send what the node wants sent; never blocks. What has no room or no connection is dropped."""
+        by_peer: dict[str, list[bytes]] = {}
+        for peer_id, message in messages:
+            by_peer.setdefault(peer_id, []).append(frame(encode_message(self._identity.group_id, message)))
+        for peer_id, frames in by_peer.items():
+            self._outbound[peer_id].send(frames)
+
+    @property
+    def connected(self) -> frozenset[str]:
+        """Peers that can be sent to now."""
+        return frozenset(peer_id for peer_id, outbound in self._outbound.items() if outbound.is_connected)
+
+    @property
+    def queued_bytes(self) -> dict[str, int]:
+        """Bytes that wait for each peer; bound: OUTBOUND_BYTES_MAX."""
+        return {peer_id: outbound.queued_bytes for peer_id, outbound in self._outbound.items()}
+
+    def _way_to(self, peer_id: str, events: PeerEvents) -> Outbound:
+        return Outbound(
+            identity=self._identity,
+            peer_id=peer_id,
+            address=lambda: self._address_of(peer_id),
+            random=self._random,
+            hello=events.peer_hello,
+            lost=events.peer_unreachable,
+        )
+
+    def _address_of(self, peer_id: str) -> str:
+        member = self._configuration.member(peer_id)
+        assert member is not None, peer_id
+        return self._dial.get(peer_id, member.peer_address)
+
+    async def _open(self) -> list[trio.SocketListener]:
+        try:
+            listeners = await trio.open_tcp_listeners(self._listen_port, host=self._listen_host)
+        except OSError as error:
+            raise CannotListen(self._listen_host, self._listen_port, error.strerror or str(error)) from error
+        if self._listen_port == 0:  # A name with several addresses would get several ports.
+            for listener in listeners[1:]:
+                await listener.aclose()
+            del listeners[1:]
+        return listeners
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        """One inbound connection, from accept to close."""
+        self._connections += 1
+        try:
+            async with stream:
+                if self._connections > CONNECTIONS_MAX:
+                    logger.warning("%s: too many connections; one is closed", self._identity.node_id)
+                    return
+                peer = await self._greet(stream)
+                if peer is not None:
+                    await self._receive_newest(stream, peer.node_id)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            logger.debug("%s: an inbound connection broke: %s", self._identity.node_id, error)
+        finally:
+            self._connections -= 1
+
+    async def _greet(self, stream: trio.SocketStream) -> PeerHello | None:
+        """Who is it? None, with the reason logged and said, if it is nobody we talk to."""
+        assert self._events is not None
+        try:
+            with trio.fail_after(HANDSHAKE_SECONDS_MAX):
+                peer = await receive_hello(stream, self._identity)
+                self._events.peer_hello(peer.node_id, peer.incarnation_id)
+                await stream.send_all(own_hello(self._identity))
+                return peer
+        except PeerRefused as refused:
+            await self._refuse(stream, refused.code, str(refused))
+        except ProtocolError as error:
+            await self._refuse(stream, "not_a_hello", str(error))
+        except ConnectionRefusedByPeer as error:
+            logger.warning("%s: a caller closed: %s", self._identity.node_id, error)
+        except trio.TooSlowError:
+            logger.warning("%s: a connection said no hello in time; it is closed", self._identity.node_id)
+        return None
+
+    async def _refuse(self, stream: trio.SocketStream, code: str, text: str) -> None:
+        logger.warning("%s: a connection is refused (%s): %s", self._identity.node_id, code, text)
+        await send_refusal(stream, code, text)
+
+    async def _receive_newest(self, stream: trio.SocketStream, peer_id: str) -> None:
+        """Take messages until the end, or until the same peer has connected anew: the old connection is a ghost."""
+        with trio.CancelScope() as scope:
+            previous = self._inbound.get(peer_id)
+            if previous is not None:
+                previous.cancel()
+            self._inbound[peer_id] = scope
+            try:
+                await self._receive(stream, peer_id)
+            except ProtocolError as error:
+                logger.warning("%s: peer %s broke the protocol: %s", self._identity.node_id, peer_id, error)
+            finally:
+                if self._inbound.get(peer_id) is scope:
+                    del self._inbound[peer_id]
+
+    async def _receive(self, stream: trio.SocketStream, peer_id: str) -> None:
+        assert self._events is not None
+        splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
+        while data := await stream.receive_some(RECEIVE_BYTES):
+            bodies = splitter.feed(data)
+            if bodies:
+                self._events.receive(peer_id, [self._decode(body) for body in bodies])
+
+    def _decode(self, body: bytes) -> Message:
+        group_id, message = decode_message(body)
+        if group_id != self._identity.group_id:
+            raise ProtocolError(f"a message for group {group_id}")
+        return message

@@ -1,0 +1,417 @@
+"""The trio shell on real loopback sockets (FORMATS §7). Every test has an absolute time-out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from random import Random
+
+import pytest
+import trio
+
+from raft import (
+    Applied,
+    Configuration,
+    Hello,
+    HelloRole,
+    Identity,
+    Member,
+    NodeStopped,
+    ReadReady,
+    Refusal,
+    Role,
+    VoteRequest,
+    decode_hello,
+    encode_item,
+    encode_message,
+    frame,
+)
+from raft.runtime import (
+    CONNECTIONS_MAX,
+    CannotListen,
+    CompletionQueue,
+    Driver,
+    InsecureAddress,
+    InvalidAddress,
+    Transport,
+    is_loopback,
+    parse_address,
+)
+from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_cluster, a_listener, the_leader, until
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def peer_hello(node_id: str = "s2", **fields: object) -> bytes:
+    known: dict[str, object] = {
+        "cluster_id": CLUSTER_ID,
+        "group_id": 0,
+        "node_id": node_id,
+        "incarnation_id": node_id.encode().ljust(16, b"."),
+        "role": HelloRole.PEER,
+    }
+    return frame(Hello(**(known | fields)).encode())  # type: ignore[arg-type]
+
+
+async def first_answer(port: int, data: bytes) -> Hello | Refusal | None:
+    """Connect, send, and return the first frame that comes back; None if the connection was just closed."""
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    async with stream:
+        await stream.send_all(data)
+        received = b""
+        try:
+            while data := await stream.receive_some():
+                received += data
+                if len(received) >= 4 and len(received) - 4 >= int.from_bytes(received[:4], "big"):
+                    return decode_hello(received[4:])
+        except trio.BrokenResourceError:
+            return None
+    return None
+
+
+async def test_three_members_elect_a_leader_and_replicate() -> None:
+    """Raft §5.2, §5.3, over TCP."""
+    with trio.fail_after(20):
+        async with a_cluster() as machines:
+            leader = await the_leader(machines)
+
+            for ticket in range(100):
+                leader.propose(f"item {ticket}", ticket)
+            await leader.recorder.wait_for(lambda: len(leader.recorder.applied) == 100)
+            await until(lambda: all(len(machine.machine.items) == 100 for machine in machines))
+
+            assert [completion.result for completion in leader.recorder.applied] == list(range(100))
+            assert len({machine.machine.state_hash() for machine in machines}) == 1
+            assert len(leader.disk.names) == 0  # Nothing went around the thread.
+
+
+async def test_a_linearizable_read_is_answered_over_the_network() -> None:
+    """Thesis §6.4."""
+    with trio.fail_after(20):
+        async with a_cluster() as machines:
+            leader = await the_leader(machines)
+            leader.node.read(7)
+            leader.driver.wake()
+
+            await leader.recorder.wait_for(lambda: ReadReady(7) in leader.recorder.completions)
+
+
+async def test_the_others_elect_a_new_leader_when_one_stops() -> None:
+    """The core handles silence; the runtime only notices that a connection is lost."""
+    with trio.fail_after(20):
+        voters = ["s1", "s2", "s3"]
+        listeners = {voter: await a_listener() for voter in voters}
+        dial = {voter: address for voter, (_, address) in listeners.items()}
+        machines = [Machine(voter, voters, listeners[voter][0], dial) for voter in voters]
+        async with trio.open_nursery() as nursery:
+            for machine in machines:
+                await nursery.start(machine.driver.run)
+            old = await the_leader(machines)
+            old.propose("before", 1)
+            await old.recorder.wait_for(lambda: bool(old.recorder.applied))
+
+            old.driver.request_stop()
+            others = [machine for machine in machines if machine is not old]
+            new = await the_leader(others)
+            new.propose("after", 2)
+            await new.recorder.wait_for(lambda: bool(new.recorder.applied))
+
+            assert new.machine.items == ["before", "after"]
+            assert old.node.is_stopped
+            nursery.cancel_scope.cancel()
+
+
+async def test_garbage_on_the_peer_port_closes_only_that_connection() -> None:
+    """The connection is closed, the server goes on."""
+    with trio.fail_after(20):
+        async with a_cluster() as machines:
+            leader = await the_leader(machines)
+            port = leader.transport.port
+            garbage = [
+                b"GET / HTTP/1.1\r\n\r\n",
+                b"\xff" * 100,
+                bytes(8),
+                frame(b"\xd8\x23aa"),
+                frame(encode_item([1])),
+            ]
+
+            for data in garbage:
+                answer = await first_answer(port, data)
+                assert isinstance(answer, Refusal)
+                assert answer.code == "not_a_hello"
+            leader.propose("still here", 1)
+            await leader.recorder.wait_for(lambda: bool(leader.recorder.applied))
+
+            assert leader.recorder.applied[0].result == 0
+
+
+async def test_garbage_after_a_good_hello_closes_only_that_connection() -> None:
+    """Broken frames, oversized lengths, unknown kinds and messages for another group."""
+    with trio.fail_after(20):
+        async with a_cluster() as machines:
+            leader = await the_leader(machines)
+            peer_id = next(machine.identity.node_id for machine in machines if machine is not leader)
+            message = VoteRequest(term=1, last_index=0, last_term=0, transfer=False)
+            bad = [
+                frame(b"\xff"),
+                b"\xff\xff\xff\xff",
+                frame(encode_item([99, 0, 1])),
+                frame(encode_message(5, message)),
+            ]
+
+            for data in bad:
+                stream = await trio.open_tcp_stream("127.0.0.1", leader.transport.port)
+                async with stream:
+                    await stream.send_all(peer_hello(peer_id))
+                    assert await stream.receive_some()  # Its hello.
+                    await stream.send_all(data)
+                    assert await read_to_the_end(stream) == b""
+            leader.propose("still here", 1)
+            await leader.recorder.wait_for(lambda: bool(leader.recorder.applied))
+
+
+async def read_to_the_end(stream: trio.SocketStream) -> bytes:
+    received = b""
+    try:
+        while data := await stream.receive_some():
+            received += data
+    except trio.BrokenResourceError:
+        pass
+    return received
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"cluster_id": b"another cluster."}, "wrong_cluster"),
+        ({"group_id": 3}, "wrong_group"),
+        ({"node_id": "s9"}, "not_a_member"),
+        ({"node_id": "s1"}, "own_id"),
+        ({"version_min": 2, "version_max": 9}, "version"),
+        ({"role": HelloRole.CLIENT}, "wrong_port"),
+        ({"incarnation_id": b"a new data folder"[:16]}, "wrong_incarnation"),
+    ],
+)
+async def test_a_caller_that_does_not_belong_here_is_told_why(fields: dict[str, object], code: str) -> None:
+    """FORMATS §1, §7: magic, version, cluster, group, id and incarnation are checked."""
+    with trio.fail_after(20):
+        async with a_cluster() as machines:
+            s1 = machines[0]
+            await until(lambda: s1.transport.connected == {"s2", "s3"})
+
+            answer = await first_answer(s1.transport.port, peer_hello(**fields))  # type: ignore[arg-type]
+
+            assert isinstance(answer, Refusal)
+            assert answer.code == code
+
+
+async def test_a_member_of_the_same_cluster_is_answered_with_a_hello() -> None:
+    """FORMATS §7: hello each way."""
+    with trio.fail_after(20):
+        async with a_cluster() as machines:
+            s1 = machines[0]
+
+            answer = await first_answer(s1.transport.port, peer_hello("s2"))
+
+            assert isinstance(answer, Hello)
+            assert (answer.node_id, answer.incarnation_id) == ("s1", s1.identity.incarnation_id)
+
+
+async def test_the_refused_side_logs_what_the_other_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Both logs say why: a member of another cluster was given this one's address."""
+    caplog.set_level(logging.WARNING, "raft")
+    with trio.fail_after(20):
+        (ours, our_address), (theirs, their_address) = await a_listener(), await a_listener()
+        dial = {"s1": our_address, "s2": their_address}
+        s1 = Machine("s1", ["s1", "s2"], ours, dial)
+        s2 = Machine("s2", ["s1", "s2"], theirs, dial, cluster_id=b"another cluster.")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(s1.driver.run)
+            await nursery.start(s2.driver.run)
+
+            await until(lambda: caplog.text.count("wrong_cluster") >= 4)
+            nursery.cancel_scope.cancel()
+
+    assert "s2: peer s1: it refuses this connection (wrong_cluster)" in caplog.text
+    assert "s1: a connection is refused (wrong_cluster)" in caplog.text
+
+
+async def test_a_member_that_lost_its_disk_is_refused_by_both_sides(caplog: pytest.LogCaptureFixture) -> None:
+    """FORMATS §1: it is refused until it is replaced as a new member."""
+    caplog.set_level(logging.WARNING, "raft")
+    with trio.fail_after(20):
+        (first, first_address), (second, second_address) = await a_listener(), await a_listener()
+        dial = {"s1": first_address, "s2": second_address}
+        s1 = Machine("s1", ["s1", "s2"], first, dial, pins={"s2": b"its former life."})
+        s2 = Machine("s2", ["s1", "s2"], second, dial)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(s1.driver.run)
+            await nursery.start(s2.driver.run)
+
+            await until(lambda: "s2: peer s1: it refuses this connection (wrong_incarnation)" in caplog.text)
+            await until(lambda: "s1: peer s2: peer s2 is refused" in caplog.text)
+            assert s1.node.core.role is not Role.LEADER
+            assert s2.node.core.role is not Role.LEADER
+            nursery.cancel_scope.cancel()
+
+
+async def test_an_address_where_another_member_answers_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """Swapped addresses are a common mistake."""
+    caplog.set_level(logging.WARNING, "raft")
+    with trio.fail_after(20):
+        listeners = {voter: await a_listener() for voter in ("s1", "s2", "s3")}
+        dial = {"s1": listeners["s1"][1], "s2": listeners["s3"][1], "s3": listeners["s2"][1]}
+        machines = [Machine(voter, ["s1", "s2", "s3"], listeners[voter][0], dial) for voter in listeners]
+        async with trio.open_nursery() as nursery:
+            for machine in machines:
+                await nursery.start(machine.driver.run)
+            await until(lambda: "it is s3 that answers" in caplog.text)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_silent_stranger_does_not_hold_up_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections beyond the bound are closed at once; those that say nothing are closed after a while."""
+    monkeypatch.setattr("raft.runtime.transport.HANDSHAKE_SECONDS_MAX", 0.2)
+    with trio.fail_after(20):
+        async with a_cluster(1) as machines:
+            port = machines[0].transport.port
+            async with trio.open_nursery() as nursery:
+                ended = []
+
+                async def keep_silent() -> None:
+                    stream = await trio.open_tcp_stream("127.0.0.1", port)
+                    async with stream:
+                        ended.append(await read_to_the_end(stream))
+
+                for _ in range(CONNECTIONS_MAX + 10):
+                    nursery.start_soon(keep_silent)
+            assert ended == [b""] * (CONNECTIONS_MAX + 10)
+            assert isinstance(await first_answer(port, peer_hello("s9")), Refusal)
+
+
+async def test_a_failed_sync_stops_the_driver_after_telling_the_application() -> None:
+    """FORMATS §3.5: the node stops; whoever waits is told first."""
+    with trio.fail_after(20):
+        listener, _ = await a_listener()
+        machine = Machine("s1", ["s1"], listener, {})
+
+        async def fail_a_sync() -> None:
+            await the_leader([machine])
+            machine.disk.error = OSError(5, "Input/output error")
+            machine.propose("one", 1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail_a_sync)
+            with pytest.raises(NodeStopped, match="Input/output error"):
+                await machine.driver.run()
+
+        assert [completion.ticket for completion in machine.recorder.completions] == [1]
+
+
+async def test_stopping_on_request_finishes_what_was_begun() -> None:
+    """FORMATS §4: a closing node proves its last batch; `run` then returns."""
+    with trio.fail_after(20):
+        listener, _ = await a_listener()
+        machine = Machine("s1", ["s1"], listener, {})
+        async with trio.open_nursery() as nursery:
+            await nursery.start(machine.driver.run)
+            await the_leader([machine])
+            machine.propose("one", 1)
+            machine.driver.request_stop()
+        # The nursery ends because `run` returned.
+
+        assert machine.recorder.completions == [Applied(1, 2, 0)]
+        assert machine.node.is_stopped
+
+
+async def test_a_member_alone_needs_no_transport() -> None:
+    """An embedded single node opens no port."""
+    with trio.fail_after(20):
+        listener, _ = await a_listener()
+        await listener.aclose()
+        machine = Machine("s1", ["s1"], listener, {})
+        driver = Driver(machine.node, completions=machine.completions, application=machine.recorder)
+        async with trio.open_nursery() as nursery:
+            assert await nursery.start(driver.run) == 0
+            await the_leader([machine])
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_port_in_use_is_a_clear_error() -> None:
+    """Raised as itself, not inside a group of exceptions."""
+    with trio.fail_after(20):
+        listener, address = await a_listener()
+        other, _ = await a_listener()
+        await other.aclose()
+        machine = Machine("s1", ["s1", "s2"], other, {})
+        transport = Transport(
+            identity=machine.identity,
+            configuration=machine.node.core.configuration,
+            random=Random(1),
+            listen_port=int(address.rpartition(":")[2]),
+        )
+        driver = Driver(
+            machine.node, completions=machine.completions, application=machine.recorder, transport=transport
+        )
+
+        async with listener:
+            with pytest.raises(CannotListen, match="another server"):
+                await driver.run()
+
+
+def test_other_addresses_than_loopback_need_a_word() -> None:
+    """FORMATS §7: until TLS is there, the peer port listens on loopback only."""
+    identity = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation_id=bytes(16))
+    configuration = Configuration.of([Member("s1"), Member("s2")])
+    for host in ("0.0.0.0", "192.168.1.5", "::", "example.com"):
+        with pytest.raises(InsecureAddress, match="insecure"):
+            Transport(identity=identity, configuration=configuration, random=Random(1), listen_host=host)
+        Transport(identity=identity, configuration=configuration, random=Random(1), listen_host=host, insecure=True)
+    assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.8.8.8", "::1")))
+
+
+@pytest.mark.parametrize(
+    "address", ["", "7001", ":7001", "host:", "host:port", "host:70000", "::1:7001", "h:-1", "h:٣"]
+)
+def test_what_is_no_address_is_a_clear_error(address: str) -> None:
+    """host:port, or [v6]:port."""
+    with pytest.raises(InvalidAddress, match="host:port"):
+        parse_address(address)
+
+
+def test_addresses_are_taken_apart() -> None:
+    """Names, IPv4 and IPv6."""
+    assert parse_address("localhost:7001") == ("localhost", 7001)
+    assert parse_address("[::1]:0") == ("::1", 0)
+
+
+async def test_completions_come_from_any_thread_in_order() -> None:
+    """`post` before, while and after a loop waits for it."""
+    with trio.fail_after(20):
+        queue, seen = CompletionQueue(), []
+        queue.post(lambda: seen.append(-1))
+
+        def post_many() -> None:
+            for number in range(1_000):
+                queue.post(lambda number=number: seen.append(number))  # type: ignore[misc]
+
+        thread = threading.Thread(target=post_many)
+        thread.start()
+        await queue.run_until(lambda: len(seen) == 1_001)
+        thread.join(5)
+
+    assert seen == list(range(-1, 1_000))
+
+
+def test_a_completion_after_the_loop_has_ended_only_gathers() -> None:
+    """An I/O thread may be slower than the loop."""
+    queue, seen = CompletionQueue(), []
+
+    async def attach() -> None:
+        queue.attach(lambda: None)
+
+    trio.run(attach)
+    queue.post(lambda: seen.append(1))
+
+    assert seen == []
+    assert queue.run_pending() == 1
