@@ -1,0 +1,28 @@
+"""Re-checks recorded histories, independently of what recorded them: is what every client saw linearizable?
+
+`check_rows` decides in this process. The Spark job is behind `hwm-audit check` (`spark_audit.cli`). Importing this
+package loads neither Spark, pandas nor numpy.
+"""
+
+from spark_audit.errors import AuditError, Fault, InputError, MalformedHistory, NothingToCheck
+from spark_audit.generate import FAULTS, Shape, generate, inject
+from spark_audit.local import check_rows
+from spark_audit.verdict import Property, Shown, Undecided, Verdict, Violation
+
+__all__ = [
+    "FAULTS",
+    "AuditError",
+    "Fault",
+    "InputError",
+    "MalformedHistory",
+    "NothingToCheck",
+    "Property",
+    "Shape",
+    "Shown",
+    "Undecided",
+    "Verdict",
+    "Violation",
+    "check_rows",
+    "generate",
+    "inject",
+]

@@ -92,7 +92,7 @@ class _Run:
     def rows(self) -> Iterator[Row]:
         """An event heap of (time, kind, op_id): a call makes the two events that follow it."""
         events: list[tuple[int, int, int, Row]] = []
-        names = {number: 0 for number in range(self.shape.clients)}
+        names = dict.fromkeys(range(self.shape.clients), 0)
         for op_id in range(min(self.shape.clients, self.shape.operations)):
             heappush(events, (self.random.randrange(1, 1_000_000), 0, op_id, {"number": op_id}))
         next_id = self.shape.clients

@@ -60,7 +60,13 @@ class Operation:
     guards: tuple[Guard, ...] = ()
     guards_hold: bool | None = None
     weak: str | None = None  # "local" or "pinned": a read that promises less than linearizability.
+    changes_store: bool = False  # A transaction that wrote some other key: its revision is its own all the same.
     alternative: int = 0  # An unknown transaction has one per branch: at most one of an op_id takes effect.
+
+    @property
+    def rank(self) -> tuple[int, int, int, int]:
+        """The place that its revision proposes: (revision, writer first, call, op_id)."""
+        return (self.revision or 0, 0 if self.changes_store or self.writes else 1, self.call_ns, self.op_id)
 
     @property
     def writes(self) -> bool:
@@ -144,7 +150,7 @@ def _transaction(row: Mapping[str, Any], output: Mapping[str, Any], unknown: boo
     guards = tuple(Guard(c["target"], c["op"], c["value"]) for c in request["compares"])
     if unknown:
         branches = (("success", guards, True), ("failure", guards if request["exact"] else (), False))
-        made = (
+        branched = (
             replace(
                 _base(
                     row, True, tuple(_unknown_step(step) for step in request[name] if step["op"] in ("put", "delete"))
@@ -155,14 +161,16 @@ def _transaction(row: Mapping[str, Any], output: Mapping[str, Any], unknown: boo
             )
             for number, (name, held, hold) in enumerate(branches)
         )
-        return tuple(operation for operation in made if operation.steps)
+        return tuple(operation for operation in branched if operation.steps)
     succeeded = output["succeeded"]
     steps = tuple(
         _result_step(step, result)
         for step, result in zip(request["success" if succeeded else "failure"], output["results"], strict=True)
     )
     held = guards if succeeded or request["exact"] else ()
-    return (replace(_base(row, False, steps), guards=held, guards_hold=succeeded if held else None),)
+    hold = succeeded if held else None
+    made = replace(_base(row, False, steps), guards=held, guards_hold=hold, changes_store=row["changes_store"])
+    return (made,)
 
 
 def _unknown_step(step: Mapping[str, Any]) -> Step:

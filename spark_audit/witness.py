@@ -14,10 +14,13 @@ fails here is suspect, not wrong: `kernel.py` then looks for a violation, or for
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from spark_audit.clocks import Clocks
 from spark_audit.model import ABSENT, State, advance
 from spark_audit.operation import FOREVER, Operation, Seen
+
+Rank: TypeAlias = tuple[int, int, int, int]  # (revision, writer first, call, op_id)
 
 FILL_STATES_MAX = 200  # States tried at one place to fill a gap with unknown writes: it needs one or two, rarely more.
 FILL_BACK_MAX = 24  # How many places back a gap may have to be filled: the writes since a version was last shown.
@@ -31,6 +34,20 @@ class Witness:
     order: tuple[tuple[Operation, int | None], ...] = ()
     reason: str = ""
     at: Operation | None = None
+    placed: tuple["Placed", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An unknown write that took effect, immediately before the operation of this rank (or at it, if it is its own).
+
+    `told`: a response named its revision, so the place is certain; else it is only the latest possible one.
+    """
+
+    op_id: int
+    alternative: int
+    rank: Rank
+    told: bool
 
 
 @dataclass(slots=True)
@@ -42,8 +59,11 @@ class _Place:
     shows: Seen | None = None
 
     @property
-    def rank(self) -> tuple[int, int, int, int]:
-        return (self.revision, 0 if self.operation.writes else 1, self.operation.call_ns, self.operation.op_id)
+    def rank(self) -> Rank:
+        """Of an unknown write whose revision was told: before all else of that revision."""
+        if self.operation.unknown:
+            return (self.revision, -1, self.operation.call_ns, self.operation.op_id)
+        return self.operation.rank
 
 
 def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State = ABSENT) -> Witness:
@@ -147,11 +167,16 @@ def _replay(
         chains.setdefault(start, []).extend(chain)
         states[start:] = [before, *replayed]
     order: list[tuple[Operation, int | None]] = []
+    placed: list[Placed] = []
     for position, place in enumerate(places):
-        order.extend((op, None) for op in chains.get(position, ()))
+        chain = chains.get(position, [])
+        order.extend((op, None) for op in chain)
         order.append((place.operation, place.revision))
+        placed.extend(Placed(op.op_id, op.alternative, place.rank, told=False) for op in chain)
+        if place.operation.unknown:
+            placed.append(Placed(place.operation.op_id, place.operation.alternative, place.rank, told=True))
     assert explains(order, clocks, initial=initial)  # However it was found.
-    return Witness(True, tuple(order))
+    return Witness(True, tuple(order), placed=tuple(placed))
 
 
 def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, initial: State = ABSENT) -> bool:
@@ -194,7 +219,8 @@ class _Filler:
     def __init__(
         self, spare: list[Operation], values_seen: set[str], order: Sequence[Operation], clocks: Clocks
     ) -> None:
-        self._spare = sorted(spare, key=lambda op: op.call_ns)
+        # A transaction that other keys must agree with comes last.
+        self._spare = sorted(spare, key=lambda op: (op.name == "txn", op.call_ns))
         self._used: set[int] = set()
         self._values_seen = values_seen
         self._deadlines = _deadlines(order, {op.clock for op in spare}, clocks) if spare else []

@@ -1,0 +1,111 @@
+"""`hwm-audit`: exit 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed.
+
+Data goes to stdout, words to stderr.
+"""
+
+import difflib
+import sys
+from typing import NoReturn
+
+import click
+from rich.console import Console
+
+from spark_audit.errors import AuditError, InputError
+from spark_audit.kernel import CONFIGURATIONS_MAX
+from spark_audit.report import print_verdict
+from spark_audit.verdict import Verdict
+
+JOB_FAILED, BAD_INPUT = 1, 2
+
+
+class _Commands(click.Group):
+    """A group that names the nearest command when it does not know one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1, cutoff=0.5)
+            hint = f" Did you mean '{near[0]}'?" if near else f" There is: {', '.join(self.list_commands(ctx))}."
+            raise click.UsageError(f"No such command '{name}'.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Check recorded histories of a key-value store for linearizability, with Spark."""
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole verdict as JSON.")
+@click.option(
+    "--configurations-max",
+    type=click.IntRange(min=1),
+    default=CONFIGURATIONS_MAX,
+    show_default=True,
+    help="How far a key is searched before it counts as undecided.",
+)
+@click.option("--master", default="local[*]", show_default=True, help="The Spark master to run on.")
+@click.option("--memory", default="2g", show_default=True, help="Memory of the Spark driver, as Spark writes it.")
+@click.option("--verbose", is_flag=True, help="Let Spark talk, on stderr, and show a traceback if the job fails.")
+def check(
+    paths: tuple[str, ...], as_json: bool, configurations_max: int, master: str, memory: str, verbose: bool
+) -> None:
+    """Check the histories behind PATH: run folders, folders of these, globs, or files (.jsonl, .parquet).
+
+    Exit status: 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed.
+    """
+    words = Console(stderr=True)
+    try:
+        verdict = _run(paths, configurations_max, master, memory, verbose, words)
+    except InputError as error:
+        _fail(str(error), BAD_INPUT)
+    except AuditError as error:
+        _fail(str(error), JOB_FAILED)
+    except KeyboardInterrupt:
+        _fail("interrupted", JOB_FAILED)
+    except Exception as error:  # Whatever Spark, Java or a worker raised: one line, not a page.
+        if verbose:
+            raise
+        _fail(f"the audit job failed: {_first_line(error)}\nhint: run again with --verbose", JOB_FAILED)
+    if as_json:
+        click.echo(verdict.to_json())
+    else:
+        print_verdict(verdict, Console(soft_wrap=False))
+    sys.exit(verdict.exit_code)
+
+
+def _run(
+    paths: tuple[str, ...], configurations_max: int, master: str, memory: str, verbose: bool, words: Console
+) -> Verdict:
+    from spark_audit.paths import history_files
+
+    history_files(paths)  # A wrong path is answered before Spark takes its seconds to start.
+    try:
+        from spark_audit.job import audit
+        from spark_audit.session import spark_session
+    except ImportError as error:
+        _fail(f"{error.name} is not installed\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
+    with words.status("starting Spark") as status, spark_session(master, memory=memory, verbose=verbose) as session:
+        return audit(session, paths, configurations_max=configurations_max, say=status.update)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    click.echo(f"hwm-audit: {message}", err=True)
+    sys.exit(status)
+
+
+def main() -> None:
+    """The console script."""
+    cli(prog_name="hwm-audit")
+
+
+if __name__ == "__main__":
+    main()

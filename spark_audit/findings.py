@@ -1,0 +1,109 @@
+"""From decisions to what a verdict records. Plain dicts go through Spark; both engines build their words here."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_audit.clocks import Clocks
+from spark_audit.kernel import decide
+from spark_audit.operation import FOREVER, Operation, operation_of
+from spark_audit.order import OutOfOrder
+from spark_audit.replay import Contradiction
+from spark_audit.verdict import UNDECIDED, VIOLATION, Shown, Undecided, Verdict, Violation
+from spark_audit.weak import misfits
+from spark_audit.witness import Placed
+from spark_audit.words import describe, row_words, sentence, span
+
+Row = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class KeyFindings:
+    """All that one key of one run has to say. `weak`: reads checked only against their own revision."""
+
+    run_id: str
+    key: str
+    status: str
+    method: str
+    weak: int
+    configurations: int
+    found: list[Violation | Undecided] = field(default_factory=list)
+    placed: tuple[Placed, ...] = ()
+
+
+def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configurations_max: int) -> KeyFindings:
+    """Decide one key. `rows` are parts of rows (`split.py`) that concern this key alone."""
+    operations: list[Operation] = []
+    failed: dict[str, int] = {}
+    for row in rows:
+        operations.extend(operation_of(row))
+        if row["status"] == "fail" and row.get("value") is not None:
+            failed[row["value"]] = row["op_id"]
+    decision = decide(operations, clocks, configurations_max=configurations_max)
+    proven_wrong = {op.op_id for op in decision.counterexample}
+    weak = sum(1 for op in operations if op.weak is not None)
+    result = KeyFindings(run_id, key, decision.status, decision.method, weak, decision.configurations)
+    result.placed = decision.placed
+    if weak == len(operations):
+        result.method = "nothing to decide"
+    if decision.status == VIOLATION:
+        shown = tuple(_shown(op) for op in decision.counterexample)
+        text = sentence(decision.counterexample, failed, clocks)
+        result.found.append(Violation("keys", run_id, key, text, shown, decision.method))
+    elif decision.status == UNDECIDED:
+        reason = (
+            f"no order found, none excluded, within {decision.configurations} configurations ({decision.suspicion})"
+        )
+        result.found.append(Undecided("keys", run_id, key, reason))
+    for misfit in misfits(operations, clocks):
+        if misfit.read.op_id in proven_wrong:
+            continue  # Said once is enough.
+        prop = "order" if misfit.read.weak is None else "weak"
+        pair = [misfit.write, misfit.read] if misfit.write is not None else [misfit.read]
+        other = f", although {describe(misfit.write)}" if misfit.write is not None else ""
+        text = f"{describe(misfit.read)}{other}: {misfit.reason}"
+        result.found.append(Violation(prop, run_id, key, text, tuple(_shown(op) for op in pair)))
+    return result
+
+
+def note_key(verdict: Verdict, key: KeyFindings) -> None:
+    """Add one key to the verdict."""
+    verdict.properties["keys"].checked += 1
+    verdict.properties["weak"].checked += key.weak
+    verdict.methods[key.method] = verdict.methods.get(key.method, 0) + 1
+    for found in key.found:
+        verdict.record(found)
+
+
+def _shown(op: Operation) -> Shown:
+    end = None if op.return_ns == FOREVER else op.return_ns
+    return Shown(op.op_id, op.client, op.name, op.call_ns, end, op.revision, describe(op))
+
+
+def shown_row(row: Row) -> Shown:
+    """A row as it stands in a store-wide counterexample."""
+    return Shown(
+        row["op_id"], row["client"], row["op"], row["call_ns"], row["return_ns"], row["revision"], row_words(row)
+    )
+
+
+def order_violation(run_id: str, pair: OutOfOrder) -> Violation:
+    """An operation that carries a revision which it cannot have known of yet, or not have missed."""
+    gap = span(max(0, pair.early["call_ns"] - pair.late["return_ns"]))
+    text = f"{row_words(pair.early)} carries no higher revision than {row_words(pair.late)}, which had returned {gap} before it was called"
+    return Violation("order", run_id, pair.early["key"], text, (shown_row(pair.late), shown_row(pair.early)))
+
+
+def repeated_violation(run_id: str, revision: int, rows: Sequence[Row]) -> Violation:
+    """Acknowledged writes that claim the same revision."""
+    names = " and ".join(f"{row['op']} #{row['op_id']}" for row in rows[:4])
+    text = f"{len(rows)} acknowledged writes carry revision {revision}: {names}"
+    return Violation("unique", run_id, None, text, tuple(shown_row(row) for row in rows[:4]))
+
+
+def store_finding(run_id: str, found: Contradiction) -> Violation | Undecided:
+    """A listing or transaction that the whole store does not explain."""
+    text = f"{row_words(found.row)}: {found.reason}"
+    if not found.certain:
+        return Undecided("store", run_id, None, f"{text}; a write of unknown outcome might explain it")
+    return Violation("store", run_id, None, text, (shown_row(found.row),))

@@ -1,0 +1,102 @@
+"""From what was typed to the files of histories: run folders, folders of run folders, globs, single files."""
+
+import glob
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_audit.errors import Fault, MalformedHistory, UnreadablePath
+
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+NOT_HISTORIES = ("events.jsonl", "run.json")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFile:
+    """One file of rows. `folder`: the run folder that it belongs to."""
+
+    path: Path
+    folder: Path
+
+    @property
+    def parquet(self) -> bool:
+        return self.path.suffix == ".parquet"
+
+
+def history_files(given: Iterable[str]) -> list[HistoryFile]:
+    """All files of rows behind the paths given, each once, in a fixed order.
+
+    Raises UnreadablePath for a path behind which there is none.
+    """
+    found: dict[Path, HistoryFile] = {}
+    for text in given:
+        mine = [file for path in _expanded(text) for file in _files_of(path)]
+        if not mine:
+            raise UnreadablePath(text, "no history here (looked for ops/*.jsonl, ops/*.parquet, and folders of these)")
+        for file in mine:
+            found.setdefault(file.path.resolve(), file)
+    return sorted(found.values(), key=lambda file: str(file.path))
+
+
+def _expanded(text: str) -> list[Path]:
+    path = Path(text)
+    if path.exists():
+        return [path]
+    if glob.has_magic(text):
+        matches = [Path(match) for match in sorted(glob.glob(text, recursive=True))]
+        if matches:
+            return matches
+        raise UnreadablePath(text, "matches nothing")
+    raise UnreadablePath(text, "no such file or folder")
+
+
+def _files_of(path: Path) -> Iterator[HistoryFile]:
+    if path.is_file():
+        if path.name in NOT_HISTORIES:
+            raise UnreadablePath(str(path), f"is no history: give its run folder, {path.parent}")
+        if not _is_history(path):
+            raise UnreadablePath(str(path), "is neither JSON lines (.jsonl) nor Parquet (.parquet)")
+        yield HistoryFile(path, _folder_of(path))
+        return
+    listed = sorted((path / "ops").iterdir() if (path / "ops").is_dir() else path.iterdir())
+    for file in listed:
+        if file.is_file() and _is_history(file):
+            yield HistoryFile(file, _folder_of(file))
+        elif file.is_dir() and not file.name.startswith((".", "_")):
+            yield from _files_of(file)
+
+
+def _is_history(path: Path) -> bool:
+    hidden = path.name.startswith((".", "_"))
+    return not hidden and path.name not in NOT_HISTORIES and path.suffix in (*JSON_SUFFIXES, ".parquet")
+
+
+def _folder_of(path: Path) -> Path:
+    """The run folder of a file: the one above `ops`, else the one it lies in."""
+    ops = next((parent for parent in path.parents if parent.name == "ops"), None)
+    return (ops.parent if ops is not None else path.parent).resolve()
+
+
+def read_run_file(folder: Path) -> dict[str, Any]:
+    """`run.json` of a run folder; empty if there is none. Raises MalformedHistory."""
+    path = folder / "run.json"
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MalformedHistory((Fault(str(path), 0, f"cannot be read: {error}"),), 1) from error
+    clocks = content.get("clocks") or [] if isinstance(content, dict) else None
+    if not isinstance(clocks, list) or not all(_is_clock(clock) for clock in clocks):
+        reason = "is not an object whose clocks are a list of clock_id and error_bound_ns"
+        raise MalformedHistory((Fault(str(path), 0, reason),), 1)
+    return dict(content)
+
+
+def _is_clock(clock: object) -> bool:
+    if not isinstance(clock, dict) or not isinstance(clock.get("clock_id"), str):
+        return False
+    bound = clock.get("error_bound_ns")
+    return bound is None or (isinstance(bound, int) and not isinstance(bound, bool) and bound >= 0)

@@ -1,0 +1,156 @@
+"""The requests of ranges and transactions: their shape, their defaults, and what an answer to them must look like.
+
+`range`: `start`, `end`, `prefix`, `limit`, `reverse`, `keys_only`, `count_only`, `revision`.
+`txn`: `compares` of `key`, `target`, `op`, `value`; `success` and `failure` of `op`, `key`, `value` (or a range's fields).
+docs/audit.md has the table.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from spark_audit.model import as_bytes
+
+Request: TypeAlias = dict[str, Any]
+
+_TEXT, _NUMBER, _FLAG = (str, type(None)), (int, type(None)), (bool,)
+_RANGE: dict[str, tuple[tuple[type, ...], object]] = {
+    "start": (_TEXT, None),
+    "end": (_TEXT, None),
+    "prefix": (_TEXT, None),
+    "limit": ((int,), 0),
+    "reverse": (_FLAG, False),
+    "keys_only": (_FLAG, False),
+    "count_only": (_FLAG, False),
+    "revision": (_NUMBER, None),
+}
+_TARGETS = ("version", "create_revision", "mod_revision", "value")
+
+
+class BadRequest(ValueError):
+    """The request is not of the documented shape; the text says where."""
+
+
+def parse_request(row: Mapping[str, Any]) -> Request:
+    """The request of a range or transaction row, with all defaults filled in. Raises BadRequest."""
+    try:
+        request = json.loads(row["request"])
+    except ValueError as error:
+        raise BadRequest(f"request is not JSON ({error})") from None
+    if not isinstance(request, dict):
+        raise BadRequest("request is not a JSON object")
+    return parse_range(request) if row["op"] == "range" else _parse_txn(request)
+
+
+def parse_range(given: Mapping[str, Any]) -> Request:
+    """A range with its defaults. Raises BadRequest."""
+    parsed: Request = {}
+    for name, (types, default) in _RANGE.items():
+        parsed[name] = given.get(name, default)
+        if not isinstance(parsed[name], types) or (bool not in types and isinstance(parsed[name], bool)):
+            raise BadRequest(f"request: {name} is of the wrong type")
+    if parsed["prefix"] is not None and (parsed["start"] is not None or parsed["end"] is not None):
+        raise BadRequest("request: prefix and start or end exclude each other")
+    return parsed
+
+
+def _parse_txn(given: Mapping[str, Any]) -> Request:
+    parts: Request = {name: given.get(name, []) for name in ("compares", "success", "failure")}
+    for name, part in parts.items():
+        if not isinstance(part, list) or not all(isinstance(item, dict) for item in part):
+            raise BadRequest(f"request: {name} is not a list of objects")
+    for compare in parts["compares"]:
+        _check_compare(compare)
+    return parts | {name: [_parse_step(step) for step in parts[name]] for name in ("success", "failure")}
+
+
+def _check_compare(compare: Mapping[str, Any]) -> None:
+    if not isinstance(compare.get("key"), str):
+        raise BadRequest("request: a comparison without a key")
+    if compare.get("target") not in _TARGETS or compare.get("op") not in ("=", "!=", "<", ">"):
+        raise BadRequest("request: a comparison with an unknown target or op")
+    wanted = str if compare["target"] == "value" else int
+    if not isinstance(compare.get("value"), wanted) or isinstance(compare["value"], bool):
+        raise BadRequest(f"request: a comparison of {compare['target']} with a value of the wrong type")
+
+
+def _parse_step(step: Mapping[str, Any]) -> Request:
+    op = step.get("op")
+    if op == "range":
+        return {"op": "range", **parse_range(step)}
+    if op not in ("put", "get", "delete") or not isinstance(step.get("key"), str):
+        raise BadRequest("request: an operation that is not put, get, delete (with a key) or range")
+    if op == "put" and not isinstance(step.get("value"), str):
+        raise BadRequest("request: a put without a value")
+    return {"op": op, "key": step["key"], "value": step.get("value")}
+
+
+def request_problem(row: Mapping[str, Any]) -> str | None:
+    """Why this range or transaction row is malformed (its plain fields are right already); None if it is not."""
+    try:
+        request = parse_request(row)
+    except BadRequest as error:
+        return str(error)
+    if row["status"] != "ok":
+        return None
+    output = row["output"]
+    if row["op"] == "range":
+        return _listing_problem(request, output)
+    steps = request["success" if output["succeeded"] else "failure"]
+    if [step["op"] for step in steps] != [result["op"] for result in output["results"]]:
+        return "output.results: not one for each operation of the branch that ran"
+    for step, result in zip(steps, output["results"], strict=True):
+        if step["op"] == "range":
+            problem = _listing_problem(step, result)
+        else:
+            problem = (
+                "output.results: found is missing" if step["op"] != "put" and result.get("found") is None else None
+            )
+        if problem:
+            return problem
+    return None
+
+
+def _listing_problem(request: Request, output: Mapping[str, Any]) -> str | None:
+    if request["count_only"]:
+        return "output.count is missing" if output.get("count") is None else None
+    if output.get("items") is None:
+        return "output.items is missing"
+    for item in output["items"]:
+        if item is None or not item.get("key") or (item.get("value") is None and not request["keys_only"]):
+            return "output.items: an item without key or value"
+    return None
+
+
+def single_key(request: Request) -> str | None:
+    """The only key that a range can return, if it is `[key, key + "\\0")`."""
+    start, end = request["start"], request["end"]
+    return start if start is not None and end == start + "\0" and not request["count_only"] else None
+
+
+def covers(request: Request, key: str) -> bool:
+    """Whether the range's interval holds the key (byte order)."""
+    have = as_bytes(key)
+    if request["prefix"] is not None:
+        return have.startswith(as_bytes(request["prefix"]))
+    low, high = request["start"], request["end"]
+    return (low is None or as_bytes(low) <= have) and (high is None or have < as_bytes(high))
+
+
+def keys_named(request: Request) -> Iterator[str]:
+    """The keys that a transaction names, in any part of it."""
+    for part in ("compares", "success", "failure"):
+        for step in request[part]:
+            if step.get("op") != "range":
+                yield step["key"]
+
+
+def concerns_many(row: Mapping[str, Any]) -> bool:
+    """Whether one key's history cannot decide this row alone: a listing, or a transaction over several keys."""
+    if row["op"] not in ("range", "txn") or row["status"] == "fail":
+        return False
+    request = parse_request(row)
+    if row["op"] == "range":
+        return single_key(request) is None and row["status"] == "ok"
+    steps = [*request["success"], *request["failure"]]
+    return any(step["op"] == "range" for step in steps) or len(set(keys_named(request))) > 1

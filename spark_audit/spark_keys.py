@@ -1,0 +1,191 @@
+"""The per-key decision, and the whole-store replay, as Spark stages. The deciding itself is `kernel.py` and `replay.py`.
+
+Rows are brought together by (run, key), sorted, and streamed through Python once per task: memory is one key's rows.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as f
+from pyspark.sql import types as spark
+
+from spark_audit.clocks import Clocks
+from spark_audit.findings import findings_of_key, store_finding
+from spark_audit.order import takes_part
+from spark_audit.replay import contradictions, position
+from spark_audit.request import request_problem
+from spark_audit.schema import row_schema
+from spark_audit.split import parts
+from spark_audit.verdict import Violation
+from spark_audit.witness import Placed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Row = dict[str, Any]
+
+SINGLE = "op not in ('range', 'txn')"
+NEEDED = (
+    "run_id", "op_id", "client", "op", "key", "value", "expected", "expected_mod_revision", "request", "output",
+    "status", "call_ns", "return_ns", "clock_id", "revision", "consistency",
+)  # fmt: skip
+KEY_RESULT = (
+    "run_id string, key string, status string, method string, weak long, configurations long, violated_keys long, "
+    "undecided_keys long, violated_order long, violated_weak long, found string, placed string"
+)
+STORE_RESULT = "run_id string, kind string, found string"
+_REPLAY_INPUT = "run_id string, phase int, revision long, reads int, call long, op_id long, payload string"
+
+
+def decided_keys(rows: "DataFrame", clocks: Mapping[str, Clocks], configurations_max: int, many: bool) -> "DataFrame":
+    """One row per run and key (KEY_RESULT) of these well-formed rows; `many`: there are listings or transactions."""
+    schema = _part_schema()
+    single = rows.where(SINGLE).select(*NEEDED)
+    both = _as_parts(single)
+    if many:
+        cut = rows.where(f"not ({SINGLE})").select(*NEEDED).mapInArrow(_cutter(schema), schema)
+        both = both.unionByName(cut)
+    gathered = both.repartition("run_id", "key").sortWithinPartitions("run_id", "key")
+    return gathered.mapInArrow(_decider(dict(clocks), configurations_max), KEY_RESULT)
+
+
+def bad_requests(rows: "DataFrame") -> "DataFrame":
+    """(`_at`, reason) of the listings and transactions whose request is malformed."""
+    asked = rows.where(f"not ({SINGLE})").select("_at", *NEEDED)
+    return asked.mapInArrow(_request_checker, "_at long, reason string")
+
+
+def store_findings(rows: "DataFrame", keys: "DataFrame", runs: Sequence[str]) -> "DataFrame":
+    """The whole-store replay of these runs (STORE_RESULT); `keys`: what `decided_keys` gave, for its placements.
+
+    Each run is replayed in one task, in the order of revisions, streamed: its memory is the live store.
+    """
+    mine = rows.where(f.col("run_id").isin(list(runs))).select(*NEEDED)
+    placements = keys.where(f.col("run_id").isin(list(runs)) & (f.col("placed") != "[]")).select(
+        "run_id",
+        f.lit(1).alias("phase"),
+        f.lit(0).cast("long").alias("revision"),
+        f.lit(0).alias("reads"),
+        f.lit(0).cast("long").alias("call"),
+        f.lit(0).cast("long").alias("op_id"),
+        f.to_json(f.struct("key", "placed")).alias("payload"),
+    )
+    ordered = mine.mapInArrow(_to_replay, _REPLAY_INPUT).unionByName(placements)
+    sorted_rows = ordered.repartition("run_id").sortWithinPartitions(
+        "run_id", "phase", "revision", "reads", "call", "op_id"
+    )
+    return sorted_rows.mapInArrow(_replayer, STORE_RESULT)
+
+
+def _part_schema() -> spark.StructType:
+    fields = {field.name: field for field in row_schema().fields}
+    extra = [spark.StructField("weak", spark.StringType()), spark.StructField("changes_store", spark.BooleanType())]
+    return spark.StructType([*(fields[name] for name in NEEDED), *extra])
+
+
+def _as_parts(rows: "DataFrame") -> "DataFrame":
+    return rows.withColumn("weak", f.lit(None).cast("string")).withColumn("changes_store", f.lit(False))
+
+
+def _stream(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
+
+
+def _request_checker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = pa.schema([("_at", pa.int64()), ("reason", pa.string())])
+    for batch in batches:
+        bad = [
+            {"_at": row["_at"], "reason": reason} for row in batch.to_pylist() if (reason := request_problem(row))
+        ]  # fmt: skip
+        yield _batch(bad, schema)
+
+
+def _cutter(schema: spark.StructType) -> Stage:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    arrow = to_arrow_schema(schema)
+
+    def cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            pieces = [part for row in batch.to_pylist() for _, part in parts(row)]
+            yield _batch(pieces, arrow)
+
+    return cut
+
+
+def _decider(clocks: Mapping[str, Clocks], configurations_max: int) -> Stage:
+    def decide_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for (run_id, key), rows in groupby(_stream(batches), key=lambda row: (row["run_id"], row["key"])):
+            yield _batch([_packed(run_id, key, rows, clocks[run_id], configurations_max)], _key_schema())
+
+    return decide_all
+
+
+def _key_schema() -> pa.Schema:
+    kinds = {"string": pa.string(), "long": pa.int64()}
+    columns = (column.split() for column in KEY_RESULT.split(", "))
+    return pa.schema([(name, kinds[kind]) for name, kind in columns])
+
+
+def _packed(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configurations_max: int) -> Row:
+    result = findings_of_key(run_id, key, rows, clocks, configurations_max)
+    counts = {"violated_keys": 0, "undecided_keys": 0, "violated_order": 0, "violated_weak": 0}
+    for found in result.found:
+        counts[f"{'violated' if isinstance(found, Violation) else 'undecided'}_{found.property}"] += 1
+    return {
+        **{name: getattr(result, name) for name in ("run_id", "key", "status", "method", "weak", "configurations")},
+        **counts,
+        "found": json.dumps([[type(found).__name__, asdict(found)] for found in result.found[:8]]),
+        "placed": json.dumps([[p.op_id, p.alternative, p.rank, p.told] for p in result.placed]),
+    }
+
+
+def _to_replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    names = ("run_id", "phase", "revision", "reads", "call", "op_id", "payload")
+    kinds = (pa.string(), pa.int32(), pa.int64(), pa.int32(), pa.int64(), pa.int64(), pa.string())
+    for batch in batches:
+        made = [
+            (row["run_id"], *_place(row), json.dumps(row))
+            for row in batch.to_pylist()
+            if row["status"] == "unknown" or takes_part(row)
+        ]
+        arrays = [pa.array([row[i] for row in made], kind) for i, kind in enumerate(kinds)]
+        yield pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def _place(row: Row) -> tuple[int, int, int, int, int]:
+    return (0, 0, 0, 0, row["op_id"]) if row["status"] == "unknown" else (2, *position(row))
+
+
+def _replayer(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = pa.schema([("run_id", pa.string()), ("kind", pa.string()), ("found", pa.string())])
+    for run_id, rows in groupby(_stream(batches), key=lambda row: row["run_id"]):
+        found = [store_finding(run_id, item) for item in _replayed(rows)]
+        packed = [{"run_id": run_id, "kind": type(f).__name__, "found": json.dumps(asdict(f))} for f in found]
+        yield _batch(packed, schema)
+
+
+def _replayed(rows: Iterable[Row]) -> Iterator[Any]:
+    unknown: list[Row] = []
+    placements: dict[int, dict[str, Placed]] = {}
+    for phase, members in groupby(rows, key=lambda row: row["phase"]):
+        payloads = (json.loads(row["payload"]) for row in members)
+        if phase == 0:
+            unknown.extend(payloads)
+        elif phase == 1:
+            for payload in payloads:
+                for op_id, alternative, rank, told in json.loads(payload["placed"]):
+                    a, b, c, d = rank
+                    placements.setdefault(op_id, {})[payload["key"]] = Placed(op_id, alternative, (a, b, c, d), told)
+        else:
+            yield from contradictions(unknown, payloads, placements)

@@ -1,0 +1,136 @@
+"""What an audit says. Properties are reported apart; one that is undecided never hides the others, nor is it green."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+LINEARIZABLE, VIOLATION, UNDECIDED = "linearizable", "violation", "undecided"
+EXIT_CODES = {LINEARIZABLE: 0, VIOLATION: 3, UNDECIDED: 4}
+SHOWN_MAX = 20  # Violations kept per property; all are counted.
+
+PROPERTIES = {
+    "keys": "each key is linearizable",
+    "order": "revisions follow real time, over all keys",
+    "unique": "acknowledged revisions are unique",
+    "store": "listings and transactions agree with the whole store",
+    "weak": "local and pinned reads fit their own revision",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An operation of a counterexample. `return_ns` None: its outcome is unknown."""
+
+    op_id: int
+    client: str
+    op: str
+    call_ns: int
+    return_ns: int | None
+    revision: int | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """`operations` cannot be ordered (property `keys`), or contradict each other; `text` says why."""
+
+    property: str
+    run_id: str
+    key: str | None
+    text: str
+    operations: tuple[Shown, ...] = ()
+    method: str = ""
+
+    def words(self) -> str:
+        where = f"key {self.key}: " if self.key is not None else ""
+        return f"{where}{self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """What could not be decided, and why."""
+
+    property: str
+    run_id: str
+    key: str | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Property:
+    """`checked`: keys for `keys`, operations for the others. All counts are complete, even where examples are cut."""
+
+    checked: int = 0
+    violated: int = 0
+    undecided: int = 0
+
+    @property
+    def status(self) -> str:
+        return VIOLATION if self.violated else UNDECIDED if self.undecided else LINEARIZABLE
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The whole answer about the histories given. Built up by `record`; `status` follows from the properties."""
+
+    operations: int = 0
+    unknown: int = 0
+    failed: int = 0
+    runs: int = 0
+    methods: dict[str, int] = field(default_factory=dict)  # Keys by how they were decided.
+    revision_gaps: int = 0
+    properties: dict[str, Property] = field(default_factory=lambda: {name: Property() for name in PROPERTIES})
+    violations: list[Violation] = field(default_factory=list)
+    undecided: list[Undecided] = field(default_factory=list)
+    engine: str = "local"
+    seconds: float = 0.0
+
+    @property
+    def status(self) -> str:
+        statuses = {prop.status for prop in self.properties.values()}
+        return next(status for status in (VIOLATION, UNDECIDED, LINEARIZABLE) if status in statuses)
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.status]
+
+    def record(self, found: Violation | Undecided, *, count: int = 1) -> None:
+        """Count it, and keep it as an example if there are not yet SHOWN_MAX of its property."""
+        prop = self.properties[found.property]
+        if isinstance(found, Violation):
+            prop.violated += count
+            if sum(1 for v in self.violations if v.property == found.property) < SHOWN_MAX:
+                self.violations.append(found)
+        else:
+            prop.undecided += count
+            if sum(1 for u in self.undecided if u.property == found.property) < SHOWN_MAX:
+                self.undecided.append(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "status": self.status,
+            "exit_code": self.exit_code,
+            "engine": self.engine,
+            "seconds": round(self.seconds, 3),
+            "operations": self.operations,
+            "unknown": self.unknown,
+            "failed": self.failed,
+            "runs": self.runs,
+            "keys_by_method": dict(sorted(self.methods.items())),
+            "revision_gaps": self.revision_gaps,
+            "properties": {
+                name: {"status": prop.status, "meaning": PROPERTIES[name], **asdict(prop)}
+                for name, prop in self.properties.items()
+            },
+            "violations": [asdict(v) for v in self.violations],
+            "undecided": [asdict(u) for u in self.undecided],
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+
+
+def violation_from(fields: Mapping[str, Any]) -> Violation:
+    """The inverse of `asdict`, for what came through JSON."""
+    return Violation(**{**fields, "operations": tuple(Shown(**shown) for shown in fields["operations"])})

@@ -1,0 +1,134 @@
+"""Operations and violations in words, for a person who has to believe them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spark_audit.clocks import Clocks
+from spark_audit.excerpt import NOTHING, tokens_observed, tokens_written
+from spark_audit.operation import FOREVER, Operation, Seen, Step
+
+VALUE_CHARACTERS_MAX = 40  # Shown of a value; the JSON has all of it.
+
+
+def describe(op: Operation) -> str:
+    """One operation on its key: `get #812 returned v17 (revision 40)`."""
+    told = "; ".join(_step_words(step, op) for step in op.steps)
+    return f"{op.name} #{op.op_id} {told}{_revision_words(op)}"
+
+
+def _revision_words(op: Operation) -> str:
+    if op.unknown:
+        return ", its outcome unknown"
+    shown = op.steps[0].seen
+    if len(op.steps) == 1 and shown is not None and shown.found:
+        return ""  # The record's own revision is given.
+    return f" (revision {op.revision})" if op.revision is not None else ""
+
+
+def _step_words(step: Step, op: Operation) -> str:
+    done = not op.unknown
+    match step.kind:
+        case "get":
+            verb = {"get": "returned", "range": "listed"}.get(op.name, "read")
+            return f"{verb} {_seen_words(step.seen)}" if step.seen is not None else "read"
+        case "put":
+            return f"{'wrote' if done else 'may have written'} {short(step.value)}"
+        case "append":
+            return f"{'appended' if done else 'may have appended'} {short(step.value)}"
+        case "delete":
+            if step.flag is False:
+                return "found nothing to remove"
+            return "removed the key" if done else "may have removed the key"
+    expected = f"revision {step.expected_mod_revision}" if step.expected_mod_revision else short(step.expected)
+    if step.flag is False:
+        seen = f", it saw {_seen_words(step.seen)}" if step.seen is not None else ""
+        return f"refused to write {short(step.value)} over {expected}{seen}"
+    return f"{'wrote' if done else 'may have written'} {short(step.value)} over {expected}"
+
+
+def _seen_words(seen: Seen | None) -> str:
+    if seen is None or not seen.found:
+        return "nothing (the key absent)"
+    told = [f"revision {seen.mod_revision}"] if seen.mod_revision is not None else []
+    told += [f"version {seen.version}"] if seen.version is not None else []
+    return (short(seen.value) if seen.value is not None else "a record") + (f" ({', '.join(told)})" if told else "")
+
+
+def short(value: str | None) -> str:
+    """A value as it is shown in a sentence."""
+    if value is None:
+        return "nothing"
+    text = value if value.isprintable() and value and " " not in value else repr(value)
+    return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[: VALUE_CHARACTERS_MAX - 1]}…"
+
+
+def span(nanoseconds: int) -> str:
+    """A duration with three significant digits."""
+    for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.3g} {unit}"
+    return f"{nanoseconds} ns"
+
+
+def sentence(proof: Sequence[Operation], failed_values: Mapping[str, int], clocks: Clocks) -> str:
+    """Why these operations have no order. `failed_values`: values of writes reported as certainly failed → op_id."""
+    value_at: dict[int, str] = {}
+    for op in proof:
+        for step in op.steps:
+            if op.revision is not None and step.value is not None and op.writes:
+                value_at[op.revision] = step.value
+    readers = sorted((op for op in proof if tokens_observed(op, value_at)), key=lambda op: op.call_ns, reverse=True)
+    for reader in readers:
+        told = _reader_sentence(reader, proof, value_at, failed_values, clocks)
+        if told:
+            return told
+    return f"these {len(proof)} operations cannot be put in any order that explains their answers"
+
+
+def _reader_sentence(
+    reader: Operation,
+    proof: Sequence[Operation],
+    value_at: dict[int, str],
+    failed_values: Mapping[str, int],
+    clocks: Clocks,
+) -> str | None:
+    tokens = tokens_observed(reader, value_at)
+    sources = [op for op in proof if op is not reader and tokens_written(op) & tokens]
+    token = next(iter(tokens))
+    if not sources and token != NOTHING and "\0" not in token:
+        because = f" ({_failed(failed_values[token])})" if token in failed_values else ""
+        return f"{describe(reader)}, a value that no operation wrote{because}"
+    if sources and all(clocks.precedes(reader, op) for op in sources):
+        gap = span(sources[0].call_ns - reader.return_ns)
+        return f"{describe(reader)} {gap} before {describe(sources[0])} was called"
+    told = reader.steps[0].seen.mod_revision if reader.steps[0].seen is not None else None
+    if told and len(sources) == 1 and sources[0].revision not in (None, told):
+        return f"{describe(reader)}, although {describe(sources[0])}: it took effect more than once"
+    between = [
+        op
+        for op in proof
+        if op.writes and not op.unknown and op not in sources and op is not reader and clocks.precedes(op, reader)
+        and all(clocks.precedes(source, op) for source in sources)
+    ]  # fmt: skip
+    if not between:
+        return None
+    last = max(between, key=lambda op: op.call_ns)
+    after = (
+        f" and had itself been called {span(last.call_ns - sources[0].return_ns)} after {describe(sources[0])}"
+        if sources
+        else ""
+    )
+    if last.return_ns == FOREVER:
+        return None
+    gap = span(reader.call_ns - last.return_ns)
+    return f"{describe(reader)}, although {describe(last)} had returned {gap} before it was called{after}"
+
+
+def _failed(op_id: int) -> str:
+    return f"operation #{op_id}, which would have, was reported as certainly failed"
+
+
+def row_words(row: Mapping[str, Any]) -> str:
+    """A row that is not cut by key: for the store-wide properties."""
+    key = f" of {short(row['key'])}" if row.get("key") else ""
+    return f"{row['op']} #{row['op_id']}{key} (revision {row['revision']})"
