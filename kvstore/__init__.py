@@ -1,0 +1,204 @@
+"""An ordered, versioned, replicated key-value store: a client, a server, and a node to embed.
+
+    from kvstore import Client                # talks to a cluster
+    from kvstore import open_node             # runs a member inside this program
+
+This is the public face. What runs a member (`open_node` and its friends) is loaded on first use, so that a program
+which only has a `Client` needs neither `storage` nor `raft.runtime`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvstore.calls import CallEnded, ClientEffects, ClientLimits
+from kvstore.client import Answer, Client, LogEntry, LogPage
+from kvstore.commands import (
+    ChangeLimits,
+    CloseSession,
+    Command,
+    CommandKind,
+    Compare,
+    CompareAndSet,
+    Comparison,
+    Delete,
+    Get,
+    KeepAlive,
+    Operation,
+    Put,
+    RaiseFeatureLevel,
+    Range,
+    RegisterSession,
+    Target,
+    Txn,
+    command_body,
+    command_of,
+    decode_payload,
+    encode_command,
+    prefix_range,
+)
+from kvstore.errors import (
+    Busy,
+    ClientClosed,
+    Compacted,
+    InvalidAddress,
+    NotCommitted,
+    OperationFailed,
+    OutcomeUnknown,
+    RequestTooLarge,
+    StoreError,
+    Unavailable,
+    Unsupported,
+)
+from kvstore.limits import AdmissionLimits, StoreLimits
+from kvstore.machine import KvMachine, MachineStatus, initial_header
+from kvstore.protocol import (
+    Consistency,
+    MembersView,
+    Request,
+    Response,
+    command_request,
+    members_request,
+    read_log_request,
+    read_request,
+    status_request,
+)
+from kvstore.refusals import (
+    InvalidRequest,
+    KvError,
+    QuotaExceeded,
+    RequestClosed,
+    ResponseTooLarge,
+    RevisionAhead,
+    RevisionCompacted,
+    SessionExpired,
+    StoreBusy,
+)
+from kvstore.results import (
+    Acknowledged,
+    CompareAndSetResult,
+    DeleteResult,
+    GetResult,
+    KeyRecord,
+    PutResult,
+    RangeResult,
+    Record,
+    Result,
+    SessionRegistered,
+    TxnResult,
+    read_result,
+)
+from kvstore.retry import ClientCore
+from kvstore.service import Service, ServiceLimits
+from kvstore.status import MemberStatus, PeerView
+
+if TYPE_CHECKING:
+    from kvstore.embedded import Store, open_node
+    from kvstore.member import MemberConfig, run_member
+
+_LAZY = {
+    "Store": "kvstore.embedded",
+    "open_node": "kvstore.embedded",
+    "MemberConfig": "kvstore.member",
+    "run_member": "kvstore.member",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what runs a member when it is first asked for."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    from kvstore.shadow import check_not_shadowed
+
+    check_not_shadowed()
+    return getattr(import_module(_LAZY[name]), name)
+
+
+__all__ = [
+    "Acknowledged",
+    "AdmissionLimits",
+    "Answer",
+    "Busy",
+    "CallEnded",
+    "ChangeLimits",
+    "Client",
+    "ClientClosed",
+    "ClientCore",
+    "ClientEffects",
+    "ClientLimits",
+    "CloseSession",
+    "Command",
+    "CommandKind",
+    "Compacted",
+    "Compare",
+    "CompareAndSet",
+    "CompareAndSetResult",
+    "Comparison",
+    "Consistency",
+    "Delete",
+    "DeleteResult",
+    "Get",
+    "GetResult",
+    "InvalidAddress",
+    "InvalidRequest",
+    "KeepAlive",
+    "KeyRecord",
+    "KvError",
+    "KvMachine",
+    "LogEntry",
+    "LogPage",
+    "MachineStatus",
+    "MemberConfig",
+    "MemberStatus",
+    "MembersView",
+    "NotCommitted",
+    "Operation",
+    "OperationFailed",
+    "OutcomeUnknown",
+    "PeerView",
+    "Put",
+    "PutResult",
+    "QuotaExceeded",
+    "RaiseFeatureLevel",
+    "Range",
+    "RangeResult",
+    "Record",
+    "RegisterSession",
+    "Request",
+    "RequestClosed",
+    "RequestTooLarge",
+    "Response",
+    "ResponseTooLarge",
+    "Result",
+    "RevisionAhead",
+    "RevisionCompacted",
+    "Service",
+    "ServiceLimits",
+    "SessionExpired",
+    "SessionRegistered",
+    "Store",
+    "StoreBusy",
+    "StoreError",
+    "StoreLimits",
+    "Target",
+    "Txn",
+    "TxnResult",
+    "Unavailable",
+    "Unsupported",
+    "command_body",
+    "command_of",
+    "command_request",
+    "decode_payload",
+    "encode_command",
+    "initial_header",
+    "members_request",
+    "open_node",
+    "prefix_range",
+    "read_log_request",
+    "read_request",
+    "read_result",
+    "run_member",
+    "status_request",
+]

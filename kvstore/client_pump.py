@@ -48,6 +48,7 @@ class ClientPump:
         self._waiters: dict[int, trio.lowlevel.Task] = {}
         self._last_ticket = 0
         self._wake = trio.Event()
+        self._timer = float("inf")  # When the flushing task wakes by itself; trio's seconds.
         self._closed = trio.Event()
         self._room = trio.lowlevel.ParkingLot()  # Callers that wait until fewer operations are open.
         self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
@@ -128,9 +129,14 @@ class ClientPump:
         while True:
             self._wake = trio.Event()
             self._flush()
-            deadline = self._core.next_deadline()
-            with trio.move_on_at(deadline / 1e9 if deadline is not None else float("inf")):
+            self._timer = self._next_moment()
+            with trio.move_on_at(self._timer):
                 await self._wake.wait()
+
+    def _next_moment(self) -> float:
+        assert self._core is not None
+        deadline = self._core.next_deadline()
+        return float("inf") if deadline is None else deadline / 1e9
 
     def _flush(self) -> None:
         assert self._core is not None
@@ -153,6 +159,8 @@ class ClientPump:
             self._room.unpark(count=len(effects.ended))
         if self._core.is_closed:
             self._closed.set()
+        if self._next_moment() < self._timer:
+            self._wake.set()
 
     async def _run_connection(self, connection_id: int, address: str, connection: _Connection) -> None:
         """From the dial to the end of one connection."""

@@ -10,12 +10,13 @@ the reason; the member goes on.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvstore.commands import CommandKind
+from kvstore.commands import CommandKind, Txn, encode_command
 from kvstore.limits import AdmissionLimits
 from kvstore.machine import KvMachine
 from kvstore.protocol import (
@@ -97,6 +98,7 @@ class Service:
         self._connections: dict[int, _Connection] = {}
         self._open: dict[int, _Open] = {}  # By ticket.
         self._last_ticket = 0
+        self._expiry_ticket = 0  # Of the empty transaction that lets time pass for an idle store.
         self._leading_term = self._term_led()
         self._dirty: dict[int, _Connection] = {}  # Have output.
         self._closed: list[int] = []
@@ -156,6 +158,20 @@ class Service:
         for connection in list(self._connections.values()):
             if connection.backlog:
                 self._serve(connection)
+
+    def expire_sessions(self) -> None:
+        """On a leader: if a session is due, have an entry applied, for expiry happens only there (FORMATS §8).
+
+        The host calls this now and then (every second or so), and wakes the driver. A busy leader needs no help.
+        """
+        deadline, core = self._machine.next_deadline, self._node.core
+        if deadline is None or self._leading_term is None or core.role is not Role.LEADER:
+            return
+        if deadline <= core.leader_time_now() and not self._expiry_ticket_is_open():
+            self._expiry_ticket = self._next_ticket()
+            with contextlib.suppress(RaftError):  # Then the next time.
+                self._node.propose(encode_command(Txn()), self._expiry_ticket)
+                self._open[self._expiry_ticket] = (0, 0, 0, 0, None)
 
     # What the host fetches.
 
@@ -361,6 +377,9 @@ class Service:
                 return Code.STOPPED, (error.reason,)
             case _:
                 return Code.STOPPED, (str(error),)
+
+    def _expiry_ticket_is_open(self) -> bool:
+        return self._expiry_ticket in self._open
 
     # What the node knows.
 

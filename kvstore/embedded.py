@@ -1,0 +1,170 @@
+"""A node inside a trio program: the program gets the store, and the store lives in the program.
+
+    async with open_node("data", bootstrap=True) as store:
+        await store.put("greeting", "hello")
+
+With no peers this is a durable store of one node, on no port at all. As a member of a cluster it listens for its peers
+and for clients; on a follower, calls go to the leader. `Store` has all methods of `Client`, which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import trio
+
+from kvstore.client import DEADLINE_SECONDS_DEFAULT, Client
+from kvstore.client_pump import dial_tcp
+from kvstore.member import STOP_SECONDS_MAX, MemberConfig, RunningMember, run_member
+from kvstore.service import ServiceLimits
+from kvstore.shadow import check_not_shadowed
+from raft import Member, RaftConfig
+from storage import StorageLimits
+
+check_not_shadowed()
+
+IN_PROCESS_ADDRESS = "in-process:0"
+"""Stands for the member in this program; no socket of the network is behind it."""
+
+
+class Store(Client):
+    """A client whose nearest member runs in this very program."""
+
+    def __init__(self, member: RunningMember, nursery: trio.Nursery, deadline_seconds: float) -> None:
+        super().__init__([IN_PROCESS_ADDRESS], deadline_seconds=deadline_seconds, dialer=self._dial_here_or_there)
+        self._member = member
+        self._serving = nursery
+        own = member.node.core.configuration.member(member.node_id)
+        self._own_addresses = {IN_PROCESS_ADDRESS, own.client_address if own else "", member.client_address}
+
+    @property
+    def node_id(self) -> str:
+        """The id of the member in this program."""
+        return self._member.node_id
+
+    @property
+    def client_address(self) -> str:
+        """Where other programs reach this member; empty if it has no client port."""
+        return self._member.client_address
+
+    @property
+    def peer_address(self) -> str:
+        """Where its peers reach it; empty if it has none."""
+        return self._member.peer_address
+
+    async def _dial_here_or_there(self, address: str) -> trio.abc.Stream:
+        if address not in self._own_addresses:
+            return await dial_tcp(address)
+        near, far = trio.socket.socketpair()
+        self._serving.start_soon(self._member.port.serve_stream, trio.SocketStream(far))
+        return trio.SocketStream(near)
+
+
+class open_node:  # noqa: N801 (used like a function)
+    """Run a member in this program while the block runs; `async with open_node(...) as store`.
+
+    `members`: the whole cluster, given alike to all its members; None for a folder that exists (it says so itself), or
+    for a new store of one node. `bootstrap`: make the folder if there is no member in it; without it a missing folder
+    is an error, because a member that lost its disk must not come back empty. `listen_client`: `host:port` to serve
+    other programs too; a store of one node listens nowhere unless this is given.
+
+    Raises, before the block runs: StorageError (locked, damaged, another cluster's, not initialised), CannotServe,
+    ReachableByOthers, InvalidConfiguration, NotAMember. If the node fails later the block is cancelled and NodeStopped
+    is raised.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | Path,
+        *,
+        node_id: str | None = None,
+        members: Sequence[Member] | None = None,
+        bootstrap: bool = False,
+        cluster_token: str = "",
+        listen_peer: str | None = None,
+        listen_client: str | None = None,
+        dial: Mapping[str, str] | None = None,
+        insecure: bool = False,
+        deadline_seconds: float = DEADLINE_SECONDS_DEFAULT,
+        raft_config: RaftConfig | None = None,
+        storage_limits: StorageLimits | None = None,
+        service_limits: ServiceLimits | None = None,
+    ) -> None:
+        self._config = MemberConfig(
+            folder=Path(data_dir),
+            node_id=node_id,
+            members=tuple(members) if members is not None else None,
+            cluster_token=cluster_token,
+            bootstrap=bootstrap,
+            listen_peer=listen_peer,
+            listen_client=listen_client,
+            serves_alone=listen_client is not None,
+            dial=dict(dial or {}),
+            insecure=insecure,
+            raft=raft_config or RaftConfig(),
+            storage=storage_limits or StorageLimits(),
+            service=service_limits or ServiceLimits(),
+        )
+        self._deadline_seconds = deadline_seconds
+        self._failure: BaseException | None = None
+
+    async def __aenter__(self) -> Store:
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        self._stopped = trio.Event()
+        self._block = trio.CancelScope()
+        try:
+            member: RunningMember | None = await self._nursery.start(self._run)
+        except BaseException:
+            await self._leave()
+            raise
+        if member is None:
+            await self._leave()
+            assert self._failure is not None
+            raise self._failure
+        self._member = member
+        self._store = Store(member, self._nursery, self._deadline_seconds)
+        await self._store.__aenter__()
+        self._block.__enter__()
+        return self._store
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        absorbed = self._block.__exit__(kind, error, traceback)
+        try:
+            await self._store.__aexit__(None, None, None)
+            self._member.request_stop()
+            with trio.move_on_after(STOP_SECONDS_MAX):
+                await self._stopped.wait()
+        finally:
+            await self._leave()
+        if self._failure is not None:
+            raise self._failure
+        return bool(absorbed)
+
+    async def _run(self, *, task_status: trio.TaskStatus[RunningMember | None]) -> None:
+        """Run the member; what it fails with is kept, so that it comes out as itself and in no group."""
+        started = False
+
+        class Status:
+            def started(self, value: RunningMember) -> None:
+                nonlocal started
+                started = True
+                task_status.started(value)
+
+        try:
+            await run_member(self._config, task_status=Status())  # type: ignore[arg-type]
+        except Exception as error:
+            self._failure = error
+            if not started:
+                task_status.started(None)
+            self._block.cancel()
+        finally:
+            self._stopped.set()
+
+    async def _leave(self) -> None:
+        self._nursery.cancel_scope.cancel()
+        await self._manager.__aexit__(None, None, None)

@@ -1,0 +1,300 @@
+"""One running member: its folder, its node, its two ports. `hwm serve` and `open_node` both run this."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random, SystemRandom
+
+import trio
+
+from kvstore.addresses import parse_address
+from kvstore.client_port import ClientPort
+from kvstore.errors import StoreError
+from kvstore.machine import KvMachine, initial_header
+from kvstore.service import Service, ServiceLimits
+from raft import Configuration, Identity, InvalidConfiguration, Member, Node, NodeStopped, RaftConfig, derive_cluster_id
+from raft.runtime import CompletionQueue, Driver, Transport, is_loopback, now_ns
+from storage import (
+    DataFolder,
+    Files,
+    NotInitialized,
+    OpenedStorage,
+    StorageLimits,
+    create_data_folder,
+    open_data_folder,
+    open_storage,
+)
+
+STOP_SECONDS_MAX = 5.0
+"""A member that is asked to stop and cannot finish its last sync in this time stops anyway: nothing durable is lost."""
+
+
+class CannotServe(StoreError):
+    """A port could not be opened. `purpose`: clients or peers."""
+
+    def __init__(self, purpose: str, address: str, reason: str) -> None:
+        super().__init__(purpose, address, reason)
+        self.purpose, self.address, self.reason = purpose, address, reason
+
+    def __str__(self) -> str:
+        return f"cannot listen for {self.purpose} on {self.address}: {self.reason}"
+
+    @property
+    def hint(self) -> str:
+        option = "--listen-peer" if self.purpose == "peers" else "--listen-client"
+        return f"stop what uses the port, or name another address with {option}"
+
+
+class ReachableByOthers(StoreError):
+    """A port would be reachable from other machines, and nothing there is encrypted or authenticated yet."""
+
+    def __init__(self, purpose: str, address: str) -> None:
+        super().__init__(purpose, address)
+        self.purpose, self.address = purpose, address
+
+    def __str__(self) -> str:
+        return (
+            f"the port for {self.purpose} would listen on {self.address}, where other machines may reach it, without "
+            "encryption or authentication"
+        )
+
+    @property
+    def hint(self) -> str:
+        return "listen on 127.0.0.1, or say --insecure if the network is yours alone"
+
+
+class NotAMember(StoreError):
+    """The node id of this member is not in the member list."""
+
+    def __init__(self, node_id: str, member_ids: tuple[str, ...]) -> None:
+        super().__init__(node_id, member_ids)
+        self.node_id, self.member_ids = node_id, member_ids
+
+    def __str__(self) -> str:
+        return f"node {self.node_id} is not in the member list, which has {', '.join(self.member_ids)}"
+
+    @property
+    def hint(self) -> str:
+        return "every member is started with the same list, and with its own id from it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberConfig:
+    """What one member is started with.
+
+    `members`: the whole cluster as all members are given it, or None: what the folder says; for a new folder, a store
+    of one member. `bootstrap`: make the folder if there is no member in it. `listen_*`: `host:port` or None for this
+    member's own advertised address. `dial`: where peers are reached, if not at their advertised addresses.
+    """
+
+    folder: Path
+    node_id: str | None = None
+    members: tuple[Member, ...] | None = None
+    cluster_token: str = ""
+    bootstrap: bool = False
+    listen_peer: str | None = None
+    listen_client: str | None = None
+    serves_alone: bool = True  # False: a store of one node opens no client port; in-process streams only.
+    dial: Mapping[str, str] = field(default_factory=dict)
+    insecure: bool = False
+    raft: RaftConfig = field(default_factory=RaftConfig)
+    storage: StorageLimits = field(default_factory=StorageLimits)
+    service: ServiceLimits = field(default_factory=ServiceLimits)
+    wrap_files: Callable[[Files], Files] = lambda files: files  # For tests that watch the disk.
+
+    @property
+    def configuration(self) -> Configuration | None:
+        """The canonical member list. Raises InvalidConfiguration, NotAMember."""
+        if self.members is None:
+            return None
+        configuration = Configuration.of(self.members)
+        if self.node_id is not None and configuration.member(self.node_id) is None:
+            raise NotAMember(self.node_id, configuration.voter_ids)
+        return configuration
+
+
+def initialize_folder(config: MemberConfig) -> Identity:
+    """The explicit first start: make the data folder of a new member. Raises StorageError, InvalidConfiguration."""
+    configuration = config.configuration
+    node_id = config.node_id or "s1"
+    token: str | bytes = config.cluster_token
+    if configuration is None:
+        configuration = Configuration.of([Member(node_id, "", config.listen_client or "")])
+        token = config.cluster_token or uuid.uuid4().bytes  # A store of one: no other one may be taken for it.
+    elif config.node_id is None:
+        raise InvalidConfiguration("a member of a cluster is started with its own node id")
+    identity = Identity(
+        cluster_id=derive_cluster_id(token, configuration),
+        group_id=0,
+        node_id=node_id,
+        incarnation_id=os.urandom(16),
+    )
+    create_data_folder(config.folder, identity=identity, configuration=configuration, machine_header=initial_header())
+    return identity
+
+
+def hold_folder(config: MemberConfig) -> DataFolder:
+    """Open the folder, which must be of this cluster and this node; make it first if `bootstrap` says so."""
+    configuration = config.configuration
+    expected = None if configuration is None else derive_cluster_id(config.cluster_token, configuration)
+    try:
+        return open_data_folder(config.folder, expect_cluster_id=expected, expect_node_id=config.node_id)
+    except NotInitialized:
+        if not config.bootstrap:
+            raise
+    initialize_folder(config)
+    return open_data_folder(config.folder, expect_cluster_id=expected, expect_node_id=config.node_id)
+
+
+class RunningMember:
+    """A member that serves. `client_address` and `peer_address` are where it listens; empty if nowhere."""
+
+    def __init__(self, node: Node, driver: Driver, port: ClientPort, client_address: str, peer_address: str) -> None:
+        self.node = node
+        self.port = port
+        self.client_address, self.peer_address = client_address, peer_address
+        self._driver = driver
+
+    @property
+    def node_id(self) -> str:
+        """Its id in the cluster."""
+        return self.node.identity.node_id
+
+    def request_stop(self) -> None:
+        """Take no more requests, finish what was written, and let `run_member` return."""
+        self._driver.request_stop()
+
+
+async def run_member(
+    config: MemberConfig, *, task_status: trio.TaskStatus[RunningMember] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Run one member until it is cancelled or `request_stop` is done; started with the running member.
+
+    Raises StorageError, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember before anything is served;
+    NodeStopped when the node can promise no more.
+    """
+    folder = hold_folder(config)
+    try:
+        completions = CompletionQueue()
+        files = folder.files(completions.post)
+        try:
+            storage = await _open(config, config.wrap_files(files), folder.identity, completions)
+            await _run(config, folder.identity, storage, completions, task_status)
+        finally:
+            files.close()
+    finally:
+        folder.close()
+
+
+async def _open(config: MemberConfig, files: Files, identity: Identity, completions: CompletionQueue) -> OpenedStorage:
+    """Recovery: nothing is handed out before all of it is durable (FORMATS §3.5)."""
+    opened: list[OpenedStorage | BaseException] = []
+    open_storage(files, identity=identity, limits=config.storage, done=opened.append)
+    await completions.run_until(lambda: bool(opened))
+    if isinstance(opened[0], BaseException):
+        raise opened[0]
+    return opened[0]
+
+
+async def _run(
+    config: MemberConfig,
+    identity: Identity,
+    storage: OpenedStorage,
+    completions: CompletionQueue,
+    task_status: trio.TaskStatus[RunningMember],
+) -> None:
+    random = Random(SystemRandom().getrandbits(64))
+    machine = KvMachine()
+    node = Node(
+        identity=identity,
+        config=config.raft,
+        log=storage.log,
+        snapshots=storage.snapshots,
+        pins=storage.pins,
+        hard_state=storage.hard_state,
+        machine=machine,
+        random=random,
+        now=now_ns(),
+    )
+    configuration = node.core.configuration
+    own = configuration.member(identity.node_id)
+    assert own is not None, identity
+    has_peers = len(configuration.voters) > 1
+    client_listeners: list[trio.SocketListener] = []
+    if has_peers or config.serves_alone:
+        client_listeners = await _listen("clients", config.listen_client or own.client_address, config)
+    try:
+        peer_listeners = await _listen("peers", config.listen_peer or own.peer_address, config) if has_peers else []
+    except BaseException:
+        await _close(client_listeners)
+        raise
+    transport = (
+        Transport(
+            identity=identity,
+            configuration=configuration,
+            random=random,
+            dial=config.dial,
+            listeners=peer_listeners,
+            insecure=config.insecure,
+        )
+        if has_peers
+        else None
+    )
+    port = ClientPort(Service(node, machine, config.service))
+    driver = Driver(node, completions=completions, application=port, transport=transport)
+    port.attach(driver.wake)
+    member = RunningMember(node, driver, port, _address_of(client_listeners), _address_of(peer_listeners))
+    await _serve(driver, port, client_listeners, member, task_status)
+
+
+async def _serve(
+    driver: Driver,
+    port: ClientPort,
+    listeners: Sequence[trio.SocketListener],
+    member: RunningMember,
+    task_status: trio.TaskStatus[RunningMember],
+) -> None:
+    failure: NodeStopped | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def drive(*, task_status: trio.TaskStatus[int]) -> None:
+            nonlocal failure
+            try:
+                await driver.run(task_status=task_status)
+            except NodeStopped as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+
+        await nursery.start(drive)
+        await nursery.start(port.serve, listeners)
+        task_status.started(member)
+    if failure is not None:
+        raise failure
+
+
+async def _listen(purpose: str, address: str, config: MemberConfig) -> list[trio.SocketListener]:
+    host, number = parse_address(address or "127.0.0.1:0")
+    if not config.insecure and not is_loopback(host):
+        raise ReachableByOthers(purpose, address)
+    try:
+        listeners = await trio.open_tcp_listeners(number, host=host)
+    except OSError as error:
+        raise CannotServe(purpose, address, (error.strerror or str(error)).lower()) from error
+    await _close(listeners[1:] if number == 0 else [])  # A name with several addresses would get several ports.
+    return listeners[:1] if number == 0 else listeners
+
+
+async def _close(listeners: Sequence[trio.SocketListener]) -> None:
+    for listener in listeners:
+        await listener.aclose()
+
+
+def _address_of(listeners: Sequence[trio.SocketListener]) -> str:
+    if not listeners:
+        return ""
+    host, number = listeners[0].socket.getsockname()[:2]
+    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"

@@ -1,0 +1,32 @@
+"""Our packages have plain names. If the program around us has one of the same name, say so instead of failing oddly."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+SIBLINGS = ("raft", "storage")
+
+
+class ShadowedPackage(ImportError):
+    """`import storage` (or `raft`) finds somebody else's package."""
+
+    def __init__(self, package: str, found: str, expected: str) -> None:
+        super().__init__(package, found, expected)
+        self.package, self.found, self.expected = package, found, expected
+
+    def __str__(self) -> str:
+        return (
+            f"`import {self.package}` finds {self.found}, but highwatermark needs its own package of that name, in "
+            f"{self.expected}. Rename yours, or move it into a package; kvstore.Client alone needs only `raft`"
+        )
+
+
+def check_not_shadowed(packages: tuple[str, ...] = SIBLINGS) -> None:
+    """Raises ShadowedPackage if a package of ours is hidden by one that comes first on the path."""
+    ours = Path(__file__).resolve().parent.parent
+    for package in packages:
+        spec = find_spec(package)
+        places = list(spec.submodule_search_locations or [spec.origin or "?"]) if spec else ["nothing"]
+        if str(ours / package) not in [str(Path(place).resolve()) for place in places]:
+            raise ShadowedPackage(package, places[0], str(ours / package))
