@@ -59,9 +59,10 @@ class ClientPort:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve what connects, until cancelled; closes the listeners."""
+        """Serve what connects, until cancelled; closes the listeners. There may be none."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(trio.serve_listeners, self.serve_stream, listeners)
+            if listeners:
+                await nursery.start(trio.serve_listeners, self.serve_stream, listeners)
             task_status.started()
             while True:
                 await trio.sleep(EXPIRY_SECONDS)
