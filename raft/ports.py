@@ -127,8 +127,11 @@ class SnapshotStore(Protocol):
         """Begin a snapshot of this node's own state; `write` takes the state machine's chunks."""
         ...
 
-    def receive(self, total_bytes: int) -> SnapshotWriter:
-        """Begin one that comes from the leader; `write` takes the bytes of its file."""
+    def receive(self, total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
+        """Begin one that comes from the leader; `write` takes the bytes of its file.
+
+        With `position`, a file that turns out to be at another one is refused at `finish`, and never seen.
+        """
         ...
 
     def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from raft.messages import InstallSnapshot
 from raft.ports import SnapshotInfo, SnapshotStore, SnapshotWriter
+from raft.state import LogPosition
 from raft.transfer_out import WINDOW_CHUNKS_MAX
 
 CHUNKS_WAITING_MAX = 2 * WINDOW_CHUNKS_MAX
@@ -116,7 +117,9 @@ class IncomingTransfer:
             snapshot_index=message.snapshot_index,
             snapshot_term=message.snapshot_term,
             total_bytes=message.total_bytes,
-            writer=self._snapshots.receive(message.total_bytes),
+            writer=self._snapshots.receive(
+                message.total_bytes, LogPosition(message.snapshot_index, message.snapshot_term)
+            ),
         )
         return self._transfer
 
@@ -135,13 +138,12 @@ class IncomingTransfer:
         self._transfer = None
         if isinstance(result, OSError):
             self._failure = result
-        elif isinstance(result, BaseException) or not self._is_as_announced(transfer, result):
+        elif isinstance(result, BaseException):
             self._answers.append((transfer.key[0], transfer.key[2], CANNOT_TAKE))
         else:
+            announced = (transfer.snapshot_index, transfer.snapshot_term)
+            assert (result.header.index, result.header.term) == announced, (result.header, announced)
             self._finished = result
-
-    def _is_as_announced(self, transfer: _Transfer, info: SnapshotInfo) -> bool:
-        return (info.header.index, info.header.term) == (transfer.snapshot_index, transfer.snapshot_term)
 
     def _give_up(self, transfer: _Transfer) -> None:
         self._answers.append((transfer.key[0], transfer.key[2], CANNOT_TAKE))

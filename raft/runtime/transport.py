@@ -47,7 +47,7 @@ class PeerEvents(Protocol):
 
 
 class Transport:
-    """The sockets of one member.
+    """The sockets of one member. Raises InsecureAddress where other machines could reach it, unless `insecure` is said.
 
     `dial` gives addresses that differ from those in the configuration (a proxy between members). `listeners`, if
     given, are served instead of opening `listen_host`:`listen_port`; they are closed at the end either way.
@@ -65,9 +65,10 @@ class Transport:
         listeners: Sequence[trio.SocketListener] | None = None,
         insecure: bool = False,
     ) -> None:
-        """Raises InsecureAddress unless `listen_host` is loopback or `insecure` is said."""
-        if not insecure and not is_loopback(listen_host):
-            raise InsecureAddress(listen_host)
+        hosts = [listen_host] if listeners is None else [each.socket.getsockname()[0] for each in listeners]
+        for host in hosts:
+            if not insecure and not is_loopback(host):
+                raise InsecureAddress(host)
         self._identity = identity
         self._listen_host, self._listen_port = listen_host, listen_port
         self._listeners = list(listeners) if listeners is not None else None

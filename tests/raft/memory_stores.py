@@ -164,8 +164,8 @@ class MemorySnapshots:
     def create(self, header: SnapshotHeader) -> SnapshotWriter:
         return _OwnWriter(self, self._disk, header)
 
-    def receive(self, total_bytes: int) -> SnapshotWriter:
-        return _TransferWriter(self, self._disk, total_bytes)
+    def receive(self, total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
+        return _TransferWriter(self, self._disk, total_bytes, position)
 
     def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
         return self._file(info)[offset : offset + length]
@@ -221,9 +221,9 @@ class _OwnWriter(_Writer):
 
 
 class _TransferWriter(_Writer):
-    def __init__(self, store: MemorySnapshots, disk: Disk, total_bytes: int) -> None:
+    def __init__(self, store: MemorySnapshots, disk: Disk, total_bytes: int, position: LogPosition | None) -> None:
         super().__init__(store, disk)
-        self._total_bytes = total_bytes
+        self._total_bytes, self._position = total_bytes, position
 
     def _complete(self) -> SnapshotInfo | BaseException:
         file = b"".join(self._chunks)
@@ -232,6 +232,8 @@ class _TransferWriter(_Writer):
             index, term, configuration, machine, chunks = decode_item(file)
         except Exception as error:
             return ValueError(f"a damaged snapshot: {error}")
+        if self._position not in (None, LogPosition(index, term)):
+            return ValueError(f"it is at ({index}, {term}), announced was {self._position}")
         header = SnapshotHeader(
             index=index, term=term, configuration=Configuration.decode(configuration), machine=machine
         )

@@ -74,8 +74,8 @@ class Machine:
         self,
         node_id: str,
         voters: Sequence[str],
-        listener: trio.SocketListener,
-        dial: Mapping[str, str],
+        listener: trio.SocketListener | None = None,
+        dial: Mapping[str, str] | None = None,
         *,
         cluster_id: bytes = CLUSTER_ID,
         incarnation_id: bytes | None = None,
@@ -108,7 +108,7 @@ class Machine:
             identity=self.identity,
             configuration=configuration,
             random=Random(node_id),
-            listeners=[listener],
+            listeners=None if listener is None else [listener],
             dial=dial,
         )
         self.driver = Driver(
@@ -146,7 +146,7 @@ def a_cluster(count: int = 3) -> AbstractAsyncContextManager[list[Machine]]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Give the loop turns until `condition`; the caller's time-out ends it otherwise."""
-    while not condition():  # What is waited for is state of several members: no single event says it.
+    while not condition():  # noqa: ASYNC110  # The state of several members: no single event says it.
         await trio.sleep(0.002)
 
 

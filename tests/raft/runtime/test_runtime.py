@@ -292,8 +292,7 @@ async def test_a_silent_stranger_does_not_hold_up_anybody(monkeypatch: pytest.Mo
 async def test_a_failed_sync_stops_the_driver_after_telling_the_application() -> None:
     """FORMATS §3.5: the node stops; whoever waits is told first."""
     with trio.fail_after(20):
-        listener, _ = await a_listener()
-        machine = Machine("s1", ["s1"], listener, {})
+        machine = Machine("s1", ["s1"])
 
         async def fail_a_sync() -> None:
             await the_leader([machine])
@@ -311,8 +310,7 @@ async def test_a_failed_sync_stops_the_driver_after_telling_the_application() ->
 async def test_stopping_on_request_finishes_what_was_begun() -> None:
     """FORMATS §4: a closing node proves its last batch; `run` then returns."""
     with trio.fail_after(20):
-        listener, _ = await a_listener()
-        machine = Machine("s1", ["s1"], listener, {})
+        machine = Machine("s1", ["s1"])
         async with trio.open_nursery() as nursery:
             await nursery.start(machine.driver.run)
             await the_leader([machine])
@@ -327,9 +325,7 @@ async def test_stopping_on_request_finishes_what_was_begun() -> None:
 async def test_a_member_alone_needs_no_transport() -> None:
     """An embedded single node opens no port."""
     with trio.fail_after(20):
-        listener, _ = await a_listener()
-        await listener.aclose()
-        machine = Machine("s1", ["s1"], listener, {})
+        machine = Machine("s1", ["s1"])
         driver = Driver(machine.node, completions=machine.completions, application=machine.recorder)
         async with trio.open_nursery() as nursery:
             assert await nursery.start(driver.run) == 0
@@ -341,9 +337,7 @@ async def test_a_port_in_use_is_a_clear_error() -> None:
     """Raised as itself, not inside a group of exceptions."""
     with trio.fail_after(20):
         listener, address = await a_listener()
-        other, _ = await a_listener()
-        await other.aclose()
-        machine = Machine("s1", ["s1", "s2"], other, {})
+        machine = Machine("s1", ["s1", "s2"])
         transport = Transport(
             identity=machine.identity,
             configuration=machine.node.core.configuration,
