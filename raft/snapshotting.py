@@ -95,9 +95,12 @@ class Snapshotting:
     def stepped(self, peer_id: str, message: Message) -> None:
         """The core has taken `message`: the end of a transfer is an acknowledgement."""
         if self._outgoing and isinstance(message, AppendAccepted):
-            for peer in self._core.peers_status():
-                if peer.peer_id == peer_id and peer.state != PeerState.SNAPSHOT.value:
-                    self._outgoing.cancel(peer_id)
+            states = {peer.peer_id: peer.state for peer in self._core.peers_status()}
+            if states.get(peer_id) != PeerState.SNAPSHOT.value:
+                self._outgoing.cancel(peer_id)
+            elif self._outgoing.is_installed(peer_id, message.match_index):
+                self._outgoing.cancel(peer_id)  # The log was cut behind this snapshot meanwhile: it needs a newer one.
+                self._core.snapshot_transfer_failed(peer_id)
 
     def tick(self, now: int) -> None:
         """Send again what was not answered; give up where nobody answers."""

@@ -76,6 +76,11 @@ class OutgoingTransfers:
             transfer.acked = transfer.sent = transfer.rewound_at = message.next_offset
         return True
 
+    def is_installed(self, peer_id: str, match_index: int) -> bool:
+        """True if the peer, whose log matches up to `match_index`, has the snapshot that is being sent to it."""
+        transfer = self._transfers.get(peer_id)
+        return transfer is not None and match_index >= transfer.info.header.index
+
     def cancel(self, peer_id: str) -> bool:
         """End the transfer to this peer; False if there was none."""
         return self._transfers.pop(peer_id, None) is not None

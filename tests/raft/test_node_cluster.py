@@ -419,6 +419,20 @@ def test_a_peer_that_reconnects_goes_on_with_the_same_transfer() -> None:
     assert len(again) <= 4  # One window, before the answer says how far it is.
 
 
+def test_a_snapshot_that_the_log_has_left_behind_is_followed_by_a_newer_one_at_once() -> None:
+    """retention_bytes_max may cut the log behind the snapshot that is being sent: its end is no end of the catch-up."""
+    world = World(**SMALL_CHUNKS)
+    leader, lagging = a_member_behind_the_log(world)
+    world.carries = lambda *letter: not isinstance(letter[2], InstallSnapshotProgress)
+    world.run_for(100)
+    fill(world, leader, 60, first_ticket=200)
+    world.carries = lambda *_: True
+
+    world.run(lambda: caught_up(world), milliseconds=1_000)
+
+    assert lagging.event_names().count("snapshot_installed") == 2
+
+
 def test_a_snapshot_is_kept_while_it_is_being_sent() -> None:
     """The leader goes on building newer ones; the old file stays until its transfer is over."""
     world = World(**SMALL_CHUNKS)
