@@ -58,6 +58,11 @@ class RaftLog:
         return LogPosition(self.last_index, self.last_term)
 
     @property
+    def cached_bytes(self) -> int:
+        """Bytes of the entries held in memory; bounded by `log_cache_bytes_max` plus what is not durable."""
+        return self._cache_bytes
+
+    @property
     def durable_index(self) -> int:
         """How far the log is durable on this member."""
         return self._writes.durable_index

@@ -177,6 +177,11 @@ class Bench:
         return [entry.term for entry in self.log.entries]
 
     @property
+    def log_sequence_durable(self) -> int:
+        """The last write that the disk has confirmed."""
+        return self.log.synced_sequence
+
+    @property
     def applied_indexes(self) -> list[int]:
         return [entry.index for entry in self.applied]
 

@@ -16,6 +16,7 @@ class MemoryLog:
         self.hard_state = hard_state or HardState()
         self._unsynced: list[LogWrite] = []
         self._durable = (base, list(entries), self.hard_state)
+        self.synced_sequence = 0
 
     @property
     def first_index(self) -> int:
@@ -64,6 +65,7 @@ class MemoryLog:
 
     def synced(self, sequence: int) -> None:
         """Everything up to this write survives a crash from now on."""
+        self.synced_sequence = max(self.synced_sequence, sequence)
         while self._unsynced and self._unsynced[0].sequence <= sequence:
             base, entries, hard_state = self._durable
             base, hard_state = self._carry_out(self._unsynced.pop(0), base, entries, hard_state)

@@ -1,0 +1,296 @@
+"""A run of a few cores in which anything may happen: loss, delay, repetition, crashes, slow disks, snapshots.
+
+One seed is one run. What must hold always is checked after every step (Raft Figure 3, FORMATS §3, §6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from raft.config import RaftConfig
+from raft.errors import Busy, NotLeader
+from raft.messages import InstallSnapshot, Message
+from raft.state import LogPosition, Role
+from tests.raft.bench import BEGINNING, Bench, milliseconds
+from tests.raft.memory_log import MemoryLog
+
+SMALL_BOUNDS = RaftConfig(
+    append_bytes_max=150,
+    window_messages_max=3,
+    window_bytes_max=600,
+    log_cache_bytes_max=200,
+    unapplied_bytes_max=500,
+    uncommitted_bytes_max=1_500,
+    apply_bytes_max=100,
+    reads_pending_max=8,
+)
+STEP_NS_MAX = milliseconds(30)
+
+
+class RandomRun:
+    """Members, a wire without any order, and what the whole world knows to be true by now."""
+
+    def __init__(self, seed: int, *, members: int = 3, config: RaftConfig = SMALL_BOUNDS) -> None:
+        self.random, self._config = Random(seed), config
+        self._ids = [f"s{n}" for n in range(1, members + 1)]
+        self._wire: list[tuple[str, str, Message]] = []
+        self._down: set[str] = set()
+        self._cut: set[str] = set()
+        self._files: dict[str, list[LogPosition]] = {node_id: [] for node_id in self._ids}  # Received, not installed.
+        self._snapshots = dict.fromkeys(self._ids, BEGINNING)
+        self._reads: dict[int, int] = {}  # Ticket → what was committed anywhere when it was asked.
+        self._leaders: dict[int, str] = {}
+        self._ticket = 0
+        self._seen_events = dict.fromkeys(self._ids, 0)
+        self.committed: dict[int, int] = {}  # Index → term, of everything that was committed anywhere.
+        self.reads_served = 0
+        self.counts: dict[str, int] = {}
+        self.members = {node_id: self._start(node_id, MemoryLog(BEGINNING), 0) for node_id in self._ids}
+
+    def step(self) -> None:
+        """One thing happens."""
+        chances: list[tuple[Callable[[Bench], None], float]] = [
+            (self._time_passes, 40),
+            (self._sync, 40),
+            (self._apply, 15),
+            (self._propose, 15),
+            (self._ask_to_read, 4),
+            (self._save_snapshot, 2),
+            (self._install, 6),
+            (self._crash, 0.4),
+            (self._cut_off, 0.5),
+            (self._connection_lost, 1),
+        ]
+        for _ in range(self.random.randrange(10)):
+            self._deliver()
+        what = self.random.choices([chance for chance, _ in chances], [weight for _, weight in chances])[0]
+        node_id = self.random.choice(self._ids)
+        if node_id in self._down:
+            if self.random.random() < 0.2:
+                self._restart(node_id)
+            return
+        what(self.members[node_id])
+        self._collect()
+        self._check()
+
+    def heal(self) -> None:
+        """Everyone is up and reachable, and every disk works, until all agree."""
+        self._cut.clear()
+        for node_id in sorted(self._down):
+            self._restart(node_id)
+        for _ in range(3_000):
+            for node_id in self._ids:
+                bench = self.members[node_id]
+                bench.advance(milliseconds(10))
+                bench.persist()
+                bench.apply()
+                self._install(bench)
+            self._collect()
+            arriving, self._wire = self._wire, []
+            for item in arriving:
+                self._hand_over(item)
+            self._check()
+            cores = [bench.core for bench in self.members.values()]
+            leading = [core for core in cores if core.role is Role.LEADER]
+            if len(leading) == 1 and all(core.last_applied == leading[0].last_index for core in cores):
+                return
+        raise AssertionError(f"no agreement: {[bench.core for bench in self.members.values()]}")
+
+    # What may happen
+
+    def _time_passes(self, bench: Bench) -> None:
+        bench.advance(self.random.randrange(STEP_NS_MAX))
+
+    def _sync(self, bench: Bench) -> None:
+        done = bench.log_sequence_durable
+        bench.persist(self.random.randint(done, bench.issued_sequence))
+
+    def _apply(self, bench: Bench) -> None:
+        bench.apply()
+
+    def _propose(self, _: Bench) -> None:
+        for bench in self._leading():
+            try:
+                bench.propose(f"c{self.random.randrange(1000)}")
+            except Busy:
+                self._count("busy")
+
+    def _ask_to_read(self, _: Bench) -> None:
+        for bench in self._leading():
+            self._ticket += 1
+            try:
+                bench.core.request_read(self._ticket)
+                self._reads[self._ticket] = max(self.committed, default=0)
+                bench.flush()
+            except (Busy, NotLeader):
+                self._reads.pop(self._ticket, None)
+
+    def _save_snapshot(self, bench: Bench) -> None:
+        core, index = bench.core, bench.core.last_applied
+        if index > core.snapshot_index:
+            term = core.term_at(index)
+            assert term is not None
+            self._snapshots[core.node_id] = LogPosition(index, term)
+            core.snapshot_saved(self._snapshots[core.node_id])
+        past_the_mark = self.random.random() < 0.5  # As when the retention bound is reached.
+        cut = core.snapshot_index if past_the_mark else min(core.snapshot_index, core.low_watermark)
+        core.compact(cut)
+        bench.log.drop_before(cut + 1)
+
+    def _install(self, bench: Bench) -> None:
+        node_id, files = bench.core.node_id, self._files[bench.core.node_id]
+        while files:
+            position = files.pop(0)
+            if position.index > bench.core.commit_index:
+                self._snapshots[node_id] = position
+                bench.waiting_to_apply.clear()
+                bench.core.snapshot_installed(position, bench.core.configuration)
+                bench.flush()
+                self._count("installed")
+
+    def _crash(self, bench: Bench) -> None:
+        self._collect()
+        self._down.add(bench.core.node_id)
+        self._count("crashed")
+
+    def _cut_off(self, bench: Bench) -> None:
+        victims = self._leading() or [bench]  # The most is at stake with a leader.
+        self._cut = {victims[0].core.node_id} if not self._cut else set()
+
+    def _connection_lost(self, bench: Bench) -> None:
+        bench.core.peer_unreachable(self.random.choice(self._ids))
+        bench.flush()
+
+    def _deliver(self) -> None:
+        if not self._wire:
+            return
+        place = 0 if self.random.random() < 0.6 else self.random.randrange(len(self._wire))
+        fate = self.random.random()
+        item = self._wire[place] if fate < 0.06 else self._wire.pop(place)  # Some arrive twice,
+        if fate < 0.94:  # and some never.
+            self._hand_over(item)
+            self._check()
+
+    def _hand_over(self, item: tuple[str, str, Message]) -> None:
+        sender, to, message = item
+        if to not in self._down and to not in self._cut and sender not in self._cut:
+            self.members[to].step(sender, message)
+        self._collect()
+
+    # The world around
+
+    def _leading(self) -> list[Bench]:
+        up = [bench for node_id, bench in self.members.items() if node_id not in self._down]
+        return [bench for bench in up if bench.core.role is Role.LEADER]
+
+    def _start(self, node_id: str, log: MemoryLog, now: int) -> Bench:
+        snapshot = self._snapshots[node_id]
+        if log.last_index < snapshot.index or not self._continues(log, snapshot):
+            log = MemoryLog(snapshot, (), log.hard_state)  # FORMATS §5: dropped at install, and again at start.
+        peers = [other for other in self._ids if other != node_id]
+        bench = Bench(
+            node_id,
+            peers,
+            log=log,
+            snapshot=snapshot,
+            config=self._config,
+            now=now,
+            seed=self.random.randrange(1 << 30),
+        )
+        bench.apply_at_once = False
+        return bench
+
+    @staticmethod
+    def _continues(log: MemoryLog, snapshot: LogPosition) -> bool:
+        if snapshot.index == log.base.index:
+            return snapshot.term == log.base.term
+        return log.entries[snapshot.index - log.first_index].term == snapshot.term
+
+    def _restart(self, node_id: str) -> None:
+        old = self.members[node_id]
+        self._down.discard(node_id)
+        self._files[node_id].clear()
+        self.members[node_id] = self._start(node_id, old.log.after_crash(), old.now)
+        self._seen_events[node_id] = 0
+
+    def _collect(self) -> None:
+        """Effects become messages; a snapshot that is wanted is sent as one chunk."""
+        for node_id, bench in self.members.items():
+            if node_id in self._down:
+                continue
+            self._wire += [(node_id, to, message) for to, message in bench.take_sent()]
+            for to in bench.snapshot_wanted:
+                self._count("snapshot wanted")
+                if bench.core.role is Role.LEADER and self.random.random() < 0.8:
+                    position = self._snapshots[node_id]
+                    self._wire.append((node_id, to, a_snapshot(bench.core.term, position)))
+                else:
+                    bench.core.snapshot_transfer_failed(to)
+            for _, chunk in bench.snapshot_chunks:
+                self._files[node_id].append(LogPosition(chunk.snapshot_index, chunk.snapshot_term))
+            for peer in bench.core.peers_status():
+                if peer.state == "snapshot" and self.random.random() < 0.02:
+                    bench.core.snapshot_transfer_failed(peer.peer_id)  # Lost, and given up after a while.
+            bench.snapshot_wanted.clear()
+            bench.snapshot_chunks.clear()
+
+    def _count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    # What must hold
+
+    def _check(self) -> None:
+        for node_id, bench in self.members.items():
+            if node_id in self._down:
+                continue
+            for event in bench.events[self._seen_events[node_id] :]:
+                self._count(event.name)
+                if event.name == "became_leader":  # Election safety: at most one leader in a term.
+                    assert self._leaders.setdefault(event.fields["term"], node_id) == node_id, event
+                    self._check_leader_completeness(bench)
+                if event.name == "commit_advanced":
+                    self._check_commit(bench, event.fields["commit_index"])
+            self._seen_events[node_id] = len(bench.events)
+            for entry in bench.applied:  # State machine safety: everyone applies the same, in order.
+                assert self.committed[entry.index] == entry.term, (node_id, entry)
+            bench.applied.clear()
+            for ticket in bench.reads_ready:
+                assert bench.core.last_applied >= self._reads[ticket], (node_id, ticket)
+                self.reads_served += 1
+            bench.reads_ready.clear()
+
+    def _check_commit(self, bench: Bench, commit_index: int) -> None:
+        """Committed means: durable on a majority before anyone is told, and never another entry there."""
+        for index in range(max(bench.core.first_index, 1), commit_index + 1):
+            term = bench.core.term_at(index)
+            assert term is not None
+            if index not in self.committed:
+                holders = [node_id for node_id in self._ids if self._holds_durably(node_id, index, term)]
+                assert 2 * len(holders) > len(self._ids), (bench.core, index, holders)
+                self.committed[index] = term
+            assert self.committed[index] == term, (bench.core, index, term, self.committed[index])
+
+    def _check_leader_completeness(self, bench: Bench) -> None:
+        for index, term in self.committed.items():
+            held = bench.core.term_at(index)
+            assert index < bench.core.first_index or held == term, (bench.core, index, term, held)
+
+    def _holds_durably(self, node_id: str, index: int, term: int) -> bool:
+        log = self.members[node_id].log.after_crash()
+        if index <= max(log.base.index, self._snapshots[node_id].index):
+            return True
+        return index <= log.last_index and log.entries[index - log.first_index].term == term
+
+
+def a_snapshot(term: int, position: LogPosition) -> InstallSnapshot:
+    """The whole file in one chunk."""
+    return InstallSnapshot(
+        term=term,
+        transfer_id=1,
+        snapshot_index=position.index,
+        snapshot_term=position.term,
+        total_bytes=1,
+        offset=0,
+        data=b"x",
+    )
