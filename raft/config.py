@@ -27,7 +27,7 @@ class RaftConfig:
     append_bytes_max: int = MIB  # Entries in one append request; larger only if a single entry is.
     window_messages_max: int = 64  # Unanswered append requests per peer.
     window_bytes_max: int = 8 * MIB  # The same in bytes.
-    apply_bytes_max: int = 4 * MIB  # Entries handed to the state machine before other events get their turn.
+    apply_bytes_max: int = MIB  # Applied before other events get their turn: tens of ms of small commands.
     reads_pending_max: int = 100_000  # Linearizable reads that wait for their round.
     proposals_pending_max: int = 100_000  # Proposals whose outcome is open, in commands.
 

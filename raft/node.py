@@ -81,7 +81,8 @@ class Node:
         self._to_apply: deque[Entry] = deque()
         self._effects = Effects()
         self._prove_at: int | None = None
-        self._stopping = False
+        self._stop_by: int | None = None  # Monotonic ns; set when this node was asked to stop.
+        self._stopped = False
         self._snapshots = Snapshotting(
             core=self._core,
             config=config,
@@ -153,24 +154,29 @@ class Node:
         self._snapshots.want()
 
     def begin_stop(self) -> None:
-        """Take no more requests; prove the last batch, so that the next start finds nothing in doubt (FORMATS §4)."""
-        self._stopping = True
+        """Take no more requests, end the open ones, prove the last batch, so that the next start finds no doubt.
+
+        What is still open after `outcome_wait_ns` is unknown (FORMATS §4, §9).
+        """
+        if self._stop_by is None:
+            self._stop_by = self._now + self._config.outcome_wait_ns
 
     # Effects out.
 
     def take_effects(self) -> Effects:
         """Carry out what the events since the last call ask for. Call it after any event or completion."""
-        if self.failure is None:
+        if self.failure is None and not self._stopped:
             self._notice_leadership()  # A completion may have changed it.
             self._propose_pending()
             self._drain_core()
             self._apply_slice()
             self._snapshots.pump(self._effects)
             self._drain_core()
-        if self.failure is None:
+        if self.failure is None and not self._stopped:
             self._commit.start(self._commit_hint)
             self._prove_when_idle()
             self._effects.send += self._commit.take_sends()
+            self._stop_when_done()
         effects, self._effects = self._effects, Effects()
         effects.failure = self.failure
         return effects
@@ -185,6 +191,7 @@ class Node:
             self._outcomes.next_deadline,
             self._snapshots.next_deadline,
             self._prove_at,
+            None if self._stopped else self._stop_by,
         )
         return min(deadline for deadline in deadlines if deadline is not None)
 
@@ -192,8 +199,8 @@ class Node:
 
     @property
     def is_stopped(self) -> bool:
-        """True after `begin_stop` once everything is durable and proven, or if the node has failed."""
-        return self.failure is not None or (self._stopping and self._commit.is_proven)
+        """True after `begin_stop` once everything is ended, durable and proven, or if the node has failed."""
+        return self.failure is not None or self._stopped
 
     @property
     def core(self) -> RaftCore:
@@ -263,7 +270,7 @@ class Node:
     def _check_takes_requests(self) -> None:
         if self.failure is not None:
             raise NodeStopped(self.failure.node_id, self.failure.reason)
-        if self._stopping:
+        if self._stop_by is not None:
             raise NodeStopped(self.identity.node_id, "it is being stopped")
         if self._core.role is not Role.LEADER:
             raise NotLeader(self.identity.node_id, self._core.leader_id)
@@ -344,9 +351,24 @@ class Node:
             self._prove_at = None
         elif self._prove_at is None:
             self._prove_at = self._now + self._config.heartbeat_interval_ns
-        if self._stopping or (self._prove_at is not None and self._prove_at <= self._now):
+        if self._stop_by is not None or (self._prove_at is not None and self._prove_at <= self._now):
             self._prove_at = None
             self._commit.prove(self._commit_hint)
+
+    def _stop_when_done(self) -> None:
+        """The end of `begin_stop`: every open request gets its end."""
+        if self._stop_by is None or self._stopped or not self._commit.is_proven:
+            return
+        if self._now >= self._stop_by or not (self._pending or self._outcomes.commands or self._reads):
+            self._stopped = True
+            self._end_all(NodeStopped(self.identity.node_id, "it was stopped"))
+
+    def _end_all(self, error: NodeStopped) -> None:
+        """What was not proposed certainly had no effect; what was proposed may have."""
+        self._refuse_pending(error)
+        self._effects.completions += [Refused(ticket, error) for ticket in self._reads]
+        self._reads.clear()
+        self._effects.completions += self._outcomes.give_up(error.reason)
 
     def _fail(self, doing: str, error: BaseException) -> None:
         """A sync failed: no further promise in this life (FORMATS §3.5)."""
@@ -355,9 +377,5 @@ class Node:
         self.failure = NodeStopped(self.identity.node_id, f"{doing} failed: {error}")
         self.failure.__cause__ = error
         self._commit.forget_sends()
-        effects = self._effects
-        effects.send.clear()
-        self._refuse_pending(self.failure)
-        effects.completions += [Refused(ticket, self.failure) for ticket in self._reads]
-        self._reads.clear()
-        effects.completions += self._outcomes.give_up("the node stopped after a failed sync")
+        self._effects.send.clear()
+        self._end_all(self.failure)

@@ -96,7 +96,7 @@ class Driver:
     async def _drive(self) -> NodeStopped | None:
         """The only task in which effects happen."""
         while True:
-            if self._woken.is_set() or self.node.next_deadline <= now_ns():
+            if self._woken.is_set():
                 await trio.lowlevel.checkpoint()  # Let readers gather more.
             else:
                 with trio.move_on_at(self.node.next_deadline / SECOND_NS):

@@ -14,11 +14,10 @@ from random import Random
 
 import trio
 
-from raft.errors import ProtocolError
+from raft.errors import RaftError
 from raft.membership import Identity
 from raft.pins import PeerRefused
 from raft.runtime.addresses import parse_address
-from raft.runtime.errors import ConnectionRefusedByPeer, InvalidAddress
 from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, own_hello, receive_hello, send_refusal
 
 logger = logging.getLogger("raft.transport")
@@ -67,10 +66,8 @@ class Outbound:
         self.dropped = 0  # Messages, for as long as this process lives.
 
     def send(self, frames: list[bytes]) -> None:
-        """Queue frames in order. Those beyond the bound, and all while there is no connection, are dropped."""
-        if not self.is_connected:
-            self.dropped += len(frames)
-            return
+        """Queue frames in order, while `is_connected`. Those beyond the bound are dropped."""
+        assert self.is_connected, self._peer_id
         for item in frames:
             if self.queued_bytes + len(item) > self._bytes_max and self._frames:
                 self.dropped += 1
@@ -85,7 +82,7 @@ class Outbound:
         while True:
             try:
                 stream = await self._connect()
-            except (OSError, ProtocolError, PeerRefused, ConnectionRefusedByPeer, InvalidAddress) as error:
+            except (OSError, UnicodeError, RaftError) as error:
                 self._complain(str(error))
             except trio.TooSlowError:
                 self._complain("it does not answer")

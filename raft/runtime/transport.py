@@ -29,6 +29,9 @@ RECEIVE_BYTES = 256 * 1024
 CONNECTIONS_MAX = 64
 """Inbound connections, strangers included: several times the members there can be."""
 
+COMPLAINTS_MAX = 100
+"""Different complaints that are remembered, so that each is logged as a warning only once in a while."""
+
 
 class PeerEvents(Protocol):
     """What the transport tells. All calls are synchronous, on the loop."""
@@ -79,6 +82,7 @@ class Transport:
         self._outbound: dict[str, Outbound] = {}
         self._inbound: dict[str, trio.CancelScope] = {}  # The newest connection of each peer.
         self._connections = 0
+        self._complaints: set[str] = set()  # Said before: a misconfigured member tries again every second.
         self.port = 0
 
     async def listen(self) -> list[trio.SocketListener]:
@@ -110,6 +114,8 @@ class Transport:
         """Send what the node wants sent; never blocks. What has no room or no connection is dropped."""
         by_peer: dict[str, list[bytes]] = {}
         for peer_id, message in messages:
+            if not self._outbound[peer_id].is_connected:
+                continue  # Not worth encoding.
             by_peer.setdefault(peer_id, []).append(frame(encode_message(self._identity.group_id, message)))
         for peer_id, frames in by_peer.items():
             self._outbound[peer_id].send(frames)
@@ -186,7 +192,11 @@ class Transport:
         return None
 
     async def _refuse(self, stream: trio.SocketStream, code: str, text: str) -> None:
-        logger.warning("%s: a connection is refused (%s): %s", self._identity.node_id, code, text)
+        complaint = f"{self._identity.node_id}: a connection is refused ({code}): {text}"
+        logger.log(logging.DEBUG if complaint in self._complaints else logging.WARNING, complaint)
+        if len(self._complaints) >= COMPLAINTS_MAX:
+            self._complaints.clear()
+        self._complaints.add(complaint)
         await send_refusal(stream, code, text)
 
     async def _receive_newest(self, stream: trio.SocketStream, peer_id: str) -> None:

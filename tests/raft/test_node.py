@@ -21,7 +21,7 @@ from raft import (
     encode_item,
 )
 from raft.pending import COMMAND_BYTES_MAX
-from tests.raft.node_world import MS, OneNode, a_single_leader, incarnation_of
+from tests.raft.node_world import MS, OneNode, World, a_single_leader, incarnation_of
 
 
 def test_a_node_of_one_voter_elects_itself_and_commits_with_its_own_sync() -> None:
@@ -120,6 +120,26 @@ def test_a_closing_node_proves_its_last_batch_at_once_and_takes_no_more_requests
     assert s1.node.is_stopped
     assert s1.applied == [Applied(1, 2, 0)]
     assert not s1.log.has_unproven_batch
+
+
+def test_a_closing_node_whose_proposals_cannot_commit_ends_them_as_unknown() -> None:
+    """FORMATS §9: every proposal ends; outcome_wait_ns bounds how long a stop may take."""
+    world = World()
+    leader = world.elect()
+    world.cut_off = {leader.node_id}
+    leader.propose("proposed", 1)
+    leader.settle()
+    leader.node.read(2)
+
+    leader.node.begin_stop()
+    leader.settle()
+    while not leader.node.is_stopped:
+        leader.tick_to(leader.node.next_deadline)
+        leader.settle()
+
+    assert 0 < leader.now - world.now <= world.config.outcome_wait_ns
+    assert [unknown.ticket for unknown in leader.unknown] == [1]
+    assert [refused.ticket for refused in leader.refused] == [2]
 
 
 def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:

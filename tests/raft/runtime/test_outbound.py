@@ -1,0 +1,149 @@
+"""The way to one peer: order, bound, reconnection."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import trio
+
+from raft import FrameSplitter, Hello, HelloRole, Identity, frame
+from raft.runtime.outbound import Outbound
+from tests.raft.runtime.machines import CLUSTER_ID, a_listener, until
+
+pytestmark = pytest.mark.timeout(30)
+
+IDENTITY = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation_id=bytes(16))
+
+
+class Peer:
+    """The other end: says hello, and reads only when it is told to."""
+
+    def __init__(self, listener: trio.SocketListener) -> None:
+        self._listener = listener
+        self.stream: trio.SocketStream | None = None
+        self.connections = 0
+
+    async def accept(self) -> trio.SocketStream:
+        self.stream = await self._listener.accept()
+        self.connections += 1
+        await self.stream.receive_some()
+        hello = Hello(cluster_id=CLUSTER_ID, group_id=0, node_id="s2", incarnation_id=bytes(16), role=HelloRole.PEER)
+        await self.stream.send_all(frame(hello.encode()))
+        return self.stream
+
+    async def read(self, count: int) -> list[bytes]:
+        assert self.stream is not None
+        splitter, bodies = FrameSplitter(1 << 24), list[bytes]()
+        while len(bodies) < count:
+            data = await self.stream.receive_some(1 << 20)
+            assert data, bodies
+            bodies += splitter.feed(data)
+        return bodies
+
+
+def outbound_to(address: str, lost: list[str], bytes_max: int = 1 << 20) -> Outbound:
+    return Outbound(
+        identity=IDENTITY,
+        peer_id="s2",
+        address=lambda: address,
+        random=Random(1),
+        hello=lambda *_: None,
+        lost=lost.append,
+        bytes_max=bytes_max,
+    )
+
+
+async def test_frames_arrive_in_order() -> None:
+    """Several leave in one send; none is split or lost."""
+    with trio.fail_after(20):
+        listener, address = await a_listener()
+        peer, outbound = Peer(listener), outbound_to(address, [])
+        async with listener, trio.open_nursery() as nursery:
+            nursery.start_soon(outbound.run)
+            await peer.accept()
+            await until(lambda: outbound.is_connected)
+            sent = [b"%d" % number for number in range(1_000)]
+
+            outbound.send([frame(body) for body in sent[:500]])
+            outbound.send([frame(body) for body in sent[500:]])
+
+            assert await peer.read(1_000) == sent
+            assert outbound.queued_bytes == 0
+            await peer.stream.aclose()  # type: ignore[union-attr]
+            nursery.cancel_scope.cancel()
+
+
+async def test_for_a_peer_that_does_not_read_the_queue_is_bounded() -> None:
+    """OUTBOUND_BYTES_MAX: messages beyond it are dropped, and what was queued before still arrives in order."""
+    with trio.fail_after(20):
+        listener, address = await a_listener()
+        peer, outbound = Peer(listener), outbound_to(address, [], bytes_max=1_000_000)
+        async with listener, trio.open_nursery() as nursery:
+            nursery.start_soon(outbound.run)
+            await peer.accept()
+            await until(lambda: outbound.is_connected)
+
+            sent = [b"%08d" % number + bytes(50_000) for number in range(400)]
+            for body in sent:
+                outbound.send([frame(body)])
+                assert outbound.queued_bytes <= 1_000_000
+                await trio.lowlevel.checkpoint()
+            assert outbound.dropped > 0
+
+            arrived = await peer.read(len(sent) - outbound.dropped)
+            assert arrived == sorted(arrived)
+            assert set(arrived) <= set(sent)
+            await peer.stream.aclose()  # type: ignore[union-attr]
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_lost_connection_is_told_and_dialled_again() -> None:
+    """Reconnection starts fast; what was queued for the old connection is forgotten."""
+    with trio.fail_after(20):
+        listener, address = await a_listener()
+        lost: list[str] = []
+        peer, outbound = Peer(listener), outbound_to(address, lost)
+        async with listener, trio.open_nursery() as nursery:
+            nursery.start_soon(outbound.run)
+            for round_number in range(3):
+                stream = await peer.accept()
+                await until(lambda: outbound.is_connected)
+                outbound.send([frame(b"hello again")])
+                assert await peer.read(1) == [b"hello again"]
+                await stream.aclose()
+                await until(lambda count=round_number + 1: len(lost) == count)  # type: ignore[misc]
+                assert outbound.queued_bytes == 0
+            nursery.cancel_scope.cancel()
+
+    assert lost == ["s2"] * 3
+
+
+@pytest.mark.parametrize("address", ["", "nowhere", "127.0.0.1:1", "a..b:80", "no such host:80", "\udcff:80"])
+async def test_an_address_that_cannot_be_reached_is_tried_again(
+    address: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is logged once as a warning, not once per attempt, and it never ends the member."""
+    monkeypatch.setattr("raft.runtime.outbound.BACKOFF_SECONDS_MIN", 0.001)
+    monkeypatch.setattr("raft.runtime.outbound.BACKOFF_SECONDS_MAX", 0.002)
+    addresses: list[str] = []
+
+    def next_address() -> str:
+        addresses.append(address)
+        return address
+
+    outbound = Outbound(
+        identity=IDENTITY,
+        peer_id="s2",
+        address=next_address,
+        random=Random(1),
+        hello=lambda *_: None,
+        lost=lambda *_: None,
+    )
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outbound.run)
+            await until(lambda: len(addresses) >= 4)
+            nursery.cancel_scope.cancel()
+
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
