@@ -1,0 +1,109 @@
+"""`hwm`: run a member, and talk to a cluster. Data goes to stdout, words to stderr.
+
+Exit codes: 0 done; 1 the key is not there, or a comparison is false; 2 wrong usage; 3 certainly not carried out (or the
+server refused to start); 4 the outcome is unknown; 5 unavailable, certainly not carried out; 6 the server stopped
+itself; 70 a mistake in this program; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from importlib import import_module
+
+import click
+
+COMMANDS = {
+    "init": ("kvstore.cli_serve", "init"),
+    "serve": ("kvstore.cli_serve", "serve_command"),
+    "put": ("kvstore.cli_data", "put"),
+    "get": ("kvstore.cli_data", "get"),
+    "del": ("kvstore.cli_data", "delete"),
+    "cas": ("kvstore.cli_data", "cas"),
+    "range": ("kvstore.cli_data", "range_command"),
+    "txn": ("kvstore.cli_data", "txn"),
+    "status": ("kvstore.cli_status", "status"),
+}
+ALIASES = {
+    "delete": "del",
+    "rm": "del",
+    "remove": "del",
+    "set": "put",
+    "list": "range",
+    "ls": "range",
+    "start": "serve",
+}
+"""What people type who know other stores: answered with our word for it, not carried out."""
+
+
+class Commands(click.Group):
+    """Loads a command when it is used: `hwm get` needs no server. An unknown one is answered with the nearest."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """In the order in which a newcomer needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Called by click."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name]
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command), command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Called by click."""
+        word = args[0]
+        if word not in COMMANDS and not word.startswith("-"):
+            near = ALIASES.get(word) or next(iter(difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.5)), None)
+            known = f"Did you mean `hwm {near}`?" if near else f"There are: {', '.join(COMMANDS)}."
+            ctx.fail(f"No such command {word!r}. {known}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="highwatermark", prog_name="hwm")
+def cli() -> None:
+    """A replicated, durable, linearizable key-value store.
+
+    \b
+    A store of one:   hwm serve data --bootstrap --listen-client 127.0.0.1:7101
+    In a second shell:  hwm put greeting hello; hwm get greeting
+
+    Keys and values are text; `base64:...` stands for any bytes.
+
+    \b
+    Exit codes: 0 done; 1 key not found or comparison false; 2 wrong usage;
+    3 certainly not carried out; 4 outcome unknown; 5 unavailable, certainly
+    not carried out; 6 the server stopped itself.
+    """
+
+
+def main() -> None:
+    """The console script: no failure ends in a traceback (HWM_DEBUG=1 shows it)."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:  # Whoever read our output has gone: `hwm range | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as error:
+        if os.environ.get("HWM_DEBUG"):
+            raise
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        click.echo(f"error: a mistake in this program: {what}", err=True)
+        click.echo("hint: please report it; HWM_DEBUG=1 shows the details", err=True)
+        sys.exit(70)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

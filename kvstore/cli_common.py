@@ -1,0 +1,158 @@
+"""What all commands of `hwm` share: exit codes, how an error is said, the options of those that talk to a cluster."""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import click
+import trio
+
+from kvstore.client import DEADLINE_SECONDS_DEFAULT, Client
+from kvstore.errors import InvalidAddress, OutcomeUnknown, StoreError, Unavailable, Unsupported
+from kvstore.texts import from_text, to_text
+
+ENDPOINTS_DEFAULT = "127.0.0.1:7101"
+ResultT = TypeVar("ResultT")
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+class ExitCode(enum.IntEnum):
+    """What a script may rely on."""
+
+    OK = 0
+    NEGATIVE = 1  # The key is not there, or the comparison is false. Nothing is wrong.
+    USAGE = 2
+    FAILED = 3  # Certainly not carried out; or the server refused to start.
+    UNKNOWN = 4  # It may have been carried out.
+    UNAVAILABLE = 5  # Certainly not carried out: no member could be reached, or there is no majority.
+    STOPPED = 6  # The server stopped itself: its disk failed, or an invariant broke.
+    INTERNAL = 70  # A mistake in this program.
+
+
+class Failure(click.ClickException):
+    """An error in one line, with what to do in another."""
+
+    def __init__(self, message: str, code: ExitCode, hint: str = "") -> None:
+        super().__init__(message)
+        self.exit_code = int(code)  # type: ignore[misc]  # Instances differ, as in click itself.
+        self.hint = hint
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """To stderr: stdout is for data."""
+        click.echo(f"error: {self.format_message()}", file=file, err=file is None)
+        if self.hint:
+            click.echo(f"hint: {self.hint}", file=file, err=file is None)
+
+
+def failure_of(error: StoreError) -> Failure:
+    """Which exit code an error of the store stands for."""
+    match error:
+        case OutcomeUnknown():
+            code = ExitCode.UNKNOWN
+        case Unavailable():
+            code = ExitCode.UNAVAILABLE
+        case InvalidAddress() | Unsupported():
+            code = ExitCode.USAGE
+        case _:
+            code = ExitCode.FAILED
+    return Failure(str(error), code, error.hint)
+
+
+if TYPE_CHECKING:
+    BytesParamType = click.ParamType[bytes]
+else:  # Before click 8.4 it takes no parameter.
+    BytesParamType = click.ParamType
+
+
+class Data(BytesParamType):
+    """A key or value: text, or `base64:…`; as a value `-` means standard input, byte for byte."""
+
+    name = "text"
+
+    def __init__(self, *, stdin: bool = False) -> None:
+        self._stdin = stdin
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        """Called by click."""
+        if isinstance(value, bytes):
+            return value
+        if self._stdin and value == "-":
+            return sys.stdin.buffer.read()
+        try:
+            return from_text(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def client_options(function: FunctionT) -> FunctionT:
+    """`--endpoints`, `--deadline`, `--json`: for every command that talks to a cluster."""
+    options = [
+        click.option(
+            "--endpoints",
+            envvar="HWM_ENDPOINTS",
+            default=ENDPOINTS_DEFAULT,
+            show_default=True,
+            metavar="HOST:PORT,...",
+            help="Client addresses of some members; the others are learned. [env: HWM_ENDPOINTS]",
+        ),
+        click.option(
+            "--deadline",
+            "deadline_seconds",
+            type=click.FloatRange(min=0.001),
+            default=DEADLINE_SECONDS_DEFAULT,
+            show_default=True,
+            metavar="SECONDS",
+            help="When to give up.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def run_with_client(endpoints: str, deadline_seconds: float, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
+    """Run `work` with a client; errors of the store become one line and an exit code."""
+
+    async def main() -> ResultT:
+        addresses = [part.strip() for part in endpoints.split(",") if part.strip()]
+        async with Client(addresses, deadline_seconds=deadline_seconds) as client:
+            return await work(client)
+
+    try:
+        return trio.run(main)
+    except StoreError as error:
+        raise failure_of(error) from error
+
+
+def print_json(value: Any) -> None:
+    """One object on one line; bytes as text."""
+    click.echo(json.dumps(value, ensure_ascii=False, default=_json_default))
+
+
+def _json_default(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return to_text(value)
+    raise TypeError(f"{type(value).__name__} in JSON output")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on a terminal; elsewhere lines with tabs, without the head."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            click.echo("\t".join(map(str, row)))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    Console(highlight=False).print(table)

@@ -1,0 +1,190 @@
+"""`hwm init` and `hwm serve`: a member's folder, and its process."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvstore.cli_common import ExitCode, Failure, FunctionT
+from kvstore.errors import InvalidAddress
+from kvstore.member import MemberConfig, initialize_folder
+from kvstore.server import failure_of_member, serve
+from raft import InvalidConfiguration, Member, RaftConfig
+from storage import StorageLimits
+
+MILLISECOND_NS = 1_000_000
+
+
+if TYPE_CHECKING:
+    MemberParamType = click.ParamType[Member]
+    DialParamType = click.ParamType[tuple[str, str]]
+else:  # Before click 8.4 it takes no parameter.
+    MemberParamType = DialParamType = click.ParamType
+
+
+class MemberType(MemberParamType):
+    """`id=peerhost:port/clienthost:port`."""
+
+    name = "member"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Member:
+        """Called by click."""
+        if isinstance(value, Member):
+            return value
+        node_id, equals, addresses = value.partition("=")
+        peer, slash, client = addresses.partition("/")
+        if not equals or not slash:
+            self.fail(f"{value!r} must be id=peerhost:port/clienthost:port", param, ctx)
+        try:
+            for address in (peer, client):
+                _check_address(address)
+            return Member(node_id, peer, client)
+        except (InvalidAddress, InvalidConfiguration) as error:
+            self.fail(str(error), param, ctx)
+
+
+class DialType(DialParamType):
+    """`id=host:port`."""
+
+    name = "dial"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Called by click."""
+        if isinstance(value, tuple):
+            return value
+        node_id, equals, address = value.partition("=")
+        if not equals:
+            self.fail(f"{value!r} must be id=host:port", param, ctx)
+        try:
+            _check_address(address)
+        except InvalidAddress as error:
+            self.fail(str(error), param, ctx)
+        return node_id, address
+
+
+def _check_address(address: str) -> None:
+    from kvstore.addresses import parse_address
+
+    parse_address(address)
+
+
+def folder_options(function: FunctionT) -> FunctionT:
+    """What makes a member who it is: given alike to `init` and `serve`."""
+    options = [
+        click.argument("folder", type=click.Path(path_type=Path), metavar="DIR"),
+        click.option("--node-id", metavar="ID", help="This member's id: small letters, digits and dashes."),
+        click.option(
+            "--member",
+            "members",
+            type=MemberType(),
+            multiple=True,
+            metavar="ID=PEER/CLIENT",
+            help="A member and its advertised addresses, id=peerhost:port/clienthost:port. Once for each member, the "
+            "same list for all of them.",
+        ),
+        click.option("--cluster-token", default="", metavar="TEXT", help="Tells clusters with equal lists apart."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.command()
+@folder_options
+def init(folder: Path, node_id: str | None, members: tuple[Member, ...], cluster_token: str) -> None:
+    """Make DIR the data folder of a new member. Without --member: of a store of one."""
+    config = MemberConfig(folder=folder, node_id=node_id, members=members or None, cluster_token=cluster_token)
+    try:
+        identity = initialize_folder(config)
+    except Exception as error:
+        raise failure_of_member(error, folder) from error
+    click.echo(f"{folder}: member {identity.node_id} of cluster {identity.cluster_id.hex()}", err=True)
+
+
+@click.command("serve")
+@folder_options
+@click.option("--bootstrap", is_flag=True, help="Make DIR first if no member is in it. Never after a lost disk.")
+@click.option("--listen-peer", metavar="HOST:PORT", help="Where peers connect, if not at the advertised address.")
+@click.option("--listen-client", metavar="HOST:PORT", help="Where clients connect, if not at the advertised address.")
+@click.option("--dial", "dials", type=DialType(), multiple=True, metavar="ID=HOST:PORT", help="Reach a peer here.")
+@click.option("--insecure", is_flag=True, help="Listen where other machines can connect: nothing is encrypted yet.")
+@click.option("--ready-file", type=click.Path(path_type=Path), help="Write the ready line here, too.")
+@click.option("--heartbeat-ms", type=click.IntRange(1), default=50, show_default=True, help="Between heartbeats.")
+@click.option(
+    "--election-timeout-ms",
+    type=click.IntRange(2),
+    default=300,
+    show_default=True,
+    help="Silence of a leader before another is elected; up to twice as long, at random.",
+)
+@click.option("--snapshot-log-bytes", type=click.IntRange(1), help="Log growth between snapshots.")
+@click.option("--retention-bytes", type=click.IntRange(1), help="Log kept for a slow member.")
+@click.option("--segment-bytes", type=click.IntRange(256), help="Size of one file of the log.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="What is told on stderr.",
+)
+def serve_command(
+    folder: Path,
+    node_id: str | None,
+    members: tuple[Member, ...],
+    cluster_token: str,
+    bootstrap: bool,
+    listen_peer: str | None,
+    listen_client: str | None,
+    dials: tuple[tuple[str, str], ...],
+    insecure: bool,
+    ready_file: Path | None,
+    heartbeat_ms: int,
+    election_timeout_ms: int,
+    snapshot_log_bytes: int | None,
+    retention_bytes: int | None,
+    segment_bytes: int | None,
+    log_level: str,
+) -> None:
+    """Run the member whose data is in DIR, until SIGTERM.
+
+    \b
+    Exit codes: 0 stopped as asked; 2 wrong options; 3 refused to start (the
+    folder is locked, damaged, of another cluster, not initialised; a port is
+    in use); 6 stopped itself (its disk failed, or an invariant broke).
+    """
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", datefmt="%H:%M:%S"
+    )
+    try:
+        config = MemberConfig(
+            folder=folder,
+            node_id=node_id,
+            members=members or None,
+            cluster_token=cluster_token,
+            bootstrap=bootstrap,
+            listen_peer=listen_peer,
+            listen_client=listen_client,
+            dial=dict(dials),
+            insecure=insecure,
+            raft=_raft_config(heartbeat_ms, election_timeout_ms, snapshot_log_bytes, retention_bytes),
+            storage=StorageLimits() if segment_bytes is None else StorageLimits(segment_bytes_max=segment_bytes),
+        )
+    except InvalidConfiguration as error:
+        raise Failure(str(error), ExitCode.USAGE, "see `hwm serve --help`") from error
+    serve(config, ready_file)
+
+
+def _raft_config(
+    heartbeat_ms: int, election_timeout_ms: int, snapshot_log_bytes: int | None, retention_bytes: int | None
+) -> RaftConfig:
+    sizes = {"snapshot_log_bytes": snapshot_log_bytes, "retention_bytes_max": retention_bytes}
+    given = {name: value for name, value in sizes.items() if value is not None}
+    return RaftConfig(
+        heartbeat_interval_ns=heartbeat_ms * MILLISECOND_NS,
+        election_timeout_min_ns=election_timeout_ms * MILLISECOND_NS,
+        election_timeout_max_ns=2 * election_timeout_ms * MILLISECOND_NS,
+        **given,
+    )

@@ -1,0 +1,77 @@
+"""`hwm status`: how every member is."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import click
+
+from kvstore.cli_common import ExitCode, client_options, print_json, print_table, run_with_client
+from kvstore.errors import StoreError
+from kvstore.status import MemberStatus
+
+COLUMNS = (
+    "member",
+    "role",
+    "term",
+    "last index",
+    "commit index (high-water mark)",
+    "last applied",
+    "low-water mark",
+    "lag",
+    "revision",
+    "keys",
+)
+
+
+@click.command()
+@click.option("--state-hash", is_flag=True, help="Also a hash of each member's state.")
+@client_options
+def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Show each member: role, term, log, marks, and how far it lags behind the high-water mark.
+
+    Exit code 5 if no member answers; 1 if some do not.
+    """
+    members = run_with_client(
+        endpoints,
+        min(deadline_seconds, 2.0),
+        lambda client: client.cluster_status(state_hash=state_hash),
+    )
+    mark = max((found.commit_index for found in members.values() if isinstance(found, MemberStatus)), default=0)
+    if as_json:
+        print_json([_as_json(node_id, found, mark) for node_id, found in members.items()])
+    else:
+        columns = [*COLUMNS, "state hash"] if state_hash else COLUMNS
+        print_table(columns, [_row(node_id, found, mark, state_hash) for node_id, found in members.items()])
+    for node_id, found in members.items():
+        if isinstance(found, StoreError):
+            click.echo(f"{node_id} did not answer: {found}", err=True)
+    if any(isinstance(found, StoreError) for found in members.values()):
+        sys.exit(ExitCode.NEGATIVE)
+
+
+def _row(node_id: str, found: MemberStatus | StoreError, mark: int, state_hash: bool) -> list[object]:
+    if isinstance(found, StoreError):
+        return [node_id, "unreachable", *["-"] * (len(COLUMNS) - 2 + state_hash)]
+    return [
+        node_id,
+        found.role,
+        found.term,
+        found.last_index,
+        found.commit_index,
+        found.last_applied,
+        found.low_watermark,
+        max(0, mark - found.last_applied),
+        found.revision,
+        found.keys,
+        *([found.state_hash.hex()[:16]] if state_hash else []),
+    ]
+
+
+def _as_json(node_id: str, found: MemberStatus | StoreError, mark: int) -> dict[str, object]:
+    if isinstance(found, StoreError):
+        return {"node_id": node_id, "reachable": False, "error": str(found)}
+    shown = asdict(found)
+    shown["cluster_id"], shown["state_hash"] = found.cluster_id.hex(), found.state_hash.hex()
+    return {"reachable": True, **shown, "lag": max(0, mark - found.last_applied)}

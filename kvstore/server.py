@@ -1,0 +1,117 @@
+"""Running a member as a process: signals, the ready line, and every way in which it may end (`hwm serve`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import click
+import trio
+
+from kvstore.cli_common import ExitCode, Failure
+from kvstore.commands import UnreadablePayload
+from kvstore.errors import InvalidAddress, StoreError
+from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
+from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
+from raft import InvalidConfiguration, NodeStopped, RaftError
+from storage import StorageError
+
+
+def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
+    """Run a member until SIGTERM or SIGINT. Raises Failure, with its exit code, for everything that can go wrong.
+
+    When clients can connect, `ready node=… client=… peer=…` goes to stderr and, whole or not at all, to `ready_file`.
+    """
+    if not __debug__:
+        raise Failure(
+            "the server does not run without assertions: they keep a broken invariant from spreading",
+            ExitCode.USAGE,
+            "start Python without -O, and without PYTHONOPTIMIZE",
+        )
+    try:
+        trio.run(_serve, config, ready_file)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise failure_of_member(_innermost(error), config.folder) from error
+
+
+async def _serve(config: MemberConfig, ready_file: Path | None) -> None:
+    running: list[RunningMember] = []
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def run(*, task_status: trio.TaskStatus[RunningMember]) -> None:
+                await run_member(config, task_status=task_status)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(_obey, signals, running, nursery.cancel_scope)
+            member: RunningMember = await nursery.start(run)
+            running.append(member)
+            _announce(member, ready_file)
+
+
+async def _obey(signals: AsyncIterator[int], running: list[RunningMember], everything: trio.CancelScope) -> None:
+    """First signal: finish what was written, then stop. Second, or one before it is up: stop now; nothing is lost."""
+    async for _ in signals:
+        if not running or everything.deadline < float("inf"):
+            everything.cancel()
+        else:
+            click.echo(f"{running[0].node_id}: stopping", err=True)
+            running[0].request_stop()
+            everything.deadline = trio.current_time() + STOP_SECONDS_MAX
+
+
+def _announce(member: RunningMember, ready_file: Path | None) -> None:
+    line = f"ready node={member.node_id} client={member.client_address} peer={member.peer_address}"
+    click.echo(line, err=True)
+    if ready_file is not None:
+        aside = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
+        aside.write_text(line + "\n", encoding="utf-8")
+        aside.replace(ready_file)
+
+
+def failure_of_member(error: BaseException, folder: Path) -> Failure:
+    """One line, a hint and an exit code for whatever ended a member or kept it from starting."""
+    match error:
+        case Failure():
+            return error
+        case NodeStopped():
+            hint = "nothing acknowledged is lost; start it again once its disk is well"
+            return Failure(str(error), ExitCode.STOPPED, hint)
+        case UnreadablePayload() | UnsupportedFeatureLevel() | InvalidSnapshot():
+            return Failure(str(error), ExitCode.STOPPED)
+        case InvalidConfiguration() | InvalidAddress() | NotAMember():
+            hint = error.hint if isinstance(error, StoreError) else "see `hwm serve --help`"
+            return Failure(str(error), ExitCode.USAGE, hint)
+        case StoreError():
+            return Failure(str(error), ExitCode.FAILED, error.hint)
+        case StorageError() | RaftError() | OSError():
+            return Failure(str(error), ExitCode.FAILED)
+        case _:
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            return Failure(
+                f"this member stopped itself, because something that must hold does not: {what}",
+                ExitCode.STOPPED,
+                f"nothing acknowledged is lost; please report it with {_keep_traceback(error, folder)}",
+            )
+
+
+def _keep_traceback(error: BaseException, folder: Path) -> str:
+    """Where the details are: people do not want them on the terminal, whoever repairs it needs them."""
+    path = folder / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    try:
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    except OSError:
+        return "what led to it"
+    return str(path)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
