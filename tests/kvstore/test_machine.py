@@ -193,7 +193,7 @@ def test_what_is_malformed_under_a_session_is_kept_like_any_answer() -> None:
     assert fed.machine.revision == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(almost_commands() | near_commands, max_size=4))
 def test_apply_answers_any_item_of_the_profile_and_stays_sound(items: list[Any]) -> None:
     """FORMATS §7: apply never raises for what a client wrote; its answers fit the profile and can be read."""

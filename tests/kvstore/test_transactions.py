@@ -379,6 +379,15 @@ def test_a_page_of_another_revision_is_refused_because_no_history_is_kept() -> N
     assert (ahead.value.revision, ahead.value.store_revision) == (4, 3)
 
 
+def test_inside_a_transaction_a_range_is_at_the_revision_of_its_writes() -> None:
+    """FORMATS §8: it sees the writes before it, so it is no page of the revision before."""
+    fed = holding(a=b"1")
+    assert fed.do(Txn((), (Range(revision=2), Delete(b"z"), Range(revision=2)))).revision == 2
+    with pytest.raises(RevisionCompacted):
+        fed.do(Txn((), (Put(b"b", b"1"), Range(revision=2))))
+    assert fed.do(Txn((), (Put(b"b", b"1"), Range(revision=3)))).revision == 3
+
+
 # Bounds.
 
 
