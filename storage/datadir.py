@@ -119,7 +119,10 @@ def _read_identity(folder: Path) -> Identity:
 
 
 def _names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} - {LOCK_NAME}
+    try:
+        return {path.name for path in folder.iterdir()} - {LOCK_NAME}
+    except OSError as error:
+        raise NotWritable(str(folder), error.strerror or str(error)) from error
 
 
 def _refuse_unless_new(folder: Path) -> None:
@@ -130,10 +133,13 @@ def _refuse_unless_new(folder: Path) -> None:
 
 def _refuse_unless_member(folder: Path) -> None:
     """Tell "there never was a member" from "there is one": only the first may ever be initialised."""
-    if not folder.exists():
-        raise NotInitialized(str(folder), "there is no such folder")
-    if not folder.is_dir():
-        raise NotInitialized(str(folder), "this is not a folder")
+    try:
+        if not folder.exists():
+            raise NotInitialized(str(folder), "there is no such folder")
+        if not folder.is_dir():
+            raise NotInitialized(str(folder), "this is not a folder")
+    except OSError as error:
+        raise NotWritable(str(folder), error.strerror or str(error)) from error
     names = _names(folder)
     if META_PATH in names:
         return
@@ -148,7 +154,7 @@ def _refuse_unless_member(folder: Path) -> None:
 
 def _lock(folder: Path) -> int:
     """An exclusive lock for as long as the descriptor is open, with our process id for whoever comes second."""
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise NotWritable(str(folder), "permission denied")
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -1,0 +1,260 @@
+"""`Files` on a real disk: order, threads, short writes, many buffers, errors, closing."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from storage import (
+    CreateFile,
+    Delete,
+    Files,
+    InlineFiles,
+    MakeFolder,
+    Operation,
+    RealFiles,
+    Rename,
+    SetSize,
+    SyncFile,
+    SyncFolder,
+    Write,
+)
+from storage.disk import BUFFERS_MAX, OPEN_FILES_MAX, Disk, write_all
+from tests.storage.builders import entries, everything, first_start, opened, synced, write
+
+pytestmark = pytest.mark.timeout(30)
+SECONDS_MAX = 20
+
+
+class Loop:
+    """The caller's own thread: it runs what the I/O thread posts, when the test says so."""
+
+    def __init__(self) -> None:
+        self._posted: queue.Queue[Callable[[], None]] = queue.Queue()
+
+    def post(self, callback: Callable[[], None]) -> None:
+        self._posted.put(callback)
+
+    def run_one(self) -> None:
+        self._posted.get(timeout=SECONDS_MAX)()
+
+    def wait_until_posted(self) -> None:
+        self._posted.put(self._posted.get(timeout=SECONDS_MAX))
+
+
+class RunnableRealFiles(RealFiles):
+    """`RealFiles` with `run()`, for the builders."""
+
+    def __init__(self, folder: Path) -> None:
+        self._loop = Loop()
+        self._outstanding = 0
+        super().__init__(folder, self._loop.post)
+
+    def submit(self, operations: Sequence[Operation], done: Callable[[BaseException | None], None]) -> None:
+        self._outstanding += 1
+        super().submit(operations, done)
+
+    def run(self) -> None:
+        while self._outstanding:
+            self._outstanding -= 1
+            self._loop.run_one()
+
+
+def carried_out(files: RealFiles, loop: Loop, *operations: Operation) -> BaseException | None:
+    said: list[BaseException | None] = []
+    files.submit(operations, said.append)
+    loop.run_one()
+    return said[0]
+
+
+def open_files() -> int:
+    """How many descriptors this process has; 0 where the system does not tell."""
+    listing = Path("/proc/self/fd")
+    return len(list(listing.iterdir())) if listing.is_dir() else 0
+
+
+def test_real_and_inline_files_are_files(tmp_path: Path) -> None:
+    inline: Files = InlineFiles(tmp_path)
+    assert inline.names("nowhere") == []
+
+
+def test_what_is_written_is_read_and_names_are_listed(tmp_path: Path) -> None:
+    loop = Loop()
+    files = RealFiles(tmp_path, loop.post)
+    error = carried_out(
+        files,
+        loop,
+        MakeFolder("a/b"),
+        CreateFile("a/b/x"),
+        Write("a/b/x", 0, (b"one", b"", b"two")),
+        SyncFile("a/b/x"),
+        SyncFolder("a/b"),
+        SyncFolder(""),
+    )
+
+    assert error is None
+    assert files.read("a/b/x", 2, 2) == b"et"
+    assert files.read("a/b/x", 4, 100) == b"wo"
+    assert files.read("a/b/x", 100, 1) == b""
+    assert (files.size_bytes("a/b/x"), files.names("a"), files.names("a/b")) == (6, ["b"], ["x"])
+    assert files.folder == tmp_path
+    files.close()
+
+
+def test_an_open_file_that_is_renamed_replaced_or_deleted_is_no_longer_read(tmp_path: Path) -> None:
+    loop = Loop()
+    files = RealFiles(tmp_path, loop.post)
+    carried_out(files, loop, CreateFile("x"), Write("x", 0, (b"old",)), CreateFile("y"), Write("y", 0, (b"new",)))
+    assert files.read("x", 0, 9) == b"old"
+
+    assert carried_out(files, loop, Rename("y", "x")) is None
+
+    assert files.read("x", 0, 9) == b"new"
+    assert carried_out(files, loop, Write("x", 3, (b"er",)), SetSize("x", 4)) is None
+    assert files.read("x", 0, 9) == b"newe"
+    assert carried_out(files, loop, Delete("x"), Delete("x")) is None
+    with pytest.raises(FileNotFoundError):
+        files.read("x", 0, 1)
+    with pytest.raises(FileNotFoundError):
+        files.size_bytes("x")
+    files.close()
+
+
+def test_the_first_failure_ends_a_submission_and_is_reported(tmp_path: Path) -> None:
+    loop = Loop()
+    files = RealFiles(tmp_path, loop.post)
+
+    error = carried_out(files, loop, CreateFile("x"), CreateFile("x"), CreateFile("never"))
+
+    assert isinstance(error, FileExistsError)
+    assert files.names("") == ["x"]
+    assert isinstance(carried_out(files, loop, Write("missing", 0, (b"a",))), FileNotFoundError)
+    files.close()
+
+
+def test_submissions_run_in_order_in_one_thread_and_done_on_the_callers(tmp_path: Path) -> None:
+    loop = Loop()
+    files = RealFiles(tmp_path, loop.post)
+    said: list[tuple[int, int]] = []
+
+    def note(number: int) -> Callable[[BaseException | None], None]:
+        return lambda _: said.append((number, threading.get_ident()))
+
+    files.submit([CreateFile("x")], note(0))
+    for number in range(1, 50):
+        files.submit([Write("x", number - 1, (bytes([number]),))], note(number))
+
+    assert said == []  # Never from inside `submit`.
+    for _ in range(50):
+        loop.run_one()
+
+    assert said == [(number, threading.get_ident()) for number in range(50)]
+    assert files.read("x", 0, 100) == bytes(range(1, 50))
+    files.close()
+
+
+def test_after_close_everything_submitted_is_on_disk_and_nothing_is_called(tmp_path: Path) -> None:
+    loop = Loop()
+    files = RealFiles(tmp_path, loop.post)
+    said: list[BaseException | None] = []
+    files.submit([CreateFile("x")], said.append)
+    loop.wait_until_posted()
+    files.submit([Write("x", 0, (b"late",))], said.append)
+
+    files.close()
+    files.close()
+
+    loop.run_one()  # Posted before, run after.
+    assert said == []
+    assert (tmp_path / "x").read_bytes() == b"late"
+
+
+def test_more_buffers_than_one_call_takes(tmp_path: Path) -> None:
+    loop = Loop()
+    files = RealFiles(tmp_path, loop.post)
+    buffers = tuple(b"%d," % number for number in range(3 * BUFFERS_MAX + 5))
+
+    assert carried_out(files, loop, CreateFile("x"), Write("x", 0, buffers)) is None
+
+    assert (tmp_path / "x").read_bytes() == b"".join(buffers)
+    files.close()
+
+
+@pytest.mark.parametrize("bytes_max", [1, 2, 3, 5, 7])
+def test_short_writes_are_continued_where_they_stopped(tmp_path: Path, bytes_max: int) -> None:
+    """A write may be short: anywhere, also between two buffers."""
+    path = tmp_path / "x"
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
+
+    def a_little(fd: int, buffers: Sequence[bytes | memoryview], offset: int) -> int:
+        return os.pwrite(fd, b"".join(buffers)[:bytes_max], offset)
+
+    write_all(descriptor, [b"abc", b"", b"defgh", b"i", b"jklmnop"], 0, a_little)
+    os.close(descriptor)
+
+    assert path.read_bytes() == b"abcdefghijklmnop"
+
+
+def test_no_more_than_the_bound_of_files_is_open(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    names = [f"f{number}" for number in range(3 * OPEN_FILES_MAX)]
+    before = open_files()
+    for name in names:
+        assert disk.carry_out([CreateFile(name), Write(name, 0, (name.encode(),))]) is None
+    for name in names:
+        assert disk.read(name, 0, 100) == name.encode()
+    assert open_files() <= before + 2 * OPEN_FILES_MAX
+    disk.close()
+    assert open_files() == before
+
+
+def test_a_whole_life_of_a_node_on_a_real_disk(tmp_path: Path) -> None:
+    files = RunnableRealFiles(tmp_path)
+    first_start(files)
+    storage = opened(files)
+    synced(files, storage.log, write(*entries(1, 500), term=1, voted_for="n1"))
+    synced(files, storage.log, write(*entries(100, 200, term=2), term=2, replace_from=100))
+    files.close()
+
+    files = RunnableRealFiles(tmp_path)
+    storage = opened(files)
+    assert everything(storage.log) == [*entries(1, 99), *entries(100, 200, term=2)]
+    files.close()
+
+
+DISK_FULL = """
+import resource, signal, sys
+from pathlib import Path
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from storage import InlineFiles
+from tests.storage.builders import entry, everything, new_folder, opened, synced, write, first_start
+files = InlineFiles(Path(sys.argv[1]))
+first_start(files)
+log = opened(files).log
+synced(files, log, write(entry(1), term=1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    synced(files, log, write(entry(2, payload=bytes(100_000))))
+except OSError as error:
+    print(type(error).__name__, error.errno)
+"""
+
+
+def test_a_write_that_the_system_cuts_off_fails_the_sync_and_loses_nothing_before_it(tmp_path: Path) -> None:
+    """A file-size limit is met like a full disk: first a short write, then an error."""
+    result = subprocess.run(
+        [sys.executable, "-c", DISK_FULL, str(tmp_path)], capture_output=True, text=True, timeout=SECONDS_MAX
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("OSError")
+    files = InlineFiles(tmp_path)
+    assert everything(opened(files).log) == list(entries(1, 1))
+    files.close()
