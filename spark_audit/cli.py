@@ -16,6 +16,7 @@ from spark_audit.report import print_verdict
 from spark_audit.verdict import Verdict
 
 JOB_FAILED, BAD_INPUT = 1, 2
+SHORT_JOB_BYTES_MAX = 64 * 2**20  # About 100,000 operations: Spark's job is over before Java's best code would pay.
 
 
 class _Commands(click.Group):
@@ -82,14 +83,16 @@ def _run(
 ) -> Verdict:
     from spark_audit.paths import history_files
 
-    history_files(paths)  # A wrong path is answered before Spark takes its seconds to start.
+    files = history_files(paths)  # A wrong path is answered before Spark takes its seconds to start.
+    short = sum(file.path.stat().st_size for file in files) <= SHORT_JOB_BYTES_MAX
     try:
         from spark_audit.job import audit
         from spark_audit.session import spark_session
     except ImportError as error:
         _fail(f"{error.name} is not installed\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
-    with words.status("starting Spark") as status, spark_session(master, memory=memory, verbose=verbose) as session:
-        return audit(session, paths, configurations_max=configurations_max, say=status.update)
+    session = spark_session(master, memory=memory, short=short, verbose=verbose)
+    with words.status("starting Spark") as status, session as started:
+        return audit(started, paths, configurations_max=configurations_max, say=status.update)
 
 
 def _first_line(error: BaseException) -> str:

@@ -15,13 +15,12 @@ from pyspark.sql import functions as f
 
 from spark_audit.clocks import Clocks
 from spark_audit.errors import Fault, MalformedHistory, NothingToCheck
-from spark_audit.findings import repeated_violation
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.load import FAULTS_SHOWN_MAX, Loaded, load, refuse
 from spark_audit.local import after_unknown, overlapping
 from spark_audit.paths import HistoryFile, history_files, read_run_file
 from spark_audit.spark_keys import SINGLE, bad_requests, decided_keys, store_findings
-from spark_audit.spark_order import CHANGED, TAKES_PART, check_order
+from spark_audit.spark_order import TAKES_PART, check_order
 from spark_audit.verdict import SHOWN_MAX, Undecided, Verdict, violation_from
 
 if TYPE_CHECKING:
@@ -70,7 +69,6 @@ def audit(
         _decide(rows, runs, clocks, configurations_max, verdict)
         say("checking revisions over all keys")
         check_order(rows, clocks, verdict)
-        _check_unique(rows, verdict)
     finally:
         rows.unpersist()
     verdict.seconds = time.perf_counter() - started
@@ -218,28 +216,3 @@ def _check_store(rows: "DataFrame", keys: "DataFrame", runs: Mapping[str, _Run],
             kept = violation_from(fields) if row["kind"] == "Violation" else Undecided(**fields)
             verdict.record(kept, count=0)
     found.unpersist()
-
-
-def _check_unique(rows: "DataFrame", verdict: Verdict) -> None:
-    writes = rows.where(TAKES_PART).where(CHANGED)
-    per_revision = writes.groupBy("run_id", "revision").agg(f.count("*").alias("writes"))
-    per_run = per_revision.groupBy("run_id").agg(
-        f.sum("writes").alias("writes"),
-        f.count_if(f.col("writes") > 1).alias("repeated"),
-        (f.max("revision") - f.min("revision") + 1 - f.count("*")).alias("gaps"),
-    )
-    repeated = 0
-    for row in per_run.collect():
-        verdict.properties["unique"].checked += row["writes"]
-        verdict.revision_gaps += row["gaps"]
-        repeated += row["repeated"]
-    if not repeated:
-        return
-    same = per_revision.where("writes > 1").orderBy("run_id", "revision").limit(SHOWN_MAX)
-    columns = ("client", "op", "op_id", "key", "call_ns", "return_ns")
-    members = writes.join(f.broadcast(same.drop("writes")), ["run_id", "revision"])
-    shown = members.groupBy("run_id", "revision").agg(f.slice(f.collect_list(f.struct(*columns)), 1, 4).alias("rows"))
-    for row in sorted(shown.collect(), key=lambda row: (row["run_id"], row["revision"])):
-        examples = [{**member.asDict(), "revision": row["revision"]} for member in row["rows"]]
-        verdict.record(repeated_violation(row["run_id"], row["revision"], examples), count=0)
-    verdict.properties["unique"].violated += repeated

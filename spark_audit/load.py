@@ -119,8 +119,9 @@ def _fits(have: pa.DataType, wanted: Type) -> bool:
         return True
     if isinstance(wanted, str):
         plain = have.value_type if pa.types.is_dictionary(have) else have
-        tests = {"string": pa.types.is_string, "long": pa.types.is_int64, "boolean": pa.types.is_boolean}
-        return tests[wanted](plain) or (wanted == "string" and pa.types.is_large_string(plain))
+        if wanted == "string":
+            return pa.types.is_string(plain) or pa.types.is_large_string(plain)
+        return pa.types.is_int64(plain) if wanted == "long" else pa.types.is_boolean(plain)
     if isinstance(wanted, list):
         return pa.types.is_list(have) and _fits(have.value_type, wanted[0])
     if not pa.types.is_struct(have):

@@ -102,7 +102,7 @@ def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBat
 
 
 def _request_checker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = pa.schema([("_at", pa.int64()), ("reason", pa.string())])
+    schema = pa.schema([pa.field("_at", pa.int64()), pa.field("reason", pa.string())])
     for batch in batches:
         bad = [
             {"_at": row["_at"], "reason": reason} for row in batch.to_pylist() if (reason := request_problem(row))
@@ -132,9 +132,12 @@ def _decider(clocks: Mapping[str, Clocks], configurations_max: int) -> Stage:
 
 
 def _key_schema() -> pa.Schema:
-    kinds = {"string": pa.string(), "long": pa.int64()}
-    columns = (column.split() for column in KEY_RESULT.split(", "))
-    return pa.schema([(name, kinds[kind]) for name, kind in columns])
+    kinds: dict[str, pa.DataType] = {"string": pa.string(), "long": pa.int64()}
+    fields: list[pa.Field[Any]] = []
+    for column in KEY_RESULT.split(", "):
+        name, kind = column.split()
+        fields.append(pa.field(name, kinds[kind]))
+    return pa.schema(fields)
 
 
 def _packed(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configurations_max: int) -> Row:

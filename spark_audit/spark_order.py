@@ -1,13 +1,14 @@
-"""Store-wide order at any size: range-partition by revision, one scan of each partition, prefix over partitions.
+"""Store-wide order and uniqueness at any size: range-partition by revision, one scan each, prefix over partitions.
 
-A scan tells, per run and clock, the greatest call and the least return, and what is out of order inside its partition.
+A scan tells, per run and clock, the greatest call and the least return, and what is out of order inside its partition;
+and, as equal revisions share a partition, which writes carry the same one.
 Only where the greatest call of earlier partitions exceeds a least return is a partition scanned again, with that call
 as its start. The driver sees one summary per partition and run, never rows.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 
 from spark_audit.clocks import Clocks
-from spark_audit.findings import order_violation
+from spark_audit.findings import order_violation, repeated_violation
 from spark_audit.order import OutOfOrder
 from spark_audit.verdict import SHOWN_MAX, Verdict
 
@@ -30,6 +31,7 @@ TAKES_PART = "status = 'ok' and revision is not null and coalesce(consistency, '
 COLUMNS = ("run_id", "revision", "reads", "call_ns", "op_id", "return_ns", "clock_id", "client", "op", "key")
 _SUMMARY = "run_id string, first long, last long, late long, summary string"
 _EARLIEST = -(2**63)
+MEMBERS_MAX = 4  # Of the writes which share one revision, shown.
 
 
 @dataclass(slots=True)
@@ -42,10 +44,21 @@ class _Segment:
     least: dict[str, int] = field(default_factory=dict)
     late: int = 0
     pairs: list[OutOfOrder] = field(default_factory=list)
+    writes: int = 0
+    write_revisions: list[int] = field(default_factory=list)  # [least, greatest, how many different], or empty.
+    repeated: dict[str, list[Any]] = field(
+        default_factory=dict
+    )  # Revision (text, for JSON) → the writes that share it.
+    repeated_revisions: int = 0
+    last_repeated: str = ""
+    last_write: dict[str, Any] = field(default_factory=dict)
 
 
 def check_order(rows: "DataFrame", clocks: Mapping[str, Clocks], verdict: Verdict) -> None:
-    """Record in `verdict` every operation that breaks the store-wide order. `rows` are well-formed rows of any runs."""
+    """Record in `verdict` what breaks the store-wide order, and revisions that several acknowledged writes carry.
+
+    `rows` are well-formed rows of any runs.
+    """
     taking = rows.where(TAKES_PART).withColumn("reads", f.when(f.expr(CHANGED), 0).otherwise(1)).select(*COLUMNS)
     ranged = taking.repartitionByRange("run_id", "revision").sortWithinPartitions(*COLUMNS[:5])
     scanned = ranged.mapInArrow(_scanner(dict(clocks), {}), _SUMMARY).collect()
@@ -54,6 +67,7 @@ def check_order(rows: "DataFrame", clocks: Mapping[str, Clocks], verdict: Verdic
         by_run.setdefault(found["run_id"], []).append(_unpacked(found))
     for run_id, segments in sorted(by_run.items()):
         segments.sort(key=lambda segment: segment.first)
+        verdict.revision_gaps += _gaps(segments)
         carry: dict[str, dict[str, Any]] = {}
         for segment in segments:
             if _reaches(carry, segment, clocks[run_id]):
@@ -68,6 +82,15 @@ def _record(verdict: Verdict, run_id: str, segment: _Segment) -> None:
     for number, pair in enumerate(segment.pairs):
         rest = segment.late - len(segment.pairs) if number == 0 else 0
         verdict.record(order_violation(run_id, pair), count=1 + rest)
+    verdict.properties["unique"].checked += segment.writes
+    for revision, rows in segment.repeated.items():
+        verdict.record(repeated_violation(run_id, int(revision), rows), count=0)
+    verdict.properties["unique"].violated += segment.repeated_revisions
+
+
+def _gaps(segments: Sequence[_Segment]) -> int:
+    told = [segment.write_revisions for segment in segments if segment.write_revisions]
+    return max(t[1] for t in told) - min(t[0] for t in told) + 1 - sum(t[2] for t in told) if told else 0
 
 
 def _reaches(carry: Mapping[str, Mapping[str, Any]], segment: _Segment, clocks: Clocks) -> bool:
@@ -89,10 +112,10 @@ def _rescan(
     return _unpacked(one.mapInArrow(_scanner({run_id: clocks[run_id]}, {run_id: dict(carry)}), _SUMMARY).collect()[0])
 
 
-def _unpacked(found: Mapping[str, Any]) -> _Segment:
+def _unpacked(found: Any) -> _Segment:
     told = json.loads(found["summary"])
     pairs = [OutOfOrder(late, early) for late, early in told["pairs"]]
-    return _Segment(found["first"], found["last"], told["latest"], told["least"], found["late"], pairs)
+    return _Segment(**{**told, "first": found["first"], "last": found["last"], "late": found["late"], "pairs": pairs})
 
 
 def _scanner(
@@ -125,9 +148,10 @@ def _by_run(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 
 
 def _scan_part(segment: _Segment, part: pa.RecordBatch, clocks: Clocks) -> None:
+    _note_writes(segment, part)
     calls, returns = part.column("call_ns").to_numpy(), part.column("return_ns").to_numpy()
     encoded = part.column("clock_id").dictionary_encode()
-    codes, names = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+    codes, names = encoded.indices.to_numpy(), [str(name) for name in encoded.dictionary.to_pylist()]
     guilty: dict[int, dict[str, Any] | int] = {}  # Position of a late row → the row (or its position) called after it.
     for clock in {*names, *segment.latest}:
         carried = segment.latest.get(clock)
@@ -146,6 +170,34 @@ def _scan_part(segment: _Segment, part: pa.RecordBatch, clocks: Clocks) -> None:
     segment.late += len(guilty)
     for position, early in sorted(guilty.items())[: max(0, SHOWN_MAX - len(segment.pairs))]:
         segment.pairs.append(OutOfOrder(_row(part, position), _row(part, early) if isinstance(early, int) else early))
+
+
+def _note_writes(segment: _Segment, part: pa.RecordBatch) -> None:
+    """Writers come first within a revision, so equal revisions of writes follow each other, also from batch to batch."""
+    positions = np.flatnonzero(part.column("reads").to_numpy() == 0)
+    if not positions.size:
+        return
+    revisions = part.column("revision").to_numpy()[positions]
+    last = segment.write_revisions[1] if segment.write_revisions else -1
+    same = np.concatenate(([last], revisions[:-1])) == revisions
+    for number in np.flatnonzero(same).tolist():
+        _note_repeated(segment, part, positions, revisions, number)
+    least, _, different = segment.write_revisions or [int(revisions[0]), 0, 0]
+    segment.write_revisions = [least, int(revisions[-1]), different + int((~same).sum())]
+    segment.writes += len(revisions)
+    segment.last_write = _row(part, int(positions[-1]))
+
+
+def _note_repeated(segment: _Segment, part: pa.RecordBatch, positions: Any, revisions: Any, number: int) -> None:
+    name = str(revisions[number])
+    first_of_it = _row(part, int(positions[number - 1])) if number else segment.last_write
+    if segment.last_repeated != name:
+        segment.repeated_revisions += 1
+        segment.last_repeated = name
+    if name in segment.repeated or len(segment.repeated) < SHOWN_MAX:
+        members = segment.repeated.setdefault(name, [first_of_it])
+        if len(members) < MEMBERS_MAX:
+            members.append(_row(part, int(positions[number])))
 
 
 def _note_extremes(segment: _Segment, clock: str, part: pa.RecordBatch, mine: Any, least: int) -> None:
@@ -167,7 +219,7 @@ def _summaries(segments: Mapping[str, _Segment]) -> pa.RecordBatch:
             s.first,
             s.last,
             s.late,
-            json.dumps({"latest": s.latest, "least": s.least, "pairs": [(p.late, p.early) for p in s.pairs]}),
+            json.dumps({**asdict(s), "pairs": [(pair.late, pair.early) for pair in s.pairs]}),
         )
         for run_id, s in segments.items()
     ]
