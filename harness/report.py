@@ -95,7 +95,7 @@ def summarize(
         by_kind.setdefault(event["kind"], []).append(event)
     begun = _first_at(by_kind, "load_started")
     ended = _first_at(by_kind, "load_ended")
-    loaded = [row for row in rows if row["client"] != "final"]
+    loaded = [row for row in rows if not _is_final(row)]
     load_seconds = (ended - begun) / NS_PER_SECOND if begun is not None and ended is not None else 0.0
     acknowledged = sorted(
         (row["return_ns"], row["call_ns"]) for row in loaded if row["op"] in WRITES and row["status"] == "ok"
@@ -123,7 +123,7 @@ def summarize(
         kills=sum(len(fault.victims) for fault in faults if fault.kind == "kill"),
         faults=faults,
         healed=bool(by_kind.get("healed")),
-        final_reads=sum(1 for row in rows if row["client"] == "final" and row["status"] == "ok"),
+        final_reads=sum(1 for row in rows if _is_final(row) and row["status"] == "ok"),
         state_hashes_agree=hashes.get("agree"),
         state_hashes=hashes.get("hashes", {}),
         state_hash_index=hashes.get("index"),
@@ -186,6 +186,11 @@ def _count(statuses: Iterable[str]) -> dict[str, int]:
 
 def _first_at(by_kind: dict[str, list[dict[str, Any]]], kind: str) -> int | None:
     return by_kind[kind][0]["at_ns"] if kind in by_kind else None
+
+
+def _is_final(row: dict[str, Any]) -> bool:
+    """A read after everything was healed: no part of the load."""
+    return str(row["client"]).startswith("final")
 
 
 def _seconds(ns: int) -> float:

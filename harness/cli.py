@@ -1,0 +1,257 @@
+"""`hwm-harness`: break a cluster on purpose, and remember what clients saw.
+
+Exit codes: 0 the run ended as it must (and, with --audit, its history is linearizable); 3 it did not: an acknowledged
+write lost, states that differ, a violation; 4 the audit is undecided; 2 bad input; 1 the harness could not go on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+
+from harness.audit import audit
+from harness.demo import DemoFailed, run_demo
+from harness.errors import BadInput, HarnessError
+from harness.failover import measure_failover, show_failover
+from harness.history import close_unfinished_run
+from harness.live_run import run_shown
+from harness.nemesis.schedule import parse_faults, plan_faults
+from harness.report import report_on
+from harness.settings import FORMATS, RunSettings
+from harness.show import show_report
+from harness.signals import Interrupted, run_until_signal
+from harness.soak import Soak, run_soak, show_soak
+
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_VIOLATION = 1, 2, 3
+
+_out = click.option("--out", type=click.Path(path_type=Path), required=True, help="A new or empty folder for the run.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
+_faults = click.option(
+    "--faults", default="none", show_default=True, help="A comma list of kill, pause, partition; or none, or all."
+)
+_interval = click.option(
+    "--fault-every",
+    "interval_seconds",
+    type=click.FloatRange(0.5, 600),
+    default=2.5,
+    show_default=True,
+    help="Seconds from one fault to the next, about.",
+)
+_clients = click.option("--clients", type=int, default=12, show_default=True, help="Concurrent clients.")
+_keys = click.option("--keys", type=int, default=24, show_default=True, help="Keys that they contend for.")
+_format = click.option("--format", "ops_format", type=click.Choice(FORMATS), default="jsonl", show_default=True)
+_rate = click.option("--rate", type=float, default=0.0, help="Operations per second over all clients; 0: no cap.")
+
+
+class LazyGroup(click.Group):
+    """Loads the simulator's command only when it is asked for."""
+
+    lazy: dict[str, str] = {"simulate": "harness.sim.cli:simulate"}  # noqa: RUF012 - click's own style
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self.lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.lazy and cmd_name not in self.commands:
+            module, name = self.lazy[cmd_name].split(":")
+            self.add_command(getattr(importlib.import_module(module), name), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        for name in self.lazy:
+            self.get_command(ctx, name)  # So that it is among the names that a typo is compared with.
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="highwatermark")
+def harness() -> None:
+    """Break a highwatermark cluster on purpose, and remember what clients saw."""
+
+
+@harness.command()
+@click.option("--nodes", type=int, default=5, show_default=True, help="Members of the cluster.")
+@click.option("--seconds", type=float, default=30.0, show_default=True, help="How long the load lasts.")
+@_faults
+@_interval
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the operations and of the fault plan.")
+@_out
+@_clients
+@_keys
+@_format
+@_rate
+@click.option("--ready-seconds", type=float, default=30.0, show_default=True, help="Patience for the cluster to be up.")
+@click.option("--audit", "and_audit", is_flag=True, help="Then check the history with hwm-audit.")
+@_json
+def run(
+    nodes: int,
+    seconds: float,
+    faults: str,
+    interval_seconds: float,
+    seed: int,
+    out: Path,
+    clients: int,
+    keys: int,
+    ops_format: str,
+    rate: float,
+    ready_seconds: float,
+    and_audit: bool,
+    as_json: bool,
+) -> None:
+    """Start NODES servers, load them, break them, heal them, and record every operation."""
+    plan = plan_faults(seed=seed, seconds=seconds, kinds=parse_faults(faults), interval_seconds=interval_seconds)
+    settings = RunSettings(
+        out=out,
+        nodes=nodes,
+        seconds=seconds,
+        seed=seed,
+        plan=plan,
+        clients=clients,
+        keys=keys,
+        ops_format=ops_format,
+        operations_per_second=rate,
+        ready_seconds=ready_seconds,
+    )
+    report = run_until_signal(lambda: run_shown(settings, _words()))
+    result = report.to_json()
+    exit_code = 0 if report.sound else EXIT_VIOLATION
+    if not as_json:
+        show_report(report, _data())
+    if and_audit:
+        verdict = audit([out], json=as_json)
+        result["audit"] = {"exit_code": verdict.exit_code, "verdict": verdict.words, "output": verdict.output}
+        exit_code = exit_code or verdict.exit_code
+        if not as_json:
+            _data().print(f"audit: {verdict.words} ({verdict.seconds:.1f} s)\n{verdict.output}", highlight=False)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+    sys.exit(exit_code)
+
+
+@harness.command()
+@click.option("--kills", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Go on until so many.")
+@click.option("--seconds", type=float, default=30.0, show_default=True, help="How long the load of each run lasts.")
+@click.option("--faults", default="all", show_default=True, help="As of `run`.")
+@_interval
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the first run; the next has the next.")
+@_out
+@_clients
+@_keys
+@_rate
+@click.option(
+    "--audit/--no-audit", "and_audit", default=True, show_default=True, help="Check all histories at the end."
+)
+@_json
+def soak(
+    kills: int,
+    seconds: float,
+    faults: str,
+    interval_seconds: float,
+    seed: int,
+    out: Path,
+    clients: int,
+    keys: int,
+    rate: float,
+    and_audit: bool,
+    as_json: bool,
+) -> None:
+    """Run after run, of 3 and of 5 members in turn, until KILLS processes were killed; then one audit of all."""
+    plan = Soak(
+        out=out,
+        kills=kills,
+        seconds=seconds,
+        kinds=parse_faults(faults),
+        interval_seconds=interval_seconds,
+        seed=seed,
+        clients=clients,
+        keys=keys,
+        operations_per_second=rate,
+        audit=and_audit,
+    )
+    total = run_soak(plan, _words())
+    if as_json:
+        click.echo(json.dumps(total.to_json(), indent=2))
+    else:
+        show_soak(total, _data())
+    sys.exit(total.exit_code)
+
+
+@harness.command()
+@click.option("--kills", type=click.IntRange(1, 1000), default=10, show_default=True, help="Leaders to kill.")
+@click.option("--nodes", type=click.IntRange(2, 9), default=3, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=None, help="Keep the members' logs and data here.")
+@_json
+def failover(kills: int, nodes: int, out: Path | None, as_json: bool) -> None:
+    """Measure the time from kill -9 of the leader to the next acknowledged write."""
+    result = run_until_signal(lambda: measure_failover(kills=kills, nodes=nodes, out=out, console=_words()))
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=2))
+    else:
+        show_failover(result, _data())
+
+
+@harness.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@_json
+def report(folder: Path, as_json: bool) -> None:
+    """Sum up a recorded run again, from its files."""
+    summary = report_on(folder)
+    if as_json:
+        click.echo(json.dumps(summary.to_json(), indent=2))
+    else:
+        show_report(summary, _data())
+    sys.exit(0 if summary.sound else EXIT_VIOLATION)
+
+
+@harness.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def close(folder: Path) -> None:
+    """Make a run auditable whose harness was killed: what was under way is recorded as unknown."""
+    added = close_unfinished_run(folder)
+    click.echo(f"{folder}: {added} operations recorded as unknown" if added else f"{folder}: nothing to do")
+
+
+@harness.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("demo-run"), show_default=True)
+@click.option("--seed", type=int, default=7, show_default=True)
+@click.option("--seconds", type=click.FloatRange(8, 600), default=10.0, show_default=True, help="Of load.")
+def demo(out: Path, seed: int, seconds: float) -> None:
+    """Three servers, twelve clients, two leaders killed with kill -9, and the audit: once green, once red."""
+    run_demo(out, seed=seed, seconds=seconds, console=_data())
+
+
+def _data() -> Console:
+    return Console(soft_wrap=not sys.stdout.isatty())
+
+
+def _words() -> Console:
+    return Console(stderr=True, soft_wrap=not sys.stderr.isatty())
+
+
+def _end(error: Exception, exit_code: int) -> NoReturn:
+    click.echo(f"hwm-harness: {error}", err=True)
+    sys.exit(exit_code)
+
+
+def main() -> None:
+    """The console script: every error is a sentence, never a traceback."""
+    try:
+        harness(prog_name="hwm-harness")
+    except BadInput as error:
+        _end(error, EXIT_BAD_INPUT)
+    except Interrupted as error:
+        _end(error, 128 + error.signal_number)
+    except DemoFailed as error:
+        _end(error, EXIT_VIOLATION)
+    except HarnessError as error:
+        _end(error, EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Watches the members of a cluster through `status`: who leads, in which term, and where the marks stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import trio
+
+from harness.history import RunWriter
+from kvstore import MemberStatus
+
+POLL_SECONDS = 0.1
+_ANSWER_SECONDS = 0.4  # A member that does not answer for so long is shown as silent.
+_HASH_SECONDS = 5.0  # Hashing goes over the whole state.
+_FRESH_SECONDS = 1.0  # What a silent member last said about leading is believed for so long.
+
+
+class Probe(Protocol):
+    """Asks one member for its status; None if it does not answer in time."""
+
+    async def status(self, node_id: str, *, timeout_seconds: float, with_hash: bool = False) -> MemberStatus | None: ...
+
+
+class Monitor:
+    """Polls all members; `views` holds the last answer of each that answers. Leader changes become events."""
+
+    def __init__(self, node_ids: Sequence[str], probe: Probe) -> None:
+        self.views: dict[str, MemberStatus] = {}
+        self._heard_at: dict[str, float] = {}  # trio time
+        self.leader_changes = 0
+        self._node_ids, self._probe = tuple(node_ids), probe
+        self._last_leader: tuple[int, str] | None = None  # (term, node_id)
+
+    @property
+    def leader_id(self) -> str | None:
+        """Who leads in the highest term that any member claimed to lead, lately."""
+        oldest = trio.current_time() - _FRESH_SECONDS
+        leading = [
+            view for view in self.views.values() if view.role == "leader" and self._heard_at[view.node_id] >= oldest
+        ]
+        return max(leading, key=lambda view: view.term).node_id if leading else None
+
+    @property
+    def term(self) -> int:
+        return max((view.term for view in self.views.values()), default=0)
+
+    async def run(self, writer: RunWriter) -> None:
+        """Poll until cancelled. Each member has a task of its own: a silent one holds up nobody."""
+        async with trio.open_nursery() as nursery:
+            for node_id in self._node_ids:
+                nursery.start_soon(self._watch, node_id, writer)
+
+    async def look(self, *, with_hash: bool = False) -> Mapping[str, MemberStatus]:
+        """Ask all members once, now; the result has those that answered."""
+        found: dict[str, MemberStatus] = {}
+        timeout_seconds = _HASH_SECONDS if with_hash else _ANSWER_SECONDS
+
+        async def ask(node_id: str) -> None:
+            view = await self._probe.status(node_id, timeout_seconds=timeout_seconds, with_hash=with_hash)
+            if view is not None:
+                found[node_id] = view
+
+        async with trio.open_nursery() as nursery:
+            for node_id in self._node_ids:
+                nursery.start_soon(ask, node_id)
+        return found
+
+    async def _watch(self, node_id: str, writer: RunWriter) -> None:
+        while True:
+            view = await self._probe.status(node_id, timeout_seconds=_ANSWER_SECONDS)
+            if view is None:
+                self.views.pop(node_id, None)
+            else:
+                self.views[node_id] = view
+                self._heard_at[node_id] = trio.current_time()
+                self._note_leader(view, writer)
+            await trio.sleep(POLL_SECONDS)
+
+    def _note_leader(self, view: MemberStatus, writer: RunWriter) -> None:
+        """A leader is new if its term is. A deposed one that does not know it yet is no change."""
+        if view.role != "leader" or (self._last_leader is not None and view.term <= self._last_leader[0]):
+            return
+        if self._last_leader is not None:
+            self.leader_changes += 1
+        self._last_leader = (view.term, view.node_id)
+        writer.event("leader_changed", leader_id=view.node_id, term=view.term)

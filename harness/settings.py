@@ -1,0 +1,70 @@
+"""What a run is asked to be. Checked before anything is started."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from harness.cluster.cluster import NODES_MAX, READY_SECONDS
+from harness.errors import BadInput
+from harness.nemesis.schedule import PlannedFault
+from harness.workload.mix import KEYS_MAX
+
+SECONDS_MAX = 24 * 3600.0
+CLIENTS_MAX = 500  # All of them live in this one process.
+FORMATS = ("jsonl", "parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """One run. Raises BadInput for what cannot be."""
+
+    out: Path
+    nodes: int = 5
+    seconds: float = 30.0
+    seed: int = 1
+    plan: tuple[PlannedFault, ...] = ()
+    clients: int = 12
+    keys: int = 24
+    ops_format: str = "jsonl"
+    operations_per_second: float = 0.0
+    ready_seconds: float = READY_SECONDS
+
+    def __post_init__(self) -> None:
+        for name, value, low, high in (
+            ("--nodes", self.nodes, 1, NODES_MAX),
+            ("--seconds", self.seconds, 1, SECONDS_MAX),
+            ("--clients", self.clients, 1, CLIENTS_MAX),
+            ("--keys", self.keys, 1, KEYS_MAX),
+        ):
+            if not low <= value <= high:
+                raise BadInput(f"{name} {value} is out of range", f"it goes from {low} to {high:.0f}")
+        if self.operations_per_second < 0:
+            raise BadInput("--rate is negative", "0 means as fast as the answers come")
+        assert self.ops_format in FORMATS, self.ops_format
+        if self.nodes == 1 and any(fault.kind == "partition" for fault in self.plan):
+            raise BadInput("one member cannot be partitioned from itself", "use --nodes 3, or --faults kill,pause")
+
+    @property
+    def proxied(self) -> bool:
+        """Links go through proxies only where a partition will need them: they cost time."""
+        return any(fault.kind == "partition" for fault in self.plan)
+
+    def about(self) -> dict[str, object]:
+        """For run.json."""
+        return {
+            "seed": self.seed,
+            "nodes": self.nodes,
+            "seconds": self.seconds,
+            "clients": self.clients,
+            "keys": self.keys,
+            "operations_per_second": self.operations_per_second,
+            "schedule": [fault.to_json() for fault in self.plan],
+            "versions": {
+                "highwatermark": version("highwatermark"),
+                "python": platform.python_version(),
+                "system": f"{platform.system()} {platform.release()}",
+            },
+        }

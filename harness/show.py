@@ -1,0 +1,99 @@
+"""Reports as tables for a person."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from harness.report import STATUSES, FaultEffect, Latency, Report
+
+
+def show_report(report: Report, console: Console) -> None:
+    """Print the whole summary of a run."""
+    console.print(_operations(report))
+    if report.faults:
+        console.print(_faults(report))
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    facts.add_column(style="dim")
+    facts.add_column()
+    for name, value in _facts(report):
+        facts.add_row(name, value)
+    console.print(facts)
+
+
+def verdict_words(report: Report) -> str:
+    """In one sentence: did the run end as it must?"""
+    if report.sound:
+        return "healed; every key read; all members hold the same state"
+    problems = []
+    if not report.finished:
+        problems.append("the recording is not complete")
+    if not report.healed:
+        problems.append("the cluster did not come back after the faults")
+    if report.state_hashes_agree is False:
+        problems.append("THE MEMBERS' STATES DIFFER")
+    elif report.state_hashes_agree is None:
+        problems.append("the members' states were not compared")
+    return "; ".join(problems)
+
+
+def _operations(report: Report) -> Table:
+    table = Table(title="Operations", title_justify="left", box=None, pad_edge=False, header_style="dim")
+    table.add_column("operation")
+    for status in STATUSES:
+        table.add_column(status, justify="right")
+    for name, counts in report.by_operation.items():
+        table.add_row(name, *(f"{counts[status]:,}" for status in STATUSES))
+    table.add_row("all", *(f"{report.by_status[status]:,}" for status in STATUSES), style="bold")
+    return table
+
+
+def _faults(report: Report) -> Table:
+    table = Table(title="Faults", title_justify="left", box=None, pad_edge=False, header_style="dim")
+    table.add_column("at", justify="right")
+    table.add_column("fault")
+    table.add_column("members")
+    table.add_column("lasted", justify="right")
+    table.add_column("next acknowledged write", justify="right")
+    for fault in report.faults:
+        table.add_row(
+            f"{fault.at_seconds:.1f} s",
+            fault_words(fault),
+            ", ".join(fault.victims),
+            "…" if fault.lasted_seconds is None else f"{fault.lasted_seconds:.2f} s",
+            "never" if fault.unavailable_seconds is None else f"after {fault.unavailable_seconds * 1000:,.0f} ms",
+        )
+    return table
+
+
+def fault_words(fault: FaultEffect) -> str:
+    way = {"in": " (one way: to it)", "out": " (one way: from it)", "slow": " (late frames)"}
+    return f"{fault.kind} {fault.target}{way.get(fault.direction or '', '')}"
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    facts = [
+        ("load", f"{report.load_seconds:.1f} s, {report.clients} clients, {report.operations_per_second:,.0f} ops/s"),
+        ("linearizable reads", _latency(report.reads)),
+        ("writes", _latency(report.writes)),
+    ]
+    if report.longest_write_gap_seconds is not None:
+        facts.append(("longest time without a write", f"{report.longest_write_gap_seconds * 1000:,.0f} ms"))
+    facts.append(("leader changes", f"{report.leader_changes} ({report.kills} processes killed with kill -9)"))
+    if report.errors:
+        facts.append(
+            ("errors told to clients", ", ".join(f"{count:,} {name}" for name, count in report.errors.items()))
+        )
+    facts.append(("end", verdict_words(report)))
+    if report.state_hash_index is not None:
+        hashes = sorted(set(report.state_hashes.values()))
+        facts.append(("state", f"{', '.join(h[:16] + '…' for h in hashes)} at index {report.state_hash_index:,}"))
+    facts.append(("seed", str(report.seed)))
+    facts.append(("files", report.folder))
+    return facts
+
+
+def _latency(latency: Latency | None) -> str:
+    if latency is None:
+        return "none acknowledged"
+    return f"p50 {latency.p50_ms:.1f} ms, p99 {latency.p99_ms:.1f} ms, worst {latency.worst_ms:,.0f} ms"

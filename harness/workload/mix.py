@@ -1,0 +1,134 @@
+"""What the clients do: a seeded stream of operations over a few contended keys, every written value unique."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from kvstore import Command, Compare, CompareAndSet, Comparison, Delete, Get, Operation, Put, Range, Target, Txn
+
+KEYS_MAX = 10_000
+LOCAL_READ_SHARE = 0.2  # Of single reads: enough to see them, few enough that linearizable ones dominate.
+_HOT_SHARE = 0.5  # Half of all operations go to a quarter of the keys: contention is where bugs are.
+_WEIGHTS = {"put": 30, "get": 38, "delete": 5, "cas": 15, "range": 4, "txn": 8}
+_KINDS, _CUMULATIVE = (
+    list(_WEIGHTS),
+    [sum(list(_WEIGHTS.values())[: i + 1]) for i in range(len(_WEIGHTS))],
+)
+
+
+def key_names(count: int) -> list[bytes]:
+    """The keys of a run. Two of them are awkward on purpose: not UTF-8, and text that looks like an encoding."""
+    keys = [f"key-{number:03d}".encode() for number in range(count)]
+    for place, awkward in ((5, b"\xffkey-005"), (6, b"base64:key-006")):
+        if place < count:
+            keys[place] = awkward
+    return keys
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The record of a key as somebody last saw it: what a compare-and-set goes on."""
+
+    value: bytes
+    mod_revision: int
+
+
+class View:
+    """What the clients of a run have seen of each key. Possibly stale: then a comparison fails, as it should."""
+
+    def __init__(self) -> None:
+        self._seen: dict[bytes, Seen] = {}
+
+    def saw(self, key: bytes, value: bytes, mod_revision: int) -> None:
+        before = self._seen.get(key)
+        if before is None or before.mod_revision < mod_revision:
+            self._seen[key] = Seen(value, mod_revision)
+
+    def gone(self, key: bytes) -> None:
+        self._seen.pop(key, None)
+
+    def of(self, key: bytes) -> Seen | None:
+        return self._seen.get(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One operation to do. `local_of`: a read of whatever this one member has applied (a number, modulo members)."""
+
+    command: Command
+    local_of: int | None = None
+
+
+class OperationSource:
+    """The stream of one worker: the choices come from (seed, worker) alone, expected values from `view`."""
+
+    def __init__(self, *, seed: int, worker: int, keys: Sequence[bytes], view: View) -> None:
+        self._random = Random(f"workload {seed} {worker}")
+        self._worker, self._keys, self._view = worker, keys, view
+        self._written = 0
+
+    def next(self) -> Planned:
+        """The next operation of this worker."""
+        match self._random.choices(_KINDS, cum_weights=_CUMULATIVE)[0]:
+            case "put":
+                return Planned(Put(self._key(), self._value()))
+            case "get":
+                local = self._random.random() < LOCAL_READ_SHARE
+                return Planned(Get(self._key()), self._random.randrange(2**16) if local else None)
+            case "delete":
+                return Planned(Delete(self._key()))
+            case "cas":
+                return Planned(self._compare_and_set())
+            case "range":
+                return Planned(self._range())
+            case _:
+                return Planned(self._txn())
+
+    def _compare_and_set(self) -> CompareAndSet:
+        """By value, by revision, or if absent."""
+        key, value = self._key(), self._value()
+        seen = self._view.of(key)
+        if seen is None or self._random.random() < 0.1:
+            return CompareAndSet(key, value, 0)
+        return CompareAndSet(key, value, seen.value if self._random.random() < 0.5 else seen.mod_revision)
+
+    def _range(self) -> Range:
+        random = self._random
+        start, end = sorted((self._key(), self._key()))
+        return Range(
+            start=b"" if random.random() < 0.2 else start,
+            end=None if random.random() < 0.2 or start == end else end,
+            limit=random.choice((0, 0, 3)),
+            reverse=random.random() < 0.3,
+            keys_only=random.random() < 0.1,
+            count_only=random.random() < 0.1,
+        )
+
+    def _txn(self) -> Txn:
+        """Two keys change together, if the first is as it was seen; else both are read."""
+        first, second = self._key(), self._key()
+        seen = self._view.of(first)
+        if seen is None:
+            compare = Compare(first, Target.VERSION, Comparison.EQUAL, 0)
+        elif self._random.random() < 0.5:
+            compare = Compare(first, Target.VALUE, Comparison.EQUAL, seen.value)
+        else:
+            compare = Compare(first, Target.MOD_REVISION, Comparison.EQUAL, seen.mod_revision)
+        success: list[Operation] = [Put(first, self._value()), Get(first)]
+        if second != first:  # No key is written twice (FORMATS §8).
+            success.append(Delete(second) if self._random.random() < 0.2 else Put(second, self._value()))
+        return Txn((compare,), tuple(success), (Get(first), Get(second)))
+
+    def _key(self) -> bytes:
+        hot = max(1, len(self._keys) // 4)
+        return self._keys[self._random.randrange(hot if self._random.random() < _HOT_SHARE else len(self._keys))]
+
+    def _value(self) -> bytes:
+        """Unique in the run: worker and number. A few are not UTF-8, or look like an encoding."""
+        self._written += 1
+        name = f"w{self._worker}-{self._written}".encode()
+        if self._written % 41 == 0:
+            return b"\xff" + name
+        return b"base64:" + name if self._written % 43 == 0 else name

@@ -1,0 +1,60 @@
+"""Bad input, as a new user would give it: a sentence and the way out, exit code 2, and no traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def hwm_harness(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The console script, as its own process."""
+    command = [sys.executable, "-P", "-m", "harness.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rnu"], "run"),
+        (["simulat"], "simulate"),
+        (["run", "--node", "3", "--out", "x"], "--nodes"),
+        (["run"], "--out"),
+        (["run", "--out", "{tmp}/new", "--faults", "partitoin"], "did you mean partition"),
+        (["run", "--out", "{tmp}/new", "--nodes", "11"], "from 1 to 9"),
+        (["run", "--out", "{tmp}/new", "--nodes", "0"], "from 1 to 9"),
+        (["run", "--out", "{tmp}/new", "--nodes", "three"], "not a valid integer"),
+        (["run", "--out", "{tmp}/new", "--seconds", "0"], "from 1 to"),
+        (["run", "--out", "{tmp}/new", "--nodes", "1", "--faults", "partition"], "cannot be partitioned"),
+        (["run", "--out", "{tmp}"], "not empty"),
+        (["run", "--out", "{tmp}/file"], "not a folder"),
+        (["run", "--out", "/proc/nowhere"], "cannot be written"),
+        (["run", "--out", "{tmp}/new", "--format", "csv"], "jsonl"),
+        (["report", "{tmp}"], "holds no recorded run"),
+        (["soak", "--out", "{tmp}/new", "--faults", "pause"], "would never kill"),
+    ],
+)
+def test_bad_input_is_answered_with_the_way_out(tmp_path: Path, arguments: list[str], words: str) -> None:
+    """A wrong command, flag or value names the nearest right one."""
+    (tmp_path / "file").write_text("")
+    done = hwm_harness(*(argument.format(tmp=tmp_path) for argument in arguments))
+
+    assert done.returncode == 2, done
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.timeout(60)
+def test_a_report_of_a_recorded_run_is_json_on_request(tmp_path: Path) -> None:
+    """Data to standard output, words to standard error."""
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "run.json").write_text('{"run_id": "r", "seed": 7, "finished": true}')
+    done = hwm_harness("report", str(tmp_path), "--json")
+
+    assert json.loads(done.stdout)["run_id"] == "r"
+    assert done.returncode == 3  # It was never healed.
