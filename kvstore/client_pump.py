@@ -6,6 +6,7 @@ None per request: a caller sleeps until its outcome wakes it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random, SystemRandom
@@ -210,7 +211,9 @@ def _innermost(error: BaseException) -> str:
             error = error.exceptions[0]
         elif isinstance(error, OSError) and error.errno is None and error.__cause__ is not None:
             error = error.__cause__
-        elif isinstance(error, OSError) and error.strerror:
-            return error.strerror.lower()
+        elif isinstance(error, OSError) and error.errno:
+            return os.strerror(error.errno).lower()
+        elif isinstance(error, InvalidAddress):
+            return error.reason
         else:
             return str(error) or "the connection broke"

@@ -1,0 +1,132 @@
+"""Real `hwm serve` processes on loopback, for tests that kill them."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from kvstore import Client
+
+START_SECONDS_MAX = 30.0
+STARTS_MAX = 5
+"""A free port may be taken by somebody else before the server has it: then other ports are tried."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def hwm(*arguments: str | Path) -> list[str]:
+    """The command line of `hwm` in this interpreter."""
+    return [sys.executable, "-m", "kvstore.cli", *map(str, arguments)]
+
+
+class Server:
+    """One member's process, which can be killed and started again on the same folder."""
+
+    def __init__(self, folder: Path, node_id: str, arguments: Sequence[str]) -> None:
+        self.folder, self.node_id = folder, node_id
+        self.log = folder.with_name(f"{node_id}.log")
+        self._ready = folder.with_name(f"{node_id}.ready")
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; `wait_ready` says when it serves."""
+        assert self._process is None or self._process.poll() is not None, "it runs"
+        self._ready.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                hwm(
+                    "serve", self.folder, "--node-id", self.node_id, "--ready-file", self._ready,
+                    "--log-level", "error", *self._arguments,
+                ),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def wait_ready(self) -> bool:
+        """True once it serves; False if it has ended instead."""
+        assert self._process is not None
+        end = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < end:
+            if self._ready.exists():
+                return True
+            if self._process.poll() is not None:
+                return False
+            time.sleep(0.01)
+        raise AssertionError(f"{self.node_id} is not ready after {START_SECONDS_MAX} s: {self.log.read_text()}")
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """To this process alone."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Its exit code."""
+        assert self._process is not None
+        return self._process.wait(START_SECONDS_MAX)
+
+    def kill(self) -> None:
+        """`kill -9`, and gone when this returns."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+class ServerCluster:
+    """Three or so servers that know each other."""
+
+    def __init__(self, servers: Sequence[Server], endpoints: Sequence[str]) -> None:
+        self.servers = {server.node_id: server for server in servers}
+        self.endpoints = list(endpoints)
+
+    def client(self, deadline_seconds: float = 20.0) -> Client:
+        """A client that knows all of them."""
+        return Client(self.endpoints, deadline_seconds=deadline_seconds)
+
+    def kill_all(self) -> None:
+        """All at once: nobody has time to do anything."""
+        for server in self.servers.values():
+            server.send_signal(signal.SIGKILL)
+        for server in self.servers.values():
+            server.wait()
+
+    def start_all(self) -> bool:
+        """True once all serve."""
+        for server in self.servers.values():
+            server.start()
+        return all([server.wait_ready() for server in self.servers.values()])
+
+
+@contextmanager
+def running_cluster(folder: Path, size: int, *arguments: str) -> Iterator[ServerCluster]:
+    """`size` servers on free ports; all are dead in the end."""
+    for attempt in range(STARTS_MAX):
+        ports = free_ports(2 * size)
+        members = [f"--member=s{i + 1}=127.0.0.1:{ports[2 * i]}/127.0.0.1:{ports[2 * i + 1]}" for i in range(size)]
+        place = folder / f"attempt{attempt}"
+        place.mkdir()
+        servers = [Server(place / f"s{i + 1}", f"s{i + 1}", [*members, "--bootstrap", *arguments]) for i in range(size)]
+        cluster = ServerCluster(servers, [f"127.0.0.1:{port}" for port in ports[1::2]])
+        try:
+            if cluster.start_all():
+                yield cluster
+                return
+        finally:
+            for server in servers:
+                server.kill()
+    raise AssertionError(f"no cluster could be started: {servers[0].log.read_text()}")

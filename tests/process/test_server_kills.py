@@ -1,0 +1,195 @@
+"""`kill -9` on real processes: whatever was acknowledged is there, once, whoever dies and whenever."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from kvstore import Client, OutcomeUnknown, Range, StoreError
+from tests.process.servers import ServerCluster, running_cluster
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(100)]
+
+WRITERS = 6
+
+
+class Ledger:
+    """What writers were told."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[bytes, bytes] = {}
+        self.unknown: dict[bytes, bytes] = {}
+        self.failed: dict[bytes, bytes] = {}
+
+    async def write_forever(self, client: Client, writer: int) -> None:
+        """One write after the other, each to a key of its own."""
+        number = 0
+        while True:
+            number += 1
+            key, value = f"w{writer}/{number:06}".encode(), f"{writer}.{number}".encode()
+            self.unknown[key] = value
+            try:
+                await client.put(key, value)
+            except OutcomeUnknown:
+                continue
+            except StoreError:
+                self.failed[key] = self.unknown.pop(key)
+            else:
+                self.acknowledged[key] = self.unknown.pop(key)
+
+    async def wait_for(self, more: int) -> None:
+        """Until so many more writes are acknowledged."""
+        wanted = len(self.acknowledged) + more
+        while len(self.acknowledged) < wanted:
+            await trio.sleep(0.01)
+
+    async def check(self, client: Client) -> None:
+        """Every acknowledged write is there, once; nothing is there that nobody wrote, or that certainly failed."""
+        found = {}
+        async for page in client.pages(Range()):
+            for item in page.items:
+                assert item.version == 1, item
+                found[item.key] = item.value
+        assert {key: found.get(key) for key in self.acknowledged} == self.acknowledged
+        extra = {key: value for key, value in found.items() if key not in self.acknowledged}
+        assert {key: self.unknown.get(key) for key in extra} == extra
+        assert not set(found) & set(self.failed)
+
+
+async def under_load(cluster: ServerCluster, disturb: Callable[[Client, Ledger], Awaitable[None]]) -> Ledger:
+    ledger = Ledger()
+    with trio.fail_after(80):
+        async with cluster.client() as client:
+            async with trio.open_nursery() as nursery:
+                for writer in range(WRITERS):
+                    nursery.start_soon(ledger.write_forever, client, writer)
+                await ledger.wait_for(50)
+                await disturb(client, ledger)
+                await ledger.wait_for(50)
+                nursery.cancel_scope.cancel()
+            await ledger.check(client)
+    return ledger
+
+
+async def leader_of(client: Client) -> str:
+    while True:
+        view = await client.members()
+        if view.leader_id is not None:
+            return view.leader_id
+        await trio.sleep(0.02)
+
+
+async def test_the_leader_is_killed_again_and_again_while_clients_write(tmp_path: Path) -> None:
+    """Gate B: no acknowledged write is lost, none is done twice; with sessions the clients hardly notice."""
+    with running_cluster(tmp_path, 3) as cluster:
+
+        async def disturb(client: Client, ledger: Ledger) -> None:
+            for _ in range(4):
+                leader = cluster.servers[await leader_of(client)]
+                leader.kill()
+                await ledger.wait_for(100)
+                leader.start()
+                await trio.to_thread.run_sync(leader.wait_ready)
+
+        ledger = await under_load(cluster, disturb)
+        assert not ledger.failed
+
+
+async def test_any_member_is_killed_at_any_moment(tmp_path: Path) -> None:
+    """Leader or not, at random moments, sometimes before it has caught up."""
+    chance = random.Random(5)
+    with running_cluster(tmp_path, 3) as cluster:
+
+        async def disturb(client: Client, ledger: Ledger) -> None:
+            for _ in range(5):
+                server = cluster.servers[chance.choice(sorted(cluster.servers))]
+                server.kill()
+                await trio.sleep(chance.random() * 0.3)  # The moment of the next one, not a synchronisation.
+                server.start()
+                await trio.to_thread.run_sync(server.wait_ready)
+
+        await under_load(cluster, disturb)
+
+
+async def test_all_are_killed_at_once_and_everything_acknowledged_is_there(tmp_path: Path) -> None:
+    """A power cut, but for the page cache: every member comes back from its folder alone."""
+    with running_cluster(tmp_path, 3) as cluster:
+
+        async def disturb(client: Client, ledger: Ledger) -> None:
+            for _ in range(3):
+                cluster.kill_all()
+                assert await trio.to_thread.run_sync(cluster.start_all)
+                await ledger.wait_for(60)
+
+        await under_load(cluster, disturb)
+
+
+async def test_a_member_that_missed_more_than_the_log_keeps_gets_the_snapshot(tmp_path: Path) -> None:
+    """FORMATS §6: retention lets the log pass the mark; the one that was away catches up and has the same state."""
+    limits = ("--snapshot-log-bytes=20000", "--retention-bytes=20000", "--segment-bytes=8192")
+    with running_cluster(tmp_path, 3, *limits) as cluster, trio.fail_after(60):
+        async with cluster.client() as client:
+            await client.put("before", "x")
+            leader = await leader_of(client)
+            away = cluster.servers[next(node_id for node_id in cluster.servers if node_id != leader)]
+            away.kill()
+            for number in range(120):
+                await client.put(f"k{number % 10}", f"{number} " + 1000 * "x")
+            away.start()
+            await trio.to_thread.run_sync(away.wait_ready)
+
+            while True:
+                found = await client.cluster_status(state_hash=True)
+                states = {(s.last_applied, s.state_hash) for s in found.values() if not isinstance(s, StoreError)}
+                if len(states) == 1 and not any(isinstance(s, StoreError) for s in found.values()):
+                    break
+                await trio.sleep(0.05)
+            status = found[away.node_id]
+            assert not isinstance(status, StoreError)
+            assert status.snapshot_index > 0
+            assert status.first_index > 2
+
+
+async def test_a_paused_leader_is_replaced_and_comes_back_as_a_follower(tmp_path: Path) -> None:
+    """SIGSTOP: its connections stand and it answers nothing; clients leave it after the attempt time-out."""
+    with running_cluster(tmp_path, 3) as cluster:
+
+        async def disturb(client: Client, ledger: Ledger) -> None:
+            leader = cluster.servers[await leader_of(client)]
+            leader.send_signal(signal.SIGSTOP)
+            try:
+                await ledger.wait_for(50)
+            finally:
+                leader.send_signal(signal.SIGCONT)
+            assert await leader_of(client) != leader.node_id
+
+        await under_load(cluster, disturb)
+
+
+async def test_without_a_majority_a_write_ends_in_a_clear_error_within_its_deadline(tmp_path: Path) -> None:
+    """Never done, never hanging; local reads go on."""
+    with running_cluster(tmp_path, 3) as cluster, trio.fail_after(60):
+        async with cluster.client() as client:
+            await client.put("a", "1")
+            leader = await leader_of(client)
+            survivor = next(node_id for node_id in cluster.servers if node_id != leader)
+            while (await client.status(survivor)).revision < 2:
+                await trio.sleep(0.02)
+            for node_id, server in cluster.servers.items():
+                if node_id != survivor:
+                    server.kill()
+
+            began = trio.current_time()
+            with pytest.raises(StoreError) as caught:
+                await client.put("a", "2", deadline_seconds=1.5)
+            assert trio.current_time() - began < 3
+            assert "deadline" in str(caught.value)
+
+            found = await client.get("a", consistency="local", member=survivor)
+            assert found.record is not None
+            assert found.record.value == b"1"
