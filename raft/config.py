@@ -44,5 +44,6 @@ class RaftConfig:
             raise InvalidConfiguration("election_timeout_min_ns must be at least twice heartbeat_interval_ns")
         if not self.election_timeout_min_ns < self.election_timeout_max_ns:
             raise InvalidConfiguration("election_timeout_max_ns must be above election_timeout_min_ns")
-        if self.batch_bytes_max > ENTRY_PAYLOAD_BYTES_MAX:
-            raise InvalidConfiguration(f"batch_bytes_max must not exceed {ENTRY_PAYLOAD_BYTES_MAX}")
+        for name in ("batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"):  # Each must fit into a frame.
+            if getattr(self, name) > ENTRY_PAYLOAD_BYTES_MAX:
+                raise InvalidConfiguration(f"{name} must not exceed {ENTRY_PAYLOAD_BYTES_MAX}")

@@ -36,7 +36,10 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raft.state import ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind
+from raft.state import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind
+
+APPEND_ENTRIES_MAX = ENTRY_PAYLOAD_BYTES_MAX // ENTRY_OVERHEAD_BYTES
+"""As many as the largest `append_bytes_max` lets a leader put into one request, each counted with its overhead."""
 
 _ENTRY_KINDS = {int(kind): kind for kind in EntryKind}
 
@@ -184,6 +187,8 @@ def _append_entries(term: int, f: _Fields) -> Message:
 def _entries(items: Any, prev_index: int, prev_term: int, message_term: int) -> tuple[Entry, ...]:
     if type(items) is not list:
         raise ProtocolError("the entries of an append request are an array")
+    if len(items) > APPEND_ENTRIES_MAX:
+        raise ProtocolError(f"an append request of {len(items)} entries; the bound is {APPEND_ENTRIES_MAX}")
     if prev_index + len(items) > INT64_MAX:
         raise ProtocolError("an append request goes beyond the last possible index")
     entries = []

@@ -208,6 +208,8 @@ class Snapshotting:
 
     def _compact(self, effects: Effects) -> None:
         """Cut the log at min(own durable snapshot, low-water mark), or past the mark if it grows too large."""
+        if self._core.snapshot_index < self._core.first_index:
+            return  # Nothing is behind the snapshot: the usual case.
         index = min(self._core.snapshot_index, self._core.low_watermark)
         if self._log.size_bytes > self._config.retention_bytes_max:
             index = self._core.snapshot_index

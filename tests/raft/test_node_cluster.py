@@ -17,6 +17,7 @@ from raft import (
     Unknown,
     encode_item,
 )
+from raft.transfer_out import SILENCES_MAX
 from tests.raft.node_world import MS, OneNode, World
 
 
@@ -296,6 +297,21 @@ def answers(member: OneNode) -> list[tuple[int, int]]:
     found = [(m.transfer_id, m.next_offset) for _, m in member.sent if isinstance(m, InstallSnapshotProgress)]
     member.sent.clear()
     return found
+
+
+def test_a_transfer_that_nobody_answers_is_given_up_and_begun_anew() -> None:
+    """SILENCES_MAX: the leader probes again, finds the peer as far behind as before, and starts over."""
+    world = World(**SMALL_CHUNKS)
+    leader, _ = a_member_behind_the_log(world)
+    world.carries = lambda *letter: not isinstance(letter[2], InstallSnapshot)
+    world.run(lambda: "snapshot_wanted" in leader.event_names())
+    began = world.now
+
+    world.run(lambda: leader.event_names().count("snapshot_wanted") == 2, milliseconds=30_000)
+
+    assert world.now - began >= SILENCES_MAX * world.config.election_timeout_min_ns
+    world.carries = lambda *_: True
+    world.run(lambda: caught_up(world))
 
 
 def test_chunks_of_two_transfers_never_mix() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft import (
+    ENTRY_OVERHEAD_BYTES,
     ENTRY_PAYLOAD_BYTES_MAX,
     FRAME_BYTES_MAX_PEER,
     INT64_MAX,
@@ -22,10 +23,12 @@ from raft import (
     HelloRole,
     InstallSnapshot,
     InstallSnapshotProgress,
+    InvalidConfiguration,
     Message,
     PreVoteRequest,
     PreVoteResponse,
     ProtocolError,
+    RaftConfig,
     Refusal,
     VoteRequest,
     VoteResponse,
@@ -38,6 +41,8 @@ from raft import (
     encode_item,
     encode_message,
 )
+from raft.hello import REFUSAL_TEXT_CHARACTERS_MAX
+from raft.peer_codec import APPEND_ENTRIES_MAX
 
 GOLDEN = Path(__file__).parent / "golden" / "peer_frames_v1.txt"
 
@@ -257,6 +262,37 @@ def test_the_largest_entry_fits_into_a_peer_frame_and_one_byte_more_is_refused()
     assert decode_message(largest)[1] == request(bytes(ENTRY_PAYLOAD_BYTES_MAX))
     with pytest.raises(ProtocolError, match="bound"):
         decode_message(encode_message(0, request(bytes(ENTRY_PAYLOAD_BYTES_MAX + 1))))
+
+
+def test_as_many_entries_as_a_leader_may_send_pass_and_one_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """APPEND_ENTRIES_MAX: a frame of tiny entries must not become many times its size in memory."""
+
+    def request(count: int) -> bytes:
+        return encode_item([5, 0, 3, 0, 0, 0, 0, 0, [[1, 1, b""]] * count])
+
+    assert APPEND_ENTRIES_MAX * ENTRY_OVERHEAD_BYTES == ENTRY_PAYLOAD_BYTES_MAX
+    monkeypatch.setattr("raft.peer_codec.APPEND_ENTRIES_MAX", 100)  # The real one takes seconds on a busy machine.
+    assert isinstance(decode_message(request(100))[1], AppendEntries)
+    with pytest.raises(ProtocolError, match="bound"):
+        decode_message(request(101))
+
+
+@pytest.mark.parametrize("name", ["batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"])
+def test_settings_that_no_frame_could_carry_are_refused(name: str) -> None:
+    """FORMATS §2: no member's frame bound may be below an entry's bound."""
+    RaftConfig(**{name: ENTRY_PAYLOAD_BYTES_MAX})
+    with pytest.raises(InvalidConfiguration, match=name):
+        RaftConfig(**{name: ENTRY_PAYLOAD_BYTES_MAX + 1})
+
+
+def test_a_refusal_says_no_more_than_its_bound() -> None:
+    """REFUSAL_TEXT_CHARACTERS_MAX: the other side keeps it in a log line."""
+    refusal = decode_hello(Refusal("code", "x" * 5_000).encode())
+
+    assert isinstance(refusal, Refusal)
+    assert len(refusal.text) == REFUSAL_TEXT_CHARACTERS_MAX
+    with pytest.raises(ProtocolError):
+        decode_hello(encode_item(["HWM-REFUSED", "code", "x" * 5_000]))
 
 
 def test_a_hello_and_a_refusal_come_back_as_they_were() -> None:

@@ -98,6 +98,24 @@ async def test_for_a_peer_that_does_not_read_the_queue_is_bounded() -> None:
             nursery.cancel_scope.cancel()
 
 
+async def test_a_connection_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SEND_SECONDS_MAX: the machine behind it may be gone without a word."""
+    monkeypatch.setattr("raft.runtime.outbound.SEND_SECONDS_MAX", 0.1)
+    with trio.fail_after(20):
+        listener, address = await a_listener()
+        lost: list[str] = []
+        peer, outbound = Peer(listener), outbound_to(address, lost, bytes_max=1 << 26)
+        async with listener, trio.open_nursery() as nursery:
+            nursery.start_soon(outbound.run)
+            stream = await peer.accept()
+            await until(lambda: outbound.is_connected)
+            outbound.send([frame(bytes(1 << 24))] * 3)
+
+            await until(lambda: lost == ["s2"])
+            await trio.aclose_forcefully(stream)
+            nursery.cancel_scope.cancel()
+
+
 async def test_a_lost_connection_is_told_and_dialled_again() -> None:
     """Reconnection starts fast; what was queued for the old connection is forgotten."""
     with trio.fail_after(20):

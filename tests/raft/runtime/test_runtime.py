@@ -37,6 +37,8 @@ from raft.runtime import (
     is_loopback,
     parse_address,
 )
+from raft.runtime.handshake import HELLO_BYTES_MAX
+from raft.runtime.transport import COMPLAINTS_MAX
 from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_cluster, a_listener, the_leader, until
 
 pytestmark = pytest.mark.timeout(30)
@@ -287,6 +289,21 @@ async def test_a_silent_stranger_does_not_hold_up_anybody(monkeypatch: pytest.Mo
                     nursery.start_soon(keep_silent)
             assert ended == [b""] * (CONNECTIONS_MAX + 10)
             assert isinstance(await first_answer(port, peer_hello("s9")), Refusal)
+
+
+async def test_a_stranger_cannot_make_a_member_keep_much() -> None:
+    """HELLO_BYTES_MAX before it said who it is; COMPLAINTS_MAX different complaints remembered."""
+    with trio.fail_after(20):
+        async with a_cluster(1) as machines:
+            transport = machines[0].transport
+
+            answer = await first_answer(transport.port, (HELLO_BYTES_MAX + 1).to_bytes(4, "big"))
+            assert isinstance(answer, Refusal)
+            assert answer.code == "not_a_hello"
+            for number in range(COMPLAINTS_MAX + 5):
+                answer = await first_answer(transport.port, peer_hello(f"stranger-{number}"))
+                assert isinstance(answer, Refusal)
+                assert len(transport._complaints) <= COMPLAINTS_MAX
 
 
 async def test_a_failed_sync_stops_the_driver_after_telling_the_application() -> None:
