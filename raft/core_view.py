@@ -94,6 +94,11 @@ class CoreView:
         return self._state.log.bytes_after(self._state.last_applied)
 
     @property
+    def messages_waiting(self) -> int:
+        """Messages that wait for the disk; bounded by one of a kind per peer and write under way."""
+        return self._state.outbox.waiting_count
+
+    @property
     def next_deadline(self) -> int:
         """`tick` must be called by then (monotonic ns)."""
         return self._elections.deadline if self._leadership is None else self._leadership.next_deadline
