@@ -183,7 +183,7 @@ class Leadership:
         for peer_id, peer in self._peers.items():
             while peer.may_send(self._state.config) and self._send_entries(peer_id, peer):
                 pass
-            if peer.is_idle and peer.commit_told < min(self._state.commit_index, peer.match_index):
+            if peer.is_idle and self._can_tell_more(peer):
                 self._send_heartbeat(peer_id)
         self._state.outbox.ready.reads_ready += self.reads.take_ready(self._state.last_applied)
 
@@ -203,10 +203,16 @@ class Leadership:
         match_index = self._peers[peer_id].match_index
         self._send_append(peer_id, match_index if self._state.log.term_at(match_index) is not None else 0, ())
 
+    def _can_tell_more(self, peer: Progress) -> bool:
+        """True if a heartbeat would raise the peer's mark. Behind our log it proves nothing: it waits for a snapshot."""
+        if peer.commit_told >= min(self._state.commit_index, peer.match_index):
+            return False
+        return self._state.log.term_at(peer.match_index) is not None
+
     def _send_entries(self, peer_id: str, peer: Progress) -> bool:
         """Send one append; False if there was nothing to send, or only a snapshot could help."""
         log, config = self._state.log, self._state.config
-        if log.term_at(peer.next_index - 1) is None:
+        if peer.next_index < log.first_index or log.term_at(peer.next_index - 1) is None:
             peer.want_snapshot()
             self._state.outbox.ready.snapshot_wanted.append(peer_id)
             self._state.trace("snapshot_wanted", peer_id=peer_id, next_index=peer.next_index)

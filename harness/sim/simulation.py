@@ -21,7 +21,7 @@ from harness.sim.trace import Trace
 from raft import Configuration, Effects, Node
 from raft import Member as Voter
 
-EVENTS_MAX = 2_000_000
+EVENTS_MAX = 500_000
 """A run with more events than this does not get anywhere."""
 
 
