@@ -24,42 +24,38 @@ def test_a_seed_that_failed_once_passes(seed: int) -> None:
     assert run_seed(seed).violation is None, SEEDS[seed]
 
 
-def a_leader_that_compacted_past_s3() -> Bench:
-    """Entries 1 to 4 are committed with s2, and forgotten; s3 has confirmed entry 1 only."""
+def a_leader_that_compacted_all(*, commands: int) -> Bench:
+    """Its no_op and the commands are committed with s2, in a snapshot and forgotten; s3 has said nothing yet."""
     leader = a_leader(term=1)
-    for word in ("a", "b", "c"):
-        leader.propose(word)
+    for number in range(commands):
+        leader.propose(f"command {number}")
     leader.persist()
-    leader.step("s2", accepted(1, 4, last_applied=4))
-    leader.step("s3", accepted(1, 1))
-    leader.core.snapshot_saved(LogPosition(4, 1))
-    leader.core.compact(4)
-    leader.flush()
-    leader.take_sent()
+    last_index = leader.core.last_index
+    leader.step("s2", accepted(1, last_index, last_applied=last_index))
+    leader.core.snapshot_saved(LogPosition(last_index, 1))
+    leader.core.compact(last_index)
     return leader
 
 
 def test_a_peer_whose_connection_was_lost_gets_a_snapshot_where_the_log_is_compacted() -> None:
     """Raft §7. Found by seed 111: next_index 1 looked sendable, because "before the log" has a term, which is 0."""
-    leader = a_leader(term=1)
-    leader.propose("a")
-    leader.persist()
-    leader.step("s2", accepted(1, 2, last_applied=2))
-    leader.core.snapshot_saved(LogPosition(2, 1))
-    leader.core.compact(2)
+    leader = a_leader_that_compacted_all(commands=1)
 
     leader.core.peer_unreachable("s3")  # Nothing is confirmed: next_index is 1 again.
     leader.heartbeat()
-    leader.step("s3", accepted(1, 0))
 
     assert "s3" in leader.snapshot_wanted
 
 
 def test_the_mark_is_not_told_again_and_again_where_the_log_is_compacted() -> None:
     """Found by seed 145: a heartbeat that proves nothing does not raise the peer's mark, so it is not repeated."""
-    leader = a_leader_that_compacted_past_s3()
+    leader = a_leader_that_compacted_all(commands=3)
+    leader.core.peer_unreachable("s3")
+    leader.heartbeat()
+    assert leader.snapshot_wanted == ["s3"]
+    leader.take_sent()
 
-    leader.step("s3", accepted(1, 1))
-    leader.step("s3", accepted(1, 1))
+    leader.step("s3", accepted(1, 2))
+    leader.step("s3", accepted(1, 2))
 
     assert leader.sent_to("s3", AppendEntries) == []
