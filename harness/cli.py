@@ -28,6 +28,7 @@ from harness.show import show_report
 from harness.signals import Interrupted, run_until_signal
 from harness.soak import Soak, run_soak, show_soak
 
+_PIPE_WIDTH = 132  # Where there is no terminal to ask.
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_VIOLATION = 1, 2, 3
 
 _out = click.option("--out", type=click.Path(path_type=Path), required=True, help="A new or empty folder for the run.")
@@ -227,11 +228,11 @@ def demo(out: Path, seed: int, seconds: float) -> None:
 
 
 def _data() -> Console:
-    return Console(soft_wrap=not sys.stdout.isatty())
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def _words() -> Console:
-    return Console(stderr=True, soft_wrap=not sys.stderr.isatty())
+    return Console(stderr=True, width=None if sys.stderr.isatty() else _PIPE_WIDTH)
 
 
 def _end(error: Exception, exit_code: int) -> NoReturn:

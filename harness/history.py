@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -93,10 +93,11 @@ class RunWriter:
     def __init__(
         self, folder: Path, *, run_id: str, clock: RunClock, ops_format: str, about: dict[str, object]
     ) -> None:
+        open_sink = _sink_of(ops_format)  # Before anything is made: a missing extra leaves no folder behind.
         prepare_folder(folder)
         self.folder, self.run_id, self.clock = folder, run_id, clock
         self._about: dict[str, object] = {"run_id": run_id, "clocks": [clock.to_json()], "finished": False, **about}
-        self._rows = _open_sink(folder / "ops", ops_format)
+        self._rows = open_sink(folder / "ops")
         self._calls = _JsonLines(folder / "calls.jsonl")
         self._events = _JsonLines(folder / "events.jsonl")
         self._next_op_id = 0
@@ -241,15 +242,15 @@ def write_rows(folder: Path, rows: list[Row]) -> None:
     sink.close()
 
 
-def _open_sink(folder: Path, ops_format: str) -> RowSink:
+def _sink_of(ops_format: str) -> Callable[[Path], RowSink]:
     if ops_format == "jsonl":
-        return _JsonLines(folder / "rows.jsonl")
+        return lambda folder: _JsonLines(folder / "rows.jsonl")
     assert ops_format == "parquet", ops_format
     try:
         from harness.parquet import ParquetFiles
     except ModuleNotFoundError:
         raise ExtraMissing("pyarrow", "a history in Parquet") from None
-    return ParquetFiles(folder, rows_max=PARQUET_ROWS_MAX)
+    return lambda folder: ParquetFiles(folder, rows_max=PARQUET_ROWS_MAX)
 
 
 def _read_lines(path: Path) -> Iterator[Row]:

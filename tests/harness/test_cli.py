@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-
-def hwm_harness(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The console script, as its own process."""
-    command = [sys.executable, "-P", "-m", "harness.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+from harness.cli import main
 
 
-@pytest.mark.timeout(60)
+class Ended(NamedTuple):
+    """How a command ended, and what it said."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Harness:
+    """`hwm-harness`, run in this process: the console script's own `main`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str) -> Ended:
+        self._monkeypatch.setattr(sys, "argv", ["hwm-harness", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = self._capsys.readouterr()
+        return Ended(int(end.value.code or 0), said.out, said.err)
+
+
+@pytest.fixture
+def hwm_harness(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harness:
+    return Harness(monkeypatch, capsys)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -38,23 +60,24 @@ def hwm_harness(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["soak", "--out", "{tmp}/new", "--faults", "pause"], "would never kill"),
     ],
 )
-def test_bad_input_is_answered_with_the_way_out(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_bad_input_is_answered_with_the_way_out(
+    hwm_harness: Harness, tmp_path: Path, arguments: list[str], words: str
+) -> None:
     """A wrong command, flag or value names the nearest right one."""
     (tmp_path / "file").write_text("")
     done = hwm_harness(*(argument.format(tmp=tmp_path) for argument in arguments))
 
-    assert done.returncode == 2, done
+    assert done.exit_code == 2, done
     assert words in done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.timeout(60)
-def test_a_report_of_a_recorded_run_is_json_on_request(tmp_path: Path) -> None:
+def test_a_report_of_a_recorded_run_is_json_on_request(hwm_harness: Harness, tmp_path: Path) -> None:
     """Data to standard output, words to standard error."""
     (tmp_path / "ops").mkdir()
     (tmp_path / "run.json").write_text('{"run_id": "r", "seed": 7, "finished": true}')
     done = hwm_harness("report", str(tmp_path), "--json")
 
     assert json.loads(done.stdout)["run_id"] == "r"
-    assert done.returncode == 3  # It was never healed.
+    assert done.exit_code == 3  # It was never healed.

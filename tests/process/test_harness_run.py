@@ -128,7 +128,7 @@ def test_a_harness_that_is_asked_to_stop_reaps_its_members(tmp_path: Path) -> No
 @contextmanager
 def a_harness(out: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`hwm-harness run` as its own process; gone at the end, whatever the test does."""
-    options = ["--nodes", "3", "--seconds", "30", "--rate", "300", "--out", str(out)]
+    options = ["--nodes", "3", "--seconds", "30", "--out", str(out)]
     command = [sys.executable, "-P", "-m", "harness.cli", "run", *options]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as harness:
         try:

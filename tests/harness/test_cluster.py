@@ -1,0 +1,45 @@
+"""The parts of a cluster that need no member: ports, and a child that ends with its parent."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.clock import RunClock
+from harness.cluster.ports import free_ports
+from harness.errors import ExtraMissing
+from harness.history import RunWriter
+
+
+def test_ports_are_free_distinct_and_none_that_the_system_gives_away() -> None:
+    """A port of the ephemeral range could be taken by any connection while its server is down."""
+    ports = free_ports(18)
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert len(set(ports)) == 18
+    assert max(ports) < low
+    for port in ports:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("way", ["die_with(1)", "_watch(1)"])
+def test_a_member_whose_harness_is_gone_ends_at_once(way: str) -> None:
+    """By the kernel's word where there is one, by looking elsewhere: here the parent is not the one it was told."""
+    assert os.getpid() != 1
+    script = f"from harness.cluster.child import die_with, _watch\n{way}\nprint('still here')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "harness.parquet", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ExtraMissing, match=r"highwatermark\[audit\]"):
+        RunWriter(tmp_path / "run", run_id="r", clock=RunClock(), ops_format="parquet", about={})
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,115 @@
+"""Who is hit by a fault, which frames it loses, and that it is always undone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from harness.clock import RunClock
+from harness.cluster.cluster import Cluster
+from harness.cluster.commands import MemberAddress
+from harness.cluster.probe import StatusProbe
+from harness.cluster.process import MemberProcess
+from harness.history import RunWriter, read_events
+from harness.nemesis.faults import Nemesis
+from harness.nemesis.network import SLOW_SECONDS, Network
+from harness.nemesis.schedule import Direction, PlannedFault, Target
+from kvstore import Client
+
+NAMES = ("n1", "n2", "n3", "n4", "n5")
+
+
+def a_cluster(folder: Path) -> Cluster:
+    """Five members that were never started: enough to partition them."""
+    addresses = {name: MemberAddress(peer_port=1, client_port=2) for name in NAMES}
+    probe = StatusProbe(Client(["127.0.0.1:2"]), addresses)
+    cluster = Cluster(folder, addresses, Network(dict.fromkeys(NAMES, 1)), probe)
+    cluster.members = {name: MemberProcess(name, [], folder / f"{name}.log") for name in NAMES}
+    return cluster
+
+
+def a_partition(target: Target, direction: Direction = "both", pick: int = 1, seconds: float = 0.02) -> PlannedFault:
+    return PlannedFault(
+        number=1,
+        start_seconds=0,
+        duration_seconds=seconds,
+        kind="partition",
+        target=target,
+        direction=direction,
+        pick=pick,
+    )
+
+
+def a_nemesis(folder: Path, *plan: PlannedFault) -> Nemesis:
+    writer = RunWriter(folder / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
+    return Nemesis(a_cluster(folder), writer, plan)
+
+
+def blocked(network: Network | None) -> set[tuple[str, str]]:
+    assert network is not None
+    return {pair for pair, flow in network.flows.items() if flow.blocked}
+
+
+@pytest.mark.parametrize(
+    ("direction", "lost"),
+    [
+        ("in", {("n2", "n1"), ("n3", "n1")}),
+        ("out", {("n1", "n2"), ("n1", "n3")}),
+        ("both", {("n2", "n1"), ("n3", "n1"), ("n1", "n2"), ("n1", "n3")}),
+    ],
+)
+def test_a_partition_concerns_the_flows_between_the_groups_and_no_others(
+    direction: Direction, lost: set[tuple[str, str]]
+) -> None:
+    """Symmetric and one-way."""
+    network = Network({"n1": 1, "n2": 2, "n3": 3})
+    assert {(flow.source, flow.target) for flow in network.between(["n1"], direction)} == lost
+
+
+async def test_a_minority_is_chosen_by_the_plan_and_is_one(tmp_path: Path) -> None:
+    """One plan, one choice; two of five, never three."""
+    chosen = []
+    for attempt in ("a", "b"):
+        nemesis = a_nemesis(tmp_path / attempt, a_partition("minority", pick=99))
+        with trio.fail_after(5):
+            await nemesis.run()
+        nemesis.writer.close()
+        chosen.append(nemesis.records[0].victims)
+    assert chosen[0] == chosen[1]
+    assert len(chosen[0]) == 2
+
+
+async def test_a_fault_is_in_force_between_its_two_events_and_undone_after(tmp_path: Path) -> None:
+    nemesis = a_nemesis(tmp_path, a_partition("random", "in", seconds=0.2))
+    network = nemesis.cluster.network
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(nemesis.run)
+            while nemesis.current is None:
+                await trio.lowlevel.checkpoint()
+            (victim,) = nemesis.current.victims
+            assert blocked(network) == {(other, victim) for other in NAMES if other != victim}
+    assert blocked(network) == set()
+    nemesis.writer.close()
+    started, stopped = read_events(tmp_path / "run")
+    assert (started["kind"], stopped["kind"]) == ("fault_started", "fault_stopped")
+    assert started["victims"] == stopped["victims"] == [victim]
+
+
+async def test_a_cancelled_fault_is_undone_too(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a partition."""
+    nemesis = a_nemesis(tmp_path, a_partition("random", "slow", seconds=60))
+    network = nemesis.cluster.network
+    assert network is not None
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(nemesis.run)
+            while nemesis.current is None:
+                await trio.lowlevel.checkpoint()
+            assert {flow.delay_seconds for flow in network.flows.values()} == {0.0, SLOW_SECONDS}
+            nursery.cancel_scope.cancel()
+    assert {flow.delay_seconds for flow in network.flows.values()} == {0.0}
+    assert nemesis.records[0].stopped_ns is not None
+    nemesis.writer.close()
