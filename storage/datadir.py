@@ -57,11 +57,7 @@ def create_data_folder(
 
     Raises NotEmpty if anything but an interrupted first start is in it, FolderLocked, NotWritable, OSError.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise NotWritable(str(folder), error.strerror or str(error)) from error
+    _make(folder)
     _refuse_unless_new(folder)
     lock = _lock(folder)
     files = InlineFiles(folder)
@@ -104,6 +100,17 @@ def open_data_folder(
         os.close(lock)
         raise
     return DataFolder(folder, identity, lock)
+
+
+def _make(folder: Path) -> None:
+    """Make the folder and its parents, each new name durable."""
+    try:
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in missing:
+            sync_folder(path.parent)
+    except OSError as error:
+        raise NotWritable(str(folder), error.strerror or str(error)) from error
 
 
 def _read_identity(folder: Path) -> Identity:

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from storage import InlineFiles, open_data_folder
 from storage.__main__ import main
+from storage.inspection import LOOKS_MAX, inspect
 from tests.storage.builders import (
     IDENTITY,
     SMALL_SEGMENTS,
@@ -129,6 +130,29 @@ def test_a_missing_snapshot_is_damage_if_the_log_does_not_begin_at_1(folder: Pat
 
     assert result.exit_code == 3
     assert "this node cannot start" in result.output
+
+
+class VanishingFiles(InlineFiles):
+    """A running node deletes the oldest segment between our listing and our reading, `times` times."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        super().__init__(folder)
+        self.times = times
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        if path.endswith(".wal") and self.times:
+            self.times -= 1
+            raise FileNotFoundError(path)
+        return super().read(path, offset, length)
+
+
+def test_what_changes_while_it_is_read_is_looked_at_again_a_few_times(folder: Path) -> None:
+    files = VanishingFiles(folder, LOOKS_MAX - 1)
+    assert inspect(files).problems == []
+    files.times = LOOKS_MAX
+    with pytest.raises(FileNotFoundError):
+        inspect(files)
+    files.close()
 
 
 def test_what_is_no_data_folder_is_exit_code_2(tmp_path: Path) -> None:

@@ -229,6 +229,42 @@ def test_a_whole_life_of_a_node_on_a_real_disk(tmp_path: Path) -> None:
     files.close()
 
 
+WRITE_FOR_EVER = """
+import sys
+from pathlib import Path
+from storage import InlineFiles, StorageLimits
+from tests.storage.builders import entry, opened, synced, write
+files = InlineFiles(Path(sys.argv[1]))
+log = opened(files, StorageLimits(segment_bytes_max=2000, ballast_bytes=0)).log
+synced(files, log, write(term=1))
+while True:
+    index = log.last_index + 1
+    synced(files, log, write(entry(index), entry(index + 1)))
+    print(log.last_index, flush=True)
+"""
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_process_loses_nothing_that_it_had_announced(tmp_path: Path) -> None:
+    """`kill -9` at any moment, several lives on the same folder."""
+    files = InlineFiles(tmp_path)
+    first_start(files)
+    files.close()
+    for life in range(4):
+        arguments = [sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path)]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(20 + 7 * life)]
+            process.kill()
+            lines += process.stdout.readlines()
+        announced = [int(line) for line in lines if line.endswith("\n")]
+        files = InlineFiles(tmp_path)
+        log = opened(files).log
+        assert log.last_index >= max(announced) > 0
+        assert everything(log) == list(entries(1, log.last_index))
+        files.close()
+
+
 DISK_FULL = """
 import resource, signal, sys
 from pathlib import Path

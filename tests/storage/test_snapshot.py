@@ -9,7 +9,7 @@ import pytest
 
 from raft import LogPosition, SnapshotHeader, SnapshotInfo, SnapshotStore
 from storage import CorruptLog, CorruptSnapshot, NewerFormat, SnapshotRefused, StorageLimits, SyncFile, Write
-from storage.snapshot_format import CHUNK_BYTES_MAX, PREAMBLE, encode_header
+from storage.snapshot_format import CHUNK_BYTES_MAX, HEADER_BYTES_MAX, PREAMBLE, encode_header
 from tests.storage.builders import (
     CONFIGURATION,
     IDENTITY,
@@ -348,6 +348,17 @@ def test_a_chunk_over_its_bound_is_a_bug_here_and_damage_in_a_file() -> None:
     size = PREAMBLE.size + int.from_bytes(data[12:16], "big") + 4
     with pytest.raises(SnapshotRefused, match="the bound is"):
         received(files, storage, data[:size] + (CHUNK_BYTES_MAX + 1).to_bytes(4, "big") + bytes(4))
+
+
+def test_a_header_over_its_bound_is_a_bug_here_and_damage_in_a_file() -> None:
+    files = new_folder()
+    storage = opened(files)
+    header = replace(snapshot_header(4), machine={"too much": bytes(HEADER_BYTES_MAX)})
+    with pytest.raises(AssertionError):
+        storage.snapshots.create(header)
+    data = a_snapshot(30, 2)
+    with pytest.raises(SnapshotRefused, match="the bound is"):
+        received(files, storage, data[:12] + (HEADER_BYTES_MAX + 1).to_bytes(4, "big") + data[16:])
 
 
 def test_one_operation_of_a_writer_at_a_time() -> None:

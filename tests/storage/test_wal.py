@@ -278,6 +278,19 @@ def test_a_dropped_log_is_read_back_with_its_first_index_and_term_runs() -> None
     assert (again.first_index, again.last_index, again.term_runs(), everything(again)) == kept
 
 
+def test_no_batch_number_is_used_twice_even_if_a_crash_took_its_frame() -> None:
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(entry(1), term=1))
+    synced(files, log, write(entry(2)))
+    seen = frames(files, segments(files)[-1])[-1].batch
+
+    opened(files)
+
+    first = frames(files, segments(files)[-1])[0]
+    assert (first.batch, first.durable_batch) == (seen + 1, seen - 1)  # The last one was copied, under a new number.
+
+
 def test_after_a_failed_sync_the_log_takes_nothing_more() -> None:
     """FORMATS §3.5."""
     files = new_folder()

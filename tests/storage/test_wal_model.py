@@ -145,5 +145,5 @@ class LogAgainstAList(RuleBasedStateMachine):
         self.model |= {each.index: each for each in new}
 
 
-LogAgainstAList.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+LogAgainstAList.TestCase.settings = settings(max_examples=70, stateful_step_count=30, deadline=None)
 TestLogAgainstAList = LogAgainstAList.TestCase
