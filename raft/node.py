@@ -350,7 +350,7 @@ class Node:
         if not self._commit.is_quiet or not self._log.has_unproven_batch:
             self._prove_at = None
         elif self._prove_at is None:
-            self._prove_at = self._now + self._config.heartbeat_interval_ns
+            self._prove_at = self._now + self._config.election_timeout_min_ns  # Not between the puts of a slow client.
         if self._stop_by is not None or (self._prove_at is not None and self._prove_at <= self._now):
             self._prove_at = None
             self._commit.prove(self._commit_hint)
