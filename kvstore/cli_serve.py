@@ -172,7 +172,7 @@ def serve_command(
             raft=_raft_config(heartbeat_ms, election_timeout_ms, snapshot_log_bytes, retention_bytes),
             storage=StorageLimits() if segment_bytes is None else StorageLimits(segment_bytes_max=segment_bytes),
         )
-    except InvalidConfiguration as error:
+    except (InvalidConfiguration, InvalidAddress) as error:
         raise Failure(str(error), ExitCode.USAGE, "see `hwm serve --help`") from error
     serve(config, ready_file)
 

@@ -18,18 +18,21 @@ from typing import Generic, Self, TypeVar, cast
 from kvstore.addresses import parse_address
 from kvstore.client_pump import ClientPump, Dialer
 from kvstore.commands import (
+    CloseSession,
     Command,
     Compare,
     CompareAndSet,
     Delete,
     Get,
+    KeepAlive,
     Operation,
     Put,
     Range,
+    RegisterSession,
     Txn,
     prefix_range,
 )
-from kvstore.errors import InvalidAddress, OperationFailed, StoreError
+from kvstore.errors import InvalidAddress, OperationFailed, StoreError, Unsupported
 from kvstore.protocol import (
     Consistency,
     MembersView,
@@ -243,7 +246,12 @@ class Client:
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> Answer[Result]:
-        """Carry out any command. A get or range does not go through the log; the other options are for these two."""
+        """Carry out any command. A get or range does not go through the log; the other options are for these two.
+
+        Sessions are the client's own business: their commands are refused with Unsupported.
+        """
+        if isinstance(command, RegisterSession | CloseSession | KeepAlive):
+            raise Unsupported("commands about sessions: a client keeps its own")
         if isinstance(command, Get | Range):
             address = None if member is None else await self._address_of(member)
             request = read_request(command, Consistency.of(consistency), address)

@@ -89,6 +89,7 @@ class MemberConfig:
     `members`: the whole cluster as all members are given it, or None: what the folder says; for a new folder, a store
     of one member. `bootstrap`: make the folder if there is no member in it. `listen_*`: `host:port` or None for this
     member's own advertised address. `dial`: where peers are reached, if not at their advertised addresses.
+    Raises InvalidAddress.
     """
 
     folder: Path
@@ -105,6 +106,11 @@ class MemberConfig:
     storage: StorageLimits = field(default_factory=StorageLimits)
     service: ServiceLimits = field(default_factory=ServiceLimits)
     wrap_files: Callable[[Files], Files] = lambda files: files  # For tests that watch the disk.
+
+    def __post_init__(self) -> None:
+        for address in (self.listen_peer, self.listen_client, *self.dial.values()):
+            if address is not None:
+                parse_address(address)
 
     @property
     def configuration(self) -> Configuration | None:
@@ -123,7 +129,7 @@ def initialize_folder(config: MemberConfig) -> Identity:
     node_id = config.node_id or "s1"
     token: str | bytes = config.cluster_token
     if configuration is None:
-        configuration = Configuration.of([Member(node_id, "", config.listen_client or "")])
+        configuration = Configuration.of([Member(node_id)])  # It tells clients where it listens, wherever that is.
         token = config.cluster_token or uuid.uuid4().bytes  # A store of one: no other one may be taken for it.
     elif config.node_id is None:
         raise InvalidConfiguration("a member of a cluster is started with its own node id")
@@ -244,7 +250,9 @@ async def _run(
         if has_peers
         else None
     )
-    port = ClientPort(Service(node, machine, config.service))
+    service = Service(node, machine, config.service)
+    service.own_address = _address_of(client_listeners)
+    port = ClientPort(service)
     driver = Driver(node, completions=completions, application=port, transport=transport)
     port.attach(driver.wake)
     member = RunningMember(node, driver, port, _address_of(client_listeners), _address_of(peer_listeners))

@@ -161,7 +161,7 @@ class ClientCore:
             for response in responses:
                 self._on_response(link, response)
         except ProtocolError as error:
-            self._lose(link, str(error), hang_up=True)
+            self._lose(link, f"{link.address}: {error}", hang_up=True)
 
     def disconnected(self, connection_id: int, reason: str) -> None:
         """A connection is gone, or could not be made."""
@@ -289,14 +289,14 @@ class ClientCore:
 
     def _greeted(self, link: Link) -> None:
         if self._cluster_id and link.cluster_id != self._cluster_id:
-            raise ProtocolError(f"{link.address} belongs to another cluster than the member that answered first")
+            raise ProtocolError("it belongs to another cluster than the member that answered first")
         self._cluster_id = link.cluster_id
         self._book.answered(link.address)
 
     def _on_response(self, link: Link, response: Response) -> None:
         call = link.in_flight.pop(response.request_id, None)
         if call is None:
-            raise ProtocolError(f"{link.address} answered request {response.request_id}, which nobody had sent")
+            raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
         call.request_id = 0
         verdict = judge(response)
         match verdict:  # What it says about the member counts even if nobody waits for the call any more.

@@ -43,6 +43,7 @@ from raft import (
     FrameSplitter,
     Hello,
     HelloRole,
+    Member,
     Node,
     NodeStopped,
     NotCommitted,
@@ -94,6 +95,7 @@ class Service:
     def __init__(self, node: Node, machine: KvMachine, limits: ServiceLimits | None = None) -> None:
         self.limits = limits or ServiceLimits()
         self._node, self._machine = node, machine
+        self.own_address = ""  # Where this member really listens, if it advertises nothing.
         self._node_id = node.identity.node_id
         self._connections: dict[int, _Connection] = {}
         self._open: dict[int, _Open] = {}  # By ticket.
@@ -389,9 +391,12 @@ class Service:
 
     def _client_address(self, node_id: str | None) -> str | None:
         member = self._node.core.configuration.member(node_id) if node_id else None
-        return member.client_address or None if member else None
+        return self._address_of(member) or None if member else None
+
+    def _address_of(self, member: Member) -> str:
+        return member.client_address or (self.own_address if member.node_id == self._node_id else "")
 
     def _members(self) -> MembersView:
         core = self._node.core
-        members = tuple((member.node_id, member.client_address) for member in core.configuration.voters)
+        members = tuple((member.node_id, self._address_of(member)) for member in core.configuration.voters)
         return MembersView(core.leader_id, self._client_address(core.leader_id), core.term, members)

@@ -23,18 +23,27 @@ from storage import Done, InlineFiles, OpenedStorage, Operation, create_data_fol
 SECOND = 1000 * MILLISECOND_NS
 
 
-class CountedFiles(InlineFiles):
-    """Knows if something was submitted since the last `run`."""
+class HeldFiles(InlineFiles):
+    """A disk that tells its completions when the test says so; by default at once."""
 
-    has_work = False
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.is_held = False
+        self._submitted = False
+
+    @property
+    def has_work(self) -> bool:
+        """True if `run` would tell something."""
+        return self._submitted and not self.is_held
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
-        self.has_work = True
+        self._submitted = True
         super().submit(operations, done)
 
     def run(self) -> None:
-        self.has_work = False
-        super().run()
+        if not self.is_held:
+            self._submitted = False
+            super().run()
 
 
 class Host:
@@ -42,7 +51,7 @@ class Host:
 
     def __init__(self, folder: Path, identity: Identity, now: int, seed: int, limits: ServiceLimits) -> None:
         self.identity = identity
-        self.files = CountedFiles(folder)
+        self.files = HeldFiles(folder)
         opened: list[OpenedStorage | BaseException] = []
         open_storage(self.files, identity=identity, done=opened.append)
         self.files.run()

@@ -109,7 +109,7 @@ class ServerCluster:
         """True once all serve."""
         for server in self.servers.values():
             server.start()
-        return all([server.wait_ready() for server in self.servers.values()])
+        return all(server.wait_ready() for server in self.servers.values())
 
 
 @contextmanager

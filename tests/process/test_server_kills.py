@@ -25,6 +25,7 @@ class Ledger:
         self.acknowledged: dict[bytes, bytes] = {}
         self.unknown: dict[bytes, bytes] = {}
         self.failed: dict[bytes, bytes] = {}
+        self._progress = trio.Event()
 
     async def write_forever(self, client: Client, writer: int) -> None:
         """One write after the other, each to a key of its own."""
@@ -41,12 +42,14 @@ class Ledger:
                 self.failed[key] = self.unknown.pop(key)
             else:
                 self.acknowledged[key] = self.unknown.pop(key)
+                self._progress.set()
+                self._progress = trio.Event()
 
     async def wait_for(self, more: int) -> None:
         """Until so many more writes are acknowledged."""
         wanted = len(self.acknowledged) + more
         while len(self.acknowledged) < wanted:
-            await trio.sleep(0.01)
+            await self._progress.wait()
 
     async def check(self, client: Client) -> None:
         """Every acknowledged write is there, once; nothing is there that nobody wrote, or that certainly failed."""
@@ -74,6 +77,14 @@ async def under_load(cluster: ServerCluster, disturb: Callable[[Client, Ledger],
                 nursery.cancel_scope.cancel()
             await ledger.check(client)
     return ledger
+
+
+async def until_applied(client: Client, node_id: str, revision: int) -> None:
+    """A follower learns the mark within a heartbeat."""
+    while True:
+        if (await client.status(node_id)).revision >= revision:
+            return
+        await trio.sleep(0.02)
 
 
 async def leader_of(client: Client) -> str:
@@ -178,8 +189,7 @@ async def test_without_a_majority_a_write_ends_in_a_clear_error_within_its_deadl
             await client.put("a", "1")
             leader = await leader_of(client)
             survivor = next(node_id for node_id in cluster.servers if node_id != leader)
-            while (await client.status(survivor)).revision < 2:
-                await trio.sleep(0.02)
+            await until_applied(client, survivor, revision=2)
             for node_id, server in cluster.servers.items():
                 if node_id != survivor:
                     server.kill()

@@ -1,0 +1,339 @@
+"""The trio client over real loopback, against whole members in this process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from kvstore import (
+    Client,
+    ClientClosed,
+    Compare,
+    Comparison,
+    Consistency,
+    Delete,
+    Get,
+    InvalidAddress,
+    InvalidRequest,
+    KeepAlive,
+    MemberConfig,
+    MemberStatus,
+    NotCommitted,
+    OutcomeUnknown,
+    Put,
+    PutResult,
+    Range,
+    RevisionCompacted,
+    StoreError,
+    Target,
+    Unavailable,
+    Unsupported,
+    run_member,
+)
+from kvstore.member import RunningMember
+from raft import EntryKind, Member
+from tests.process.servers import free_ports
+
+pytestmark = [pytest.mark.timeout(60)]
+
+
+@asynccontextmanager
+async def a_store_of_one(folder: Path) -> AsyncIterator[str]:
+    """One member in this process; yields its client address."""
+    async with trio.open_nursery() as nursery:
+        config = MemberConfig(folder=folder / "s1", bootstrap=True, listen_client="127.0.0.1:0")
+        member: RunningMember = await nursery.start(run_member, config)
+        yield member.client_address
+        nursery.cancel_scope.cancel()
+
+
+def address_of(listener: trio.SocketListener) -> str:
+    return f"127.0.0.1:{listener.socket.getsockname()[1]}"
+
+
+async def say_nothing(stream: trio.SocketStream) -> None:
+    """A member that has been paused."""
+    await trio.sleep_forever()
+
+
+async def test_every_method_answers_with_its_own_type(tmp_path: Path) -> None:
+    """The whole surface once, as a program would use it."""
+    async with a_store_of_one(tmp_path) as address, Client([address]) as client:
+        assert await client.put("a", "1") == PutResult(2)
+        found = await client.get(b"a")
+        assert found.record is not None
+        assert found.record.value == b"1"
+        assert (await client.get("nothing")).record is None
+        assert (await client.compare_and_set("a", "2", "1")).succeeded
+        assert not (await client.compare_and_set("a", "3", None)).succeeded
+        assert (await client.compare_and_set("a", "3", 3)).succeeded
+        txn = await client.txn(
+            [Compare(b"a", Target.VALUE, Comparison.EQUAL, b"3")], [Put(b"b", b"x"), Get(b"a")], [Delete(b"a")]
+        )
+        assert txn.succeeded
+        assert [item.key for item in (await client.range()).items] == [b"a", b"b"]
+        assert (await client.delete("b")).found
+        assert (await client.range(Range(count_only=True))).count == 1
+        status = await client.status(state_hash=True)
+        assert (status.role, status.keys, len(status.state_hash)) == ("leader", 1, 32)
+        view = await client.members()
+        assert (view.leader_id, [node_id for node_id, _ in view.members]) == ("s1", ["s1"])
+
+
+async def test_execute_tells_who_answered_and_under_which_promise(tmp_path: Path) -> None:
+    """FORMATS §8: every response names revision, consistency and node; writes name their session."""
+    async with a_store_of_one(tmp_path) as address, Client([address]) as client:
+        written = await client.execute(Put(b"a", b"1"))
+        read = await client.execute(Get(b"a"))
+        local = await client.execute(Get(b"a"), consistency="local", member="s1")
+
+    assert (written.revision, written.consistency, written.node_id) == (2, "", "s1")
+    assert written.session_id > 0
+    assert (read.consistency, local.consistency, local.session_id) == ("linearizable", "local", 0)
+
+
+async def test_a_thousand_tasks_share_one_client(tmp_path: Path) -> None:
+    """No task per request; what is asked in one turn leaves together."""
+    async with a_store_of_one(tmp_path) as address, Client([address], deadline_seconds=20) as client:
+        async with trio.open_nursery() as nursery:
+            for number in range(1000):
+                nursery.start_soon(client.put, f"k{number:04}", str(number))
+
+        assert (await client.range(prefix="k")).count == 1000
+        assert (await client.status()).last_index < 500  # Gathered into few entries.
+
+
+async def test_pages_go_through_a_listing_both_ways(tmp_path: Path) -> None:
+    """`more` and where the next page begins; a limit holds over all pages."""
+    async with a_store_of_one(tmp_path) as address, Client([address]) as client:
+        async with trio.open_nursery() as nursery:
+            for number in range(25):
+                nursery.start_soon(client.put, f"k{number:02}", "v")
+        keys = [f"k{number:02}".encode() for number in range(25)]
+
+        sizes, found = [], []
+        async for page in client.pages(prefix="k", page_limit=10):
+            sizes.append(len(page.items))
+            found += [item.key for item in page.items]
+        assert (sizes, found) == ([10, 10, 5], keys)
+
+        backwards = [item.key async for item in client.items(Range(reverse=True))]
+        assert backwards == keys[::-1]
+
+        limited = [page async for page in client.pages(Range(limit=15), page_limit=10)]
+        assert [len(page.items) for page in limited] == [10, 5]
+
+
+async def test_pages_of_one_revision_end_when_the_store_has_moved_on(tmp_path: Path) -> None:
+    """No history is kept yet: the caller begins again, instead of seeing a mixture."""
+    async with a_store_of_one(tmp_path) as address, Client([address]) as client:
+        for number in range(4):
+            await client.put(f"k{number}", "v")
+        pages = client.pages(page_limit=2, one_revision=True)
+        await anext(pages)
+        await client.put("k9", "v")
+
+        with pytest.raises(RevisionCompacted):
+            await anext(pages)
+
+
+async def test_read_log_shows_committed_entries_and_stops_at_the_mark(tmp_path: Path) -> None:
+    """FORMATS §6."""
+    async with a_store_of_one(tmp_path) as address, Client([address]) as client:
+        await client.put("a", "1")
+        page = await client.read_log(1)
+
+        assert page.entries[0].kind is EntryKind.NO_OP
+        assert [entry.index for entry in page.entries] == list(range(1, page.commit_index + 1))
+        with pytest.raises(NotCommitted):
+            await client.read_log(page.commit_index + 1)
+
+
+async def test_certain_failures_are_typed_and_carry_their_reason(tmp_path: Path) -> None:
+    """`OperationFailed` and what is under it: nothing happened."""
+    async with a_store_of_one(tmp_path) as address, Client([address]) as client:
+        with pytest.raises(InvalidRequest, match="at least one byte"):
+            await client.put("", "v")
+        with pytest.raises(InvalidRequest, match="too long"):
+            await client.put("k" * 1025, "v")
+        with pytest.raises(Unsupported, match="lease"):
+            await client.get("k", consistency=Consistency.LEASE)
+        with pytest.raises(Unsupported, match="linearizable, local"):
+            await client.get("k", consistency="eventual")
+        with pytest.raises(Unsupported, match="sessions"):
+            await client.execute(KeepAlive())
+        with pytest.raises(InvalidAddress, match="no such member; there are s1"):
+            await client.status("s7")
+        assert (await client.status()).revision == 1
+
+
+@pytest.mark.parametrize("endpoint", ["localhost", "127.0.0.1:port", ":7101", "127.0.0.1:70000", ""])
+def test_an_address_that_nobody_can_dial_is_refused_at_once(endpoint: str) -> None:
+    """Before anything is tried, with what an address looks like."""
+    with pytest.raises(InvalidAddress):
+        Client([endpoint])
+
+
+def test_one_address_instead_of_a_list_is_a_mistake_that_is_named() -> None:
+    """A text is a sequence of letters: each would be taken for an address."""
+    with pytest.raises(InvalidAddress, match="list"):
+        Client("127.0.0.1:7101")
+
+
+async def test_nobody_there_is_unavailable_and_says_so() -> None:
+    """Certain: nothing was sent to anybody."""
+    (port,) = free_ports(1)
+    async with Client([f"127.0.0.1:{port}"], deadline_seconds=0.3) as client:
+        with pytest.raises(Unavailable, match="connection refused"):
+            await client.put("a", "1")
+
+
+async def test_a_stranger_at_the_address_is_named() -> None:
+    """Something listens there and speaks another protocol."""
+
+    async def talk(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, talk, [listener])
+        async with Client([address_of(listener)], deadline_seconds=0.3) as client:
+            with pytest.raises(Unavailable, match="frame"):
+                await client.get("a")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_cancelled_operation_leaves_the_client_usable(tmp_path: Path) -> None:
+    """Its outcome is unknown; its number is closed, so that the next ones are not held up."""
+    async with a_store_of_one(tmp_path) as address, Client([address]) as client:
+        await client.put("a", "1")
+        for _ in range(20):
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await client.put("a", "2")
+            assert scope.cancelled_caught
+
+        await client.put("b", "1")
+        assert (await client.get("b")).record is not None
+
+
+async def test_the_callers_exception_comes_out_as_itself(tmp_path: Path) -> None:
+    """In no group, however many tasks the client has."""
+    async with a_store_of_one(tmp_path) as address:
+        client = Client([address])
+
+        async def program() -> None:
+            async with client:
+                await client.put("a", "1")
+                raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            await program()
+
+
+async def test_what_is_open_when_the_client_is_closed_ends_with_the_truth(tmp_path: Path) -> None:
+    """Sent: unknown; later calls: certainly not carried out."""
+    outcomes: list[StoreError] = []
+
+    async def put(client: Client) -> None:
+        try:
+            await client.put("a", "1")
+        except StoreError as error:
+            outcomes.append(error)
+
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, say_nothing, [listener])
+        async with Client([address_of(listener)]) as client:
+            nursery.start_soon(put, client)
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    await put(client)
+
+    assert [type(error) for error in outcomes] == [ClientClosed, ClientClosed]
+
+
+async def test_a_session_is_closed_with_its_client(tmp_path: Path) -> None:
+    """Its kept results are forgotten at once, not when it would have expired."""
+    async with a_store_of_one(tmp_path) as address:
+        async with Client([address]) as client:
+            await client.put("a", "1")
+            assert (await client.status()).sessions == 1
+
+        async with Client([address]) as client:
+            assert (await client.status()).sessions == 0
+
+
+async def test_without_a_session_one_round_trip_is_saved_and_nothing_is_retried(tmp_path: Path) -> None:
+    """For programs that write once."""
+    async with a_store_of_one(tmp_path) as address, Client([address], session=False) as client:
+        answer = await client.execute(Put(b"a", b"1"))
+        assert (answer.session_id, (await client.status()).sessions) == (0, 0)
+
+
+async def test_on_a_cluster_the_client_finds_the_leader_and_asks_members_by_name(tmp_path: Path) -> None:
+    """It is given one address; the others it learns."""
+    ports = free_ports(6)
+    members = tuple(Member(f"s{i}", f"127.0.0.1:{ports[i]}", f"127.0.0.1:{ports[i + 3]}") for i in range(3))
+    async with trio.open_nursery() as nursery:
+        for member in members:
+            folder = tmp_path / member.node_id
+            config = MemberConfig(folder=folder, node_id=member.node_id, members=members, bootstrap=True)
+            await nursery.start(run_member, config)
+        for member in members:
+            async with Client([member.client_address], deadline_seconds=20) as client:
+                await client.put(member.node_id, "x")
+                answer = await client.execute(Get(b"s0"), consistency="local", member=member.node_id)
+                assert answer.node_id == member.node_id
+                statuses = await client.cluster_status()
+        assert sorted(statuses) == ["s0", "s1", "s2"]
+        assert all(isinstance(status, MemberStatus) for status in statuses.values())
+        nursery.cancel_scope.cancel()
+
+
+def test_a_program_with_only_a_client_loads_neither_the_storage_nor_the_runtime() -> None:
+    """The rule of the house: `kvstore.Client` works beside a program's own package called `storage`."""
+    code = (
+        "import sys, kvstore; kvstore.Client(['127.0.0.1:1']); "
+        "print([name for name in sys.modules if name.split('.')[0] == 'storage' or name.startswith('raft.runtime')])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_package_that_hides_ours_is_named(tmp_path: Path) -> None:
+    """A host program with its own `storage` gets a clear error for `open_node`, and can still use `Client`."""
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "storage" / "__init__.py").write_text("")
+    code = "import kvstore; kvstore.Client(['127.0.0.1:1']); kvstore.open_node"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        cwd=tmp_path,  # With `-c` the current folder comes first on the path.
+    )
+
+    assert "ShadowedPackage" in done.stderr
+    assert str(tmp_path / "storage") in done.stderr
+    assert "Rename yours" in done.stderr
+
+
+def test_errors_survive_pickling() -> None:
+    """Fields are kept, text is made late."""
+    import pickle
+
+    for error in (OutcomeUnknown("x"), Unavailable("x"), InvalidAddress("a", "b"), NotCommitted(2, 1), ClientClosed()):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), again.args) == (type(error), str(error), error.args)
+        assert error.word == error.word.lower()

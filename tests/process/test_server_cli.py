@@ -1,0 +1,383 @@
+"""`hwm` as a new user meets it: what works, what is mistyped, what is in the way. No traceback, ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kvstore.cli import cli
+from kvstore.protocol import encode_client_hello
+from raft import Hello, HelloRole, Refusal, decode_hello, frame
+from tests.process.servers import Server, free_ports, hwm, running_cluster
+
+Run = Callable[..., Result]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
+    """A store of one, for all tests of this file that do not mind the others."""
+    with running_cluster(tmp_path_factory.mktemp("cli"), 1) as cluster:
+        yield cluster.servers["s1"], cluster.endpoints[0]
+
+
+@pytest.fixture
+def run(server: tuple[Server, str]) -> Run:
+    def call(*arguments: str, stdin: str | bytes | None = None) -> Result:
+        return invoke(arguments, {"HWM_ENDPOINTS": server[1]}, stdin)
+
+    return call
+
+
+def invoke(arguments: Sequence[str], env: dict[str, str] | None = None, stdin: str | bytes | None = None) -> Result:
+    result = CliRunner().invoke(cli, [*arguments], env=env, input=stdin)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_put_get_delete_and_their_exit_codes(run: Run) -> None:
+    """Data to stdout, words to stderr; 1 means "not there"."""
+    put, got = run("put", "a", "hello"), run("get", "a")
+    assert (put.exit_code, put.stdout) == (0, "")
+    assert "revision" in put.stderr
+    assert (got.exit_code, got.stdout, got.stderr) == (0, "hello\n", "")
+
+    assert run("del", "a").exit_code == 0
+    missing = run("get", "a")
+    assert (missing.exit_code, missing.stdout) == (1, "")
+    assert "not found: a" in missing.stderr
+    assert run("del", "a").exit_code == 1
+
+
+def test_bytes_that_are_no_text_travel_as_base64(run: Run) -> None:
+    """In both directions; `--raw` gives them as they are."""
+    assert run("put", "base64:/wA=", "base64:AAH/").exit_code == 0
+
+    assert run("get", "base64:/wA=").stdout == "base64:AAH/\n"
+    assert run("get", "base64:/wA=", "--raw").stdout_bytes == b"\0\x01\xff"
+    wrong = run("put", "base64:!!!", "x")
+    assert wrong.exit_code == 2
+    assert "not base64" in wrong.stderr
+
+
+def test_a_value_can_come_from_standard_input(run: Run) -> None:
+    """Byte for byte, line ends included."""
+    assert run("put", "a", "-", stdin=b"line\nline\xff").exit_code == 0
+
+    assert run("get", "a", "--raw").stdout_bytes == b"line\nline\xff"
+
+
+def test_compare_and_set_names_what_it_saw(run: Run) -> None:
+    """1 means "the condition does not hold"; exactly one condition is asked for."""
+    run("del", "c")
+    assert run("cas", "c", "1", "--absent").exit_code == 0
+    assert run("cas", "c", "2", "--expect", "1").exit_code == 0
+    refused = run("cas", "c", "3", "--expect", "1")
+    assert refused.exit_code == 1
+    assert "it is '2'" in refused.stderr
+    seen = json.loads(run("cas", "c", "3", "--absent", "--json").stdout)
+    assert run("cas", "c", "3", "--revision", str(seen["seen"]["mod_revision"])).exit_code == 0
+
+    assert run("cas", "c", "4").exit_code == 2
+    assert run("cas", "c", "4", "--absent", "--expect", "3").exit_code == 2
+
+
+def test_ranges_for_people_and_for_programs(run: Run) -> None:
+    """Lines with tabs when no terminal is there; one JSON object with --json."""
+    for key in ("r/1", "r/2", "r/3"):
+        run("put", key, f"value of {key}")
+
+    assert run("range", "--prefix", "r/").stdout == "r/1\tvalue of r/1\nr/2\tvalue of r/2\nr/3\tvalue of r/3\n"
+    assert run("range", "--prefix", "r/", "--keys-only", "--reverse", "--limit", "2").stdout == "r/3\nr/2\n"
+    assert run("range", "--from", "r/2", "--to", "r/3", "--keys-only").stdout == "r/2\n"
+    assert run("range", "--prefix", "r/", "--count").stdout == "3\n"
+    shown = json.loads(run("range", "--prefix", "r/", "--limit", "1", "--json").stdout)
+    assert (shown["count"], shown["more"], shown["items"][0]["key"]) == (3, True, "r/1")
+    assert run("range", "--prefix", "r/", "--from", "x").exit_code == 2
+
+
+def test_a_transaction_is_written_as_json(run: Run) -> None:
+    """As an argument or on standard input; 1 if the other branch ran."""
+    document = {
+        "compares": [{"key": "t", "op": "=", "target": "version", "value": 0}],
+        "success": [{"op": "put", "key": "t", "value": "1"}, {"op": "get", "key": "t"}],
+        "failure": [{"op": "range", "prefix": "t"}, {"op": "delete", "key": "t"}],
+    }
+    run("del", "t")
+
+    first = run("txn", json.dumps(document))
+    second = run("txn", stdin=json.dumps(document))
+
+    assert (first.exit_code, second.exit_code) == (0, 1)
+    shown = json.loads(first.stdout)
+    assert shown["results"][1]["value"] == "1"
+    assert [each["op"] for each in json.loads(second.stdout)["results"]] == ["range", "delete"]
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "the transaction is an object"),
+        ('{"succes": []}', "no field 'succes'"),
+        ('{"success": [{"op": "puts", "key": "a"}]}', "put, get, delete, range"),
+        ('{"success": [{"op": "put", "key": "a"}]}', "value is a text"),
+        ('{"compares": [{"key": "a", "op": "~", "target": "value", "value": "x"}]}', "= != < >"),
+        ('{"compares": [{"key": "a", "op": "=", "target": "size", "value": 1}]}', "version, create_revision"),
+        ('{"compares": [{"key": "a", "op": "=", "target": "version", "value": "1"}]}', "a number"),
+        ('{"success": [{"op": "range", "limit": "3"}]}', "limit of a range"),
+    ],
+)
+def test_a_transaction_that_cannot_be_read_says_where(document: str, words: str) -> None:
+    """Before anything is sent anywhere."""
+    result = invoke(["txn", document, "--endpoints", "127.0.0.1:1"])
+
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_status_shows_marks_and_lag(run: Run) -> None:
+    """Tab-separated for scripts; JSON has every field."""
+    lines = run("status").stdout.splitlines()
+    assert len(lines) == 1
+    assert lines[0].split("\t")[:2] == ["s1", "leader"]
+    (shown,) = json.loads(run("status", "--json", "--state-hash").stdout)
+    assert {"role", "term", "last_index", "commit_index", "last_applied", "low_watermark", "lag"} <= set(shown)
+    assert (shown["lag"], shown["reachable"], len(shown["state_hash"])) == (0, True, 64)
+
+
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [("gte", "get"), ("puts", "put"), ("delete", "del"), ("ls", "range"), ("stauts", "status"), ("sever", "serve")],
+)
+def test_an_unknown_command_is_answered_with_the_nearest(typed: str, near: str) -> None:
+    """Also what other stores call it."""
+    result = invoke([typed, "a"])
+
+    assert result.exit_code == 2
+    assert f"hwm {near}" in result.stderr
+
+
+def test_a_wrong_flag_is_answered_with_the_right_one() -> None:
+    """And something quite unknown with the list of commands."""
+    assert "--json" in invoke(["get", "a", "--jsn"]).stderr
+    assert "--election-timeout-ms" in invoke(["serve", "d", "--election-timeout", "3"]).stderr
+    assert "init, serve, put" in invoke(["xyzzy"]).stderr
+
+
+def test_certain_and_uncertain_ends_have_exit_codes_of_their_own(run: Run) -> None:
+    """3 refused, 5 nobody there: a script knows what it may repeat."""
+    refused = run("put", "k" * 2000, "v")
+    assert refused.exit_code == 3
+    assert "too long" in refused.stderr
+    (port,) = free_ports(1)
+    nobody = invoke(["put", "a", "b", "--endpoints", f"127.0.0.1:{port}", "--deadline", "0.3"])
+    assert nobody.exit_code == 5
+    assert "connection refused" in nobody.stderr
+    assert "hint:" in nobody.stderr
+    assert run("get", "a", "--consistency", "lease").exit_code == 2
+    assert invoke(["get", "a", "--endpoints", "nonsense"]).exit_code == 2
+
+
+def test_a_paused_member_leaves_the_outcome_unknown(server: tuple[Server, str]) -> None:
+    """4: it may have happened. It had been reached once, so the write was sent."""
+    process, endpoint = server
+    try:
+        code = (
+            "import trio\nfrom kvstore import Client\nfrom kvstore.cli_common import failure_of\n"
+            "from kvstore import StoreError\n"
+            "async def main():\n"
+            f"    async with Client(['{endpoint}']) as client:\n"
+            "        await client.put('a', '1')\n"
+            "        print('ready', flush=True); input()\n"
+            "        try:\n"
+            "            await client.put('a', '2', deadline_seconds=0.5)\n"
+            "        except StoreError as error:\n"
+            "            raise SystemExit(failure_of(error).exit_code)\n"
+            "trio.run(main)\n"
+        )
+        child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGSTOP)
+        child.communicate("\n", timeout=30)
+        assert child.returncode == 4
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def test_garbage_on_both_ports_closes_that_connection_only(tmp_path: Path) -> None:
+    """Oversized frames, other protocols, silence: the server goes on."""
+    with running_cluster(tmp_path, 3) as cluster:
+        arguments = cluster.servers["s1"]._arguments
+        ports = [part.rpartition(":")[2] for each in arguments[:3] for part in each.split("/")]
+        for port in map(int, ports):
+            for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 1000, b"\0\0\0\0", b"\0\0\0\x04\xff\xff\xff\xff"):
+                with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+                    stranger.sendall(garbage)
+                    answer = stranger.makefile("rb").read()
+                    assert isinstance(decode_hello(answer[4:]), Refusal), answer
+            half = socket.create_connection(("127.0.0.1", port), timeout=10)
+            half.sendall(b"\0\0")
+            half.close()
+
+        env = {"HWM_ENDPOINTS": ",".join(cluster.endpoints)}
+        assert invoke(["put", "a", "1", "--deadline", "20"], env).exit_code == 0
+        assert len(invoke(["status"], env).stdout.splitlines()) == 3
+
+
+def test_a_client_on_the_peer_port_is_told_where_to_go(tmp_path: Path) -> None:
+    """Ports are easily confused."""
+    with running_cluster(tmp_path, 2) as cluster:
+        peer_port = cluster.servers["s1"]._arguments[0].split("=")[2].split("/")[0]
+        result = invoke(["get", "a", "--endpoints", peer_port, "--deadline", "0.5"])
+
+    assert result.exit_code == 5
+    assert f"{peer_port}: refused by the member" in result.stderr
+
+
+# Starting, and refusing to.
+
+
+def serve_fails(*arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        hwm("serve", *arguments),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done
+
+
+def test_a_folder_without_a_member_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    """Empty where it should not be."""
+    done = serve_fails(tmp_path / "data")
+
+    assert done.returncode == 3
+    assert "--bootstrap" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_locked_folder_is_refused_with_the_process_that_holds_it(server: tuple[Server, str]) -> None:
+    """Two servers on one folder would destroy it."""
+    done = serve_fails(server[0].folder, "--listen-client", "127.0.0.1:0")
+
+    assert done.returncode == 3
+    assert "in use by process" in done.stderr
+
+
+def test_a_port_in_use_is_refused_with_the_option_to_change_it(tmp_path: Path, server: tuple[Server, str]) -> None:
+    """One line and a hint."""
+    done = serve_fails(tmp_path / "data", "--bootstrap", "--listen-client", server[1])
+
+    assert done.returncode == 3
+    assert "address already in use" in done.stderr
+    assert "--listen-client" in done.stderr
+
+
+def test_another_membership_is_refused(tmp_path: Path) -> None:
+    """The folder knows which cluster it belongs to."""
+    members = ["--member=a=127.0.0.1:1/127.0.0.1:2", "--member=b=127.0.0.1:3/127.0.0.1:4"]
+    made = invoke(["init", str(tmp_path / "a"), "--node-id", "a", *members])
+    assert made.exit_code == 0
+    assert "member a of cluster" in made.stderr
+
+    other = serve_fails(tmp_path / "a", "--node-id", "a", members[0], "--member=c=127.0.0.1:3/127.0.0.1:4")
+    assert other.returncode == 3
+    assert "belongs to cluster" in other.stderr
+    assert serve_fails(tmp_path / "a", "--node-id", "b", *members).returncode == 3
+    stranger = serve_fails(tmp_path / "z", "--node-id", "z", *members, "--bootstrap")
+    assert (stranger.returncode, "not in the member list" in stranger.stderr) == (2, True)
+    again = invoke(["init", str(tmp_path / "a"), "--node-id", "a", *members])
+    assert (again.exit_code, "not empty" in again.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--member", "s1"], "id=peerhost:port/clienthost:port"),
+        (["--member", "S1=127.0.0.1:1/127.0.0.1:2"], "must match"),
+        (["--member", "s1=127.0.0.1/127.0.0.1:2"], "no host or no port"),
+        (["--dial", "s1"], "id=host:port"),
+        (["--listen-client", "127.0.0.1:99999"], "no number from 0 to 65535"),
+        (["--heartbeat-ms", "500"], "twice"),
+        (["--heartbeat-ms", "x"], "not a valid integer"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_before_anything_is_made(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    """With what would work."""
+    result = invoke(["serve", str(tmp_path / "data"), "--bootstrap", *arguments])
+
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_server_does_not_run_without_assertions(tmp_path: Path) -> None:
+    """`python -O` removes them."""
+    done = serve_fails(tmp_path / "data", "--bootstrap", env={"PYTHONOPTIMIZE": "1"})
+
+    assert done.returncode == 2
+    assert "assertions" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_server_that_is_asked_to_stop_finishes_and_exits_with_0(tmp_path: Path) -> None:
+    """SIGTERM; what was acknowledged is there, and its last batch is proven."""
+    with running_cluster(tmp_path, 1) as cluster:
+        server = cluster.servers["s1"]
+        env = {"HWM_ENDPOINTS": cluster.endpoints[0]}
+        assert invoke(["put", "a", "1"], env).exit_code == 0
+
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
+
+        server.start()
+        assert server.wait_ready()
+        assert invoke(["get", "a"], env).stdout == "1\n"
+
+
+def test_the_ready_line_names_the_ports_that_were_chosen(tmp_path: Path) -> None:
+    """Port 0 means any: whoever starts it reads where."""
+    process = subprocess.Popen(
+        hwm("serve", tmp_path / "data", "--bootstrap", "--listen-client", "127.0.0.1:0"),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert line.startswith("ready node=s1 client=127.0.0.1:")
+        address = line.split("client=")[1].split()[0]
+        assert invoke(["put", "a", "1", "--endpoints", address]).exit_code == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def test_what_only_two_hellos_reveal(server: tuple[Server, str]) -> None:
+    """A member says who it is before it is asked anything."""
+    host, _, port = server[1].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(frame(encode_client_hello()))
+        answer = connection.recv(4096)
+    hello = decode_hello(answer[4:])
+    assert isinstance(hello, Hello)
+    assert (hello.node_id, hello.role) == ("s1", HelloRole.PEER)
