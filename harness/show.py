@@ -29,7 +29,7 @@ def verdict_words(report: Report) -> str:
     if not report.finished:
         problems.append("the recording is not complete")
     if not report.healed:
-        problems.append("the cluster did not come back after the faults")
+        problems.append("the cluster was not healed")
     if report.state_hashes_agree is False:
         problems.append("THE MEMBERS' STATES DIFFER")
     elif report.state_hashes_agree is None:
