@@ -32,9 +32,9 @@ def release(cluster: Cluster, node_id: str) -> None:
     cluster.settle()
 
 
-def test_a_store_of_one_answers_a_write_only_after_its_own_sync(tmp_path: Path) -> None:
+def test_a_store_of_one_answers_a_write_only_after_its_own_sync(quick_folder: Path) -> None:
     """The bytes are in the file already; that is not enough."""
-    cluster, client, leader, _ = a_cluster_with_a_client(tmp_path, 1)
+    cluster, client, leader, _ = a_cluster_with_a_client(quick_folder, 1)
     hold(cluster, leader)
 
     ticket = client.submit(command_request(Put(b"a", b"1")))
@@ -45,9 +45,9 @@ def test_a_store_of_one_answers_a_write_only_after_its_own_sync(tmp_path: Path) 
     assert client.result(ticket) == PutResult(3)
 
 
-def test_of_three_the_answer_waits_for_the_second_sync(tmp_path: Path) -> None:
+def test_of_three_the_answer_waits_for_the_second_sync(quick_folder: Path) -> None:
     """A copy counts when it is durable, the leader's own included."""
-    cluster, client, leader, followers = a_cluster_with_a_client(tmp_path, 3)
+    cluster, client, leader, followers = a_cluster_with_a_client(quick_folder, 3)
     hold(cluster, leader, *followers)
 
     ticket = client.submit(command_request(Put(b"a", b"1")))
@@ -62,9 +62,9 @@ def test_of_three_the_answer_waits_for_the_second_sync(tmp_path: Path) -> None:
     assert client.result(ticket) == PutResult(3)
 
 
-def test_two_followers_are_a_majority_but_the_leader_shows_only_what_it_holds_itself(tmp_path: Path) -> None:
+def test_two_followers_are_a_majority_but_the_leader_shows_only_what_it_holds_itself(quick_folder: Path) -> None:
     """FORMATS §3.2: a node applies only what is both committed and durable on itself."""
-    cluster, client, leader, _ = a_cluster_with_a_client(tmp_path, 3)
+    cluster, client, leader, _ = a_cluster_with_a_client(quick_folder, 3)
     hold(cluster, leader)
 
     ticket = client.submit(command_request(Put(b"a", b"1")))
@@ -76,9 +76,9 @@ def test_two_followers_are_a_majority_but_the_leader_shows_only_what_it_holds_it
     assert client.result(ticket) == PutResult(3)
 
 
-def test_a_read_never_shows_what_is_not_yet_durable_on_a_majority(tmp_path: Path) -> None:
+def test_a_read_never_shows_what_is_not_yet_durable_on_a_majority(quick_folder: Path) -> None:
     """Nothing above the high-water mark is visible, locally neither."""
-    cluster, client, _, followers = a_cluster_with_a_client(tmp_path, 3)
+    cluster, client, _, followers = a_cluster_with_a_client(quick_folder, 3)
     hold(cluster, *followers)
     written = client.submit(command_request(Put(b"a", b"1")))
     cluster.wait(0.05)
@@ -96,9 +96,9 @@ def test_a_read_never_shows_what_is_not_yet_durable_on_a_majority(tmp_path: Path
     assert found.record is not None
 
 
-def test_a_session_exists_for_the_client_only_once_it_is_durable(tmp_path: Path) -> None:
+def test_a_session_exists_for_the_client_only_once_it_is_durable(quick_folder: Path) -> None:
     """Its id is a promise like any other."""
-    cluster, _, _, followers = a_cluster_with_a_client(tmp_path, 3)
+    cluster, _, _, followers = a_cluster_with_a_client(quick_folder, 3)
     hold(cluster, *followers)
     fresh = cluster.client()
 
@@ -113,10 +113,10 @@ def test_a_session_exists_for_the_client_only_once_it_is_durable(tmp_path: Path)
 
 @pytest.mark.parametrize("survivors", [("leader", 0), (0, 1), ("leader", 1)])
 def test_what_was_answered_survives_the_loss_of_any_one_member(
-    tmp_path: Path, survivors: tuple[str | int, str | int]
+    quick_folder: Path, survivors: tuple[str | int, str | int]
 ) -> None:
     """The two that are left always have it: the answer had waited for two syncs."""
-    cluster, client, leader, followers = a_cluster_with_a_client(tmp_path, 3)
+    cluster, client, leader, followers = a_cluster_with_a_client(quick_folder, 3)
     kept = {leader if each == "leader" else followers[int(each)] for each in survivors}
     hold(cluster, followers[1])
     client.do(Put(b"a", b"1"))

@@ -26,9 +26,9 @@ from kvstore.status import status_from_map
 from tests.kvstore.in_memory import SECOND, Cluster
 
 
-def test_a_single_member_serves_at_once(tmp_path: Path) -> None:
+def test_a_single_member_serves_at_once(quick_folder: Path) -> None:
     """With no peers it elects itself, and commits with its own sync."""
-    client = Cluster(tmp_path, 1).client()
+    client = Cluster(quick_folder, 1).client()
 
     put = client.do(Put(b"a", b"1"))
     found = client.do(Get(b"a"))
@@ -39,9 +39,9 @@ def test_a_single_member_serves_at_once(tmp_path: Path) -> None:
     assert (found.record.value, found.record.version) == (b"1", 1)
 
 
-def test_every_operation_comes_back_as_its_own_result(tmp_path: Path) -> None:
+def test_every_operation_comes_back_as_its_own_result(quick_folder: Path) -> None:
     """FORMATS §8: the spellings of a transaction, each with its answer."""
-    client = Cluster(tmp_path, 3).client()
+    client = Cluster(quick_folder, 3).client()
 
     assert client.do(CompareAndSet(b"a", b"1", 0)) == CompareAndSetResult(2, True)
     failed = client.do(CompareAndSet(b"a", b"2", b"other"))
@@ -63,9 +63,9 @@ def test_every_operation_comes_back_as_its_own_result(tmp_path: Path) -> None:
     assert client.do(Delete(b"a")) == DeleteResult(4, True)
 
 
-def test_a_command_that_breaks_a_rule_is_refused_at_admission_with_its_reason(tmp_path: Path) -> None:
+def test_a_command_that_breaks_a_rule_is_refused_at_admission_with_its_reason(quick_folder: Path) -> None:
     """Judged before anything is proposed: the log does not grow."""
-    cluster = Cluster(tmp_path, 1)
+    cluster = Cluster(quick_folder, 1)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
     last_index = cluster.hosts["s1"].node.core.last_index
@@ -78,17 +78,17 @@ def test_a_command_that_breaks_a_rule_is_refused_at_admission_with_its_reason(tm
     assert cluster.hosts["s1"].node.core.last_index == last_index
 
 
-def test_a_lease_read_is_refused_with_a_typed_error(tmp_path: Path) -> None:
+def test_a_lease_read_is_refused_with_a_typed_error(quick_folder: Path) -> None:
     """Not offered yet; never answered as if it were something else."""
-    client = Cluster(tmp_path, 1).client()
+    client = Cluster(quick_folder, 1).client()
 
     with pytest.raises(Unsupported, match="lease"):
         client.do(Get(b"a"), consistency=Consistency.LEASE)
 
 
-def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight(tmp_path: Path) -> None:
+def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight(quick_folder: Path) -> None:
     """Sessions: each of the open requests is repeated under its number and happens once (version 1)."""
-    cluster = Cluster(tmp_path, 3)
+    cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"first", b"x"))
     for round_no in range(4):
@@ -116,9 +116,9 @@ def test_no_write_is_lost_or_done_twice_when_the_leader_dies_with_many_in_flight
     assert listing.revision == 1 + 4 * 50 + 1
 
 
-def test_a_deposed_leader_answers_session_requests_at_once_and_they_succeed_elsewhere(tmp_path: Path) -> None:
+def test_a_deposed_leader_answers_session_requests_at_once_and_they_succeed_elsewhere(quick_folder: Path) -> None:
     """At its step-down they are retryable-unknown: the client does not wait for the outcome to become certain."""
-    cluster = Cluster(tmp_path, 3)
+    cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
     leader = cluster.leader()
@@ -135,9 +135,9 @@ def test_a_deposed_leader_answers_session_requests_at_once_and_they_succeed_else
     assert (found.record.value, found.record.version) == (b"2", 2)
 
 
-def test_without_a_majority_writes_end_within_their_deadline(tmp_path: Path) -> None:
+def test_without_a_majority_writes_end_within_their_deadline(quick_folder: Path) -> None:
     """One of three is left: a write ends as a failure or as unknown, never as done, and never hangs."""
-    cluster = Cluster(tmp_path, 3)
+    cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
     survivor = next(node_id for node_id in cluster.hosts if node_id != cluster.leader())
@@ -152,9 +152,9 @@ def test_without_a_majority_writes_end_within_their_deadline(tmp_path: Path) -> 
     assert "deadline" in str(client.ended[ticket].error)
 
 
-def test_local_reads_are_served_by_any_member_and_labelled(tmp_path: Path) -> None:
+def test_local_reads_are_served_by_any_member_and_labelled(quick_folder: Path) -> None:
     """FORMATS §8: what it has applied; no leader is needed."""
-    cluster = Cluster(tmp_path, 3)
+    cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
     cluster.wait(0.2)
@@ -174,9 +174,9 @@ def test_local_reads_are_served_by_any_member_and_labelled(tmp_path: Path) -> No
     assert (response.consistency, response.node_id) == (Consistency.LOCAL, survivor)
 
 
-def test_the_committed_log_can_be_read_and_nothing_above_the_mark(tmp_path: Path) -> None:
+def test_the_committed_log_can_be_read_and_nothing_above_the_mark(quick_folder: Path) -> None:
     """FORMATS §6: entries up to commit_index; above it NotCommitted, below first_index Compacted."""
-    cluster = Cluster(tmp_path, 1)
+    cluster = Cluster(quick_folder, 1)
     client = cluster.client(ttl_ns=0)
     client.do(Put(b"a", b"1"))
     core = cluster.hosts["s1"].node.core
@@ -195,9 +195,9 @@ def test_the_committed_log_can_be_read_and_nothing_above_the_mark(tmp_path: Path
     assert isinstance(client.ended[below].error, Compacted)
 
 
-def test_status_tells_the_marks_and_equal_states_have_equal_hashes(tmp_path: Path) -> None:
+def test_status_tells_the_marks_and_equal_states_have_equal_hashes(quick_folder: Path) -> None:
     """`hwm status` shows role, term, marks, lag; the harness compares hashes."""
-    cluster = Cluster(tmp_path, 3)
+    cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
     cluster.wait(0.3)
@@ -216,9 +216,9 @@ def test_status_tells_the_marks_and_equal_states_have_equal_hashes(tmp_path: Pat
     assert all(status.low_watermark <= status.commit_index <= status.last_index for status in found)
 
 
-def test_a_session_survives_the_leader_and_keep_alives_count(tmp_path: Path) -> None:
+def test_a_session_survives_the_leader_and_keep_alives_count(quick_folder: Path) -> None:
     """Nothing is written for longer than the time to live; the client keeps the session by itself."""
-    cluster = Cluster(tmp_path, 3)
+    cluster = Cluster(quick_folder, 3)
     client = cluster.client(ttl_ns=3 * SECOND)
     client.do(Put(b"a", b"1"))
     session_id = client.core.session_id

@@ -75,8 +75,8 @@ class RawClient:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, 1)
+def cluster(quick_folder: Path) -> Iterator[Cluster]:
+    cluster = Cluster(quick_folder, 1)
     cluster.leader()
     yield cluster
     cluster.hosts["s1"].kill()
@@ -144,9 +144,9 @@ def test_a_peer_on_the_client_port_is_told_so(cluster: Cluster) -> None:
     assert "peer port" in refusal.text
 
 
-def test_clients_over_the_bound_are_refused_politely(tmp_path: Path) -> None:
+def test_clients_over_the_bound_are_refused_politely(quick_folder: Path) -> None:
     """`connections_max`: the answer is a refusal, not silence."""
-    cluster = Cluster(tmp_path, 1, ServiceLimits(connections_max=1))
+    cluster = Cluster(quick_folder, 1, ServiceLimits(connections_max=1))
     RawClient(cluster, 1)
 
     second = RawClient(cluster, 2, greets=False)
@@ -213,9 +213,9 @@ def test_every_response_names_revision_consistency_and_node(cluster: Cluster) ->
     assert (lease.code, lease.revision, lease.node_id) == (Code.UNSUPPORTED, 2, "s1")
 
 
-def test_requests_in_flight_are_bounded_and_the_rest_is_served_later(tmp_path: Path) -> None:
+def test_requests_in_flight_are_bounded_and_the_rest_is_served_later(quick_folder: Path) -> None:
     """`in_flight_max`: frames that have come wait, nothing more is read, everything is answered in the end."""
-    cluster = Cluster(tmp_path, 1, ServiceLimits(in_flight_max=4))
+    cluster = Cluster(quick_folder, 1, ServiceLimits(in_flight_max=4))
     cluster.leader()
     client = RawClient(cluster)
     requests = [frame(encode_request(i, command_request(Put(b"k%d" % i, b"v")))) for i in range(1, 11)]
@@ -230,9 +230,9 @@ def test_requests_in_flight_are_bounded_and_the_rest_is_served_later(tmp_path: P
     assert client.service.wants_input(1)
 
 
-def test_a_client_that_takes_no_answers_is_read_no_further(tmp_path: Path) -> None:
+def test_a_client_that_takes_no_answers_is_read_no_further(quick_folder: Path) -> None:
     """`unsent_bytes_max`: the bytes stay in its socket; memory does not grow. It goes on when it reads again."""
-    cluster = Cluster(tmp_path, 1, ServiceLimits(unsent_bytes_max=1000))
+    cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
     cluster.leader()
     client = RawClient(cluster)
     client.ask(encode_request(1, command_request(Put(b"big", bytes(600)))))
@@ -276,9 +276,9 @@ def test_a_repeated_request_gets_the_kept_result_with_its_revision(cluster: Clus
     assert cluster.hosts["s1"].machine.get(b"a").record is None
 
 
-def test_a_follower_names_the_leader_and_its_client_address(tmp_path: Path) -> None:
+def test_a_follower_names_the_leader_and_its_client_address(quick_folder: Path) -> None:
     """NotLeader: certainly no effect here, and where to go."""
-    cluster = Cluster(tmp_path, 3)
+    cluster = Cluster(quick_folder, 3)
     leader = cluster.leader()
     cluster.wait(0.2)
     follower = cluster.hosts[next(node_id for node_id in cluster.hosts if node_id != leader)]
