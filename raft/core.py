@@ -192,7 +192,7 @@ class RaftCore(CoreView):
     def take_ready(self) -> Ready:
         """All effects since the last call. The caller owes them in the order that `Ready` states."""
         state = self._state
-        if self._leadership is not None:
+        if self._leadership is not None and self._leadership.feed_wanted:
             self._leadership.feed()
         ready, state.outbox.ready = state.outbox.ready, Ready()
         hint = min(state.commit_index, state.log.durable_index)

@@ -154,16 +154,26 @@ class Leadership:
         The majority median of *durable* positions, and only if that entry is of this term (Raft §5.4.2, Figure 8).
         """
         state = self._state
-        own = {state.node_id: state.log.durable_index}
-        agreed = state.quorum.agreed({peer_id: peer.match_index for peer_id, peer in self._peers.items()} | own)
-        if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
-            state.commit_to(agreed)
         self.feed_wanted = True
-        self._confirm_reads()
-        reported = [(peer.last_applied, peer.match_index) for peer in self._peers.values()]
-        if all(last_applied is not None for last_applied, _ in reported):
-            marks = [min(last_applied or 0, match_index) for last_applied, match_index in reported]
-            state.raise_low_watermark(min([*marks, state.last_applied, state.log.durable_index]))
+        if state.commit_index < state.log.last_index:
+            own = {state.node_id: state.log.durable_index}
+            agreed = state.quorum.agreed({peer_id: peer.match_index for peer_id, peer in self._peers.items()} | own)
+            if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
+                state.commit_to(agreed)
+        if self.reads.is_round_under_way:
+            self._confirm_reads()
+        if state.low_watermark < state.last_applied:
+            self._raise_low_watermark()
+
+    def _raise_low_watermark(self) -> None:
+        """FORMATS §6: the minimum over all members, once each has reported to this leader."""
+        state = self._state
+        marks = [state.last_applied, state.log.durable_index]
+        for peer in self._peers.values():
+            if peer.last_applied is None:
+                return
+            marks += (peer.last_applied, peer.match_index)
+        state.raise_low_watermark(min(marks))
 
     @property
     def _has_committed_in_its_term(self) -> bool:

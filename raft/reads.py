@@ -36,6 +36,11 @@ class ReadRounds:
         return bool(self._waiting) and not self._under_way
 
     @property
+    def is_round_under_way(self) -> bool:
+        """True if answers are awaited."""
+        return bool(self._under_way)
+
+    @property
     def any_waiting(self) -> bool:
         """True if reads wait for a round to begin."""
         return bool(self._waiting)
@@ -47,14 +52,11 @@ class ReadRounds:
         self._waiting = []
         return self.counter
 
-    def confirmed_up_to(self, counter: int) -> bool:
-        """A majority has answered this round, and so every one before it. True if that confirmed any."""
-        confirmed = False
+    def confirmed_up_to(self, counter: int) -> None:
+        """A majority has answered this round, and so every one before it."""
         while self._under_way and self._under_way[0][0] <= counter:
             _, read_index, tickets = self._under_way.popleft()
             self._confirmed.append((read_index, tickets))
-            confirmed = True
-        return confirmed
 
     def take_ready(self, last_applied: int) -> list[int]:
         """The confirmed reads for which the state machine is far enough."""

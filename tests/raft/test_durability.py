@@ -136,6 +136,22 @@ def test_vote_requests_and_the_own_vote_wait_for_term_vote_and_tail() -> None:
     assert "became_leader" in candidate.event_names()
 
 
+def test_an_earlier_write_does_not_make_the_own_vote_durable() -> None:
+    """§3.1: entries of an older term were under way when the campaign began; only the second write has the vote."""
+    candidate = a_follower(term=1)
+    candidate.step("s2", append(1, (0, 0), [1]))
+    candidate.time_out()
+    candidate.step("s3", PreVoteResponse(term=1, next_term=2, granted=True))
+    candidate.step("s3", VoteResponse(term=2, granted=True))
+    assert candidate.issued_sequence == 2
+
+    candidate.persist(1)
+    assert "became_leader" not in candidate.event_names()
+
+    candidate.persist(2)
+    assert "became_leader" in candidate.event_names()
+
+
 def test_vote_requests_leave_when_the_candidacy_is_durable() -> None:
     """§3.1, the usual order of things."""
     candidate = a_candidate(term=2)

@@ -248,6 +248,16 @@ def test_an_entry_above_the_protocols_size_is_refused() -> None:
     assert leader.core.last_index == 1
 
 
+@pytest.mark.parametrize("name", ["batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"])
+def test_no_setting_makes_a_message_that_a_peers_frame_cannot_hold(name: str) -> None:
+    """FORMATS §2, §7: the frame bound is above the entry bound on every member."""
+    settings: dict[str, int] = {name: ENTRY_PAYLOAD_BYTES_MAX}
+    RaftConfig(**settings)
+
+    with pytest.raises(InvalidConfiguration, match=name):
+        RaftConfig(**{name: ENTRY_PAYLOAD_BYTES_MAX + 1})
+
+
 def test_the_members_are_fixed() -> None:
     """A configuration entry is neither proposed nor taken."""
     with pytest.raises(InvalidConfiguration):

@@ -90,6 +90,19 @@ def test_a_heartbeat_to_a_peer_behind_the_log_claims_nothing_that_the_log_forgot
     assert (message.prev_index, message.prev_term) == (0, 0)
 
 
+def test_a_peer_whose_position_the_log_forgot_is_not_told_the_mark_over_and_over() -> None:
+    """A heartbeat behind (0, 0) raises nobody's mark: only the timer sends it."""
+    leader = a_leader_that_wants_a_snapshot_for_s2()
+    leader.step("s3", accepted(3, 7))
+    leader.step("s2", accepted(3, 2))
+    leader.take_sent()
+
+    for _ in range(10):
+        leader.step("s3", accepted(3, 7))
+
+    assert leader.sent_to("s2", AppendEntries) == []
+
+
 def test_the_transfer_ends_with_an_acknowledgement_of_the_snapshot_and_the_log_goes_on() -> None:
     """`AppendAccepted(match_index ≥ snapshot_index)` moves the peer out of snapshot mode."""
     leader = a_leader_that_wants_a_snapshot_for_s2()
