@@ -30,6 +30,7 @@ class _Transfer:
     sent: int = 0
     rewound_at: int = -1  # The gap that was already answered by going back: its other echoes are ignored.
     silences: int = 0
+    held: bool = False  # The peer could not take the last one: its disk may be full. Wait for `deadline`.
 
 
 class OutgoingTransfers:
@@ -41,6 +42,7 @@ class OutgoingTransfers:
         self._resend_ns = config.election_timeout_min_ns
         self._random = random
         self._transfers: dict[str, _Transfer] = {}
+        self._refused_by: set[str] = set()
         self._ids: dict[str, int] = {}  # By file, for as long as this node leads: a peer that reconnects resumes.
 
     def __len__(self) -> int:
@@ -57,7 +59,9 @@ class OutgoingTransfers:
             return
         info = self._snapshots.latest()
         transfer_id = self._ids.setdefault(info.name, self._random.getrandbits(62))
-        self._transfers[peer_id] = _Transfer(transfer_id, info, now + self._resend_ns)
+        held = peer_id in self._refused_by
+        self._transfers[peer_id] = _Transfer(transfer_id, info, now + self._resend_ns, held=held)
+        self._refused_by.discard(peer_id)
 
     def progress(self, peer_id: str, message: InstallSnapshotProgress, now: int) -> bool:
         """The receiver's answer. False: it cannot take this transfer, which is over."""
@@ -66,6 +70,7 @@ class OutgoingTransfers:
             return True  # Of a transfer that is over.
         if not 0 <= message.next_offset <= transfer.info.size_bytes:
             self.cancel(peer_id)
+            self._refused_by.add(peer_id)
             return False
         transfer.silences = 0
         if message.next_offset > transfer.acked:
@@ -88,6 +93,7 @@ class OutgoingTransfers:
     def cancel_all(self) -> None:
         """End all transfers: this node no longer leads."""
         self._transfers.clear()
+        self._refused_by.clear()
         self._ids.clear()
 
     def tick(self, now: int) -> list[str]:
@@ -97,6 +103,7 @@ class OutgoingTransfers:
             if transfer.deadline > now:
                 continue
             transfer.deadline = now + self._resend_ns
+            transfer.held = False
             transfer.silences += 1
             # When all is there, only its end is awaited: one chunk asks for it.
             transfer.sent = min(transfer.acked, max(0, transfer.info.size_bytes - self._chunk_bytes))
@@ -110,7 +117,7 @@ class OutgoingTransfers:
         """What the windows allow to send now."""
         for peer_id, transfer in self._transfers.items():
             window_end = transfer.acked + WINDOW_CHUNKS_MAX * self._chunk_bytes
-            while transfer.sent < min(transfer.info.size_bytes, window_end):
+            while not transfer.held and transfer.sent < min(transfer.info.size_bytes, window_end):
                 yield peer_id, self._chunk(transfer, term)
 
     def _chunk(self, transfer: _Transfer, term: int) -> InstallSnapshot:

@@ -10,10 +10,12 @@ from raft import (
     Applied,
     InstallSnapshot,
     InstallSnapshotProgress,
+    LogPosition,
     Message,
     NotLeader,
     Refused,
     Role,
+    SnapshotWriter,
     Unknown,
     encode_item,
 )
@@ -350,6 +352,31 @@ def test_a_transfer_whose_file_is_damaged_is_refused_and_begun_anew() -> None:
     assert answers(follower) == [(1, 100), (1, -1)]
     assert follower.node.failure is None
     assert follower.snapshots.latest().header.index == 0
+
+
+def test_a_peer_that_cannot_take_a_snapshot_is_not_flooded_with_it() -> None:
+    """Its disk may be full: a window per election time-out, and all is well once there is room."""
+    world = World(**SMALL_CHUNKS)
+    _, lagging = a_member_behind_the_log(world)
+    seen = count_chunks(world)
+    real_receive = lagging.snapshots.receive
+
+    def full(total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
+        writer = real_receive(total_bytes, position)
+
+        def write(_: bytes, done: Done) -> None:
+            lagging.disk.submit("full", lambda _: done(OSError(28, "No space left on device")))
+
+        writer.write = write  # type: ignore[method-assign]
+        return writer
+
+    lagging.snapshots.receive = full  # type: ignore[method-assign]
+    world.run_for(3_000)
+    assert 4 <= len(seen) <= 4 * 11
+    assert lagging.node.failure is None
+
+    lagging.snapshots.receive = real_receive  # type: ignore[method-assign]
+    world.run(lambda: caught_up(world))
 
 
 def test_chunks_in_memory_are_bounded() -> None:
