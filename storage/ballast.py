@@ -43,6 +43,7 @@ class Ballast:
                 self.is_released = True
                 self._files.submit([Delete(BALLAST_PATH)], done)
             else:
+                self.is_released = False
                 done(error)
 
         self._files.submit(operations, restored)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from raft import HardState, Identity, LogPosition, LogWrite
 from storage.ballast import Ballast
-from storage.errors import CorruptLog, CorruptMeta, CorruptSnapshot, StorageError
+from storage.errors import CorruptLog, CorruptMeta, CorruptSnapshot, StorageError, WrongCluster, WrongNode
 from storage.files import Delete, Files, Operation, SetSize, SyncFile, SyncFolder
 from storage.layout import INITIALIZING_NAME, log_folder, snapshot_folder
 from storage.limits import StorageLimits
-from storage.meta import PinFile, read_identity
+from storage.meta import META_PATH, PinFile, read_identity
 from storage.recovery import Recovered, recover_log
 from storage.segment import TEMPORARY_SUFFIX, segment_name
 from storage.snapshot import SnapshotFolder
@@ -66,9 +66,7 @@ class _Opening:
 
     def read(self) -> None:
         """Everything that can be refused is refused here, before a byte is written."""
-        found = read_identity(self._files)
-        if found != self._identity:
-            raise CorruptMeta("meta", f"it names {found}, and {self._identity} was expected")
+        _check_identity(read_identity(self._files), self._identity)
         self._pins = PinFile(self._files, self._identity)
         recovered = recover_log(self._files, self._log_folder, self._identity)
         self._old_segment = recovered.segments[-1]
@@ -153,3 +151,12 @@ class _Opening:
             hard_state=self._wal.hard_state,
             warnings=tuple(self._warnings),
         )
+
+
+def _check_identity(found: Identity, expected: Identity) -> None:
+    if found.cluster_id != expected.cluster_id:
+        raise WrongCluster("the data folder", found.cluster_id, expected.cluster_id)
+    if found.node_id != expected.node_id:
+        raise WrongNode("the data folder", found.node_id, expected.node_id)
+    if found != expected:
+        raise CorruptMeta(META_PATH, f"it names {found}, and {expected} was expected")
