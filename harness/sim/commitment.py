@@ -38,6 +38,13 @@ class Commitment:
             ledger.committed(member.node_id, new, term, member.current_term)
 
     def _check_majority(self, member: Member, index: int, term: int) -> None:
+        node = member.node
+        if node is not None and node.core.role is Role.LEADER:
+            require(
+                term == node.core.term,
+                "a leader commits only behind an entry of its own term",
+                f"{member.node_id} leads term {node.core.term} and commits ({index}, {term})",
+            )
         members = self._world.members.values()
         holders = [other for other in members if other.copies.holds_durably(index, term)]
         require(

@@ -272,6 +272,8 @@ class Member:
         world.note(self, node, what, content, message, effects)
         for event in effects.events:
             world.mark(event.name)
+            if event.name == "read_round":
+                self.watch.read_round(event.fields["term"], event.fields["read_index"])
         if effects.failure is not None:
             raise Violation("a node does not stop by itself", f"{self.node_id}: {effects.failure}")
         for peer_id, sent in effects.send:

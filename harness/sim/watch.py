@@ -72,6 +72,15 @@ class Watch:
             f"{self._node_id} leads term {term} without committed entry ({index}, {ledger.committed_term(index)})",
         )
 
+    def read_round(self, term: int, read_index: int) -> None:
+        """A leader lets reads wait for `read_index`: that must not be behind what earlier leaders committed (§6.4)."""
+        committed = self._world.ledger.last_committed_before(term)
+        require(
+            read_index >= committed,
+            "a read sees what was acknowledged before it",
+            f"{self._node_id} reads at {read_index} in term {term}; up to {committed} was committed before",
+        )
+
     # What the taps tell.
 
     def applying(self, entry: Entry) -> None:
@@ -81,7 +90,8 @@ class Watch:
             "entries are applied in order",
             f"{self._node_id} applies {entry.index} after {self._applied_index}",
         )
-        self._world.commitment.reached(self._member, entry.index)
+        node = self._member.node
+        self._world.commitment.reached(self._member, entry.index if node is None else node.core.commit_index)
         require(
             self._copies.holds_durably(entry.index, entry.term),
             "applied only when durable here",

@@ -1,0 +1,150 @@
+"""The simulated disk keeps the promise of storage/files.py, and not one byte more."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from harness.sim.disk import DiskPlan, Immediately, SimFiles
+from harness.sim.image import SECTOR_BYTES, DiskImage
+from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
+
+SEEDS = range(300)
+
+
+def an_image(*operations: Operation) -> DiskImage:
+    image = DiskImage()
+    for operation in operations:
+        image.carry_out(operation)
+    return image
+
+
+def a_synced_file(content: bytes) -> list[Operation]:
+    return [CreateFile("f"), Write("f", 0, (content,)), SyncFile("f"), SyncFolder("")]
+
+
+def after_power_loss(operations: list[Operation], seed: int) -> DiskImage:
+    image = an_image(*operations)
+    image.lose_power(Random(seed))
+    return image
+
+
+def test_what_was_synced_with_its_name_survives_every_power_loss() -> None:
+    """storage/files.py: bytes after SyncFile, names after SyncFolder."""
+    for seed in SEEDS:
+        image = after_power_loss(a_synced_file(b"abc"), seed)
+
+        assert bytes(image.file("f").current) == b"abc"
+
+
+def test_a_file_whose_name_was_not_synced_may_be_gone_or_be_there() -> None:
+    """A crash may keep any of it, or none."""
+    operations: list[Operation] = [CreateFile("f"), Write("f", 0, (b"abc",)), SyncFile("f")]
+
+    survivors = {tuple(after_power_loss(operations, seed).names) for seed in SEEDS}
+
+    assert survivors == {(), ("f",)}
+
+
+def test_a_file_is_lost_with_the_folder_whose_name_was_not_synced() -> None:
+    """The name of a folder is a name too."""
+    operations = [MakeFolder("a/b"), CreateFile("a/b/f"), SyncFile("a/b/f"), SyncFolder("a/b")]
+
+    survivors = {tuple(sorted(after_power_loss(operations, seed).names)) for seed in SEEDS}
+
+    assert survivors == {(), ("a",), ("a", "a/b", "a/b/f")}
+
+
+def test_un_synced_bytes_are_lost_kept_cut_or_mixed_but_synced_ones_beside_them_never_harmed() -> None:
+    """Sectors that are being written can be torn or garbage; bytes that are not being written cannot."""
+    old, new = b"o" * 700, b"n" * 3 * SECTOR_BYTES
+    operations: list[Operation] = [*a_synced_file(old), Write("f", len(old), (new,))]
+
+    contents = {bytes(after_power_loss(operations, seed).file("f").current) for seed in SEEDS}
+
+    assert all(content.startswith(old) for content in contents)
+    assert {old, old + new} <= contents
+    assert any(set(content[len(old) :]) - set(b"n\0") for content in contents)  # Garbage.
+    assert any(len(old) < len(content) < len(old + new) for content in contents)  # Cut short.
+
+
+def test_a_rename_is_one_step_and_needs_its_own_folder_sync() -> None:
+    """The old name or the new one, never both and never none."""
+    operations = [*a_synced_file(b"abc"), Rename("f", "g")]
+
+    survivors = {tuple(after_power_loss(operations, seed).names) for seed in SEEDS}
+
+    assert survivors == {("f",), ("g",)}
+
+
+def test_a_deletion_may_be_forgotten_and_a_size_as_well() -> None:
+    """Names and sizes are durable like everything else: when they were synced."""
+    deleted = {tuple(after_power_loss([*a_synced_file(b"abc"), Delete("f")], seed).names) for seed in SEEDS}
+    cut = {bytes(after_power_loss([*a_synced_file(b"abc"), SetSize("f", 1)], seed).file("f").current) for seed in SEEDS}
+
+    assert deleted == {(), ("f",)}
+    assert cut == {b"abc", b"a"}
+
+
+def test_killing_a_process_loses_nothing_that_was_carried_out_but_makes_nothing_durable() -> None:
+    """`kill -9` alone proves nothing about fsync: the page cache survives it."""
+    image, aside = DiskImage(), Immediately()
+    files = SimFiles(image, DiskPlan(), Random(1), aside)
+    files.submit([CreateFile("f"), Write("f", 0, (b"abc",))], lambda _: None)
+    aside.run()
+
+    files.crash(Random(1))
+
+    assert bytes(image.file("f").current) == b"abc"
+    assert image.synced_copy().names == {}
+
+
+def test_a_crash_finds_a_submission_at_any_of_its_steps_and_never_calls_back() -> None:
+    """A sync under way may or may not have happened."""
+    found, called = set(), []
+    for seed in SEEDS:
+        image = DiskImage()
+        files = SimFiles(image, DiskPlan(), Random(seed), lambda *_: None)
+        files.submit(a_synced_file(b"abc"), called.append)
+
+        files.crash(Random(seed))
+        found.add((bytes(image.file("f").current) if "f" in image.names else None, bool(image.synced_copy().names)))
+
+    assert found == {(None, False), (b"", False), (b"abc", False), (b"abc", True)}
+    assert called == []
+
+
+def test_submissions_are_carried_out_in_order_and_fail_at_the_first_bad_step() -> None:
+    """storage/files.py: the rest of a submission is not tried, the next submission is."""
+    image, aside = DiskImage(), Immediately()
+    files = SimFiles(image, DiskPlan(), Random(1), aside)
+    ends: list[BaseException | None] = []
+    files.submit([Write("f", 0, (b"a",)), CreateFile("g")], ends.append)
+    files.submit([CreateFile("f")], ends.append)
+    assert ends == []  # Never from inside `submit`.
+
+    aside.run()
+
+    assert [type(end) for end in ends] == [FileNotFoundError, type(None)]
+    assert files.names("") == ["f"]
+    with pytest.raises(FileNotFoundError):
+        files.size_bytes("g")
+
+
+def test_is_synced_says_no_while_anything_in_the_folder_is_not_durable() -> None:
+    """What the rule "durable on a majority" rests on."""
+    image, aside = an_image(MakeFolder("log"), SyncFolder("")), Immediately()
+    files = SimFiles(image, DiskPlan(), Random(1), aside)
+    states = []
+    for operations in (
+        [CreateFile("log/1"), Write("log/1", 0, (b"a",))],
+        [SyncFile("log/1")],
+        [SyncFolder("log")],
+    ):
+        files.submit(operations, lambda _: None)
+        states.append(files.is_synced("log"))
+        aside.run()
+        states.append(files.is_synced("log"))
+
+    assert states == [False, False, False, False, False, True]
