@@ -214,7 +214,7 @@ class Leadership:
         self._send_append(peer_id, match_index if self._state.log.term_at(match_index) is not None else 0, ())
 
     def _can_tell_more(self, peer: Progress) -> bool:
-        """True if a heartbeat would raise the peer's mark. Behind our log it proves nothing: it waits for a snapshot."""
+        """True if a heartbeat would raise the peer's mark. One that is behind our log waits for a snapshot."""
         if peer.commit_told >= min(self._state.commit_index, peer.match_index):
             return False
         return self._state.log.term_at(peer.match_index) is not None

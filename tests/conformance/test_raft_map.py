@@ -1,0 +1,40 @@
+"""docs/raft-map.md names functions and tests; all of them exist."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+NAMES = sorted(set(re.findall(r"`([\w.]+)`", (PROJECT / "docs" / "raft-map.md").read_text(encoding="utf-8"))))
+TESTS = [name for name in NAMES if name.startswith("test_")]
+FUNCTIONS = [name for name in NAMES if "." in name and name != "module.Class.function"]
+
+
+def test_the_map_is_not_empty() -> None:
+    """A changed layout of the page must not make the checks below pass by finding nothing."""
+    assert len(TESTS) > 60
+    assert len(FUNCTIONS) > 30
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_of_the_map_exists(name: str) -> None:
+    """A renamed function takes its line of the map along."""
+    module, *path = name.split(".")
+
+    found: object = importlib.import_module(f"raft.{module}")
+    for part in path:
+        found = getattr(found, part)
+
+    assert callable(found) or isinstance(found, property)
+
+
+def test_the_tests_of_the_map_exist() -> None:
+    """A renamed test takes its line of the map along."""
+    files = [*(PROJECT / "tests" / "raft").glob("test_*.py"), *(PROJECT / "tests" / "conformance").glob("test_*.py")]
+    written = set(re.findall(r"def (test_\w+)\(", "\n".join(file.read_text(encoding="utf-8") for file in files)))
+
+    assert set(TESTS) - written == set()
