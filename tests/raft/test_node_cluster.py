@@ -8,6 +8,7 @@ from raft import (
     AppendAccepted,
     AppendEntries,
     Applied,
+    Done,
     InstallSnapshot,
     InstallSnapshotProgress,
     LogPosition,
@@ -364,7 +365,7 @@ def test_a_peer_that_cannot_take_a_snapshot_is_not_flooded_with_it() -> None:
     def full(total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
         writer = real_receive(total_bytes, position)
 
-        def write(_: bytes, done: Done) -> None:
+        def write(chunk: bytes, done: Done) -> None:
             lagging.disk.submit("full", lambda _: done(OSError(28, "No space left on device")))
 
         writer.write = write  # type: ignore[method-assign]
