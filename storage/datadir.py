@@ -20,6 +20,7 @@ from storage.errors import (
     NotWritable,
     WrongCluster,
     WrongNode,
+    in_folder,
 )
 from storage.initialize import initialize
 from storage.layout import INITIALIZING_NAME, LOCK_NAME
@@ -117,10 +118,8 @@ def _read_identity(folder: Path) -> Identity:
     files = InlineFiles(folder)
     try:
         return read_identity(files)
-    except CorruptMeta as error:
-        raise CorruptMeta(str(folder / error.path), error.reason) from error
-    except NewerFormat as error:
-        raise NewerFormat(str(folder / error.path), error.found, error.supported) from error
+    except (CorruptMeta, NewerFormat) as error:
+        raise in_folder(error, str(folder)) from error
     finally:
         files.close()
 

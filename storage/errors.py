@@ -5,9 +5,25 @@ Each text ends with the way out.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 
 class StorageError(Exception):
     """Base of every error of the storage package."""
+
+
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def in_folder(error: _Error, folder: str) -> _Error:
+    """The same error, with the whole path where it knows only the one within the data folder."""
+    match error:
+        case NewerFormat() | CorruptMeta() | CorruptLog() | CorruptSnapshot():
+            where = f"{folder}/{error.path}"
+            return type(error)(where, *error.args[1:])
+        case WrongCluster() | WrongNode() | NotEmpty():
+            return type(error)(folder, *error.args[1:])
+    return error
 
 
 class NotInitialized(StorageError):

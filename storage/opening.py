@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from raft import HardState, Identity, LogPosition, LogWrite
 from storage.ballast import Ballast
-from storage.errors import CorruptLog, CorruptMeta, CorruptSnapshot, StorageError, WrongCluster, WrongNode
+from storage.errors import CorruptLog, CorruptMeta, CorruptSnapshot, StorageError, WrongCluster, WrongNode, in_folder
 from storage.files import Delete, Files, Operation, SetSize, SyncFile, SyncFolder
 from storage.layout import INITIALIZING_NAME, log_folder, snapshot_folder
 from storage.limits import StorageLimits
 from storage.meta import META_PATH, PinFile, read_identity
+from storage.real_files import InlineFiles, RealFiles
 from storage.recovery import Recovered, recover_log
 from storage.segment import TEMPORARY_SUFFIX, segment_name
 from storage.snapshot import SnapshotFolder
@@ -48,7 +49,7 @@ def open_storage(
     try:
         opening.read()
     except (StorageError, OSError) as error:
-        problem = error
+        problem = in_folder(error, str(files.folder)) if isinstance(files, RealFiles | InlineFiles) else error
         files.submit([], lambda submit_error: done(submit_error or problem))
         return
     opening.write(done)

@@ -77,6 +77,11 @@ class InlineFiles:
         self._disk = Disk(folder)
         self._told: deque[tuple[Done, OSError | None]] = deque()
 
+    @property
+    def folder(self) -> Path:
+        """The folder that all paths are relative to."""
+        return self._disk.folder
+
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         """Carry out `operations` now; `run()` calls `done`."""
         self._told.append((done, self._disk.carry_out(operations)))

@@ -267,6 +267,19 @@ def test_errors_keep_their_fields_through_pickle() -> None:
         assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
+def test_damage_found_while_opening_names_the_whole_path(tmp_path: Path) -> None:
+    create(tmp_path)
+    path = tmp_path / "groups/0/log/0000000000000001.wal"
+    path.write_bytes(path.read_bytes()[:70])
+    files = InlineFiles(tmp_path)
+
+    with pytest.raises(CorruptLog) as refused:
+        opened(files)
+
+    assert (refused.value.path, refused.value.offset) == (str(path), 64)
+    files.close()
+
+
 def test_the_identity_can_be_read_without_holding_the_folder(tmp_path: Path) -> None:
     create(tmp_path)
     files = InlineFiles(tmp_path)
