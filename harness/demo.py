@@ -25,7 +25,7 @@ from harness.spoil import make_stale
 
 NODES, CLIENTS = 3, 12
 OPERATIONS_PER_SECOND = 1_500.0  # Enough to be busy, few enough that a small machine also audits them in seconds.
-_COUNTEREXAMPLE_LINES_MAX = 30
+_COUNTEREXAMPLE_LINES_MAX = 24
 
 
 class DemoFailed(HarnessError):

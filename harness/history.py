@@ -119,7 +119,8 @@ class RunWriter:
         """Record how operation `op_id` ended: `status`, and for all but `unknown` a `return_ns`."""
         row = self._open.pop(op_id)
         row.update((name, value) for name, value in outcome.items() if value is not None)
-        assert (row["status"] == "unknown") == ("return_ns" not in row), row
+        row.setdefault("return_ns", None)  # Said, not left out: it stays open for ever.
+        assert (row["status"] == "unknown") == (row["return_ns"] is None), row
         assert (row["status"] == "ok") == ("output" in row), row
         self._rows.add(row)
         self._unflushed += 1
@@ -216,7 +217,8 @@ def close_unfinished_run(folder: Path) -> int:
     lost = [row for row in _read_lines(calls_path) if row["op_id"] not in ended]
     sink = _JsonLines(folder / "ops" / "closed.jsonl")
     for row in lost:
-        sink.add(row | {"client": f"{row['client']}+{row['op_id']}", "status": "unknown", "error": "HarnessKilled"})
+        ends = {"status": "unknown", "error": "HarnessKilled", "return_ns": None}
+        sink.add(row | {"client": f"{row['client']}+{row['op_id']}"} | ends)
     sink.close()
     write_json(folder / "run.json", about | {"finished": True, "closed_after_kill": len(lost)})
     calls_path.unlink()

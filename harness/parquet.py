@@ -84,9 +84,9 @@ class ParquetFiles:
 
 
 def read_parquet(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the rows of one file, nulls left out on every level, as they were written."""
+    """Yield the rows of one file as they were written: nulls left out on every level, but for `return_ns`."""
     for row in pq.read_table(path, schema=SCHEMA).to_pylist():
-        yield _without_nulls(row)
+        yield {"return_ns": None, **_without_nulls(row)}
 
 
 def _without_nulls(value: dict[str, object]) -> dict[str, object]:

@@ -95,7 +95,7 @@ def summarize(
         by_kind.setdefault(event["kind"], []).append(event)
     begun = _first_at(by_kind, "load_started")
     loaded = [row for row in rows if not _is_final(row)]
-    ended = _first_at(by_kind, "load_ended") or max((row.get("return_ns", 0) for row in loaded), default=0)
+    ended = _first_at(by_kind, "load_ended") or max((row.get("return_ns") or 0 for row in loaded), default=0)
     load_seconds = max(0, ended - begun) / NS_PER_SECOND if begun is not None else 0.0
     acknowledged = sorted(
         (row["return_ns"], row["call_ns"]) for row in loaded if row["op"] in WRITES and row["status"] == "ok"

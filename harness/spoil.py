@@ -82,7 +82,6 @@ def _last_before(writes: list[Row], moment_ns: int) -> Row | None:
 
 
 def _lie(read: Row, spoiled: Spoiled) -> Row:
-    """The answer that a member would have given which had not heard of anything after `first`."""
-    revision = spoiled.first["revision"]
-    output = {"found": True, "value": spoiled.shows, "mod_revision": revision}
-    return {**read, "output": output, "revision": revision}
+    """The record as `first` left it. The revision of the response stays: only the value has to give the lie away."""
+    output = {"found": True, "value": spoiled.shows, "mod_revision": spoiled.first["revision"]}
+    return {**read, "output": output}

@@ -69,12 +69,12 @@ class Monitor:
     async def _watch(self, node_id: str, writer: RunWriter) -> None:
         while True:
             view = await self._probe.status(node_id, timeout_seconds=_ANSWER_SECONDS)
-            if view is None:
-                self.views.pop(node_id, None)
-            else:
+            before = self.views.pop(node_id, None)
+            if view is not None:
                 self.views[node_id] = view
                 self._heard_at[node_id] = trio.current_time()
                 self._note_leader(view, writer)
+            _note_member(node_id, before, view, writer)
             await trio.sleep(POLL_SECONDS)
 
     def _note_leader(self, view: MemberStatus, writer: RunWriter) -> None:
@@ -85,3 +85,13 @@ class Monitor:
             self.leader_changes += 1
         self._last_leader = (view.term, view.node_id)
         writer.event("leader_changed", leader_id=view.node_id, term=view.term)
+
+
+def _note_member(node_id: str, before: MemberStatus | None, now: MemberStatus | None, writer: RunWriter) -> None:
+    """The trace of a member, as `status` lets us see it: an event whenever it says something else of itself."""
+    if now is None:
+        if before is not None:
+            writer.event("member_silent", node_id=node_id)
+    elif before is None or (before.role, before.term, before.leader_id) != (now.role, now.term, now.leader_id):
+        marks = {"last_index": now.last_index, "commit_index": now.commit_index, "last_applied": now.last_applied}
+        writer.event("member", node_id=node_id, role=now.role, term=now.term, leader_id=now.leader_id, **marks)

@@ -28,7 +28,7 @@ from kvstore import (
 FINAL_CLIENT = "final"  # Of the reads after everything is healed.
 PATIENCE_SECONDS = 5.0  # Longer than an election: most operations outlive a fault by retrying.
 HASTE_SECONDS = 0.3  # Shorter than an election: some must give up, or no history would hold an unknown outcome.
-_HASTE_SHARE = 0.1
+_HASTE_SHARE = 0.2
 _REFUSED_PAUSE_SECONDS = 0.02  # After a certain failure: a refusal costs nothing, so it must not become a busy loop.
 _LOCAL_SECONDS = 0.5  # A local read is asked of one member, which may be down: nobody else will answer it.
 _RECENT_MAX = 64

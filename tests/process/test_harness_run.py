@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import subprocess
 import sys
@@ -13,11 +15,15 @@ from typing import Any
 
 import pytest
 import trio
+from rich.console import Console
 
+from harness.errors import NodeDied
+from harness.failover import measure_failover
 from harness.history import close_unfinished_run, read_about, read_events, read_rows
 from harness.nemesis.schedule import Kind, PlannedFault
 from harness.run import Progress, record_run
 from harness.settings import RunSettings
+from harness.signals import first_harness_error
 from harness.spoil import find_stale, make_stale
 from spark_audit import check_rows
 
@@ -96,6 +102,44 @@ async def test_pauses_and_partitions_through_the_proxies_are_survived(tmp_path: 
 
 
 @pytest.mark.timeout(60)
+async def test_a_member_that_ends_by_itself_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    """No fault of ours did it, so it is a finding; what was recorded until then stays readable."""
+    progress = Progress(RunSettings(out=tmp_path / "run", nodes=3, seconds=20, clients=10))
+
+    async def kill_one_behind_its_back() -> None:
+        while progress.workload is None or progress.workload.tally.total < 50:
+            await trio.lowlevel.checkpoint()
+        assert progress.cluster is not None
+        os.kill(progress.cluster.members["n2"].pid, signal.SIGKILL)
+
+    async def run_and_kill() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kill_one_behind_its_back)
+            await record_run(progress)
+
+    with trio.fail_after(40), pytest.raises(ExceptionGroup) as group:
+        await run_and_kill()
+
+    died = first_harness_error(group.value)
+    assert isinstance(died, NodeDied)
+    assert (died.node_id, died.exit_code) == ("n2", -signal.SIGKILL)
+    assert len(the_rows(tmp_path / "run")) >= 50
+    assert not processes_of(tmp_path / "run")
+
+
+@pytest.mark.timeout(60)
+async def test_failover_is_measured_from_the_kill_to_a_write_called_after_it(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO())
+    with trio.fail_after(40):
+        result = await measure_failover(kills=1, nodes=3, out=tmp_path / "failover", console=console)
+
+    (unavailable_ms,) = result.unavailable_ms
+    assert 50 < unavailable_ms < 20_000  # Nobody is elected before the minimum election time-out.
+    assert result.median_ms == result.worst_ms == unavailable_ms
+    assert not processes_of(tmp_path / "failover")
+
+
+@pytest.mark.timeout(60)
 def test_a_harness_that_is_killed_leaves_no_process_and_a_run_that_can_be_audited(tmp_path: Path) -> None:
     """kill -9 of the harness: its members end with it, and no recorded read shows a value that nobody wrote."""
     rows = tmp_path / "run" / "ops" / "rows.jsonl"
@@ -105,7 +149,7 @@ def test_a_harness_that_is_killed_leaves_no_process_and_a_run_that_can_be_audite
     wait_until(lambda: not processes_of(tmp_path / "run"))
 
     assert read_about(tmp_path / "run")["finished"] is False
-    close_unfinished_run(tmp_path / "run")
+    assert close_unfinished_run(tmp_path / "run") > 0  # Twelve clients: some write is always under way.
     assert check_rows(the_rows(tmp_path / "run")).exit_code == 0
 
 
@@ -146,8 +190,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def processes_of(run: Path) -> list[str]:
-    """Process ids whose command line names a data folder of this run."""
-    return [path.name for path in Path("/proc").glob("[0-9]*") if str(run / "nodes") in command_line(path)]
+    """Process ids of members: their command line names a data folder below `run`."""
+    return [path.name for path in Path("/proc").glob("[0-9]*") if f"serve\0{run}/" in command_line(path)]
 
 
 def command_line(process: Path) -> str:
