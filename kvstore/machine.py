@@ -141,7 +141,7 @@ class KvMachine:
         """Apply one committed entry; one result per command in it, in order.
 
         Sessions whose deadline the entry's time has reached expire before its commands. Cost of a batch of puts: about
-        2 µs each, see docs/semantics.md. Raises UnreadablePayload, UnsupportedFeatureLevel: the member must stop.
+        1 to 4 µs each, see docs/semantics.md. Raises UnreadablePayload, UnsupportedFeatureLevel: the member must stop.
         """
         if entry.kind is EntryKind.CONFIGURATION:
             return []
