@@ -97,7 +97,9 @@ class RaftLog:
         assert self.first_index <= first_index <= last_index <= self.last_index, (first_index, last_index, self)
         cache_first = self.last_index - len(self._cache) + 1
         if first_index < cache_first:
-            return self._store.read(first_index, min(last_index, cache_first - 1), bytes_max)
+            stored = self._store.read(first_index, min(last_index, cache_first - 1), bytes_max)
+            assert stored[0].index == first_index, (stored[0].index, first_index)
+            return stored
         found: list[Entry] = []
         for entry in self._cache[first_index - cache_first : last_index - cache_first + 1]:
             bytes_max -= entry.size_bytes

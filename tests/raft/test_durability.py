@@ -100,6 +100,17 @@ def test_a_heartbeat_is_answered_without_a_disk() -> None:
     assert follower.sent_to("s2", AppendAccepted) == [accepted(1, 1, read_counter=4)]
 
 
+def test_a_repeated_append_is_not_acknowledged_before_its_first_copy_is_durable() -> None:
+    """It brings nothing new, yet it proves entries that are still on their way to the disk."""
+    follower = a_follower(term=1, log_terms=[1])
+    for message in (append(1, (1, 1), [1]), append(1, (1, 1), [1]), heartbeat(1, (2, 1))):
+        follower.step("s2", message)
+    assert follower.sent == []
+
+    follower.persist()
+    assert [answer.match_index for answer in follower.sent_to("s2", AppendAccepted)] == [2]
+
+
 def test_the_first_heartbeat_of_a_new_term_waits_for_that_term() -> None:
     """§3.1: its answer carries the term."""
     follower = a_follower(term=1)

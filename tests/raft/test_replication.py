@@ -156,6 +156,17 @@ def test_a_lost_connection_means_probing_from_what_was_confirmed() -> None:
     assert appended(leader, "s2") == [2, 3]
 
 
+def test_a_peer_that_lacks_nothing_is_replicated_to_again_after_a_lost_connection() -> None:
+    """There is nothing to send, so an empty probe finds out; otherwise it would be probed until the next proposal."""
+    leader = a_leader_with_commits()
+    leader.core.peer_unreachable("s2")
+
+    leader.heartbeat()
+    leader.step("s2", accepted(1, 1))
+
+    assert state_of(leader, "s2") == ("replicate", 1, 2)
+
+
 # Rejections
 
 
