@@ -166,17 +166,10 @@ class Node:
     def take_effects(self) -> Effects:
         """Carry out what the events since the last call ask for. Call it after any event or completion."""
         if self.failure is None and not self._stopped:
-            self._notice_leadership()  # A completion may have changed it.
-            self._propose_pending()
-            self._drain_core()
-            self._apply_slice()
-            self._snapshots.pump(self._effects)
-            self._drain_core()
-        if self.failure is None and not self._stopped:
-            self._commit.start(self._commit_hint)
-            self._prove_when_idle()
-            self._effects.send += self._commit.take_sends()
-            self._stop_when_done()
+            try:
+                self._flush()
+            except OSError as error:
+                self._fail("reading from the disk", error)
         effects, self._effects = self._effects, Effects()
         effects.failure = self.failure
         return effects
@@ -262,6 +255,19 @@ class Node:
         self._to_apply.clear()
 
     # Inside.
+
+    def _flush(self) -> None:
+        self._notice_leadership()  # A completion may have changed it.
+        self._propose_pending()
+        self._drain_core()
+        self._apply_slice()
+        self._snapshots.pump(self._effects)
+        self._drain_core()
+        if self.failure is None:
+            self._commit.start(self._commit_hint)
+            self._prove_when_idle()
+            self._effects.send += self._commit.take_sends()
+            self._stop_when_done()
 
     @property
     def _commit_hint(self) -> int:
@@ -371,7 +377,7 @@ class Node:
         self._effects.completions += self._outcomes.give_up(error.reason)
 
     def _fail(self, doing: str, error: BaseException) -> None:
-        """A sync failed: no further promise in this life (FORMATS §3.5)."""
+        """The disk failed: no further promise in this life (FORMATS §3.5)."""
         if self.failure is not None:
             return
         self.failure = NodeStopped(self.identity.node_id, f"{doing} failed: {error}")

@@ -87,7 +87,7 @@ class OneNode:
     def settle(self) -> None:
         """Let the disk finish, and what follows from it, until nothing is left to do at this moment."""
         self.flush()
-        while self.disk.waiting or self.node.next_deadline <= self.now:
+        while self.node.failure is None and (self.disk.waiting or self.node.next_deadline <= self.now):
             if self.disk.waiting:
                 self.disk.complete_one()
             else:

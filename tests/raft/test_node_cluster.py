@@ -16,6 +16,7 @@ from raft import (
     NotLeader,
     Refused,
     Role,
+    SnapshotInfo,
     SnapshotWriter,
     Unknown,
     encode_item,
@@ -353,6 +354,23 @@ def test_a_transfer_whose_file_is_damaged_is_refused_and_begun_anew() -> None:
     assert answers(follower) == [(1, 100), (1, -1)]
     assert follower.node.failure is None
     assert follower.snapshots.latest().header.index == 0
+
+
+def test_a_leader_that_cannot_read_its_snapshot_stops_in_order() -> None:
+    """A disk that cannot be read any more: the node says so, and everything open has its end."""
+    world = World(**SMALL_CHUNKS)
+    leader, _ = a_member_behind_the_log(world)
+    leader.propose("open", 99)
+
+    def unreadable(info: SnapshotInfo, offset: int, length: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    leader.snapshots.read = unreadable  # type: ignore[method-assign]
+    world.run(lambda: leader.node.failure is not None)
+
+    assert "Input/output error" in str(leader.node.failure)
+    assert [end.ticket for end in leader.completions if end.ticket == 99] == [99]
+    assert leader.flush().send == []
 
 
 def test_a_peer_that_cannot_take_a_snapshot_is_not_flooded_with_it() -> None:
