@@ -8,6 +8,7 @@ no process in between (its id would not be the member's).
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import sys
 import threading
@@ -42,9 +43,7 @@ def _watch(parent_pid: int) -> None:
 def main() -> None:
     die_with(int(sys.argv[1]))
     sys.argv = ["hwm", *sys.argv[2:]]
-    from kvstore.cli import main as hwm
-
-    hwm()
+    runpy.run_module("kvstore.cli", run_name="__main__", alter_sys=True)  # A program of another package, not a part.
 
 
 if __name__ == "__main__":
