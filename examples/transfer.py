@@ -1,0 +1,56 @@
+"""A client of a cluster: move money between accounts, safely, while other clients do the same.
+
+hwm serve data --bootstrap --listen-client 127.0.0.1:7101      (in another shell)
+python examples/transfer.py 127.0.0.1:7101
+"""
+
+from __future__ import annotations
+
+import sys
+
+import trio
+
+from kvstore import Client, Compare, Comparison, OutcomeUnknown, Put, Target
+
+
+async def transfer(client: Client, source: str, target: str, amount: int) -> bool:
+    """Move `amount` if `source` has it. Both accounts change, or neither does; nobody sees money in between."""
+    while True:
+        one, two = await client.get(source), await client.get(target)
+        assert one.record is not None
+        assert two.record is not None
+        if int(one.record.value) < amount:
+            return False
+        unchanged = [
+            Compare(source.encode(), Target.MOD_REVISION, Comparison.EQUAL, one.record.mod_revision),
+            Compare(target.encode(), Target.MOD_REVISION, Comparison.EQUAL, two.record.mod_revision),
+        ]
+        written = await client.txn(
+            unchanged,
+            [
+                Put(source.encode(), str(int(one.record.value) - amount).encode()),
+                Put(target.encode(), str(int(two.record.value) + amount).encode()),
+            ],
+        )
+        if written.succeeded:
+            return True  # Else somebody was faster: look again.
+
+
+async def main(endpoints: list[str]) -> None:
+    async with Client(endpoints) as client:
+        for name in ("alice", "bob"):
+            await client.put(name, "100")
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(10):
+                    nursery.start_soon(transfer, client, "alice", "bob", 7)
+                    nursery.start_soon(transfer, client, "bob", "alice", 3)
+        except* OutcomeUnknown:
+            print("a transfer may or may not have happened; the sum is right either way")
+        listing = await client.range(prefix="")
+        balances = {item.key.decode(): int(item.value or b"0") for item in listing.items}
+        print(f"{balances}, together {balances['alice'] + balances['bob']}")
+
+
+if __name__ == "__main__":
+    trio.run(main, sys.argv[1:] or ["127.0.0.1:7101"])

@@ -1,0 +1,87 @@
+"""What is documented is run: the examples, the code in docs/client.md, its tables of options and exit codes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from kvstore import Client, open_node
+from kvstore.cli_common import ExitCode
+from kvstore.cli_serve import serve_command
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+
+
+def run_python(*arguments: str | Path, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=50, check=False, cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_embedded_example_counts_its_runs(tmp_path: Path) -> None:
+    """examples/embedded_store.py, twice."""
+    example = ROOT / "examples" / "embedded_store.py"
+
+    assert run_python(example, cwd=tmp_path).startswith("run number 1,")
+    assert run_python(example, cwd=tmp_path).startswith("run number 2,")
+
+
+def test_the_replicated_example_does_each_job_once(tmp_path: Path) -> None:
+    """examples/replicated_service.py."""
+    out = run_python(ROOT / "examples" / "replicated_service.py", cwd=tmp_path)
+
+    assert out.splitlines()[-1] == "every job was done exactly once"
+
+
+async def test_the_transfer_example_keeps_the_sum(tmp_path: Path) -> None:
+    """examples/transfer.py, beside a store."""
+    async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
+        example = ROOT / "examples" / "transfer.py"
+        done = await trio.run_process(
+            [sys.executable, str(example), store.client_address], capture_stdout=True, cwd=tmp_path
+        )
+        async with Client([store.client_address]) as client:
+            assert (await client.range()).count == 2
+
+    assert done.stdout.decode().strip().endswith("together 200")
+
+
+def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
+    """Both Python blocks of docs/client.md; the client's against a store."""
+    client_code, embedded_code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    run_python("-c", embedded_code, cwd=tmp_path)
+
+    async def with_store() -> None:
+        async with open_node(tmp_path / "data", listen_client="127.0.0.1:0") as store:
+            code = client_code.replace("127.0.0.1:7101", store.client_address).replace('"127.0.0.1:7102"', "")
+            done = await trio.run_process([sys.executable, "-c", code], capture_stdout=True)
+            assert done.stdout == b"b'hello' 3\n"
+
+    trio.run(with_store)
+
+
+def test_every_option_of_the_server_is_documented_and_no_other() -> None:
+    """The table in docs/client.md against click's own list."""
+    section = GUIDE.split("### Options of `hwm serve`")[1]
+    documented = set(re.findall(r"`(--[a-z-]+)", section))
+
+    assert documented == {option for param in serve_command.params for option in param.opts if option.startswith("--")}
+
+
+def test_every_exit_code_is_documented() -> None:
+    """The table in docs/client.md against the enum."""
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", GUIDE, re.MULTILINE)}
+
+    assert documented == {int(code) for code in ExitCode} | {130}
