@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from raft.batch import batch_leader_time
 from raft.config import RaftConfig
 from raft.errors import Busy, NotLeader
 from raft.messages import InstallSnapshot, Message
+from raft.ready import Certainty
 from raft.state import LogPosition, Role
 from tests.raft.bench import BEGINNING, Bench, milliseconds
 from tests.raft.memory_log import MemoryLog
@@ -44,6 +46,8 @@ class RandomRun:
         self._ticket = 0
         self._seen_events = dict.fromkeys(self._ids, 0)
         self.committed: dict[int, int] = {}  # Index → term, of everything that was committed anywhere.
+        self._leader_times: dict[int, int] = {}
+        self._low_watermark = 0
         self.reads_served = 0
         self.counts: dict[str, int] = {}
         self.members = {node_id: self._start(node_id, MemoryLog(BEGINNING), 0) for node_id in self._ids}
@@ -145,7 +149,8 @@ class RandomRun:
             if position.index > bench.core.commit_index:
                 self._snapshots[node_id] = position
                 bench.waiting_to_apply.clear()
-                bench.core.snapshot_installed(position, bench.core.configuration)
+                leader_time = self._leader_times[position.index]
+                bench.core.snapshot_installed(position, bench.core.configuration, leader_time)
                 bench.flush()
                 self._count("installed")
 
@@ -195,6 +200,7 @@ class RandomRun:
             log=log,
             snapshot=snapshot,
             config=self._config,
+            leader_time=self._leader_times.get(snapshot.index, 0),
             now=now,
             seed=self.random.randrange(1 << 30),
         )
@@ -254,7 +260,20 @@ class RandomRun:
             self._seen_events[node_id] = len(bench.events)
             for entry in bench.applied:  # State machine safety: everyone applies the same, in order.
                 assert self.committed[entry.index] == entry.term, (node_id, entry)
+                leader_time = batch_leader_time(entry.payload)  # FORMATS §8: it never goes back.
+                assert leader_time >= self._leader_times.get(entry.index - 1, 0), (node_id, entry)
+                self._leader_times[entry.index] = leader_time
             bench.applied.clear()
+            for end in bench.ended:  # FORMATS §9: certain only if another term is committed there.
+                self._count(end.certainty.name)
+                if end.certainty is Certainty.NOT_APPLIED:
+                    assert self.committed[end.index] != end.term, (node_id, end)
+            bench.ended.clear()
+            if bench.core.low_watermark > self._low_watermark:  # FORMATS §6: everyone holds what is at or below it.
+                self._low_watermark = bench.core.low_watermark
+                term = self.committed[self._low_watermark]
+                for member_id in self._ids:
+                    assert self._holds_durably(member_id, self._low_watermark, term), (member_id, self._low_watermark)
             for ticket in bench.reads_ready:
                 assert bench.core.last_applied >= self._reads[ticket], (node_id, ticket)
                 self.reads_served += 1

@@ -33,6 +33,6 @@ def test_the_runs_do_meet_what_they_are_meant_to_meet() -> None:
             counts[name] = counts.get(name, 0) + count
 
     met = {"crashed", "truncated", "installed", "append_rejected", "duplicate_append_ignored", "stepped_down"}
-    met |= {"snapshot_installed", "low_watermark_advanced", "vote_refused", "read_round"}
+    met |= {"snapshot_installed", "low_watermark_advanced", "vote_refused", "read_round", "NOT_APPLIED"}
     assert {name for name in met if not counts.get(name)} == set()
     assert served > 0
