@@ -91,6 +91,7 @@ from kvstore.results import (
 from kvstore.retry import ClientCore
 from kvstore.service import Service, ServiceLimits
 from kvstore.status import MemberStatus, PeerView
+from raft import Member
 
 if TYPE_CHECKING:
     from kvstore.embedded import Store, open_node
@@ -150,6 +151,7 @@ __all__ = [
     "LogEntry",
     "LogPage",
     "MachineStatus",
+    "Member",
     "MemberConfig",
     "MemberStatus",
     "MembersView",

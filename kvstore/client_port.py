@@ -19,6 +19,9 @@ RECEIVE_BYTES_MAX = 256 * 1024
 LAST_WORDS_SECONDS_MAX = 1.0
 """How long a connection that is closed for its nonsense is given to read why."""
 
+HELLO_SECONDS_MAX = 10.0
+"""From connection to hello: a silent stranger must not hold one of the places for ever."""
+
 EXPIRY_SECONDS = 1.0
 """How often an idle leader looks for sessions that are due."""
 
@@ -79,7 +82,8 @@ class ClientPort:
             async with stream, trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_forever, stream, connection_id, connection)
                 self._flush()
-                await self._read_forever(stream, connection_id, connection)
+                with trio.move_on_after(HELLO_SECONDS_MAX) as patience:
+                    await self._read_forever(stream, connection_id, connection, patience)
                 nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             logger.debug("a client's connection broke")
@@ -88,7 +92,9 @@ class ClientPort:
             self._stalled.discard(connection_id)
             self._service.disconnected(connection_id)
 
-    async def _read_forever(self, stream: trio.abc.Stream, connection_id: int, connection: _Connection) -> None:
+    async def _read_forever(
+        self, stream: trio.abc.Stream, connection_id: int, connection: _Connection, patience: trio.CancelScope
+    ) -> None:
         while True:
             while not self._service.wants_input(connection_id) and not connection.is_closing:
                 self._stalled.add(connection_id)
@@ -103,6 +109,8 @@ class ClientPort:
             if not data:
                 return
             self._service.receive(connection_id, bytes(data))
+            if self._service.is_greeted(connection_id):
+                patience.deadline = float("inf")
             self._flush()
             self._wake()
 

@@ -36,7 +36,7 @@ class LeaderSearch:
         if link is not self.leader and link is not self.probe:
             return
         self._forget(link)
-        if leader_address and leader_address not in self._followed and not self._book.is_paused(leader_address, now):
+        if leader_address and leader_address not in self._followed and self._book.may_follow(leader_address, now):
             self._followed.add(leader_address)  # Two that name each other are asked once, then there is a pause.
             self._book.suggest(leader_address)
             self.not_before = now

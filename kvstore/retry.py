@@ -179,7 +179,7 @@ class ClientCore:
             since = link.silent_since()
             if since is not None and since + self.limits.attempt_timeout_ns <= now:
                 silent_ms = (now - since) // MILLISECOND_NS
-                self._book.failed(link.address, now, self.limits.attempt_timeout_ns // 2)  # Others may name it still.
+                self._book.silent(link.address, now + self.limits.attempt_timeout_ns // 2)
                 self._lose(link, f"{link.address} has said nothing for {silent_ms} ms", hang_up=True)
 
     def next_deadline(self) -> int | None:
@@ -366,8 +366,7 @@ class ClientCore:
         if hang_up:
             self._effects.close.append(link.connection_id)
         self._trouble = reason
-        if not self._book.is_paused(link.address, self._now):
-            self._book.failed(link.address, self._now)
+        self._book.failed(link.address, self._now)
         self._search.lost(link, self._now)
         for call in reversed(link.in_flight.values()):  # Put back in front one by one: their order stays.
             call.request_id = 0

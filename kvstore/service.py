@@ -139,6 +139,11 @@ class Service:
             assert connection.unsent_bytes >= 0, (connection_id, byte_count)
             self._serve(connection)
 
+    def is_greeted(self, connection_id: int) -> bool:
+        """True once the client has said its hello. Give a stranger only so long."""
+        connection = self._connections.get(connection_id)
+        return connection is not None and connection.greeted
+
     def wants_input(self, connection_id: int) -> bool:
         """False while the connection is at a bound: leave its bytes in the socket."""
         connection = self._connections.get(connection_id)

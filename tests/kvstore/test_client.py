@@ -337,3 +337,19 @@ def test_errors_survive_pickling() -> None:
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), again.args) == (type(error), str(error), error.args)
         assert error.word == error.word.lower()
+
+
+async def test_a_silent_stranger_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It holds one of a bounded number of places; whoever says hello may stay for as long as it likes."""
+    monkeypatch.setattr("kvstore.client_port.HELLO_SECONDS_MAX", 0.1)
+    async with a_store_of_one(tmp_path) as address, Client([address]) as client:
+        await client.put("a", "1")
+        host, _, port = address.rpartition(":")
+        stranger = await trio.open_tcp_stream(host, int(port))
+
+        with trio.fail_after(10):
+            assert await stranger.receive_some(100) == b""
+
+        await stranger.aclose()
+        await trio.sleep(0.2)  # Longer than a stranger is given.
+        assert (await client.get("a")).record is not None

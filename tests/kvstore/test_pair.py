@@ -228,3 +228,27 @@ def test_a_session_survives_the_leader_and_keep_alives_count(quick_folder: Path)
     client.do(Put(b"a", b"2"))
 
     assert client.core.session_id == session_id
+
+
+def test_sessions_of_clients_that_are_gone_expire_though_nobody_writes(quick_folder: Path) -> None:
+    """FORMATS §8: expiry happens at apply only, so an idle leader has an entry applied when one is due."""
+    cluster = Cluster(quick_folder, 3)
+    client = cluster.client(ttl_ns=2 * SECOND)
+    client.do(Put(b"a", b"1"))
+    cluster.clients.remove(client)  # Dead: it keeps nothing alive.
+
+    cluster.wait(3)
+    service = cluster.hosts[cluster.leader()].service
+    assert {host.machine.status().sessions for host in cluster.hosts.values()} == {1}
+    service.expire_sessions()
+    service.expire_sessions()  # One is under way: no second.
+    assert service.open_requests == 1
+    cluster.settle()
+    cluster.wait(0.2)
+
+    assert {host.machine.status().sessions for host in cluster.hosts.values()} == {0}
+    assert service.open_requests == 0
+    last_index = cluster.hosts[cluster.leader()].node.core.last_index
+    service.expire_sessions()
+    cluster.settle()
+    assert cluster.hosts[cluster.leader()].node.core.last_index == last_index
