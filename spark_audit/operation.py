@@ -107,7 +107,7 @@ def operation_of(row: Mapping[str, Any]) -> tuple[Operation, ...]:
     if name == "txn":
         return _transaction(row, output, unknown)
     if name == "range":
-        return (_base(row, unknown, (Step("get", seen=seen_in(output["items"][0])),)),)
+        return (_base(row, unknown, (Step("get", seen=seen_in(output)),)),)
     if unknown and name == "get":
         return ()
     return (_base(row, unknown, (_step(row, output, unknown),)),)

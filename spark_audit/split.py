@@ -31,9 +31,12 @@ def _listed(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Map
         base |= {"weak": "pinned", "revision": pinned}
     only = single_key(request)
     if only is not None and not row["output"]["items"]:
-        yield only, {**base, "key": only, "output": {"items": [{"found": False}]}}
+        yield only, {**base, "key": only, "output": {"found": False}}
     for item in row["output"]["items"]:
-        yield item["key"], {**base, "key": item["key"], "output": {"items": [{**item, "found": True}]}}
+        seen = {
+            name: value for name, value in item.items() if name != "key"
+        }  # Of the row's own schema: Spark drops others.
+        yield item["key"], {**base, "key": item["key"], "output": {**seen, "found": True}}
 
 
 def _transacted(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Mapping[str, Any]]]:
