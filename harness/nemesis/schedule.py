@@ -22,6 +22,7 @@ KINDS: tuple[Kind, ...] = ("kill", "pause", "partition")
 FAULT_NAMES = ("none", *KINDS, "all")
 
 FIRST_FAULT_SECONDS = 1.5  # Some load first: a fault on an empty store teaches little.
+_CALM_SECONDS = 1.0  # After a fault: about what a killed process needs to be back, so that faults seldom add up.
 _DURATION_SECONDS: dict[Kind, tuple[float, float]] = {
     "kill": (0.2, 1.5),  # Down time: both shorter and longer than an election.
     "pause": (0.6, 2.5),  # Longer than an election time-out, so a paused leader wakes up deposed.
@@ -107,7 +108,7 @@ def plan_faults(
                 pick=random.getrandbits(32),
             )
         )
-        at += max(duration + 0.3, interval_seconds * random.uniform(0.7, 1.3))
+        at += max(duration + _CALM_SECONDS, interval_seconds * random.uniform(0.7, 1.3))
 
 
 def _endless_deck(kind: Kind, random: Random) -> Iterator[tuple[Target, Direction | None]]:
