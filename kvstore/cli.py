@@ -53,6 +53,17 @@ class Commands(click.Group):
         assert isinstance(command, click.Command), command
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Called by click. An option that stands before its command is told where it belongs."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            commands = [self.get_command(ctx, name) for name in COMMANDS]
+            known = {option for command in commands if command for param in command.params for option in param.opts}
+            if error.option_name in known:
+                ctx.fail(f"{error.option_name} belongs behind the command: hwm COMMAND ... {error.option_name}")
+            raise
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -86,7 +97,7 @@ def cli() -> None:
 def main() -> None:
     """The console script: no failure ends in a traceback (HWM_DEBUG=1 shows it)."""
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="hwm", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -150,9 +150,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, collapse_padding=True, padding=(0, 1), header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(column), overflow="fold", min_width=max(map(len, column.splitlines())))
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     Console(highlight=False).print(table)

@@ -15,10 +15,10 @@ COLUMNS = (
     "member",
     "role",
     "term",
-    "last index",
-    "commit index (high-water mark)",
-    "last applied",
-    "low-water mark",
+    "last\nindex",
+    "commit index =\nhigh-water mark",
+    "last\napplied",
+    "low-water\nmark",
     "lag",
     "revision",
     "keys",
@@ -42,7 +42,7 @@ def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: b
     if as_json:
         print_json([_as_json(node_id, found, mark) for node_id, found in members.items()])
     else:
-        columns = [*COLUMNS, "state hash"] if state_hash else COLUMNS
+        columns = [*COLUMNS, "state\nhash"] if state_hash else COLUMNS
         print_table(columns, [_row(node_id, found, mark, state_hash) for node_id, found in members.items()])
     for node_id, found in members.items():
         if isinstance(found, StoreError):

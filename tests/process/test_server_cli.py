@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -15,8 +16,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvstore.cli import cli
+from kvstore.commands import UnreadablePayload
 from kvstore.protocol import encode_client_hello
-from raft import Hello, HelloRole, Refusal, decode_hello, frame
+from kvstore.server import failure_of_member
+from raft import Hello, HelloRole, NodeStopped, Refusal, decode_hello, frame
 from tests.process.servers import Server, free_ports, hwm, running_cluster
 
 Run = Callable[..., Result]
@@ -172,6 +175,7 @@ def test_a_wrong_flag_is_answered_with_the_right_one() -> None:
     assert "--json" in invoke(["get", "a", "--jsn"]).stderr
     assert "--election-timeout-ms" in invoke(["serve", "d", "--election-timeout", "3"]).stderr
     assert "init, serve, put" in invoke(["xyzzy"]).stderr
+    assert "belongs behind the command" in invoke(["--json", "get", "a"]).stderr
 
 
 def test_certain_and_uncertain_ends_have_exit_codes_of_their_own(run: Run) -> None:
@@ -381,3 +385,46 @@ def test_what_only_two_hellos_reveal(server: tuple[Server, str]) -> None:
     hello = decode_hello(answer[4:])
     assert isinstance(hello, Hello)
     assert (hello.node_id, hello.role) == ("s1", HelloRole.PEER)
+
+
+def test_tables_fit_a_terminal_of_80_columns(server: tuple[Server, str]) -> None:
+    """On a terminal `status` has a head, and no word in it is broken."""
+    near, far = pty.openpty()
+    environment = {**os.environ, "HWM_ENDPOINTS": server[1], "TERM": "dumb", "COLUMNS": "80"}
+    done = subprocess.run(hwm("status"), stdout=far, timeout=30, check=True, env=environment)
+    shown = os.read(near, 65536).decode()
+    os.close(near)
+    os.close(far)
+
+    assert done.returncode == 0
+    lines = shown.splitlines()
+    assert "high-water mark" in shown
+    assert "low-water" in shown
+    assert lines[-1].split()[:2] == ["s1", "leader"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_whatever_ends_a_member_is_one_line_a_hint_and_an_exit_code(tmp_path: Path) -> None:
+    """A failed disk, a broken invariant, an entry of a newer version; details go to a file, not to the terminal."""
+    disk = failure_of_member(NodeStopped("s1", "a sync failed: No space left on device"), tmp_path)
+    broken = failure_of_member(AssertionError("2 <= 1"), tmp_path)
+    newer = failure_of_member(UnreadablePayload(7, "its kind is 99"), tmp_path)
+
+    assert [disk.exit_code, broken.exit_code, newer.exit_code] == [6, 6, 6]
+    assert "No space left" in disk.message
+    (report,) = tmp_path.glob("crash-*.txt")
+    assert str(report) in broken.hint
+    assert "AssertionError: 2 <= 1" in report.read_text()
+    assert failure_of_member(PermissionError(13, "Permission denied"), tmp_path).exit_code == 3
+
+
+def test_a_mistake_in_the_program_ends_without_a_traceback() -> None:
+    """And HWM_DEBUG=1 shows it."""
+    code = "import kvstore.cli as c; c.COMMANDS['get'] = ('kvstore.cli_data', 'nothing'); c.main()"
+    for debug, shown in (("", False), ("1", True)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "get", "a"], capture_output=True, text=True, timeout=30, check=False,
+            env={**os.environ, "HWM_DEBUG": debug},
+        )  # fmt: skip
+        assert ("Traceback" in done.stderr) == shown
+        assert done.returncode == (1 if shown else 70)
