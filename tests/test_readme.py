@@ -1,0 +1,61 @@
+"""What the README shows is run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kvstore.cli import cli as hwm
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.mark.timeout(60)
+def test_the_embedding_example_runs_twice_and_remembers(tmp_path: Path) -> None:
+    (program,) = blocks("python")
+
+    said = [
+        subprocess.run(
+            [sys.executable, "-W", "error", "-c", program],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout
+        for _ in range(2)
+    ]
+
+    assert said == ["the lock is mine\n", "taken by b'me'\n"]
+
+
+def test_every_hwm_command_that_the_readme_shows_exists() -> None:
+    shown = set(re.findall(r"hwm ([a-z]+(?:\|[a-z]+)*)", README))
+    names = {name for group in shown for name in group.split("|")}
+    assert {"serve", "put", "get", "status"} <= names
+    for name in sorted(names):
+        assert CliRunner().invoke(hwm, [name, "--help"]).exit_code == 0, name
+
+
+def test_the_options_that_the_readme_gives_to_serve_exist() -> None:
+    text = CliRunner().invoke(hwm, ["serve", "--help"]).output
+    shown = {word for block in blocks("sh") for word in shlex.split(block, comments=True) if word.startswith("--")}
+    for option in sorted({word.split()[0] for word in shown}):
+        assert option in text, option
+
+
+def test_every_page_that_the_documents_name_exists() -> None:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} names {target}"
