@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.sim.errors import require
+from harness.sim.errors import broken, require
 from harness.sim.ledger import Ledger
 from raft import HardState, LogPosition, LogStore, LogWrite
+
+LOG_BYTES_MAX = 1 << 40
+"""Everything: a simulated log is small."""
 
 
 class ShadowLog:
@@ -73,14 +76,12 @@ class Copies:
             LogWrite(sequence=0, hard_state=write.hard_state, reset=write.reset, replace_from=write.replace_from)
         )
         for entry in write.entries:
-            require(
-                entry.index == memory.last_index + 1,
-                "no gap in a log",
-                f"{self.node_id} appends {entry.index} after {memory.last_index}",
-            )
+            if entry.index != memory.last_index + 1:
+                broken("no gap in a log", f"{self.node_id} appends {entry.index} after {memory.last_index}")
             before = memory.term_at(entry.index - 1)
             assert before is not None
-            require(before <= entry.term <= memory.hard_state.term, "entry terms never fall", self.node_id, entry)
+            if not before <= entry.term <= memory.hard_state.term:
+                broken("entry terms never fall", self.node_id, entry)
             ledger.wrote(self.node_id, entry, before)
             memory.terms.append(entry.term)
 
@@ -132,8 +133,18 @@ class Copies:
         if is_behind(candidate, snapshot):
             candidate.base, candidate.terms = snapshot, []
         candidate.hard_state = hard_state
+        self._check_contents(log, candidate)
         self.durable, self.memory = candidate, candidate.copy()
         return "a crash lost un-synced writes" if lost else "a crash kept un-synced writes" if kept else ""
+
+    def _check_contents(self, log: LogStore, shadow: ShadowLog) -> None:
+        """Log matching again, for what was read back: the same entries as when they were written."""
+        if log.first_index > log.last_index:
+            return
+        for entry in log.read(log.first_index, log.last_index, LOG_BYTES_MAX):
+            before = shadow.term_at(entry.index - 1)
+            if before is not None:
+                self._ledger.wrote(self.node_id, entry, before)
 
 
 def expand(runs: Sequence[LogPosition], last_index: int) -> list[int]:

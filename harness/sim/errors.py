@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from typing import NoReturn
 
 
 class Violation(Exception):
@@ -19,7 +20,12 @@ class Violation(Exception):
 def require(holds: bool, rule: str, *detail: object) -> None:
     """Raise `Violation(rule)` unless `holds`. `detail` is joined only when it is needed."""
     if not holds:
-        raise Violation(rule, " ".join(str(part) for part in detail))
+        broken(rule, *detail)
+
+
+def broken(rule: str, *detail: object) -> NoReturn:
+    """Raise `Violation(rule)`: where things are checked so often that the words must cost nothing while all is well."""
+    raise Violation(rule, " ".join(str(part) for part in detail))
 
 
 def escaped(error: Exception) -> Violation:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.sim.errors import require
+from harness.sim.errors import broken, require
 from raft import Entry
 
 
@@ -52,7 +52,8 @@ class Ledger:
         if known is None:
             self._leaders[term] = (node_id, life)
             return True
-        require(known == (node_id, life), "election safety", f"term {term} has leaders {known} and {(node_id, life)}")
+        if known != (node_id, life):
+            broken("election safety", f"term {term} has leaders {known} and {(node_id, life)}")
         return False
 
     def voted(self, voter: str, term: int, candidate: str) -> None:

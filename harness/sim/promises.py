@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.sim.errors import require
+from harness.sim.errors import broken
 from raft import AppendAccepted, AppendEntries, Message, Node, PreVoteRequest, VoteRequest, VoteResponse
 
 if TYPE_CHECKING:
@@ -18,68 +18,57 @@ def check_promise(member: Member, node: Node, receiver: str, message: Message) -
     """
     durable = member.copies.durable
     state = durable.hard_state
-    require(
-        message.term <= state.term,
-        "a term is durable before it is told",
-        f"{member.node_id} sends {message} while its disk says {state}",
-    )
+    if message.term > state.term:
+        broken("a term is durable before it is told", f"{member.node_id} sends {message}, its disk says {state}")
     is_current = message.term == state.term
     match message:
         case VoteResponse(term=term, granted=True):
-            member.world.ledger.voted(member.node_id, term, receiver)
-            require(
-                not is_current or state.voted_for == receiver,
-                "a vote is durable before it is told",
-                f"{member.node_id} grants {receiver} term {term}, its disk says {state}",
-            )
+            check_vote(member, term, receiver, is_current)
         case VoteRequest(term=term, last_index=index, last_term=last_term):
-            member.world.ledger.voted(member.node_id, term, member.node_id)
-            require(
-                not is_current or state.voted_for == member.node_id,
-                "a vote is durable before it is told",
-                f"{member.node_id} asks for votes in term {term}, its disk says {state}",
-            )
-            check_tail(member, index, last_term, is_current)
-        case PreVoteRequest(last_index=index, last_term=last_term):
-            check_tail(member, index, last_term, is_current)
-        case AppendAccepted(match_index=index):
-            require(
-                not is_current or index <= durable.last_index,
-                "an entry is durable before it is acknowledged",
-                f"{member.node_id} acknowledges {index} in term {message.term}, its disk ends at {durable.last_index}",
-            )
-            term_at = member.copies.memory.term_at(index)
-            require(
-                not is_current
-                or term_at is None
-                or node.core.term != message.term
-                or durable.term_at(index) == term_at,
-                "an entry is durable before it is acknowledged",
-                f"{member.node_id} acknowledges ({index}, {term_at}), its disk has term {durable.term_at(index)} there",
-            )
-        case AppendEntries(commit_index=commit_index, entries=entries):
-            check_append(member, commit_index)
-            if entries:
-                require(entries[0].term <= message.term, "entry terms never fall", member.node_id, message)
+            check_vote(member, term, member.node_id, is_current)
+            if is_current:
+                check_tail(member, index, last_term)
+        case PreVoteRequest(last_index=index, last_term=last_term) if is_current:
+            check_tail(member, index, last_term)
+        case AppendAccepted(match_index=index) if is_current:
+            check_acknowledgement(member, node, message.term, index)
+        case AppendEntries(commit_index=commit_index):
+            committed = member.world.ledger.commit_index
+            if commit_index > committed:
+                broken("nothing is shown above the mark", f"{member.node_id} tells {commit_index} of {committed}")
         case _:
             pass
 
 
-def check_tail(member: Member, index: int, term: int, is_current: bool) -> None:
+def check_vote(member: Member, term: int, candidate: str, is_current: bool) -> None:
+    """One vote per term, and durable before it is told."""
+    member.world.ledger.voted(member.node_id, term, candidate)
+    state = member.copies.durable.hard_state
+    if is_current and state.voted_for != candidate:
+        broken(
+            "a vote is durable before it is told",
+            f"{member.node_id} votes for {candidate} in term {term}, its disk says {state}",
+        )
+
+
+def check_acknowledgement(member: Member, node: Node, term: int, index: int) -> None:
+    """The log is durable up to what is acknowledged, and is the one that the member has in memory."""
+    durable = member.copies.durable
+    held = member.copies.memory.term_at(index)
+    is_other = node.core.term == term and held is not None and durable.term_at(index) != held
+    if index > durable.last_index or is_other:
+        broken(
+            "an entry is durable before it is acknowledged",
+            f"{member.node_id} acknowledges ({index}, {held}) in term {term},",
+            f"its disk ends at {durable.last_index} and has term {durable.term_at(index)} there",
+        )
+
+
+def check_tail(member: Member, index: int, term: int) -> None:
     """A log tail is durable before it is told."""
     durable = member.copies.durable
-    require(
-        not is_current or durable.term_at(index) == term,
-        "a tail is durable before it is told",
-        f"{member.node_id} tells of ({index}, {term}), its disk has {durable.last_index}, {durable.term_at(index)}",
-    )
-
-
-def check_append(member: Member, commit_index: int) -> None:
-    """No leader tells of a mark that no majority holds."""
-    committed = member.world.ledger.commit_index
-    require(
-        commit_index <= committed,
-        "nothing is shown above the mark",
-        f"{member.node_id} tells of {commit_index}, committed are {committed}",
-    )
+    if durable.term_at(index) != term:
+        broken(
+            "a tail is durable before it is told",
+            f"{member.node_id} tells of ({index}, {term}), its disk has {durable.last_index}, {durable.term_at(index)}",
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.sim.errors import require
+from harness.sim.errors import broken, require
 from raft import Entry, Node, Role
 from storage import OpenedStorage
 
@@ -43,12 +43,11 @@ class Watch:
         if applied != self._last_applied:
             require(applied > self._last_applied, "applied never falls", node_id, self._last_applied, applied)
             self._last_applied = applied
-        require(
-            core.first_index - 1 <= core.snapshot_index <= applied <= commit <= core.last_index,
-            "order of the marks",
-            f"{node_id}: {core.first_index} {core.snapshot_index} {applied} {commit} {core.last_index}",
-        )
-        require(applied == self._applied_index, "applied is what was applied", node_id, applied, self._applied_index)
+        if not core.first_index - 1 <= core.snapshot_index <= applied <= commit <= core.last_index:
+            marks = (core.first_index, core.snapshot_index, applied, commit, core.last_index)
+            broken("order of the marks", node_id, marks)
+        if applied != self._applied_index:
+            broken("applied is what was applied", node_id, applied, self._applied_index)
         if core.low_watermark != self._low_watermark:
             self._check_low_watermark(core.low_watermark)
 

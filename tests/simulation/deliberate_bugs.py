@@ -25,6 +25,10 @@ import raft.snapshotting
 import raft.writes
 import storage.frame
 import storage.wal
+from harness.sim.disk import DiskPlan
+from harness.sim.faults import Fault
+from harness.sim.plan import Plan
+from kvstore import StoreLimits
 from kvstore.sessions import Sessions
 from kvstore.snapshots import take_picture
 from kvstore.store import Store
@@ -38,17 +42,78 @@ from raft import (
     StateSnapshot,
     VoteRequest,
 )
-from storage import Operation, SyncFile
+from storage import Operation, StorageLimits, SyncFile
 from storage.frame import CHECKSUM, FRAME_BYTES_MIN, HEAD, Frame, parse_frame
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeliberateBug:
-    """One defect, and how many seeds the simulator may need to find it."""
+    """One defect, the rules that may find it, and how many seeds that may take. `shape` bends each seed's plan."""
 
     name: str
     put_in: Callable[[pytest.MonkeyPatch], None]
-    seeds_max: int
+    rules: frozenset[str]
+    seeds_max: int = 20
+    shape: Callable[[Plan], Plan] = lambda plan: plan
+
+
+DURABLE = "committed means durable on a majority"
+COMPLETENESS = "leader completeness"
+READS = "a read sees what was acknowledged before it"
+ESCAPED = "no exception leaves a node"
+AGREEMENT = "state machine agreement"
+
+
+def restless(plan: Plan) -> Plan:
+    """Three members whose leader is struck several times a second, and programs that read and write all the time."""
+    kinds = ("cut off", "kill", "pause", "lose power")
+    faults = tuple(
+        Fault(at_ns=at_ms * 1_000_000, kind=kinds[at_ms // 300 % 4], duration_ns=400_000_000, target=None, shape=0.5)
+        for at_ms in range(300, 6_000, 300)
+    )
+    load = replace(plan.load, with_service=False, clients=8, think_ns=3_000_000, read_share=0.6)
+    network = replace(plan.network, delay_ns=4_000_000, jitter_ns=8_000_000, loss_rate=0.02)
+    timers = replace(
+        plan.raft,
+        heartbeat_interval_ns=20_000_000,
+        election_timeout_min_ns=60_000_000,
+        election_timeout_max_ns=120_000_000,
+        append_bytes_max=100,
+        window_messages_max=2,
+    )
+    return replace(
+        plan,
+        members=("n1", "n2", "n3"),
+        until_ns=6_000_000_000,
+        disks={member: DiskPlan(sync_ns=1_000_000) for member in ("n1", "n2", "n3")},
+        raft=timers,
+        network=network,
+        load=load,
+        faults=faults,
+    )
+
+
+def restless_clients(plan: Plan) -> Plan:
+    """The same with clients of the service: some still talk to the old leader while others have found the new one."""
+    bent = restless(plan)
+    load = replace(bent.load, with_service=True, clients=4, workers=2, keys=2, session_ttl_ns=60_000_000_000)
+    return replace(bent, load=load, store=StoreLimits())
+
+
+def restless_and_forgetful(plan: Plan) -> Plan:
+    """The same with a snapshot every few entries and a log that keeps nothing for slow members."""
+    bent = restless(plan)
+    bounds = replace(bent.raft, snapshot_log_bytes=200, retention_bytes_max=100, snapshot_chunk_bytes=4_096)
+    return replace(bent, raft=bounds, storage=StorageLimits(segment_bytes_max=300, ballast_bytes=0))
+
+
+def without_power(plan: Plan) -> Plan:
+    """The same with large values, slow syncs, and power that fails again and again: frames of many sectors are torn."""
+    bent = restless(plan)
+    faults = tuple(replace(fault, kind="lose power", duration_ns=100_000_000) for fault in bent.faults)
+    disks = {member: DiskPlan(sync_ns=10_000_000) for member in bent.members}
+    load = replace(bent.load, value_bytes_max=8_000, read_share=0.0)
+    return replace(bent, faults=faults, disks=disks, load=load, storage=StorageLimits(ballast_bytes=0))
 
 
 def vote_is_not_persisted(patch: pytest.MonkeyPatch) -> None:
@@ -195,10 +260,13 @@ def recovery_accepts_a_torn_frame(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("storage.segment.parse_frame", unchecked)
 
 
-def recovery_trusts_the_page_cache(patch: pytest.MonkeyPatch) -> None:
-    def unsynced(self: storage.wal.Wal, commit_hint: int, and_then: Sequence[Operation], done: Any) -> None:
-        self._start(commit_hint, lambda _: None, to_new_segment=True, and_then=and_then)
-        self._files.submit([], done)
+def recovery_does_not_sync_what_it_copies(patch: pytest.MonkeyPatch) -> None:
+    sync_to_new_segment = storage.wal.Wal.sync_to_new_segment
+
+    def unsynced(self: storage.wal.Wal, *arguments: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            the_log_is_not_synced(inner)
+            sync_to_new_segment(self, *arguments)
 
     patch.setattr(storage.wal.Wal, "sync_to_new_segment", unsynced)
 
@@ -220,24 +288,48 @@ def a_retry_is_carried_out_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sessions, "answered", lambda *_: None)
 
 
+def bug(
+    put_in: Callable[[pytest.MonkeyPatch], None],
+    *rules: str,
+    seeds_max: int = 20,
+    shape: Callable[[Plan], Plan] = lambda plan: plan,
+) -> DeliberateBug:
+    """A defect named as the function that puts it in."""
+    name = put_in.__name__.replace("_", " ")
+    return DeliberateBug(name=name, put_in=put_in, rules=frozenset(rules), seeds_max=seeds_max, shape=shape)
+
+
 BUGS = [
-    DeliberateBug("vote not persisted", vote_is_not_persisted, 10),
-    DeliberateBug("vote lost on disk", vote_is_lost_on_disk, 20),
-    DeliberateBug("messages do not wait for the sync", messages_do_not_wait_for_the_sync, 5),
-    DeliberateBug("own copy counts early", own_copy_counts_before_it_is_durable, 5),
-    DeliberateBug("log not synced", the_log_is_not_synced, 5),
-    DeliberateBug("old term committed by counting", entries_of_old_terms_commit_by_counting, 50),
-    DeliberateBug("append cuts what follows", every_append_cuts_what_follows, 50),
-    DeliberateBug("vote for a log that is behind", votes_go_to_logs_that_are_behind, 50),
-    DeliberateBug("half is a majority", half_is_a_majority, 50),
-    DeliberateBug("read before an own commit", reads_before_a_commit_of_the_own_term, 50),
-    DeliberateBug("read without a round", reads_without_a_round, 50),
-    DeliberateBug("snapshot labelled too high", a_snapshot_is_labelled_one_too_high, 20),
-    DeliberateBug("snapshot keeps a conflicting log", an_installed_snapshot_keeps_a_conflicting_log, 50),
-    DeliberateBug("snapshot without sessions", a_snapshot_forgets_the_sessions, 20),
-    DeliberateBug("torn frame accepted", recovery_accepts_a_torn_frame, 50),
-    DeliberateBug("page cache trusted", recovery_trusts_the_page_cache, 20),
-    DeliberateBug("low-water mark ignores a member", the_low_watermark_ignores_a_member, 20),
-    DeliberateBug("rejections not heeded", rejections_are_not_heeded, 20),
-    DeliberateBug("retry carried out again", a_retry_is_carried_out_again, 20),
+    bug(vote_is_not_persisted, "a vote is durable before it is told"),
+    bug(vote_is_lost_on_disk, "recovery finds what was promised"),
+    bug(messages_do_not_wait_for_the_sync, "a term is durable before it is told"),
+    bug(own_copy_counts_before_it_is_durable, "a term is durable before it is told", DURABLE),
+    bug(the_log_is_not_synced, "what recovery keeps is durable"),
+    bug(
+        entries_of_old_terms_commit_by_counting,
+        "a leader commits only behind an entry of its own term",
+        shape=restless,
+    ),
+    bug(every_append_cuts_what_follows, "a committed entry is never cut"),
+    bug(votes_go_to_logs_that_are_behind, COMPLETENESS, shape=restless),
+    bug(half_is_a_majority, DURABLE),
+    bug(reads_before_a_commit_of_the_own_term, READS, shape=restless),
+    bug(reads_without_a_round, "what clients saw is linearizable", shape=restless_clients),
+    bug(a_snapshot_is_labelled_one_too_high, ESCAPED),
+    bug(an_installed_snapshot_keeps_a_conflicting_log, ESCAPED, shape=restless_and_forgetful),
+    bug(a_snapshot_forgets_the_sessions, AGREEMENT),
+    bug(
+        recovery_accepts_a_torn_frame,
+        "a member can always restart",
+        "recovery finds what was promised",
+        "log matching",
+        ESCAPED,
+        shape=without_power,
+    ),
+    bug(recovery_does_not_sync_what_it_copies, "what recovery keeps is durable"),
+    bug(the_low_watermark_ignores_a_member, "the low-water mark is applied and durable everywhere"),
+    bug(rejections_are_not_heeded, "a healed cluster takes a write"),
+    bug(
+        a_retry_is_carried_out_again, "a session's request is carried out at most once", "nothing is carried out twice"
+    ),
 ]

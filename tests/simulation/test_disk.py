@@ -49,7 +49,7 @@ def test_a_file_whose_name_was_not_synced_may_be_gone_or_be_there() -> None:
 
 def test_a_file_is_lost_with_the_folder_whose_name_was_not_synced() -> None:
     """The name of a folder is a name too."""
-    operations = [MakeFolder("a/b"), CreateFile("a/b/f"), SyncFile("a/b/f"), SyncFolder("a/b")]
+    operations: list[Operation] = [MakeFolder("a/b"), CreateFile("a/b/f"), SyncFile("a/b/f"), SyncFolder("a/b")]
 
     survivors = {tuple(sorted(after_power_loss(operations, seed).names)) for seed in SEEDS}
 
@@ -102,7 +102,7 @@ def test_killing_a_process_loses_nothing_that_was_carried_out_but_makes_nothing_
 
 def test_a_crash_finds_a_submission_at_any_of_its_steps_and_never_calls_back() -> None:
     """A sync under way may or may not have happened."""
-    found, called = set(), []
+    found, called = set(), list[BaseException | None]()
     for seed in SEEDS:
         image = DiskImage()
         files = SimFiles(image, DiskPlan(), Random(seed), lambda *_: None)
@@ -137,11 +137,12 @@ def test_is_synced_says_no_while_anything_in_the_folder_is_not_durable() -> None
     image, aside = an_image(MakeFolder("log"), SyncFolder("")), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     states = []
-    for operations in (
+    steps: list[list[Operation]] = [
         [CreateFile("log/1"), Write("log/1", 0, (b"a",))],
         [SyncFile("log/1")],
         [SyncFolder("log")],
-    ):
+    ]
+    for operations in steps:
         files.submit(operations, lambda _: None)
         states.append(files.is_synced("log"))
         aside.run()
