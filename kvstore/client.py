@@ -30,6 +30,7 @@ from kvstore.commands import (
     Range,
     RegisterSession,
     Txn,
+    command_body,
     prefix_range,
 )
 from kvstore.errors import InvalidAddress, OperationFailed, StoreError, Unsupported
@@ -45,6 +46,7 @@ from kvstore.protocol import (
     read_request,
     status_request,
 )
+from kvstore.refusals import InvalidRequest, Reason
 from kvstore.results import (
     CompareAndSetResult,
     DeleteResult,
@@ -57,6 +59,7 @@ from kvstore.results import (
     read_result,
 )
 from kvstore.retry import SESSION_TTL_NS_DEFAULT
+from kvstore.shapes import body_flaw
 from kvstore.status import MemberStatus, status_from_map
 from raft import EntryKind
 
@@ -184,9 +187,7 @@ class Client:
         deadline_seconds: float | None = None,
     ) -> RangeResult:
         """Read one page: of `request`, or of all keys with `prefix`, or of all keys. `more`: it is not all."""
-        assert request is None or prefix is None, "give a request or a prefix"
-        if request is None:
-            request = Range(*prefix_range(_bytes(prefix or b"")))
+        request = _listing(request, prefix)
         answer = await self.execute(request, consistency=consistency, member=member, deadline_seconds=deadline_seconds)
         return cast(RangeResult, answer.result)
 
@@ -202,8 +203,7 @@ class Client:
     ) -> AsyncIterator[RangeResult]:
         """Read page after page. Each page is linearizable by itself; with `one_revision` all are of the first's
         revision, and RevisionCompacted is raised if the store has moved on. `deadline_seconds` is per page."""
-        assert request is None or prefix is None, "give a request or a prefix"
-        whole = request or Range(*prefix_range(_bytes(prefix or b"")))
+        whole = _listing(request, prefix)
         start, end, left, revision = whole.start, whole.end, whole.limit, whole.revision
         while True:
             page = await self.range(
@@ -252,6 +252,9 @@ class Client:
         """
         if isinstance(command, RegisterSession | CloseSession | KeepAlive):
             raise Unsupported("commands about sessions: a client keeps its own")
+        flaw = body_flaw(command_body(command))
+        if flaw is not None:
+            raise InvalidRequest(flaw)
         if isinstance(command, Get | Range):
             address = None if member is None else await self._address_of(member)
             request = read_request(command, Consistency.of(consistency), address)
@@ -296,6 +299,8 @@ class Client:
         self, from_index: int, *, bytes_max: int = 0, member: str | None = None, deadline_seconds: float | None = None
     ) -> LogPage:
         """Committed entries from an index on, at least one. NotCommitted above the high-water mark, or Compacted."""
+        if from_index < 0 or bytes_max < 0:
+            raise InvalidRequest(Reason.OUT_OF_RANGE)
         address = None if member is None else await self._address_of(member)
         response = await self._ask(read_log_request(from_index, bytes_max, address), deadline_seconds)
         rows, commit_index = response.fields[:2]
@@ -327,7 +332,17 @@ class Client:
 
 
 def _bytes(text: Text) -> bytes:
-    return text.encode() if isinstance(text, str) else text
+    if isinstance(text, str):
+        return text.encode()
+    if not isinstance(text, bytes):
+        raise TypeError(f"keys and values are bytes or text, not {type(text).__name__}")
+    return text
+
+
+def _listing(request: Range | None, prefix: Text | None) -> Range:
+    if request is not None and prefix is not None:
+        raise TypeError("give a request or a prefix, not both")
+    return request or Range(*prefix_range(_bytes(prefix or b"")))
 
 
 __all__ = ["Answer", "Client", "LogEntry", "LogPage", "OperationFailed"]

@@ -52,9 +52,9 @@ class ClientPort:
 
     def complete(self, completions: Sequence[Completion], events: Sequence[TraceEvent]) -> None:
         """From the driver, after each flush that has something to tell."""
-        self._service.complete(completions, events)
+        if self._service.complete(completions, events):
+            self._wake()
         self._flush()
-        self._wake()  # Requests that waited for room may have been proposed.
 
     async def serve(
         self,

@@ -135,7 +135,7 @@ class Compacted(OperationFailed):
 
 
 class ClientClosed(OperationFailed):
-    """The client is closed; the operation was sent nowhere."""
+    """The client is closed, or was never entered; the operation was sent nowhere."""
 
     def __str__(self) -> str:
-        return "the client is closed"
+        return "the client is closed, or was not entered yet (`async with`)"

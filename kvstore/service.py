@@ -103,6 +103,7 @@ class Service:
         self._expiry_ticket = 0  # Of the empty transaction that lets time pass for an idle store.
         self._leading_term = self._term_led()
         self._dirty: dict[int, _Connection] = {}  # Have output.
+        self._backlogged: dict[int, _Connection] = {}  # Frames of theirs wait for room.
         self._closed: list[int] = []
 
     # What the host reports.
@@ -130,6 +131,7 @@ class Service:
         """A client is gone. What it has proposed goes its way."""
         self._connections.pop(connection_id, None)
         self._dirty.pop(connection_id, None)
+        self._backlogged.pop(connection_id, None)
 
     def sent(self, connection_id: int, byte_count: int) -> None:
         """So many bytes of output have left."""
@@ -151,8 +153,11 @@ class Service:
             connection is not None and not connection.closed and not connection.backlog and self._has_room(connection)
         )
 
-    def complete(self, completions: Sequence[Completion], events: Sequence[TraceEvent] = ()) -> None:
-        """The node was flushed: answer what has ended. Of the events nothing is needed: the role is looked up."""
+    def complete(self, completions: Sequence[Completion], events: Sequence[TraceEvent] = ()) -> bool:
+        """The node was flushed: answer what has ended. Of the events nothing is needed: the role is looked up.
+
+        True if requests that had waited for room were taken up: flush the node again.
+        """
         del events
         for completion in completions:
             opened = self._open.pop(completion.ticket, None)
@@ -162,9 +167,10 @@ class Service:
         if term != self._leading_term:
             self._leading_term = term
             self._stepped_down()
-        for connection in list(self._connections.values()):
-            if connection.backlog:
-                self._serve(connection)
+        backlogged, self._backlogged = self._backlogged, {}
+        for connection in backlogged.values():
+            self._serve(connection)
+        return bool(backlogged)
 
     def expire_sessions(self) -> None:
         """On a leader: if a session is due, have an entry applied, for expiry happens only there (FORMATS §8).
@@ -219,6 +225,8 @@ class Service:
                     self._on_hello(connection, body)
             except ProtocolError as error:
                 self._end(connection, error)
+        if connection.backlog:
+            self._backlogged[connection.connection_id] = connection
 
     def _on_hello(self, connection: _Connection, body: bytes) -> None:
         check_client_hello(body)

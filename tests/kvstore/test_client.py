@@ -173,6 +173,22 @@ async def test_certain_failures_are_typed_and_carry_their_reason(tmp_path: Path)
         assert (await client.status()).revision == 1
 
 
+async def test_what_no_member_would_take_never_leaves_the_client(tmp_path: Path) -> None:
+    """A shape that a member would hang up for must not take other operations of this client with it."""
+    async with a_store_of_one(tmp_path) as address, Client([address]) as client:
+        wrong_operand = Compare(b"k", Target.VERSION, Comparison.EQUAL, 1.5)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest):
+            await client.txn([wrong_operand])
+        with pytest.raises(InvalidRequest):
+            await client.range(Range(limit=-1))
+        with pytest.raises(InvalidRequest):
+            await client.read_log(-1)
+        with pytest.raises(TypeError, match="not int"):
+            await client.put("k", 5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="not both"):
+            await client.range(Range(), prefix="k")
+
+
 @pytest.mark.parametrize("endpoint", ["localhost", "127.0.0.1:port", ":7101", "127.0.0.1:70000", ""])
 def test_an_address_that_nobody_can_dial_is_refused_at_once(endpoint: str) -> None:
     """Before anything is tried, with what an address looks like."""
