@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 import time
@@ -37,16 +38,24 @@ class AuditResult:
     def words(self) -> str:
         return _WORDS.get(self.exit_code, f"exit code {self.exit_code}")
 
+    def to_json(self) -> dict[str, object]:
+        """With what it said as data, where it was asked for that."""
+        try:
+            said = json.loads(self.output)
+        except ValueError:
+            said = self.output
+        return {"exit_code": self.exit_code, "verdict": self.words, "seconds": round(self.seconds, 1), "output": said}
 
-def audit(folders: Sequence[Path], *, json: bool = False) -> AuditResult:
+
+def audit(folders: Sequence[Path], *, as_json: bool = False) -> AuditResult:
     """Check runs with Spark and wait for the verdict. Raises ExtraMissing without pyspark."""
     if importlib.util.find_spec("pyspark") is None:
         raise ExtraMissing("pyspark", "the audit")
-    command = [sys.executable, "-P", "-c", _START, "check", *map(str, folders), *(["--json"] if json else [])]
+    command = [sys.executable, "-P", "-c", _START, "check", *map(str, folders), *(["--json"] if as_json else [])]
     begun = time.monotonic()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_SECONDS_MAX, check=False)
     except subprocess.TimeoutExpired:
         return AuditResult(1, f"no verdict within {AUDIT_SECONDS_MAX:.0f} s", AUDIT_SECONDS_MAX)
-    said = done.stdout if json and done.stdout.strip() else f"{done.stdout}{done.stderr}"
+    said = done.stdout if as_json and done.stdout.strip() else f"{done.stdout}{done.stderr}"
     return AuditResult(done.returncode, said.strip(), time.monotonic() - begun)

@@ -87,6 +87,13 @@ def harness() -> None:
 @_keys
 @_format
 @_rate
+@click.option(
+    "--storage",
+    type=click.Choice(["small", "usual"]),
+    default="small",
+    show_default=True,
+    help="`small`: segments and snapshots so small that all of their life happens within seconds.",
+)
 @click.option("--ready-seconds", type=float, default=30.0, show_default=True, help="Patience for the cluster to be up.")
 @click.option("--audit", "and_audit", is_flag=True, help="Then check the history with hwm-audit.")
 @_json
@@ -101,6 +108,7 @@ def run(
     keys: int,
     ops_format: str,
     rate: float,
+    storage: str,
     ready_seconds: float,
     and_audit: bool,
     as_json: bool,
@@ -117,6 +125,7 @@ def run(
         keys=keys,
         ops_format=ops_format,
         operations_per_second=rate,
+        small_storage=storage == "small",
         ready_seconds=ready_seconds,
     )
     report = run_until_signal(lambda: run_shown(settings, _words()))
@@ -125,8 +134,8 @@ def run(
     if not as_json:
         show_report(report, _data())
     if and_audit:
-        verdict = audit([out], json=as_json)
-        result["audit"] = {"exit_code": verdict.exit_code, "verdict": verdict.words, "output": verdict.output}
+        verdict = audit([out], as_json=as_json)
+        result["audit"] = verdict.to_json()
         exit_code = exit_code or verdict.exit_code
         if not as_json:
             _data().print(f"audit: {verdict.words} ({verdict.seconds:.1f} s)\n{verdict.output}", highlight=False)

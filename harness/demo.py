@@ -51,6 +51,7 @@ def run_demo(out: Path, *, seed: int, seconds: float, console: Console) -> None:
         plan=_two_dead_leaders(seconds),
         clients=CLIENTS,
         operations_per_second=OPERATIONS_PER_SECOND,
+        small_storage=False,
     )
     _headline(
         console, f"1  {NODES} servers, {CLIENTS} clients, {seconds:.0f} s of load; the leader dies twice (kill -9)"

@@ -10,6 +10,7 @@ import trio
 
 from harness.clock import RunClock
 from harness.cluster.cluster import Cluster, running_cluster
+from harness.cluster.commands import SMALL_STORAGE, USUAL_STORAGE
 from harness.errors import NotReady
 from harness.history import RunWriter, read_about
 from harness.nemesis.faults import Nemesis
@@ -52,7 +53,11 @@ async def record_run(progress: Progress) -> Report:
     )
     try:
         async with running_cluster(
-            settings.out / "nodes", nodes=settings.nodes, proxied=settings.proxied, ready_seconds=settings.ready_seconds
+            settings.out / "nodes",
+            nodes=settings.nodes,
+            proxied=settings.proxied,
+            storage=SMALL_STORAGE if settings.small_storage else USUAL_STORAGE,
+            ready_seconds=settings.ready_seconds,
         ) as cluster:
             progress.cluster = cluster
             await _all_phases(progress, cluster, writer)

@@ -30,6 +30,7 @@ class RunSettings:
     keys: int = 24
     ops_format: str = "jsonl"
     operations_per_second: float = 0.0
+    small_storage: bool = True
     ready_seconds: float = READY_SECONDS
 
     def __post_init__(self) -> None:
@@ -61,6 +62,7 @@ class RunSettings:
             "clients": self.clients,
             "keys": self.keys,
             "operations_per_second": self.operations_per_second,
+            "small_storage": self.small_storage,
             "schedule": [fault.to_json() for fault in self.plan],
             "versions": {
                 "highwatermark": version("highwatermark"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -87,7 +87,7 @@ class SoakTotal:
             "operations": sum(report.operations for report in self.reports),
             "leader_changes": sum(report.leader_changes for report in self.reports),
             "unsound": [report.folder for report in self.reports if not report.sound],
-            "audit": asdict(self.verdict) if self.verdict is not None else None,
+            "audit": self.verdict.to_json() if self.verdict is not None else None,
             "exit_code": self.exit_code,
             "reports": [report.to_json() for report in self.reports],
         }

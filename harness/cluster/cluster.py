@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 
-from harness.cluster.commands import MemberAddress, serve_arguments
+from harness.cluster.commands import USUAL_STORAGE, MemberAddress, serve_arguments
 from harness.cluster.monitor import Monitor, Probe
 from harness.cluster.ports import free_ports
 from harness.cluster.probe import StatusProbe
@@ -93,12 +93,17 @@ class Cluster:
 
 @asynccontextmanager
 async def running_cluster(
-    folder: Path, *, nodes: int, proxied: bool, ready_seconds: float = READY_SECONDS
+    folder: Path,
+    *,
+    nodes: int,
+    proxied: bool,
+    storage: Sequence[str] = USUAL_STORAGE,
+    ready_seconds: float = READY_SECONDS,
 ) -> AsyncIterator[Cluster]:
     """Make data folders and logs under `folder`, start `nodes` members, and yield once they are ready.
 
     Whatever happens inside, no process is left at the end. `proxied`: every link between members goes through a
-    proxy of ours (`Cluster.network`). Raises NotReady, NodeDied.
+    proxy of ours (`Cluster.network`). `storage`: further options of `hwm serve`. Raises NotReady, NodeDied.
     """
     for attempt in range(1, _START_ATTEMPTS_MAX + 1):
         home = folder if attempt == 1 else folder / f"attempt-{attempt}"
@@ -111,7 +116,7 @@ async def running_cluster(
             async with StatusProbe.open(addresses) as probe:
                 cluster = Cluster(home, addresses, network, probe)
                 try:
-                    if await _started(cluster, ready_seconds, may_lose_race=attempt < _START_ATTEMPTS_MAX):
+                    if await _started(cluster, storage, ready_seconds, may_lose_race=attempt < _START_ATTEMPTS_MAX):
                         was_up = True
                         yield cluster
                 finally:
@@ -121,15 +126,14 @@ async def running_cluster(
             return
 
 
-async def _started(cluster: Cluster, ready_seconds: float, *, may_lose_race: bool) -> bool:
+async def _started(cluster: Cluster, storage: Sequence[str], ready_seconds: float, *, may_lose_race: bool) -> bool:
     """Start all members and wait for them. False if one could not listen because somebody took its port."""
     await trio.Path(cluster.folder).mkdir(parents=True, exist_ok=True)
     for node_id in cluster.addresses:
         data = cluster.folder / node_id
         dial = cluster.network.dial_overrides(node_id) if cluster.network is not None else {}
-        cluster.members[node_id] = MemberProcess(
-            node_id, serve_arguments(node_id, data, cluster.addresses, dial), cluster.folder / f"{node_id}.log"
-        )
+        arguments = serve_arguments(node_id, data, cluster.addresses, dial, storage)
+        cluster.members[node_id] = MemberProcess(node_id, arguments, cluster.folder / f"{node_id}.log")
     cluster.start_all()
     try:
         await cluster.wait_ready(ready_seconds)
