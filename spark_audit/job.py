@@ -16,10 +16,10 @@ from pyspark.sql import functions as f
 from spark_audit.clocks import Clocks
 from spark_audit.errors import Fault, MalformedHistory, NothingToCheck
 from spark_audit.kernel import CONFIGURATIONS_MAX
-from spark_audit.load import FAULTS_SHOWN_MAX, Loaded, load, refuse
+from spark_audit.load import FAULTS_SHOWN_MAX, Loaded, load, local_path, refuse
 from spark_audit.local import after_unknown, overlapping
 from spark_audit.paths import HistoryFile, history_files, read_run_file
-from spark_audit.spark_keys import SINGLE, bad_requests, decided_keys, store_findings
+from spark_audit.spark_keys import SINGLE, bad_requests, concerning_many, decided_keys, store_findings
 from spark_audit.spark_order import TAKES_PART, check_order
 from spark_audit.verdict import SHOWN_MAX, Undecided, Verdict, violation_from
 
@@ -36,7 +36,8 @@ class _Run:
     rows: int = 0
     unknown: int = 0
     failed: int = 0
-    many: int = 0  # Listings and transactions.
+    asked: int = 0  # Listings and transactions that did not fail.
+    many: int = 0  # Those of them that one key's history cannot decide.
     bare: int = 0  # Completed without a revision.
 
 
@@ -64,7 +65,8 @@ def audit(
         runs, clocks = _totals(loaded, files, headers, verdict)
         if verdict.operations == verdict.unknown + verdict.failed:
             raise NothingToCheck(", ".join(given), verdict.operations)
-        _refuse_clashes(loaded, any(run.many for run in runs.values()))
+        _refuse_clashes(loaded, any(run.asked for run in runs.values()))
+        _count_many(rows, runs)
         say(f"deciding {verdict.operations} operations of {verdict.runs} run{'s' if verdict.runs != 1 else ''}")
         _decide(rows, runs, clocks, configurations_max, verdict)
         say("checking revisions over all keys")
@@ -84,7 +86,7 @@ def _totals(
         f.count("_problem").alias("bad"),
         f.count_if(f.expr("status = 'unknown'")).alias("unknown"),
         f.count_if(f.expr("status = 'fail'")).alias("failed"),
-        f.count_if(f.expr(f"not ({SINGLE}) and status != 'fail'")).alias("many"),
+        f.count_if(f.expr(f"not ({SINGLE}) and status != 'fail'")).alias("asked"),
         f.count_if(f.expr("status = 'ok' and revision is null")).alias("bare"),
         f.count_if(f.expr(TAKES_PART)).alias("taking"),
     )
@@ -93,28 +95,23 @@ def _totals(
     if bad:
         shown = loaded.rows.where("_problem is not null").orderBy("_at").limit(FAULTS_SHOWN_MAX)
         raise refuse(loaded, [(r["_at"], r["_problem"], r["_raw"]) for r in shown.collect()], bad)
-    folder_of = {file.path.resolve().as_uri(): file.folder for file in files}
+    folder_of = {str(file.path.resolve()): file.folder for file in files}
     folders: dict[str, Any] = {}
     runs: dict[str, _Run] = {}
     for row in totals:
-        run_id, folder = row["run_id"], folder_of[_as_uri(row["_file"])]
+        run_id, folder = row["run_id"], folder_of[local_path(row["_file"])]
         if folders.setdefault(run_id, folder) != folder:
             raise _one_fault(folder, f"run_id {run_id} is also that of {folders[run_id]}; runs are never joined")
         named = headers[folder].get("run_id")
         if named is not None and named != run_id:
             raise _one_fault(folder / "run.json", f"names the run {named}, but its rows are of {run_id}")
         run = runs.setdefault(run_id, _Run())
-        for name in ("rows", "unknown", "failed", "many", "bare"):
+        for name in ("rows", "unknown", "failed", "asked", "bare"):
             setattr(run, name, getattr(run, name) + row[name])
         verdict.properties["order"].checked += row["taking"]
     verdict.runs, verdict.operations = len(runs), sum(run.rows for run in runs.values())
     verdict.unknown, verdict.failed = (sum(getattr(run, n) for run in runs.values()) for n in ("unknown", "failed"))
     return runs, {run_id: Clocks.from_run(headers[folder].get("clocks") or ()) for run_id, folder in folders.items()}
-
-
-def _as_uri(file: str) -> str:
-    """Spark writes file:///x or file:/x, and escapes as a URI does."""
-    return file if file.startswith("file:///") else file.replace("file:/", "file:///", 1)
 
 
 def _one_fault(where: object, reason: str) -> MalformedHistory:
@@ -124,7 +121,7 @@ def _one_fault(where: object, reason: str) -> MalformedHistory:
 def _refuse_clashes(loaded: Loaded, many: bool) -> None:
     """What is wrong between rows: an op_id twice, a client with two open operations; and requests, which need parsing."""
     by_client = Window.partitionBy("run_id", "client").orderBy("call_ns", f.col("return_ns").asc_nulls_last(), "op_id")
-    by_id = Window.partitionBy("run_id", "op_id").orderBy("_at")
+    by_id = Window.partitionBy("run_id", "op_id").orderBy("_file", "_at")
     clients = (
         loaded.rows.select("_at", "client", "op_id", "run_id", "call_ns", "return_ns", "status")
         .withColumn("before", f.lag(f.struct("op_id", "return_ns", "status")).over(by_client))
@@ -133,7 +130,7 @@ def _refuse_clashes(loaded: Loaded, many: bool) -> None:
                 "client", f.col("before.op_id").alias("op_id"), "run_id")
     )  # fmt: skip
     twice = (
-        loaded.rows.select("_at", "client", "op_id", "run_id")
+        loaded.rows.select("_at", "_file", "client", "op_id", "run_id")
         .withColumn("number", f.row_number().over(by_id))
         .where("number > 1")
         .select("_at", f.lit("twice").alias("why"), "client", "op_id", "run_id")
@@ -152,6 +149,12 @@ def _refuse_clashes(loaded: Loaded, many: bool) -> None:
         raise refuse(loaded, [(row["_at"], _clash_words(row), None) for row in found], count)
 
 
+def _count_many(rows: "DataFrame", runs: Mapping[str, _Run]) -> None:
+    if any(run.asked for run in runs.values()):
+        for row in concerning_many(rows).groupBy("run_id").count().collect():
+            runs[row["run_id"]].many = row["count"]
+
+
 def _clash_words(row: Any) -> str:
     match row["why"]:
         case "twice":
@@ -166,7 +169,7 @@ def _clash_words(row: Any) -> str:
 def _decide(
     rows: "DataFrame", runs: Mapping[str, _Run], clocks: Mapping[str, Clocks], configurations_max: int, verdict: Verdict
 ) -> None:
-    many = any(run.many for run in runs.values())
+    many = any(run.asked for run in runs.values())
     keys = decided_keys(rows, clocks, configurations_max, many).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         _note_keys(keys, verdict)

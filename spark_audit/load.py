@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -130,6 +131,11 @@ def _fits(have: pa.DataType, wanted: Type) -> bool:
     return all(name not in fields or _fits(fields[name], inner) for name, inner in wanted)
 
 
+def local_path(uri: str) -> str:
+    """The path behind a file URI, which Spark writes file:///x or file:/x."""
+    return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+
+
 class Places:
     """Turns `_at` into file and line, by counting the rows of each file split once."""
 
@@ -143,7 +149,7 @@ class Places:
     def fault(self, at: int, reason: str) -> Fault:
         first, file, block, _ = max(split for split in self._splits if split[0] <= at)
         before = sum(rows for _, other, start, rows in self._splits if other == file and start < block)
-        return Fault(file.removeprefix("file://"), before + at - first + 1, reason)
+        return Fault(local_path(file), before + at - first + 1, reason)
 
 
 def refuse(loaded: Loaded, bad: Sequence[tuple[int, str, str | None]], count: int) -> MalformedHistory:

