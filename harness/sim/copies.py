@@ -7,7 +7,8 @@ by any number of the writes that were not, in order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from harness.sim.errors import broken, require
 from harness.sim.ledger import Ledger
@@ -118,16 +119,16 @@ class Copies:
         """Check what recovery found after a crash, which counts as durable from here on. Returns a mark."""
         terms = expand(log.term_runs(), log.last_index)
         candidate = self.durable.copy()
-        kept = 0
-        while not matches(candidate, terms, log, hard_state, snapshot):
-            require(
-                kept < len(self.waiting),
+        kept = -1
+        for kept in self._might_be(candidate):
+            if holds(candidate, terms, log, snapshot) and self._may_be_in_force(kept, hard_state, snapshot):
+                break
+        else:
+            broken(
                 "recovery finds what was promised",
                 f"{self.node_id} was sure of {describe(self.durable)}, might have had {describe(candidate)},",
                 f"and recovered {log.first_index}..{log.last_index} {log.term_runs()} {hard_state} snapshot {snapshot}",
             )
-            candidate.carry_out(self.waiting[kept])
-            kept += 1
         lost = len(self.waiting) - kept
         self.waiting.clear()
         if is_behind(candidate, snapshot):
@@ -136,6 +137,32 @@ class Copies:
         self._check_contents(log, candidate)
         self.durable, self.memory = candidate, candidate.copy()
         return "a crash lost un-synced writes" if lost else "a crash kept un-synced writes" if kept else ""
+
+    def _might_be(self, candidate: ShadowLog) -> Iterator[int]:
+        """Turn `candidate` into one state after the other that a crash may leave, and say how many writes are whole.
+
+        Writes are kept in order. One sync may be several frames: then of a write its first entries may be kept, with
+        what it cuts, never one without the other (FORMATS §3.4).
+        """
+        yield 0
+        for count, write in enumerate(self.waiting):
+            candidate.carry_out(replace(write, entries=write.entries[:1]))
+            yield count + (len(write.entries) <= 1)
+            for place, entry in enumerate(write.entries[1:], start=2):
+                candidate.terms.append(entry.term)
+                yield count + (place == len(write.entries))
+
+    def _may_be_in_force(self, whole: int, found: HardState, snapshot: LogPosition) -> bool:
+        """Term and vote are as of that write or a later one: written with, or before, entries (FORMATS §3.3)."""
+        state = self.durable.hard_state
+        allowed = []
+        for count, write in enumerate([LogWrite(sequence=0), *self.waiting]):
+            state = write.hard_state or state
+            if count >= whole:
+                allowed.append((state.term, state.voted_for))
+        if (found.term, found.voted_for) in allowed:
+            return True  # Otherwise: whoever has an entry of a term, if only in a snapshot, knows the term.
+        return found == replace(found, term=snapshot.term, voted_for=None) and allowed[0][0] < snapshot.term
 
     def _check_contents(self, log: LogStore, shadow: ShadowLog) -> None:
         """Log matching again, for what was read back: the same entries as when they were written."""
@@ -163,13 +190,8 @@ def is_behind(shadow: ShadowLog, snapshot: LogPosition) -> bool:
     return shadow.term_at(snapshot.index) != snapshot.term
 
 
-def matches(shadow: ShadowLog, terms: list[int], log: LogStore, hard_state: HardState, snapshot: LogPosition) -> bool:
-    """True if recovery found exactly what `shadow` holds, the commit hint aside."""
-    expected = shadow.hard_state
-    if snapshot.term > expected.term:  # Whoever has an entry of a term, if only in a snapshot, knows the term.
-        expected = HardState(term=snapshot.term)
-    if (hard_state.term, hard_state.voted_for) != (expected.term, expected.voted_for):
-        return False
+def holds(shadow: ShadowLog, terms: list[int], log: LogStore, snapshot: LogPosition) -> bool:
+    """True if the recovered log has exactly the entries of `shadow`, or was dropped for a newer snapshot."""
     if is_behind(shadow, snapshot):
         return log.last_index == snapshot.index and not terms
     return log.last_index == shadow.last_index and shadow.tail(log.first_index) == terms

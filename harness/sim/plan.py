@@ -126,7 +126,9 @@ def draw_raft(random: Random) -> RaftConfig:
 def draw_storage(random: Random) -> StorageLimits:
     """Segments of a few hundred bytes in half of the seeds."""
     return StorageLimits(
-        segment_bytes_max=often(random, 0.6, 300, 10_000, 1024 * 1024), ballast_bytes=random.choice((0, 1_000))
+        segment_bytes_max=often(random, 0.6, 300, 10_000, 1024 * 1024),
+        frame_bytes_max=often(random, 0.3, 1_024, 5_000, 64 * 1024 * 1024),
+        ballast_bytes=random.choice((0, 1_000)),
     )
 
 
