@@ -7,6 +7,7 @@ None per request: a caller sleeps until its outcome wakes it.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random, SystemRandom
@@ -211,6 +212,8 @@ def _innermost(error: BaseException) -> str:
             error = error.exceptions[0]
         elif isinstance(error, OSError) and error.errno is None and error.__cause__ is not None:
             error = error.__cause__
+        elif isinstance(error, socket.gaierror):
+            return str(error.strerror).lower()
         elif isinstance(error, OSError) and error.errno:
             return os.strerror(error.errno).lower()
         elif isinstance(error, InvalidAddress):

@@ -57,7 +57,7 @@ class Unavailable(OperationFailed):
 
     @property
     def hint(self) -> str:
-        return "a majority of the members must be up and reach each other; see `hwm status`"
+        return "check the addresses; a majority of the members must be up and reach each other (`hwm status`)"
 
 
 class Busy(OperationFailed):

@@ -32,6 +32,8 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
             ExitCode.USAGE,
             "start Python without -O, and without PYTHONOPTIMIZE",
         )
+    if ready_file is not None and not ready_file.parent.is_dir():
+        raise Failure(f"{ready_file}: there is no folder to write the ready file to", ExitCode.USAGE, "make it first")
     try:
         trio.run(_serve, config, ready_file)
     except KeyboardInterrupt:

@@ -220,7 +220,7 @@ def test_a_paused_member_leaves_the_outcome_unknown(server: tuple[Server, str]) 
 
 
 def test_garbage_on_both_ports_closes_that_connection_only(tmp_path: Path) -> None:
-    """Oversized frames, other protocols, silence: the server goes on."""
+    """Oversized frames, other protocols, half a frame: the servers go on. And `status` shows who is not there."""
     with running_cluster(tmp_path, 3) as cluster:
         arguments = cluster.servers["s1"]._arguments
         ports = [part.rpartition(":")[2] for each in arguments[:3] for part in each.split("/")]
@@ -237,6 +237,12 @@ def test_garbage_on_both_ports_closes_that_connection_only(tmp_path: Path) -> No
         env = {"HWM_ENDPOINTS": ",".join(cluster.endpoints)}
         assert invoke(["put", "a", "1", "--deadline", "20"], env).exit_code == 0
         assert len(invoke(["status"], env).stdout.splitlines()) == 3
+
+        cluster.servers["s2"].kill()
+        partly = invoke(["status", "--deadline", "20"], env)
+        rows = [line.split("\t") for line in partly.stdout.splitlines()]
+        assert [(row[0], row[1] == "unreachable") for row in rows] == [("s1", False), ("s2", True), ("s3", False)]
+        assert (partly.exit_code, "s2 did not answer" in partly.stderr) == (1, True)
 
 
 def test_a_client_on_the_peer_port_is_told_where_to_go(tmp_path: Path) -> None:
@@ -316,6 +322,7 @@ def test_another_membership_is_refused(tmp_path: Path) -> None:
         (["--member", "S1=127.0.0.1:1/127.0.0.1:2"], "must match"),
         (["--member", "s1=127.0.0.1/127.0.0.1:2"], "no host or no port"),
         (["--dial", "s1"], "id=host:port"),
+        (["--ready-file", "/nowhere/at/all"], "no folder"),
         (["--listen-client", "127.0.0.1:99999"], "no number from 0 to 65535"),
         (["--heartbeat-ms", "500"], "twice"),
         (["--heartbeat-ms", "x"], "not a valid integer"),
