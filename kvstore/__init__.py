@@ -53,9 +53,11 @@ from kvstore.errors import (
 from kvstore.limits import AdmissionLimits, StoreLimits
 from kvstore.machine import KvMachine, MachineStatus, initial_header
 from kvstore.protocol import (
+    Code,
     Consistency,
     MembersView,
     Request,
+    RequestKind,
     Response,
     command_request,
     members_request,
@@ -67,8 +69,10 @@ from kvstore.refusals import (
     InvalidRequest,
     KvError,
     QuotaExceeded,
+    Reason,
     RequestClosed,
     ResponseTooLarge,
+    ResultCode,
     RevisionAhead,
     RevisionCompacted,
     SessionExpired,
@@ -91,6 +95,7 @@ from kvstore.results import (
 from kvstore.retry import ClientCore
 from kvstore.service import Service, ServiceLimits
 from kvstore.status import MemberStatus, PeerView
+from kvstore.texts import from_text, to_text
 from raft import Member
 
 if TYPE_CHECKING:
@@ -130,6 +135,7 @@ __all__ = [
     "ClientEffects",
     "ClientLimits",
     "CloseSession",
+    "Code",
     "Command",
     "CommandKind",
     "Compacted",
@@ -166,14 +172,17 @@ __all__ = [
     "RaiseFeatureLevel",
     "Range",
     "RangeResult",
+    "Reason",
     "Record",
     "RegisterSession",
     "Request",
     "RequestClosed",
+    "RequestKind",
     "RequestTooLarge",
     "Response",
     "ResponseTooLarge",
     "Result",
+    "ResultCode",
     "RevisionAhead",
     "RevisionCompacted",
     "Service",
@@ -194,6 +203,7 @@ __all__ = [
     "command_request",
     "decode_payload",
     "encode_command",
+    "from_text",
     "initial_header",
     "members_request",
     "open_node",
@@ -203,4 +213,5 @@ __all__ = [
     "read_result",
     "run_member",
     "status_request",
+    "to_text",
 ]
