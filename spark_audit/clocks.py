@@ -1,7 +1,7 @@
 """Which of two operations was over before the other began.
 
-Within one clock: a's return is before b's call (equal stamps are concurrent). Across clocks: only if a's return plus the
-stated error bounds of both clocks is before b's call; with no bound they are concurrent (FORMATS §10).
+Within one clock: a's return is before b's call (equal stamps are concurrent). Across clocks: only if a's return plus
+the stated error bounds of both clocks is before b's call; with no bound they are concurrent (FORMATS §10).
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ class Clocks:
         return margin is not None and first.return_ns + margin < second.call_ns
 
     def widened(self, operation: Operation) -> tuple[int, int]:
-        """(call, return) on one common axis: no precedence is added, some between operations of one clock may be lost."""
+        """(call, return) on one common axis: no precedence is added; some within one clock may be lost."""
         bound = self._bounds.get(operation.clock)
         if bound is None:
             return -FOREVER, FOREVER

@@ -45,7 +45,7 @@ class NothingToCheck(InputError):
 
     def __str__(self) -> str:
         if self.rows:
-            return f"nothing to check in {self.where}: none of its {self.rows} operations completed (all failed or unknown)"
+            return f"nothing to check in {self.where}: none of its {self.rows} operations completed"
         return f"nothing to check in {self.where}: it holds no operation. Give run folders, or their ops/*.jsonl files"
 
 

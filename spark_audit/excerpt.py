@@ -4,8 +4,9 @@ Leaving operations out must not make a violation that was not there. These are s
 
 - to drop an operation that only read, and to forget what a write observed (fewer things to explain);
 - to forget versions and creation revisions (always done as soon as a write is left out: they count the others);
-- to drop a write u, if no kept operation can have read from it. r cannot have read from u if they name different values,
-  if r returned before u was called, or if some kept write w was called after u returned and returned before r was called.
+- to drop a write u, if no kept operation can have read from it. r cannot have read from u if they name different
+  values, if r returned before u was called, or if some kept write was called after u returned and returned before r
+  was called.
 
 Proof: take an order that explains H and strike out what was dropped. A kept r read from the last write before it. That
 write was not dropped: it would precede a kept w which precedes r, and so not be the last. So r still reads from it.

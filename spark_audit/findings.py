@@ -90,7 +90,8 @@ def shown_row(row: Row) -> Shown:
 def order_violation(run_id: str, pair: OutOfOrder) -> Violation:
     """An operation that carries a revision which it cannot have known of yet, or not have missed."""
     gap = span(max(0, pair.early["call_ns"] - pair.late["return_ns"]))
-    text = f"{row_words(pair.early)} carries no higher revision than {row_words(pair.late)}, which had returned {gap} before it was called"
+    late = f"{row_words(pair.late)}, which had returned {gap} before it was called"
+    text = f"{row_words(pair.early)} carries no higher revision than {late}"
     return Violation("order", run_id, pair.early["key"], text, (shown_row(pair.late), shown_row(pair.early)))
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -274,7 +275,7 @@ def _made_wrong(rows: list[Row], read: Row, fault: str) -> bool:
         and row["return_ns"] < read["call_ns"]
     ]  # fmt: skip
     done.sort(key=lambda row: int(row["return_ns"]))
-    pairs = [(a, b) for a, b in zip(done, done[1:], strict=False) if a["return_ns"] < b["call_ns"]]
+    pairs = [(a, b) for a, b in pairwise(done) if a["return_ns"] < b["call_ns"]]
     if not pairs:
         return False
     older, newer = pairs[-1]

@@ -119,7 +119,7 @@ def _one_fault(where: object, reason: str) -> MalformedHistory:
 
 
 def _refuse_clashes(loaded: Loaded, many: bool) -> None:
-    """What is wrong between rows: an op_id twice, a client with two open operations; and requests, which need parsing."""
+    """What is wrong between rows (an op_id twice, a client with two open operations), and in requests."""
     by_client = Window.partitionBy("run_id", "client").orderBy("call_ns", f.col("return_ns").asc_nulls_last(), "op_id")
     by_id = Window.partitionBy("run_id", "op_id").orderBy("_file", "_at")
     clients = (

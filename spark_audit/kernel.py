@@ -22,8 +22,11 @@ SHRINK_CONFIGURATIONS_MAX = 100_000  # To make a counterexample smaller. It boun
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `counterexample`: impossible
-    by itself; what its operations do not show was left out on purpose. `suspicion`: why the witness did not do."""
+    """`status`: linearizable, violation or undecided. `method`: witness, search or excerpt.
+
+    `counterexample`: impossible by itself; what its operations do not show was left out on purpose. `suspicion`: why
+    the witness did not do.
+    """
 
     status: str
     method: str

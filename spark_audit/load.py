@@ -68,7 +68,7 @@ def _placed(scan: "DataFrame", base: int) -> "DataFrame":
 
 
 def _parsed(text: "DataFrame") -> "DataFrame":
-    """Each line is read inside of an object with an end of its own: what follows a row on its line does not go unseen."""
+    """Each line is read inside of an object with an end of its own, so that nothing behind a row goes unseen."""
     schema = (
         spark.StructType().add("row", row_schema()).add("end", spark.LongType()).add("_corrupt", spark.StringType())
     )

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from spark_audit.clocks import Clocks
@@ -105,7 +106,7 @@ def _clashes(history: Sequence[Row], name: str) -> list[Fault]:
         by_client.setdefault((row["run_id"], row["client"]), []).append((row["call_ns"], line, row))
     for (_, client), mine in by_client.items():
         mine.sort(key=lambda item: (item[0], item[2]["return_ns"] is None, item[2]["return_ns"], item[2]["op_id"]))
-        for (_, _, before), (_, line, row) in zip(mine, mine[1:], strict=False):
+        for (_, _, before), (_, line, row) in pairwise(mine):
             if before["return_ns"] is None:
                 faults.append(Fault(name, line, after_unknown(client, before["op_id"])))
             elif before["return_ns"] > row["call_ns"]:

@@ -25,7 +25,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A comparison of a transaction on this key (FORMATS §8). `value` is an int for the three numbers, text for the value."""
+    """A comparison of a transaction on this key (FORMATS §8). `value`: int for the numbers, text for the value."""
 
     target: str  # version, create_revision, mod_revision, value
     sign: str  # =, !=, <, >
@@ -34,7 +34,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One elementary action. `flag`: a delete found something, a cas succeeded; None: nobody knows, or it was dropped."""
+    """One elementary action. `flag`: a delete found something, a cas succeeded; None: not known, or dropped."""
 
     kind: str  # get, put, delete, cas, append
     value: str | None = None

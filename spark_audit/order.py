@@ -3,7 +3,8 @@
 Order: over all keys, no operation carries a revision lower than one that a completed operation carried before its call;
 a write that changed something, its own, carries a higher one. In the order (revision, writer first, call) that is: no
 operation returned before an earlier one of the order was called.
-Unique: no two acknowledged writes that changed something carry the same revision. Gaps are counted: other writers exist.
+Unique: no two acknowledged writes that changed something carry the same revision. Gaps are only counted: other writers
+exist.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,7 +63,7 @@ def out_of_order(rows: Iterable[Mapping[str, Any]], clocks: Clocks) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class Uniqueness:
-    """`repeated`: the writes that share a revision, by revision. `gaps`: revisions between the first and last not seen."""
+    """`repeated`: the writes that share a revision, by revision. `gaps`: revisions between first and last, not seen."""
 
     repeated: dict[int, list[Mapping[str, Any]]]
     gaps: int

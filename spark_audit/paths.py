@@ -45,7 +45,7 @@ def _expanded(text: str) -> list[Path]:
     if path.exists():
         return [path]
     if glob.has_magic(text):
-        matches = [Path(match) for match in sorted(glob.glob(text, recursive=True))]
+        matches = [Path(match) for match in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207 (absolute patterns too)
         if matches:
             return matches
         raise UnreadablePath(text, "matches nothing")

@@ -184,7 +184,7 @@ class _Replay:
         return [u for u in self.unknown.get(key, ()) if u.op_id not in self.placed and u.call_ns <= row["return_ns"]]
 
     def _shown(self, row: Row, key: str, record: Row | None) -> bool:
-        """Whether the store holds this record (None: absence) now; an unknown write that explains it is put in first."""
+        """Whether the store holds this record (None: absence); an unknown write that explains it is put in first."""
         if not _agrees(self.store.state(key), record):
             for write in self._candidates(row, key):
                 wanted = None if record is None else record.get("value")

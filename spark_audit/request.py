@@ -1,7 +1,7 @@
 """The requests of ranges and transactions: their shape, their defaults, and what an answer to them must look like.
 
 `range`: `start`, `end`, `prefix`, `limit`, `reverse`, `keys_only`, `count_only`, `revision`.
-`txn`: `compares` of `key`, `target`, `op`, `value`; `success` and `failure` of `op`, `key`, `value` (or a range's fields).
+`txn`: `compares` of `key`, `target`, `op`, `value`; `success`, `failure` of `op`, `key`, `value`, or a range's fields.
 docs/audit.md has the table.
 """
 

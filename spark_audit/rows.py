@@ -1,7 +1,7 @@
 """The row of FORMATS §10 as data: fields, types, and the rules that make an object an operation.
 
-Each rule is given twice, for a row in hand and as a Spark SQL condition over columns; a test runs malformed rows through
-both. `request.py` adds what only parsing the request can tell.
+Each rule is given twice, for a row in hand and as a Spark SQL condition over columns; a test runs malformed rows
+through both. `request.py` adds what only parsing the request can tell.
 """
 
 from collections.abc import Callable, Mapping
@@ -153,7 +153,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "output.value is missing, though a record was found",
-        "status = 'ok' and output.found and output.value is null and (op = 'get' or op = 'cas' and not output.succeeded)",
+        "status = 'ok' and output.found and output.value is null "
+        "and (op = 'get' or op = 'cas' and not output.succeeded)",
         lambda row: (
             (_ok(row, "get") or (_ok(row, "cas") and not _output(row, "succeeded")))
             and bool(_output(row, "found"))

@@ -6,15 +6,15 @@ operations until it has; a configuration that cannot be is dropped. None left: n
 return. Memory is bounded by the concurrency, not by the length.
 
 - An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal ones are
-  one sort with a count. Of two configurations with the same state and the same completed operations, one which has spent
-  fewer of every sort dominates the other.
+  one sort with a count. Of two configurations with the same state and the same completed operations, one which has
+  spent fewer of every sort dominates the other.
 - A read that agrees with the state and changes nothing takes effect at once: it can only help.
 - What no response shows is forgotten: a number of the state that nobody reports, a value that nobody reads.
 - A value that calls to come must still find, and that nobody is left to write, is not overwritten.
 - When a put takes effect, open puts that nobody reads take effect before it: it overwrites them, so they cost nothing
   (unless something depends on a record without naming its value, as a deletion that found one).
-- `ordered`: acknowledged writes take effect in the order of their revisions. What is found so is an order like any other;
-  only if nothing is found does it prove nothing, and the search without it decides.
+- `ordered`: acknowledged writes take effect in the order of their revisions. What is found so is an order like any
+  other; only if nothing is found does it prove nothing, and the search without it decides.
 - A first walk keeps only the BEAM most promising configurations at each return: what it finds is an order all the same,
   and it finds one for most histories that have one. If it does not, the whole is walked.
 - `configurations_max` bounds the work; beyond it the answer is None, never a verdict.
@@ -107,7 +107,7 @@ class _Walk:
                 self._call(position, op)
                 continue
             bit = self._open[position]
-            configurations = self._survivors(configurations, position, bit)
+            configurations = self._survivors(configurations, bit)
             if not configurations:
                 return self._given[position]
             configurations = self._promising(configurations)
@@ -146,7 +146,7 @@ class _Walk:
         """An unknown transaction which may have run either branch is a sort of its own, known by its op_id."""
         return op.op_id if op.name == "txn" else None
 
-    def _survivors(self, configurations: set[Configuration], position: int, bit: int) -> set[Configuration]:
+    def _survivors(self, configurations: set[Configuration], bit: int) -> set[Configuration]:
         done: set[Configuration] = set()
         seen: set[Configuration] = set()
         stack: list[Configuration] = []

@@ -54,7 +54,7 @@ class Shown:
 class Demand:
     """Values that calls still to come must find, and who could still write them. None stands for absence.
 
-    Once nobody is left to write a value, a configuration that overwrites it while somebody still has to read it is dead.
+    Once nobody is left to write a value, a configuration that overwrites it while it is still to be read is dead.
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:

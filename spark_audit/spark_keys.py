@@ -1,4 +1,4 @@
-"""The per-key decision, and the whole-store replay, as Spark stages. The deciding itself is `kernel.py` and `replay.py`.
+"""The per-key decision, and the whole-store replay, as Spark stages. `kernel.py` and `replay.py` do the deciding.
 
 Rows are brought together by (run, key), sorted, and streamed through Python once per task: memory is one key's rows.
 """
@@ -6,7 +6,7 @@ Rows are brought together by (run, key), sorted, and streamed through Python onc
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ KEY_RESULT = (
     "run_id string, key string, status string, method string, weak long, configurations long, violated_keys long, "
     "undecided_keys long, violated_order long, violated_weak long, found string, placed string"
 )
+RESULTS_PER_BATCH = 1_000  # Keys whose results wait in a task before they are handed to Spark.
 STORE_RESULT = "run_id string, kind string, found string"
 _REPLAY_INPUT = "run_id string, phase int, revision long, reads int, call long, op_id long, payload string"
 
@@ -107,7 +108,8 @@ def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBat
 
 
 def _request_checker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = pa.schema([pa.field("_at", pa.int64()), pa.field("reason", pa.string())])
+    fields: list[pa.Field[Any]] = [pa.field("_at", pa.int64()), pa.field("reason", pa.string())]
+    schema = pa.schema(fields)
     for batch in batches:
         bad = [
             {"_at": row["_at"], "reason": reason} for row in batch.to_pylist() if (reason := request_problem(row))
@@ -115,10 +117,12 @@ def _request_checker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield _batch(bad, schema)
 
 
+_RUNS: pa.Schema = pa.schema({"run_id": pa.string()})
+
+
 def _many(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = pa.schema([pa.field("run_id", pa.string())])
     for batch in batches:
-        yield _batch([{"run_id": row["run_id"]} for row in batch.to_pylist() if concerns_many(row)], schema)
+        yield _batch([{"run_id": row["run_id"]} for row in batch.to_pylist() if concerns_many(row)], _RUNS)
 
 
 def _cutter(schema: spark.StructType) -> Stage:
@@ -136,8 +140,10 @@ def _cutter(schema: spark.StructType) -> Stage:
 
 def _decider(clocks: Mapping[str, Clocks], configurations_max: int) -> Stage:
     def decide_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for (run_id, key), rows in groupby(_stream(batches), key=lambda row: (row["run_id"], row["key"])):
-            yield _batch([_packed(run_id, key, rows, clocks[run_id], configurations_max)], _key_schema())
+        keys = groupby(_stream(batches), key=lambda row: (row["run_id"], row["key"]))
+        results = (_packed(run_id, key, rows, clocks[run_id], configurations_max) for (run_id, key), rows in keys)
+        while some := list(islice(results, RESULTS_PER_BATCH)):
+            yield _batch(some, _key_schema())
 
     return decide_all
 
@@ -182,7 +188,7 @@ def _place(row: Row) -> tuple[int, int, int, int, int]:
 
 
 def _replayer(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = pa.schema([("run_id", pa.string()), ("kind", pa.string()), ("found", pa.string())])
+    schema = pa.schema({"run_id": pa.string(), "kind": pa.string(), "found": pa.string()})
     for run_id, rows in groupby(_stream(batches), key=lambda row: row["run_id"]):
         found = [store_finding(run_id, item) for item in _replayed(rows)]
         packed = [{"run_id": run_id, "kind": type(f).__name__, "found": json.dumps(asdict(f))} for f in found]

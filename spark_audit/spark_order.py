@@ -9,6 +9,7 @@ as its start. The driver sees one summary per partition and run, never rows.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -143,7 +144,7 @@ def _by_run(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     encoded = batch.column("run_id").dictionary_encode()
     codes = encoded.indices.to_numpy()
     edges = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), batch.num_rows]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         yield batch.column("run_id")[start].as_py(), batch.slice(start, end - start)
 
 
@@ -173,7 +174,7 @@ def _scan_part(segment: _Segment, part: pa.RecordBatch, clocks: Clocks) -> None:
 
 
 def _note_writes(segment: _Segment, part: pa.RecordBatch) -> None:
-    """Writers come first within a revision, so equal revisions of writes follow each other, also from batch to batch."""
+    """Writers come first within a revision, so equal revisions of writes follow each other, across batches too."""
     positions = np.flatnonzero(part.column("reads").to_numpy() == 0)
     if not positions.size:
         return

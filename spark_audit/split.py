@@ -22,7 +22,7 @@ def parts(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _listed(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each item is a read of its key. What is not listed is left to the replay, except where it is one key's absence."""
+    """Each item is a read of its key. What is not listed is left to the replay, unless only one key can be."""
     if row["status"] != "ok" or request["count_only"]:
         return
     pinned = request["revision"]

@@ -5,7 +5,7 @@ every other read too, where it is part of the store-wide order. Sound, not compl
 write could be the reason.
 
 - The record that it saw is not newer than the response's revision (never above the mark).
-- No acknowledged write of the key lies between the two; a key that is absent was not last written by an acknowledged put.
+- No acknowledged write of the key lies between the two; an absent key was not last written by an acknowledged put.
 - The value was really written, by a write that was called before the read returned, and at the revision that was told.
 """
 

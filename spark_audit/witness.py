@@ -28,7 +28,7 @@ FILL_BACK_MAX = 24  # How many places back a gap may have to be filled: the writ
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """`order`: every completed operation and the unknown ones that took effect. If not `verified`: why not, at which."""
+    """`order`: every completed operation, and the unknown ones that took effect. Not `verified`: why, at which."""
 
     verified: bool
     order: tuple[tuple[Operation, int | None], ...] = ()
@@ -67,7 +67,7 @@ class _Place:
 
 
 def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State = ABSENT) -> Witness:
-    """Verify the order that the revisions of one key's operations propose. Operations that promise less are left out."""
+    """Verify the order that the revisions of one key's operations propose; reads that promise less are left out."""
     completed = [op for op in operations if not op.unknown and op.weak is None]
     if any(op.revision is None for op in completed):
         return Witness(False, reason="an operation has no revision")
@@ -89,7 +89,7 @@ def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State =
 
 
 def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
-    """The records that responses reported, by the revision which wrote them. The first report is kept: replay compares the others."""
+    """The records that responses reported, by the revision which wrote them; replay compares what differs."""
     shown: dict[int, Seen] = {}
     for op in completed:
         for step in op.steps:
@@ -137,7 +137,7 @@ def _values_seen(completed: Iterable[Operation]) -> set[str]:
 
 
 def late_operation(order: Sequence[Operation], clocks: Clocks) -> Operation | None:
-    """The first operation of the order which had returned before an earlier one of the order was called; None if none."""
+    """The first operation which had returned before an earlier one of the order was called; None if there is none."""
     latest: dict[str, int] = {}
     for op in order:
         for clock, call in latest.items():
@@ -313,7 +313,7 @@ def _values_wanted(place: _Place) -> set[str | None]:
 
 
 def _deadlines(order: Sequence[Operation], names: set[str], clocks: Clocks) -> list[dict[str, int]]:
-    """For each place and clock of `names`: a write placed there must have been called by then, or real time is violated."""
+    """For each place and clock of `names`: by when a write placed there must have been called (real time)."""
     deadlines: list[dict[str, int]] = []
     now: dict[str, int] = {}
     for op in reversed(order):

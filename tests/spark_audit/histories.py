@@ -21,7 +21,7 @@ class History:
         return self._add("put", call, end, revision, value=value, output={"succeeded": True}, **more)
 
     def get(self, value: str | None, call: int, end: int, revision: int | None = None, **more: Any) -> Row:
-        seen = {name: more.pop(name) for name in ("mod_revision", "create_revision", "version") if name in more}
+        seen: Row = {name: more.pop(name) for name in ("mod_revision", "create_revision", "version") if name in more}
         output = {"found": value is not None, "value": value, **seen}
         return self._add("get", call, end, revision, output=output, **more)
 

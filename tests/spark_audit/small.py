@@ -46,7 +46,8 @@ class Register:
 
     def take(self, row: Row) -> bool:
         """Apply the row; False if it cannot have answered so here."""
-        unknown, output = row["status"] == "unknown", row["output"] or {}
+        unknown: bool = row["status"] == "unknown"
+        output = row["output"] or {}
         if row["op"] == "get":
             return self.shows(output)
         if row["op"] == "put":

@@ -79,7 +79,8 @@ def test_both_engines_say_the_same_on_json_lines_and_parquet(session: "SparkSess
     write_lines(tmp_path / "one" / "ops" / "b.jsonl", one[300:])
     write_lines(tmp_path / "two" / "ops" / "a.jsonl", two)
     (tmp_path / "three").mkdir()
-    session.createDataFrame(three, row_schema()).write.parquet(str(tmp_path / "three" / "ops" / "p.parquet"))
+    table = [tuple(row.get(name) for name in row_schema().names) for row in three]
+    session.createDataFrame(table, row_schema()).write.parquet(str(tmp_path / "three" / "ops" / "p.parquet"))
 
     verdict = audit(session, [str(tmp_path / "one"), str(tmp_path / "t*")])
 
@@ -152,7 +153,7 @@ def test_rows_that_contradict_each_other_are_named_across_files(session: "SparkS
         audit(session, [str(tmp_path)])
 
     assert [(Path(fault.file).name, fault.line) for fault in caught.value.faults] == [
-        ("b.jsonl", n) for n in (1, 3, 5, 6)
+        ("b.jsonl", line) for line in (1, 3, 5, 6)
     ]
     for fault, reason in zip(
         caught.value.faults, ("twice", "before its operation 20", "new name", "JSON"), strict=True
