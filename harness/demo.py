@@ -51,6 +51,7 @@ def run_demo(out: Path, *, seed: int, seconds: float, console: Console) -> None:
         plan=_two_dead_leaders(seconds),
         clients=CLIENTS,
         operations_per_second=OPERATIONS_PER_SECOND,
+        hasty_share=0.0,  # Patient clients: what is shown is that they need not notice more than a pause.
         small_storage=False,
     )
     _headline(

@@ -80,6 +80,7 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
         clients=settings.clients,
         keys=settings.keys,
         operations_per_second=settings.operations_per_second,
+        hasty_share=settings.hasty_share,
     )
     writer.event("cluster_ready", members={name: address.client for name, address in cluster.addresses.items()})
     async with trio.open_nursery() as nursery:

@@ -11,6 +11,7 @@ from harness.cluster.cluster import NODES_MAX, READY_SECONDS
 from harness.errors import BadInput
 from harness.nemesis.schedule import PlannedFault
 from harness.workload.mix import KEYS_MAX
+from harness.workload.workers import HASTY_SHARE
 
 SECONDS_MAX = 24 * 3600.0
 CLIENTS_MAX = 500  # All of them live in this one process.
@@ -30,6 +31,7 @@ class RunSettings:
     keys: int = 24
     ops_format: str = "jsonl"
     operations_per_second: float = 0.0
+    hasty_share: float = HASTY_SHARE
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS
 
@@ -62,6 +64,7 @@ class RunSettings:
             "clients": self.clients,
             "keys": self.keys,
             "operations_per_second": self.operations_per_second,
+            "hasty_share": self.hasty_share,
             "small_storage": self.small_storage,
             "schedule": [fault.to_json() for fault in self.plan],
             "versions": {

@@ -28,7 +28,7 @@ from kvstore import (
 FINAL_CLIENT = "final"  # Of the reads after everything is healed.
 PATIENCE_SECONDS = 5.0  # Longer than an election: most operations outlive a fault by retrying.
 HASTE_SECONDS = 0.3  # Shorter than an election: some must give up, or no history would hold an unknown outcome.
-_HASTE_SHARE = 0.2
+HASTY_SHARE = 0.2
 _REFUSED_PAUSE_SECONDS = 0.02  # After a certain failure: a refusal costs nothing, so it must not become a busy loop.
 _LOCAL_SECONDS = 0.5  # A local read is asked of one member, which may be down: nobody else will answer it.
 _RECENT_MAX = 64
@@ -65,7 +65,10 @@ class Tally:
 
 @dataclass(slots=True, kw_only=True)
 class Workload:
-    """`clients` workers over `keys` keys. `operations_per_second` 0: as fast as the answers come."""
+    """`clients` workers over `keys` keys. `operations_per_second` 0: as fast as the answers come.
+
+    `hasty_share`: of the operations, those that wait for HASTE_SECONDS only, and so may end unknown.
+    """
 
     writer: RunWriter
     endpoints: Sequence[str]
@@ -73,6 +76,7 @@ class Workload:
     clients: int
     keys: int
     operations_per_second: float = 0.0
+    hasty_share: float = HASTY_SHARE
     tally: Tally = field(default_factory=Tally)
     _view: View = field(default_factory=View)
 
@@ -107,7 +111,7 @@ class Workload:
                 if pace:
                     await trio.sleep_until(due)
                     due = max(due + pace, trio.current_time())
-                patience = HASTE_SECONDS if random.random() < _HASTE_SHARE else PATIENCE_SECONDS
+                patience = HASTE_SECONDS if random.random() < self.hasty_share else PATIENCE_SECONDS
                 row = await self._perform(worker, source.next(), patience)
                 if row["status"] == "unknown":
                     worker.begin_another_life()  # The operation stays open for ever; what follows is another client.
