@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -29,6 +30,7 @@ from kvstore import (
     Put,
     PutResult,
     Range,
+    ResponseTooLarge,
     RevisionCompacted,
     StoreError,
     Target,
@@ -128,6 +130,20 @@ async def test_pages_go_through_a_listing_both_ways(tmp_path: Path) -> None:
 
         limited = [page async for page in client.pages(Range(limit=15), page_limit=10)]
         assert [len(page.items) for page in limited] == [10, 5]
+
+
+async def test_values_of_a_mebibyte_fit_and_listings_of_them_come_in_pages(tmp_path: Path) -> None:
+    """No frame grows past its bound: a page ends before it would (`PAGE_BYTES_MAX`)."""
+    value = os.urandom(1024 * 1024)
+    async with a_store_of_one(tmp_path) as address, Client([address], deadline_seconds=20) as client:
+        for number in range(4):
+            await client.put(f"k{number}", value)
+
+        first = await client.range()
+        assert (len(first.items), first.more, first.count) == (1, True, 4)
+        assert [item.value == value async for item in client.items()] == [True] * 4
+        with pytest.raises(ResponseTooLarge):
+            await client.txn(success=[Get(f"k{number}".encode()) for number in range(4)])
 
 
 async def test_pages_of_one_revision_end_when_the_store_has_moved_on(tmp_path: Path) -> None:

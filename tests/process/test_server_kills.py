@@ -182,6 +182,22 @@ async def test_a_paused_leader_is_replaced_and_comes_back_as_a_follower(tmp_path
         await under_load(cluster, disturb)
 
 
+async def test_a_leader_that_is_asked_to_stop_under_load_exits_cleanly_and_loses_nothing(tmp_path: Path) -> None:
+    """SIGTERM: what it refuses from then on certainly had no effect, and goes to the next leader."""
+    with running_cluster(tmp_path, 3) as cluster:
+
+        async def disturb(client: Client, ledger: Ledger) -> None:
+            leader = cluster.servers[await leader_of(client)]
+            leader.send_signal(signal.SIGTERM)
+            assert await trio.to_thread.run_sync(leader.wait) == 0
+            await ledger.wait_for(50)
+            leader.start()
+            await trio.to_thread.run_sync(leader.wait_ready)
+
+        ledger = await under_load(cluster, disturb)
+        assert not ledger.failed
+
+
 async def test_without_a_majority_a_write_ends_in_a_clear_error_within_its_deadline(tmp_path: Path) -> None:
     """Never done, never hanging; local reads go on."""
     with running_cluster(tmp_path, 3) as cluster, trio.fail_after(60):
