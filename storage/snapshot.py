@@ -57,6 +57,7 @@ class SnapshotFolder:
         self._files = files
         self.folder, self.identity, self.ballast = folder, identity, ballast
         self._latest: SnapshotInfo | None = None
+        self._damaged: set[str] = set()  # Names of files found damaged at open, until another file takes the name.
         self._count = 0  # Of files written aside in this life: their names never meet.
 
     def open(self, log_first_index: int) -> list[CorruptSnapshot]:
@@ -74,6 +75,7 @@ class SnapshotFolder:
                 info = verify(self._files, self.folder, name, self.identity)
             except CorruptSnapshot as problem:
                 problems.append(problem)
+                self._damaged.add(name)
                 continue
             if position.index < log_first_index - 1:
                 break  # Older ones are further away still.
@@ -101,6 +103,10 @@ class SnapshotFolder:
             return info
         return None
 
+    def naming(self, name: str) -> None:
+        """A complete file is about to get this name."""
+        self._damaged.discard(name)
+
     def adopt(self, info: SnapshotInfo) -> None:
         """A new snapshot is complete and durable."""
         if self._latest is None or info.header.index >= self._latest.header.index:
@@ -126,9 +132,14 @@ class SnapshotFolder:
         return read_chunks(self._files, self.folder, info.name, self.identity)
 
     def drop_older(self) -> None:
-        """Delete all but the newest, damaged ones included, when convenient."""
-        keep = self.latest().name
-        names = [name for name in self._files.names(self.folder) if snapshot_position(name) and name != keep]
+        """Delete those before the newest, and damaged ones, when convenient.
+
+        A newer one may be there already: it has its name on disk before `adopt` is called here.
+        """
+        newest = LogPosition(self.latest().header.index, self.latest().header.term)
+        found = ((name, snapshot_position(name)) for name in self._files.names(self.folder))
+        older = {name for name, position in found if position is not None and position < newest}
+        names, self._damaged = sorted(older | self._damaged), set()
         if names:
             operations: list[Operation] = [Delete(f"{self.folder}/{name}") for name in names]
             self._files.submit([*operations, SyncFolder(self.folder)], _ignored)

@@ -25,6 +25,10 @@ class SnapshotHome(Protocol):
         """The verified snapshot at this position, if there is one already."""
         ...
 
+    def naming(self, name: str) -> None:
+        """A complete file is about to get this name."""
+        ...
+
     def adopt(self, info: SnapshotInfo) -> None:
         """A new snapshot is complete and durable."""
         ...
@@ -70,6 +74,7 @@ class _WriterAside:
             return
         name = snapshot_name(LogPosition(header.index, header.term))
         path = f"{self._home.folder}/{name}"
+        self._home.naming(name)
 
         def named(error: BaseException | None) -> None:
             self._is_over = True

@@ -27,7 +27,7 @@ from tests.storage.builders import (
     synced,
     write,
 )
-from tests.storage.memory_files import MemoryFiles
+from tests.storage.memory_files import MemoryFiles, keep_everything
 
 CHUNKS = [b"a" * 10, b"b" * 200, b"c"]
 
@@ -188,6 +188,36 @@ def test_dropping_older_ones_keeps_the_newest() -> None:
 
     assert [f"{SNAPSHOTS}/{name}" for name in files.names(SNAPSHOTS)] == [newer]
     assert list(storage.snapshots.chunks(storage.snapshots.latest())) == CHUNKS
+
+
+def test_dropping_older_ones_never_takes_one_that_just_got_its_name() -> None:
+    """Its name is in the folder before this node is told: a listing at that moment sees it beside the known newest."""
+    files, _, newer = with_two_snapshots()
+    Damage(files, newer).flip(100)
+    storage = opened(files)
+    told: list[SnapshotInfo | BaseException | None] = []
+    for index in (10, 15):  # One takes the place of a damaged file, one is new.
+        writer = storage.snapshots.create(snapshot_header(index))
+        writer.write(CHUNKS[0], told.append)
+        files.run()
+        writer.finish(told.append)
+        storage.snapshots.drop_older()
+        files.run()
+
+        assert storage.snapshots.latest().header.index == index
+        assert list(storage.snapshots.chunks(storage.snapshots.latest())) == CHUNKS[:1]
+        assert opened(files.after_power_loss(keep_everything)).snapshots.latest().header.index == index
+
+
+def test_dropping_older_ones_takes_damaged_newer_ones_too() -> None:
+    files, older, newer = with_two_snapshots()
+    Damage(files, newer).flip(100)
+    storage = opened(files)
+
+    storage.snapshots.drop_older()
+    files.run()
+
+    assert [f"{SNAPSHOTS}/{name}" for name in files.names(SNAPSHOTS)] == [older]
 
 
 @pytest.mark.parametrize("mask", [0x01, 0x80])
