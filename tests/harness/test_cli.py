@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import pytest
 
-from harness.cli import main
+from harness.cli import harness, main, run
 
 
 class Ended(NamedTuple):
@@ -81,3 +82,13 @@ def test_a_report_of_a_recorded_run_is_json_on_request(hwm_harness: Harness, tmp
 
     assert json.loads(done.stdout)["run_id"] == "r"
     assert done.exit_code == 3  # It was never healed.
+
+
+def test_the_page_on_the_harness_names_every_option_of_a_run_and_every_command() -> None:
+    """docs/harness.md is what a newcomer reads: an option that it does not name does not exist for them."""
+    page = (Path(__file__).parents[2] / "docs" / "harness.md").read_text(encoding="utf-8")
+    options = [option for parameter in run.params for option in parameter.opts if option.startswith("--")]
+    assert len(options) > 10
+    assert [option for option in options if option not in page] == []
+    commands = harness.list_commands(click.Context(harness))
+    assert [name for name in commands if f"hwm-harness {name}" not in page] == []
