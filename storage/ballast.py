@@ -13,12 +13,17 @@ _BLOCK = bytes(64 * 1024)
 
 
 class Ballast:
-    """The spare room of one data folder. Released at most once per life, made again at the next start."""
+    """The spare room of one data folder. Given back when the disk is full, made again once there is room.
+
+    While `restore` is under way the disk may be full only because of it: what fails then is tried again behind it.
+    """
 
     def __init__(self, files: Files, size_bytes: int) -> None:
         self._files = files
         self._size_bytes = size_bytes
         self.is_released = False
+        self._is_restoring = False
+        self._retries = 0  # Under way: each deletes the file first.
 
     def is_present(self) -> bool:
         """True if the file is there and whole."""
@@ -29,7 +34,9 @@ class Ballast:
 
     def restore(self, done: Done) -> None:
         """Make the file if it is not there. A disk that has no room for it is no error: `is_released` tells."""
+        assert not self._is_restoring, "one search for room at a time"
         if self.is_present():
+            self.is_released = False
             self._files.submit([], done)
             return
         blocks, rest = divmod(self._size_bytes, len(_BLOCK))
@@ -39,14 +46,21 @@ class Ballast:
             operations += [CreateFile(BALLAST_PATH), Write(BALLAST_PATH, 0, buffers), SyncFile(BALLAST_PATH)]
 
         def restored(error: BaseException | None) -> None:
+            self._is_restoring = False
             if is_disk_full(error):
                 self.is_released = True
                 self._files.submit([Delete(BALLAST_PATH)], done)
             else:
-                self.is_released = False
+                self.is_released = self.is_released and error is not None
                 done(error)
 
+        self._is_restoring = True
         self._files.submit(operations, restored)
+
+    def look_for_room(self) -> None:
+        """Try to make the file again, if it was given back and nothing else about it is under way."""
+        if self.is_released and not self._is_restoring and not self._retries:
+            self.restore(lambda _: None)  # Whatever went wrong with it, `is_released` tells.
 
     def submit(
         self, operations: Sequence[Operation], done: Done, again: Callable[[], Sequence[Operation]] | None = None
@@ -56,13 +70,20 @@ class Ballast:
         `again` must not build on anything that the failed operations may have left. Default: the same operations.
         """
 
+        had_spare_room = not self.is_released or self._is_restoring  # What fails together is tried again together.
+
         def tried(error: BaseException | None) -> None:
-            if not is_disk_full(error) or self.is_released:
+            if not is_disk_full(error) or not had_spare_room:
                 done(error)
                 return
             self.is_released = True
+            self._retries += 1
             retry = operations if again is None else again()
-            self._files.submit([Delete(BALLAST_PATH), SyncFolder(""), *retry], done)
+            self._files.submit([Delete(BALLAST_PATH), SyncFolder(""), *retry], retried)
+
+        def retried(error: BaseException | None) -> None:
+            self._retries -= 1
+            done(error)
 
         self._files.submit(operations, tried)
 

@@ -172,6 +172,17 @@ class SnapshotRefused(StorageError):
         return f"received snapshot refused: {self.reason}. The leader will send it again"
 
 
+class DiskFull(StorageError):
+    """Something that nothing depends on yet found no room, and was given up: `what`."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"the disk is full: {self.what} was given up, and is tried again later. Make room on this disk"
+
+
 class LogFailed(StorageError):
     """A sync failed, so the log takes nothing more in this life (FORMATS §3.5). Only a restart can help."""
 

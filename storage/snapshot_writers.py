@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from raft import Done, Identity, LogPosition, SnapshotHeader, SnapshotInfo
-from storage.ballast import Ballast
-from storage.errors import CorruptSnapshot, NewerFormat, SnapshotRefused
+from storage.ballast import Ballast, is_disk_full
+from storage.errors import CorruptSnapshot, DiskFull, NewerFormat, SnapshotRefused
 from storage.files import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
 from storage.snapshot_format import SnapshotParser, encode_chunk, encode_header, encode_trailer
 
@@ -80,7 +80,7 @@ class _WriterAside:
             self._is_over = True
             if error is not None:
                 self._home.ballast.submit([Delete(self._aside)], lambda _: None)
-                finished(error)
+                finished(DiskFull(f"the snapshot at {header.index}") if is_disk_full(error) else error)
                 return
             info = SnapshotInfo(header=header, name=name, size_bytes=self._size_bytes)
             self._home.adopt(info)

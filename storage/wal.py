@@ -88,7 +88,7 @@ class Wal:
 
     @property
     def is_disk_full(self) -> bool:
-        """True once the ballast was given back: what is written from now on should be votes and compaction only."""
+        """True while the ballast is given back: what is written now should be votes and compaction only."""
         return self._ballast.is_released
 
     @property
@@ -160,6 +160,11 @@ class Wal:
                 entries.append(entry)
             first_index = entries[-1].index + 1
         return entries
+
+    def look_for_room(self) -> None:
+        """Find out whether `is_disk_full` still holds, by making the ballast again. It costs one write of its size."""
+        if self._failure is None:
+            self._ballast.look_for_room()
 
     def drop_before(self, index: int) -> None:
         """Forget the oldest segments that hold nothing from `index` on; the last one always stays.

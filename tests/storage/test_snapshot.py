@@ -8,7 +8,18 @@ from dataclasses import replace
 import pytest
 
 from raft import LogPosition, SnapshotHeader, SnapshotInfo, SnapshotStore
-from storage import CorruptLog, CorruptSnapshot, NewerFormat, SnapshotRefused, StorageLimits, SyncFile, Write
+from storage import (
+    CorruptLog,
+    CorruptSnapshot,
+    DiskFull,
+    NewerFormat,
+    Operation,
+    Rename,
+    SnapshotRefused,
+    StorageLimits,
+    SyncFile,
+    Write,
+)
 from storage.snapshot_format import CHUNK_BYTES_MAX, HEADER_BYTES_MAX, PREAMBLE, encode_header
 from tests.storage.builders import (
     CONFIGURATION,
@@ -352,6 +363,28 @@ def test_a_full_disk_fails_the_snapshot_and_nothing_else() -> None:
     synced(files, storage.log, write(entry(9)))
     assert storage.snapshots.latest().header.index == 0
     files.refuse = lambda _: None
+    assert built(files, storage, snapshot_header(8), CHUNKS).header.index == 8
+
+
+@pytest.mark.parametrize("operation", [Write, SyncFile, Rename])
+def test_a_disk_that_is_full_at_the_end_of_a_snapshot_is_no_failed_sync(operation: type[Operation]) -> None:
+    """Nothing depends on the file yet, so the node that builds or receives it goes on (FORMATS §3.5, §4)."""
+    files = new_folder()
+    storage = opened(files, StorageLimits(ballast_bytes=0))
+    synced(files, storage.log, write(*entries(1, 8), term=1))
+    told: list[SnapshotInfo | BaseException | None] = []
+    writer = storage.snapshots.create(snapshot_header(8))
+    writer.write(b"state", told.append)
+    files.run()
+    files.refuse = lambda each: OSError(errno.ENOSPC, "full") if isinstance(each, operation) else None
+
+    writer.finish(told.append)
+    files.run()
+
+    assert isinstance(told[-1], DiskFull)
+    files.refuse = lambda _: None
+    synced(files, storage.log, write(entry(9)))
+    assert [name for name in files.names(SNAPSHOTS) if name.endswith(".tmp")] == []
     assert built(files, storage, snapshot_header(8), CHUNKS).header.index == 8
 
 

@@ -363,6 +363,60 @@ def test_a_full_disk_gives_the_ballast_back_once_and_goes_on_in_a_new_segment() 
     assert files.size_bytes("ballast") == 5000
 
 
+def test_a_snapshot_that_meets_the_full_disk_at_the_same_moment_takes_no_chance_from_the_log() -> None:
+    """Both were under way when the room was gone: the first to be told gives the ballast back, for both."""
+    files = new_folder()
+    storage = opened(files, StorageLimits(ballast_bytes=5000))
+    synced(files, storage.log, write(*entries(1, 3), term=1))
+    files.refuse = lambda operation: _no_space(operation) if "ballast" in files.names("") else None
+    outcome: list[object] = []
+    writer = storage.snapshots.create(snapshot_header(3))
+
+    writer.write(b"state", outcome.append)
+    storage.log.append(write(*entries(4, 5), term=2, voted_for="n1"))
+    storage.log.sync(0, outcome.append)
+    files.run()
+
+    assert outcome == [None, None]
+    assert storage.log.is_disk_full
+    assert everything(opened(files).log) == list(entries(1, 5))
+
+
+def test_a_log_that_was_told_of_a_full_disk_finds_room_again_and_may_give_it_back_once_more() -> None:
+    files = new_folder()
+    log = opened(files, StorageLimits(ballast_bytes=5000)).log
+    has_room, was_full = False, []
+    files.refuse = lambda operation: None if has_room or "ballast" not in files.names("") else _no_space(operation)
+    for index in range(1, 4):
+        synced(files, log, write(entry(index, term=index), term=index))
+        was_full.append(log.is_disk_full)
+        for has_room in (False, True):
+            log.look_for_room()
+            files.run()
+            was_full.append(log.is_disk_full)
+            assert ("ballast" in files.names("")) == has_room
+        has_room = False
+
+    assert was_full == [True, True, False] * 3
+    assert files.size_bytes("ballast") == 5000
+    assert [each.term for each in everything(opened(files).log)] == [1, 2, 3]
+
+
+def test_looking_for_room_takes_none_from_a_sync_that_comes_meanwhile() -> None:
+    """The search fills the disk for a moment; a sync that is submitted then is tried again once it is over."""
+    files = new_folder()
+    log = opened(files, StorageLimits(ballast_bytes=5000)).log
+    files.refuse = lambda operation: _no_space(operation) if "ballast" in files.names("") else None
+    synced(files, log, write(entry(1), term=1))
+
+    log.look_for_room()
+    synced(files, log, write(entry(2), term=1))
+
+    assert log.is_disk_full
+    assert "ballast" not in files.names("")
+    assert everything(opened(files).log) == list(entries(1, 2))
+
+
 def test_a_disk_that_has_no_room_for_the_ballast_is_said_to_be_full() -> None:
     files = new_folder()
     files.refuse = lambda operation: _no_space(operation) if getattr(operation, "path", "") == "ballast" else None
