@@ -38,6 +38,7 @@ class SimFiles:
         self._queue: deque[tuple[tuple[Operation, ...], Done]] = deque()
         self._dead = False
         self.slow_factor = 1
+        self.on_start: Callable[[int], None] | None = None  # Told once, with its duration, when a submission begins.
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         """See storage.Files."""
@@ -69,7 +70,7 @@ class SimFiles:
         self._dead = True
         if self._queue:
             operations, _ = self._queue[0]
-            for operation in operations[: random.randrange(len(operations) + 1)]:
+            for operation in operations[: steps_done(operations, random)]:
                 try:
                     self._image.carry_out(operation)
                 except OSError:
@@ -78,7 +79,11 @@ class SimFiles:
 
     def _start(self) -> None:
         operations, _ = self._queue[0]
-        self._schedule(self._duration_ns(operations), self._finish)
+        duration_ns = self._duration_ns(operations)
+        self._schedule(duration_ns, self._finish)
+        if self.on_start is not None:
+            told, self.on_start = self.on_start, None
+            told(duration_ns)
 
     def _duration_ns(self, operations: tuple[Operation, ...]) -> int:
         plan, random = self._plan, self._random
@@ -100,6 +105,14 @@ class SimFiles:
         if self._queue:
             self._start()
         done(error)
+
+
+def steps_done(operations: Sequence[Operation], random: Random) -> int:
+    """How many operations a crash finds carried out: most often all before one of the syncs, which take the time."""
+    syncs = [place for place, operation in enumerate(operations) if isinstance(operation, SyncFile | SyncFolder)]
+    if syncs and random.random() < 0.6:
+        return random.choice(syncs)
+    return random.randrange(len(operations) + 1)
 
 
 def adds_to(operation: Operation, start: str) -> bool:

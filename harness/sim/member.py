@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
 
 TICKS_IN_PLACE_MAX = 1_000
-"""A node that asks for so many ticks without letting time pass is stuck."""
+"""A node that asks for so many ticks, and neither lets time pass nor applies anything, is stuck."""
 
 
 class Member:
@@ -58,6 +58,7 @@ class Member:
         self._crash_random = stream(plan.seed, f"crash/{node_id}")
         self._timer_at: int | None = None
         self._ticks_in_place = 0
+        self._progress = (0, 0)
         self._greeted: set[str] = set()
 
     # -- from first start to the end of a process
@@ -252,11 +253,10 @@ class Member:
         due = max(world.heap.now, self.node.next_deadline - world.clock_offset(self.node_id))
         if self._timer_at is not None and self._timer_at <= due:
             return
-        if due == world.heap.now:
-            self._ticks_in_place += 1
-            require(self._ticks_in_place < TICKS_IN_PLACE_MAX, "timers let time pass", self.node_id)
-        else:
-            self._ticks_in_place = 0
+        progress = (world.heap.now, self.node.core.last_applied)  # Applying in slices is progress too.
+        self._ticks_in_place = self._ticks_in_place + 1 if due == progress[0] and progress == self._progress else 0
+        self._progress = progress
+        require(self._ticks_in_place < TICKS_IN_PLACE_MAX, "timers let time pass", self.node_id)
         self._timer_at = due
         world.heap.at(due, self._on_timer, self.life, due)
 

@@ -1,8 +1,7 @@
 """Load as production has it: clients with sessions and retries, over connections, to each member's service.
 
 Every operation becomes a history row (FORMATS §10). At the end of the run the history is checked for linearizability,
-by a checker that shares no code with the store. On the way: a session's request is carried out at most once, and
-what ended as certainly failed is never carried out.
+by a checker that shares no code with the store (`history_book`).
 """
 
 from __future__ import annotations
@@ -16,15 +15,14 @@ import cbor2
 from harness.history import Row
 from harness.sim.client import SimClient
 from harness.sim.direct_load import Probe
-from harness.sim.errors import Violation, require
+from harness.sim.errors import require
+from harness.sim.history_book import HistoryBook
 from harness.sim.lines import Lines
 from harness.sim.streams import stream
 from harness.workload.mix import OperationSource, Planned, View, key_names
-from harness.workload.rows import answered, asked
 from kvstore import (
     CallEnded,
     ClientLimits,
-    Command,
     CommandKind,
     CompareAndSet,
     Consistency,
@@ -37,26 +35,16 @@ from kvstore import (
     RangeResult,
     Request,
     Result,
-    Txn,
     command_request,
     read_request,
-    read_result,
 )
 from raft import Effects, Entry, EntryKind
-from spark_audit import check_rows
 
 if TYPE_CHECKING:
     from harness.sim.member import Member
     from harness.sim.simulation import Simulation
 
-CONFIGURATIONS_MAX = 200_000
-"""How far the checker searches where no witness decides. Simulated histories have one: this is never reached."""
-
 PROBE_VALUE = b"probe"
-
-NO_FIELDS: Row = dict.fromkeys(
-    ("session", "key", "value", "expected", "expected_mod_revision", "request", "output", "error", "return_ns")
-) | dict.fromkeys(("revision", "consistency", "node"))
 
 
 @dataclass(slots=True)
@@ -85,13 +73,8 @@ class ServiceLoad:
         self._random = stream(world.plan.seed, "workers")
         self._endpoints = [voter.client_address for voter in world.configuration.voters]
         self._workers: list[Worker] = []
-        self._rows: list[Row] = []
+        self._book = HistoryBook(world.plan.seed, world.mark)
         self._probe: Probe | None = None
-        self._results: dict[tuple[int, int], Any] = {}  # What a session's request gave when it was carried out.
-        self._op_of: dict[bytes, str] = {}  # Who wrote, or tried to write, a value: op_id.
-        self._results_of: dict[str, Any] = {}  # By op_id, of what was carried out and wrote.
-        self._certain_not: dict[bytes, int] = {}  # Values whose write was reported as certainly failed → op_id.
-        self._written: dict[bytes, int] = {}  # Values that were written → index.
         self._stopped = False
         self._final_reads_open = 0
         for number in range(self._plan.clients):
@@ -119,11 +102,7 @@ class ServiceLoad:
 
     def counts(self) -> dict[str, int]:
         """How operations ended."""
-        counts = {"operations ok": 0, "operations failed": 0, "operations unknown": 0}
-        names = {"ok": "operations ok", "fail": "operations failed", "unknown": "operations unknown"}
-        for row in self._rows:
-            counts[names[str(row["status"])]] += 1
-        return counts
+        return self._book.counts()
 
     # -- operations
 
@@ -141,19 +120,7 @@ class ServiceLoad:
         self.world.heap.after(delay, self._act, worker)
 
     def _perform(self, worker: Worker, planned: Planned, deadline: int, then: Callable[[Worker], None]) -> None:
-        row: Row = {
-            "run_id": f"simulation-{self.world.plan.seed}",
-            "op_id": len(self._rows),
-            "client": worker.name,
-            "session": worker.client.session_id or None,
-            **asked(planned.command),
-            "call_ns": self.world.heap.now,
-            "clock_id": "simulation",
-            "status": "unknown",  # Until somebody says otherwise.
-        }
-        for value in values_of(planned.command):
-            self._op_of[value] = str(row["op_id"])
-        self._rows.append(row)
+        row = self._book.called(worker.name, worker.client.session_id, planned.command, self.world.heap.now)
 
         def ended(end: CallEnded) -> None:
             self._ended(worker, row, planned, end)
@@ -175,32 +142,12 @@ class ServiceLoad:
             worker.life += 1
             row["error"] = end.error.word
             return
-        row["return_ns"] = self.world.heap.now
+        now = self.world.heap.now
         if end.error is not None:
-            row |= {"status": "fail", "error": end.error.word}
-            self._failed_for_certain(planned, row)
-            return
-        response = end.response
-        assert response is not None
-        result = read_result((response.code, response.revision, *response.fields))
-        consistency = Consistency(response.consistency).word if response.consistency else "linearizable"
-        row |= {
-            "status": "ok",
-            "output": answered(result),
-            "revision": response.revision,
-            "consistency": consistency,
-            "node": response.node_id,
-        }
-        self._learn(planned, result)
-
-    def _failed_for_certain(self, planned: Planned, row: Row) -> None:
-        for value in values_of(planned.command):
-            require(
-                value not in self._written,
-                "what failed for certain is never carried out",
-                f"{row} was written at {self._written.get(value)}",
-            )
-            self._certain_not[value] = len(self._rows)
+            self._book.failed(row, planned.command, end.error, now)
+        else:
+            assert end.response is not None
+            self._learn(planned, self._book.answered(row, end.response, now))
 
     def _learn(self, planned: Planned, result: Result) -> None:
         command = planned.command
@@ -235,35 +182,9 @@ class ServiceLoad:
         if entry.kind is not EntryKind.COMMANDS:
             return
         for command, result in zip(cbor2.loads(entry.payload)[1:], results, strict=True):
-            self._carried_out(entry.index, command, result)
-
-    def _carried_out(self, index: int, command: Sequence[Any], result: Any) -> None:
-        session_id, request_no, _, kind, *rest = command
-        if self._probe is not None and self._probe.index is None and kind == CommandKind.PUT:
-            self._probe.index = index if rest[1].startswith(PROBE_VALUE) else None
-        if result[0] != 0:
-            self.world.mark(f"answered with code {result[0]}")
-            return
-        if session_id and request_no:
-            known = self._results.get((session_id, request_no))
-            self._results[session_id, request_no] = result
-            if known is not None:
-                require(
-                    known == result,
-                    "a session's request is carried out at most once",
-                    f"request {request_no} of session {session_id} gave {known}, and {result} at {index}",
-                )
-                self.world.mark("a retry found its result in the session")
-                return
-        for value in written_values(kind, rest, result):
-            require(value not in self._written, "nothing is carried out twice", value, index, self._written.get(value))
-            require(
-                value not in self._certain_not,
-                "what failed for certain is never carried out",
-                f"{value!r} is written at {index}, operation {self._certain_not.get(value)} had failed",
-            )
-            self._written[value] = index
-            self._results_of[self._op_of[value]] = result
+            self._book.carried_out(entry.index, command, result)
+            if self._probe is not None and self._probe.index is None and command[3] == CommandKind.PUT:
+                self._probe.index = entry.index if command[5].startswith(PROBE_VALUE) else None
 
     # -- the end
 
@@ -281,10 +202,10 @@ class ServiceLoad:
         return self._probe
 
     def _try_probe(self, worker: Worker, deadline: int) -> None:
-        place = len(self._rows)
+        place = len(self._book.rows)
 
         def then(_: Worker) -> None:
-            row = self._rows[place]
+            row = self._book.rows[place]
             if row["status"] == "ok" or row.get("error") == QuotaExceeded(0, 0).word:
                 self._read_all(worker, list(self._keys), deadline)
             elif self.world.heap.now < deadline:
@@ -309,54 +230,7 @@ class ServiceLoad:
         return self._final_reads_open == 0
 
     def check_history(self) -> None:
-        """The whole history, judged at once: first as the clients saw it, then, if that is not enough to decide it,
-        with what the world knows of the writes whose outcome nobody was told.
-        """
-        for row in self._rows[-len(self._keys) :]:
+        """The whole history, judged at once."""
+        for row in self._book.rows[-len(self._keys) :]:
             require(row["status"] == "ok", "a healed cluster answers reads", row)
-        rows = [NO_FIELDS | row for row in self._rows]
-        if not self._is_decided(rows):
-            self.world.mark("a history was decided with hindsight")
-            if not self._is_decided([self._with_hindsight(row) for row in rows]):
-                self.world.mark("a history stayed undecided")
-
-    def _is_decided(self, rows: Sequence[Row]) -> bool:
-        """False if the checker cannot tell. Raises Violation."""
-        verdict = check_rows(rows, configurations_max=CONFIGURATIONS_MAX)
-        if verdict.violations:
-            words = "; ".join(violation.words() for violation in verdict.violations)
-            raise Violation("what clients saw is linearizable", words)
-        return verdict.exit_code == 0
-
-    def _with_hindsight(self, row: Row) -> Row:
-        """An unknown write which was carried out is answered at the end of the run; one which was not has failed."""
-        if row["status"] != "unknown" or row["op"] == "delete":
-            return row
-        now = self.world.heap.now
-        result = self._results_of.get(str(row["op_id"]))
-        if result is None:
-            return row | {"status": "fail", "return_ns": now}
-        output = answered(read_result(result))
-        return row | {"status": "ok", "return_ns": now, "output": output, "revision": result[1]}
-
-
-def values_of(command: Command) -> list[bytes]:
-    """What a command would write; every value is unique in a run."""
-    match command:
-        case Put(value=value) | CompareAndSet(value=value):
-            return [value]
-        case Txn(success=success):
-            return [operation.value for operation in success if isinstance(operation, Put)]
-    return []
-
-
-def written_values(kind: int, body: Sequence[Any], result: Sequence[Any]) -> list[bytes]:
-    """What a command, as it stands in the log, has written, by its result."""
-    match kind:
-        case CommandKind.PUT:
-            return [body[1]]
-        case CommandKind.COMPARE_AND_SET if result[2][1]:
-            return [body[1]]
-        case CommandKind.TXN if result[2][1]:
-            return [operation[2] for operation in body[1] if operation[0] == CommandKind.PUT]
-    return []
+        self._book.check()

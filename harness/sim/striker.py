@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harness.sim.disk import SimFiles
 from harness.sim.faults import Fault, cut_links
 from harness.sim.streams import stream
 from raft import Role
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
 
 SLOW_FACTOR = 20
+AMID_A_SYNC_SHARE = 0.7
+"""Of the crashes of one member: most moments are idle ones, in which little can go wrong."""
+
 CONNECTION_LOSS_TOLD_RATE = 0.7
 CONNECTION_LOSS_TOLD_NS_MAX = 20_000_000
 
@@ -44,6 +48,8 @@ class Striker:
         world.mark(fault.kind)
         until = world.heap.now + fault.duration_ns
         match fault.kind:
+            case "kill" | "lose power" if member.files is not None and fault.shape < AMID_A_SYNC_SHARE:
+                self._take_down_amid_a_sync(member, member.files, fault)
             case "kill" | "lose power":
                 self._take_down([member], fault)
             case "lose power everywhere":
@@ -73,6 +79,18 @@ class Striker:
         leaders = [m for m in self._world.members.values() if m.node is not None and m.node.core.role is Role.LEADER]
         newest = max(leaders, key=lambda member: member.current_term, default=None)
         return newest.node_id if newest is not None else members[0]
+
+    def _take_down_amid_a_sync(self, member: Member, files: SimFiles, fault: Fault) -> None:
+        """Wait until the disk has something to do, and strike before it is done."""
+        life = member.life
+
+        def strike() -> None:
+            if member.life == life:
+                self._take_down([member], fault)
+
+        files.on_start = lambda duration_ns: self._world.heap.after(
+            int(duration_ns * fault.shape / AMID_A_SYNC_SHARE), strike
+        )
 
     def _take_down(self, members: list[Member], fault: Fault) -> None:
         world = self._world
