@@ -11,6 +11,7 @@ from raft.effects import Applied, Completion, Effects, NodeStatus, PeerStatus, R
 from raft.errors import (
     Busy,
     Compacted,
+    DiskFull,
     InvalidConfiguration,
     NodeStopped,
     NotCommitted,
@@ -104,6 +105,7 @@ __all__ = [
     "Compacted",
     "Completion",
     "Configuration",
+    "DiskFull",
     "Done",
     "Effects",
     "Entry",

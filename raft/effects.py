@@ -95,5 +95,6 @@ class NodeStatus:
     open_reads: int  # Bound: reads_pending_max.
     uncommitted_bytes: int  # Bound: uncommitted_bytes_max.
     log_bytes: int
+    is_disk_full: bool  # Then commands are refused.
     snapshot_bytes: int
     failure: str | None

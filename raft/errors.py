@@ -38,6 +38,21 @@ class Busy(RaftError):
         return f"busy: {self.reason} is at its bound of {self.limit}; try again after a pause"
 
 
+class DiskFull(Busy):
+    """This member's disk has no room: the write was refused before it was taken anywhere, so it had no effect."""
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__("the disk", 0)
+        self.args = (node_id,)
+        self.node_id = node_id
+
+    def __str__(self) -> str:
+        return (
+            f"the disk of {self.node_id} is full: writes are refused and reads go on; "
+            "make room on it (delete other files, or enlarge it), and writes are taken again within seconds"
+        )
+
+
 class TooLarge(RaftError):
     """A single item is over its bound and never fits; it certainly had no effect."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from raft.core_state import CoreState
 from raft.errors import ProtocolError
@@ -109,9 +110,11 @@ class Following:
 
         The bound holds while *committed* entries wait to be applied: then there will be room. A tail that waits for
         its commit is bounded by the leader's `uncommitted_bytes_max`; to refuse there could refuse the very entry
-        which would commit it.
+        which would commit it. On a full disk no commands are taken: what is left is for votes and new leaders.
         """
         state = self._state
+        if state.log.is_disk_full:
+            entries = list(takewhile(lambda entry: entry.kind is not EntryKind.COMMANDS, entries))
         room = state.config.unapplied_bytes_max - state.log.bytes_after(state.last_applied)
         for place, entry in enumerate(entries):
             room -= entry.size_bytes

@@ -67,6 +67,11 @@ class RaftLog:
         """How far the log is durable on this member."""
         return self._writes.durable_index
 
+    @property
+    def is_disk_full(self) -> bool:
+        """True while the store has no room for commands."""
+        return self._store.is_disk_full
+
     def term_at(self, index: int) -> int | None:
         """The term at `index`; None if the log does not know (compacted away, or beyond the end). Cost: O(log runs)."""
         if self._runs and self._runs[-1].index <= index <= self.last_index:

@@ -19,7 +19,7 @@ from random import Random
 from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.effects import Effects, NodeStatus, ReadReady, Refused
-from raft.errors import Busy, Compacted, NodeStopped, NotCommitted, NotLeader, RaftError
+from raft.errors import Busy, Compacted, DiskFull, NodeStopped, NotCommitted, NotLeader, RaftError
 from raft.group_commit import GroupCommit
 from raft.membership import Identity
 from raft.messages import Message
@@ -27,7 +27,7 @@ from raft.outcomes import Outcomes
 from raft.pending import PendingCommands
 from raft.pins import PeerPins, PeerRefused
 from raft.ports import LogStore, PinStore, SnapshotStore, StateMachine
-from raft.ready import Ready
+from raft.ready import Ready, TraceEvent
 from raft.snapshotting import Snapshotting
 from raft.state import Entry, EntryKind, HardState, LogPosition, Role
 from raft.wire import encode_batch
@@ -81,6 +81,7 @@ class Node:
         self._to_apply: deque[Entry] = deque()
         self._effects = Effects()
         self._prove_at: int | None = None
+        self._search_at: int | None = None  # Monotonic ns; set while the disk is full.
         self._stop_by: int | None = None  # Monotonic ns; set when this node was asked to stop.
         self._stopped = False
         self._snapshots = Snapshotting(
@@ -134,9 +135,11 @@ class Node:
     def propose(self, command: bytes, ticket: int) -> None:
         """Replicate one command, which is one raw CBOR item. Its end is told as a completion of `ticket`.
 
-        Raises NotLeader, Busy, TooLarge, NodeStopped: in each case it certainly has no effect.
+        Raises NotLeader, Busy (DiskFull), TooLarge, NodeStopped: in each case it certainly has no effect.
         """
         self._check_takes_requests()
+        if self._log.is_disk_full:
+            raise DiskFull(self.identity.node_id)
         if len(self._pending) + self._outcomes.commands >= self._config.proposals_pending_max:
             raise Busy("proposals_pending_max", self._config.proposals_pending_max)
         self._pending.add(command, ticket)
@@ -184,6 +187,7 @@ class Node:
             self._outcomes.next_deadline,
             self._snapshots.next_deadline,
             self._prove_at,
+            self._search_at,
             None if self._stopped else self._stop_by,
         )
         return min(deadline for deadline in deadlines if deadline is not None)
@@ -239,6 +243,7 @@ class Node:
             open_reads=len(self._reads),
             uncommitted_bytes=core.uncommitted_bytes,
             log_bytes=self._log.size_bytes,
+            is_disk_full=self._log.is_disk_full,
             snapshot_bytes=self._snapshots.buffered_bytes,
             failure=self.failure.reason if self.failure else None,
         )
@@ -258,6 +263,7 @@ class Node:
 
     def _flush(self) -> None:
         self._notice_leadership()  # A completion may have changed it.
+        self._notice_disk()
         self._propose_pending()
         self._drain_core()
         self._apply_slice()
@@ -291,6 +297,20 @@ class Node:
             self._outcomes.stepped_down(self._now + self._config.outcome_wait_ns)
         self._snapshots.leadership_changed()
         self._leading_term = term
+
+    def _notice_disk(self) -> None:
+        """Without room what waits is refused, which is certain: it was appended nowhere. Look for room now and then."""
+        is_full, was_full = self._log.is_disk_full, self._search_at is not None
+        if is_full:
+            self._refuse_pending(DiskFull(self.identity.node_id))
+            if self._search_at is not None and self._search_at <= self._now:
+                self._log.look_for_room()
+            if self._search_at is None or self._search_at <= self._now:
+                self._search_at = self._now + self._config.room_search_ns
+        else:
+            self._search_at = None
+        if is_full != was_full:
+            self._effects.events.append(TraceEvent("disk_full" if is_full else "disk_has_room", {}))
 
     def _not_leader(self) -> NotLeader:
         return NotLeader(self.identity.node_id, self._core.leader_id)

@@ -52,6 +52,11 @@ class LogStore(Protocol):
         ...
 
     @property
+    def is_disk_full(self) -> bool:
+        """True while there is room for little more than votes and compaction: nothing else should be appended."""
+        ...
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all segments on disk."""
         ...
@@ -74,6 +79,10 @@ class LogStore(Protocol):
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
         """Entries first..last, at least one, then as many as fit in `bytes_max` (counted by `size_bytes`)."""
+        ...
+
+    def look_for_room(self) -> None:
+        """Find out, in the background, whether `is_disk_full` still holds. To be called now and then, not often."""
         ...
 
     def drop_before(self, index: int) -> None:
@@ -143,7 +152,7 @@ class SnapshotStore(Protocol):
         ...
 
     def drop_older(self) -> None:
-        """Delete all but the newest, when convenient."""
+        """Delete those before the newest, when convenient."""
         ...
 
 

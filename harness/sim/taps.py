@@ -42,6 +42,15 @@ class LogTap:
         """See raft.LogStore."""
         return self._log.size_bytes
 
+    @property
+    def is_disk_full(self) -> bool:
+        """See raft.LogStore."""
+        return self._log.is_disk_full
+
+    def look_for_room(self) -> None:
+        """See raft.LogStore."""
+        self._log.look_for_room()
+
     def term_runs(self) -> Sequence[LogPosition]:
         """See raft.LogStore."""
         return self._log.term_runs()

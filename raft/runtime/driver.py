@@ -22,7 +22,16 @@ from raft.runtime.transport import Transport
 logger = logging.getLogger("raft.driver")
 
 TOLD_TO_PEOPLE = frozenset(
-    {"became_leader", "stepped_down", "snapshot_built", "snapshot_installed", "snapshot_given_up", "truncated"}
+    {
+        "became_leader",
+        "stepped_down",
+        "snapshot_built",
+        "snapshot_installed",
+        "snapshot_given_up",
+        "truncated",
+        "disk_full",
+        "disk_has_room",
+    }
 )
 SECOND_NS = 1_000_000_000
 

@@ -5,6 +5,7 @@ The same classes that production runs, with nothing between them: a client's byt
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,16 +19,17 @@ from kvstore.results import Result, read_result
 from kvstore.retry import ClientCore
 from kvstore.service import Service, ServiceLimits
 from raft import Configuration, Effects, Identity, Member, Message, Node, RaftConfig, derive_cluster_id
-from storage import Done, InlineFiles, OpenedStorage, Operation, create_data_folder, open_storage
+from storage import Delete, Done, InlineFiles, OpenedStorage, Operation, Write, create_data_folder, open_storage
 
 SECOND = 1000 * MILLISECOND_NS
 
 
 class HeldFiles(InlineFiles):
-    """A disk that tells its completions when the test says so; by default at once."""
+    """A disk that tells its completions when the test says so, by default at once; it may have a bound."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.bytes_max: int | None = None
         self.is_held = False
         self._submitted = False
 
@@ -38,7 +40,24 @@ class HeldFiles(InlineFiles):
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         self._submitted = True
+        for place, operation in enumerate(operations):
+            if isinstance(operation, Write) and self._leaves_no_room(operations[: place + 1]):
+                super().submit(operations[:place], lambda error: done(error or OSError(errno.ENOSPC, "no room")))
+                return
         super().submit(operations, done)
+
+    @property
+    def used_bytes(self) -> int:
+        """What the files of the folder take."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+
+    def _leaves_no_room(self, operations: Sequence[Operation]) -> bool:
+        if self.bytes_max is None:
+            return False
+        deleted = [self.folder / each.path for each in operations if isinstance(each, Delete)]
+        freed = sum(path.stat().st_size for path in deleted if path.exists())
+        taken = sum(len(buffer) for each in operations if isinstance(each, Write) for buffer in each.buffers)
+        return self.used_bytes - freed + taken > self.bytes_max
 
     def run(self) -> None:
         if not self.is_held:

@@ -34,6 +34,13 @@ class MemoryLog:
     def size_bytes(self) -> int:
         return sum(entry.size_bytes for entry in self.entries)
 
+    @property
+    def is_disk_full(self) -> bool:
+        return False
+
+    def look_for_room(self) -> None:
+        raise AssertionError("the core never looks for room")
+
     def term_runs(self) -> Sequence[LogPosition]:
         runs: list[LogPosition] = []
         for entry in self.entries:

@@ -60,6 +60,9 @@ class MemoryLog:
         self.durable_base = position
         self.dropped_before = 0
         self.commit_hints: list[int] = []
+        self.is_disk_full = False
+        self.has_room = False  # What the next search finds.
+        self.searches = 0
 
     @property
     def first_index(self) -> int:
@@ -76,6 +79,10 @@ class MemoryLog:
     @property
     def has_unproven_batch(self) -> bool:
         return self._unproven
+
+    def look_for_room(self) -> None:
+        self.searches += 1
+        self.is_disk_full = not self.has_room
 
     def term_runs(self) -> Sequence[LogPosition]:
         runs: list[LogPosition] = []
