@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 
 import trio
@@ -30,6 +32,8 @@ PATIENCE_SECONDS = 5.0  # Longer than an election: most operations outlive a fau
 HASTE_SECONDS = 0.3  # Shorter than an election: some must give up, or no history would hold an unknown outcome.
 HASTY_SHARE = 0.2
 _REFUSED_PAUSE_SECONDS = 0.02  # After a certain failure: a refusal costs nothing, so it must not become a busy loop.
+_RESTLESS_EVERY = 3  # Every third worker is a new client again and again. Clients that stay with a leader which hangs
+_RESTLESS_SECONDS = (0.2, 1.0)  # all wait together, and nobody would see two leaders at a time.
 _LOCAL_SECONDS = 0.5  # A local read is asked of one member, which may be down: nobody else will answer it.
 _RECENT_MAX = 64
 
@@ -37,10 +41,11 @@ _RECENT_MAX = 64
 class Worker:
     """One client under one name after the other: after an unknown outcome it must take another."""
 
-    def __init__(self, store: Client, name: str) -> None:
+    def __init__(self, store: Client, name: str, lives: Iterator[int]) -> None:
         self.store = store
         self.session_id: int | None = None
-        self._name, self._life = name, 0
+        self._name, self._lives = name, lives
+        self._life = next(lives)
 
     @property
     def client(self) -> str:
@@ -48,7 +53,7 @@ class Worker:
         return f"{self._name}.{self._life}"
 
     def begin_another_life(self) -> None:
-        self._life += 1
+        self._life = next(self._lives)
 
 
 @dataclass(slots=True)
@@ -94,7 +99,7 @@ class Workload:
         """
         answered_count = 0
         async with Client(self.endpoints) as store:
-            worker = Worker(store, FINAL_CLIENT)
+            worker = Worker(store, FINAL_CLIENT, count())
             for key in key_names(self.keys):
                 row = await self._perform(worker, Planned(Get(key)), 2 * PATIENCE_SECONDS)
                 answered_count += row["status"] == "ok"
@@ -104,19 +109,22 @@ class Workload:
         source = OperationSource(seed=self.seed, worker=number, keys=key_names(self.keys), view=self._view)
         random = Random(f"patience {self.seed} {number}")
         pace = self.clients / self.operations_per_second if self.operations_per_second else 0.0
-        due = trio.current_time() + pace * number / self.clients
-        async with Client(self.endpoints) as store:
-            worker = Worker(store, f"c{number}")
-            while trio.current_time() < until:
-                if pace:
-                    await trio.sleep_until(due)
-                    due = max(due + pace, trio.current_time())
-                patience = HASTE_SECONDS if random.random() < self.hasty_share else PATIENCE_SECONDS
-                row = await self._perform(worker, source.next(), patience)
-                if row["status"] == "unknown":
-                    worker.begin_another_life()  # The operation stays open for ever; what follows is another client.
-                elif row["status"] == "fail":
-                    await trio.sleep(_REFUSED_PAUSE_SECONDS)
+        due, life = trio.current_time() + pace * number / self.clients, count()
+        while trio.current_time() < until:
+            stays = random.uniform(*_RESTLESS_SECONDS) if number % _RESTLESS_EVERY == 0 else math.inf
+            leaves = min(until, trio.current_time() + stays)
+            async with Client(self.endpoints) as store:
+                worker = Worker(store, f"c{number}", life)
+                while trio.current_time() < leaves:
+                    if pace:
+                        await trio.sleep_until(due)
+                        due = max(due + pace, trio.current_time())
+                    patience = HASTE_SECONDS if random.random() < self.hasty_share else PATIENCE_SECONDS
+                    row = await self._perform(worker, source.next(), patience)
+                    if row["status"] == "unknown":
+                        worker.begin_another_life()  # That operation stays open for ever: what follows is another.
+                    elif row["status"] == "fail":
+                        await trio.sleep(_REFUSED_PAUSE_SECONDS)
 
     async def _perform(self, worker: Worker, planned: Planned, patience_seconds: float) -> Row:
         """Do one operation and record it, whatever becomes of it."""
