@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Callable
 
-LINES_KEPT_MAX = 400
-"""The last lines of a run are kept for the report of a violation; all of them only if somebody wants to read them."""
+LINE_CHARACTERS_MAX = 600
+"""A line with a large value in it is cut: the seed has the rest."""
 
 
 class Trace:
@@ -16,7 +15,6 @@ class Trace:
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = write
         self._hash = hashlib.blake2b(digest_size=16)
-        self.last_lines: deque[str] = deque(maxlen=LINES_KEPT_MAX)
 
     @property
     def is_on(self) -> bool:
@@ -33,8 +31,7 @@ class Trace:
         """One readable line: when, where, in which state, what."""
         if self._write is not None:
             text = f"{now_ns / 1e9:13.9f}  {place:<4}  {state:<58}  {words}"
-            self.last_lines.append(text)
-            self._write(text)
+            self._write(text if len(text) <= LINE_CHARACTERS_MAX else text[:LINE_CHARACTERS_MAX] + " …")
 
     def digest(self) -> str:
         """The hash over everything up to here."""
