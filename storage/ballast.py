@@ -25,6 +25,11 @@ class Ballast:
         self._is_restoring = False
         self._retries = 0  # Under way: each deletes the file first.
 
+    @property
+    def snapshot_bytes_max(self) -> int:
+        """How large a snapshot may become on a full disk: two at once leave half of the room to votes."""
+        return self._size_bytes // 4
+
     def is_present(self) -> bool:
         """True if the file is there and whole."""
         try:
@@ -86,6 +91,19 @@ class Ballast:
             done(error)
 
         self._files.submit(operations, tried)
+
+    def submit_snapshot(self, operations: Sequence[Operation], done: Done, size_bytes: int) -> None:
+        """Like `submit`, for a snapshot that becomes `size_bytes` large: beyond a bound it takes nothing of this room.
+
+        What it cannot have is an OSError as on any full disk. Nothing depends on a snapshot yet, on a vote everything.
+        """
+        if size_bytes <= self.snapshot_bytes_max:
+            self.submit(operations, done)
+        elif self.is_released:
+            kept = OSError(errno.ENOSPC, "the disk is full; what is left is kept for votes")
+            self._files.submit([], lambda error: done(error or kept))
+        else:
+            self._files.submit(operations, done)
 
 
 def is_disk_full(error: BaseException | None) -> bool:

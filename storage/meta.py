@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from raft import Done, Identity
+from storage.ballast import Ballast
 from storage.errors import CorruptMeta
-from storage.files import Files
+from storage.files import Files, Operation
 from storage.sealed import replace_operations, seal, unseal
 
 META_PATH = "meta"
@@ -44,9 +45,9 @@ def read_identity(files: Files) -> Identity:
 class PinFile:
     """Which incarnation of each peer this node has accepted. Implements `raft.PinStore`."""
 
-    def __init__(self, files: Files, identity: Identity) -> None:
-        """Read the file. Raises CorruptMeta, NewerFormat."""
-        self._files, self._identity = files, identity
+    def __init__(self, files: Files, identity: Identity, ballast: Ballast | None = None) -> None:
+        """Read the file; what only reads needs no `ballast`. Raises CorruptMeta, NewerFormat."""
+        self._ballast, self._identity = ballast, identity
         fields = _read(files, PINS_PATH, PINS_MAGIC)
         pins = fields.get("pins")
         if not isinstance(pins, dict) or fields != _owner(identity) | {"pins": pins}:
@@ -62,14 +63,20 @@ class PinFile:
         """Make one more pin durable. A peer that is pinned keeps its pin: another incarnation is the caller's bug."""
         assert self._accepted.get(peer_id, incarnation_id) == incarnation_id, peer_id
         self._accepted[peer_id] = incarnation_id
-        pins = dict(self._accepted)  # Submissions keep their order, so the last file has them all.
+        pins: dict[str, bytes] = {}
+
+        def operations() -> list[Operation]:
+            nonlocal pins
+            pins = dict(self._accepted)  # All that were asked for: the last file written has them all.
+            return replace_operations(PINS_PATH, encode_pins(self._identity, pins))
 
         def written(error: BaseException | None) -> None:
             if error is None:
                 self._durable = pins
             done(error)
 
-        self._files.submit(replace_operations(PINS_PATH, encode_pins(self._identity, pins)), written)
+        assert self._ballast is not None, "opened to read only"
+        self._ballast.submit(operations(), written, operations)
 
 
 def _owner(identity: Identity) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class _WriterAside:
             if not self._is_over:
                 done(error)
 
-        self._home.ballast.submit([*operations, *more], put)
+        self._home.ballast.submit_snapshot([*operations, *more], put, self._size_bytes)
 
     def _name(self, header: SnapshotHeader, finished: Finished, last_buffers: tuple[bytes, ...]) -> None:
         """Write what is left, sync, rename, sync the folder."""

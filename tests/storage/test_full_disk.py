@@ -1,0 +1,111 @@
+"""What a full disk still takes: votes first, and small snapshots, because the log is cut behind them (FORMATS §4)."""
+
+from __future__ import annotations
+
+import errno
+
+from storage import OpenedStorage, Operation, StorageLimits, Write
+from tests.storage.builders import (
+    LOG,
+    SNAPSHOTS,
+    built,
+    entries,
+    entry,
+    everything,
+    new_folder,
+    opened,
+    snapshot_header,
+    synced,
+    write,
+)
+from tests.storage.memory_files import MemoryFiles
+
+BALLAST_BYTES = 8000
+LIMITS = StorageLimits(ballast_bytes=BALLAST_BYTES)
+
+
+def used_bytes(files: MemoryFiles) -> int:
+    folders = ("", LOG, SNAPSHOTS)
+    paths = [f"{folder}/{name}".lstrip("/") for folder in folders for name in files.names(folder)]
+    return sum(files.size_bytes(path) for path in paths if path != "groups")
+
+
+def with_room(room_bytes: int) -> tuple[MemoryFiles, OpenedStorage]:
+    """A log of eight entries on a disk that takes so much more."""
+    files = new_folder()
+    storage = opened(files, LIMITS)
+    synced(files, storage.log, write(*entries(1, 8), term=1))
+    bytes_max = used_bytes(files) + room_bytes
+
+    def refuse(operation: Operation) -> OSError | None:
+        size = sum(map(len, operation.buffers)) if isinstance(operation, Write) else 0
+        return OSError(errno.ENOSPC, "full") if size and used_bytes(files) + size > bytes_max else None
+
+    files.refuse = refuse
+    return files, storage
+
+
+def fill(files: MemoryFiles, storage: OpenedStorage) -> None:
+    synced(files, storage.log, write(entry(9)))
+    assert storage.log.is_disk_full
+
+
+def writing(files: MemoryFiles, storage: OpenedStorage, *chunks: bytes) -> list[BaseException | None]:
+    """How the writes of a snapshot end that is abandoned then, as a node does."""
+    writer = storage.snapshots.create(snapshot_header(8))
+    outcome: list[BaseException | None] = []
+    for chunk in chunks:
+        writer.write(chunk, outcome.append)
+        files.run()
+    writer.abandon()
+    files.run()
+    return outcome
+
+
+def test_a_small_snapshot_takes_a_part_of_the_ballasts_room() -> None:
+    """Where the state is small and the log long, cutting the log behind it is what makes room."""
+    files, storage = with_room(0)
+    fill(files, storage)
+
+    assert built(files, storage, snapshot_header(8), [bytes(1000)]).header.index == 8
+
+    synced(files, storage.log, write(term=3, voted_for="n2"))
+    assert opened(files).snapshots.latest().header.index == 8
+
+
+def test_peers_can_be_pinned() -> None:
+    """A vote for a member that is new here needs its pin first (FORMATS §1)."""
+    files, storage = with_room(0)
+    outcome: list[BaseException | None] = []
+
+    storage.pins.pin("n2", bytes(16), outcome.append)
+    storage.pins.pin("n3", bytes(16), outcome.append)
+    files.run()
+
+    assert outcome == [None, None]
+    assert opened(files).pins.pins() == {"n2": bytes(16), "n3": bytes(16)}
+
+
+def test_a_larger_snapshot_is_given_up_before_it_takes_the_room_of_votes() -> None:
+    files, storage = with_room(0)
+    fill(files, storage)
+    used_before = used_bytes(files)
+
+    outcome = writing(files, storage, bytes(1000), bytes(1000))
+
+    assert "kept for votes" in str(outcome[1])
+    assert used_bytes(files) - used_before < BALLAST_BYTES // 4
+    assert storage.snapshots.latest().header.index == 0
+    for term in range(2, 12):
+        synced(files, storage.log, write(term=term, voted_for="n2"))
+
+
+def test_a_snapshot_that_fills_the_disk_leaves_the_ballast_to_the_log() -> None:
+    files, storage = with_room(4000)
+
+    outcome = [*writing(files, storage, bytes(3500), bytes(3500)), storage.log.is_disk_full]
+    synced(files, storage.log, write(entry(9, payload=bytes(3500))))
+
+    assert [str(each) for each in outcome] == ["None", "[Errno 28] full", "False"]
+    assert everything(storage.log)[-1].index == 9
+    assert files.size_bytes("ballast") == BALLAST_BYTES
