@@ -309,6 +309,8 @@ class Node:
                 self._search_at = self._now + self._config.room_search_ns
         else:
             self._search_at = None
+        if is_full and not was_full:
+            self._snapshots.want()  # Where the state is small and the log long, cutting the log makes room.
         if is_full != was_full:
             self._effects.events.append(TraceEvent("disk_full" if is_full else "disk_has_room", {}))
 
