@@ -51,9 +51,12 @@ _rate = click.option("--rate", type=float, default=0.0, help="Operations per sec
 
 
 class LazyGroup(click.Group):
-    """Loads the simulator's command only when it is asked for."""
+    """Loads the simulator's commands only when they are asked for."""
 
-    lazy: dict[str, str] = {"simulate": "harness.sim.cli:simulate"}  # noqa: RUF012 - click's own style
+    lazy: dict[str, str] = {  # noqa: RUF012 - click's own style
+        "simulate": "harness.sim.cli:simulate",
+        "mutants": "harness.mutants.cli:mutants",
+    }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *self.lazy})

@@ -1,0 +1,53 @@
+"""Copies of the packages, in a folder of their own: one as they are, and per mutant one with its defect in it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import harness
+from harness.mutants.mutant import Mutant
+
+PACKAGES = ("raft", "storage", "kvstore", "harness", "spark_audit")
+CLEAN = "clean"
+
+
+def source_root() -> Path:
+    """The folder that holds the packages which run now."""
+    assert harness.__file__ is not None
+    return Path(harness.__file__).resolve().parent.parent
+
+
+class Copies:
+    """All copies of one search, below `folder`. What is edited in the checkout meanwhile does not matter to it."""
+
+    def __init__(self, folder: Path, source: Path | None = None) -> None:
+        self._folder = folder
+        self.clean = folder / CLEAN
+        for package in PACKAGES:
+            origin = (source or source_root()) / package
+            shutil.copytree(origin, self.clean / package, ignore=shutil.ignore_patterns("__pycache__"))
+        self._made = 0
+
+    def with_mutant(self, mutant: Mutant) -> Path:
+        """A copy with the defect in it; the packages that it does not touch are links. Raises DoesNotApply."""
+        texts = mutant.mutated(self.clean)
+        self._made += 1
+        root = self._folder / f"mutant-{self._made}"
+        root.mkdir()
+        touched = {change.package for change in mutant.changes}
+        for package in PACKAGES:
+            if package in touched:
+                # A changed file must never meet the byte code of the one that it was.
+                shutil.copytree(self.clean / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                (root / package).symlink_to(self.clean / package, target_is_directory=True)
+        for file, text in texts.items():
+            (root / file).write_text(text, encoding="utf-8")
+        return root
+
+    def remove(self, root: Path) -> None:
+        """A mutant's copy is needed no more."""
+        assert root.parent == self._folder, root
+        assert root != self.clean, "others still need the clean copy"
+        shutil.rmtree(root)

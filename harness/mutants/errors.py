@@ -1,0 +1,58 @@
+"""Why a search for mutants cannot go on, or cannot be believed."""
+
+from __future__ import annotations
+
+from harness.errors import HarnessError
+
+
+class BadCatalogue(HarnessError):
+    """A file of the catalogue does not say what a mutant is."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        self.place, self.problem = place, problem
+        super().__init__(place, problem)
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}.\nhint: docs/testing.md#mutants says what a mutant is made of"
+
+
+class DoesNotApply(HarnessError):
+    """The text that a mutant replaces is not in the production code, or not as often as it should be."""
+
+    def __init__(self, name: str, file: str, found: int, expected: int) -> None:
+        self.name, self.file, self.found, self.expected = name, file, found, expected
+        super().__init__(name, file, found, expected)
+
+    def __str__(self) -> str:
+        return (
+            f"mutant {self.name!r} no longer applies: its text occurs {self.found} times in {self.file}, "
+            f"not {self.expected}.\nhint: the code has moved; move the mutant with it (harness/mutants/catalogue)"
+        )
+
+
+class CleanCodeFails(HarnessError):
+    """A seed breaks a rule without any mutant: whatever it finds proves nothing."""
+
+    def __init__(self, seed: int, shape: str, rule: str, detail: str) -> None:
+        self.seed, self.shape, self.rule, self.detail = seed, shape, rule, detail
+        super().__init__(seed, shape, rule, detail)
+
+    def __str__(self) -> str:
+        return (
+            f"seed {self.seed} (shape {self.shape}) breaks a rule on the code as it is: {self.rule}: {self.detail}\n"
+            "hint: mend that first; a net that is torn by itself catches everything"
+        )
+
+
+class WorkerFailed(HarnessError):
+    """The process that ran seeds on a copy ended before it had run one."""
+
+    def __init__(self, exit_code: int, tail: str) -> None:
+        self.exit_code, self.tail = exit_code, tail
+        super().__init__(exit_code, tail)
+
+    def __str__(self) -> str:
+        return (
+            f"the copy does not even run (exit code {self.exit_code}): {self.tail}\n"
+            "hint: a mutant must be caught by a run, not by an import"
+        )

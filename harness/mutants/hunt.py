@@ -1,0 +1,182 @@
+"""The search: seed after seed on each mutant's copy, breadth first, until a rule catches it or seeds run out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harness.errors import HarnessError
+from harness.mutants.copies import Copies
+from harness.mutants.errors import CleanCodeFails
+from harness.mutants.mutant import Mutant
+from harness.mutants.outcome import REPLAYED, HuntResult, SeedOutcome
+from harness.mutants.process import Workers
+
+FIRST_LOOK_SEEDS = 4
+"""The first seeds of a mutant: if nothing catches it there, they are run again in a process that hashes otherwise."""
+
+CHUNK_SEEDS_MAX = 160
+"""A process runs twice as many seeds as the one before it, up to these: its start is soon for nothing."""
+
+_HASH_SEEDS = (1, 2)
+
+_STILLBORN = "every seed crashes before anything is committed: it must be caught by a run. The first: "
+
+
+@dataclass(slots=True)
+class _Search:
+    """One mutant. Chunks of seeds are handed out in order; more than one may be under way."""
+
+    mutant: Mutant
+    root: Path
+    next_seed: int
+    seeds_left: int
+    chunk: int = FIRST_LOOK_SEEDS
+    under_way: int = 0
+    seeds_run: int = 0
+    seconds: float = 0.0
+    caught: SeedOutcome | None = None
+    error: str | None = None
+    outcomes: list[SeedOutcome] = field(default_factory=list)  # Of the first look.
+
+    @property
+    def wants_more(self) -> bool:
+        """True if another chunk may begin. The first look is alone: most mutants need no more."""
+        is_first_look = self.chunk == FIRST_LOOK_SEEDS and self.under_way
+        return self.seeds_left > 0 and not self.caught and not self.error and not is_first_look
+
+    def take_chunk(self) -> tuple[int, int, bool]:
+        """First seed, how many, and whether this is the first look."""
+        first, count = self.next_seed, min(self.chunk, self.seeds_left)
+        is_first_look = self.seeds_run == 0 and self.under_way == 0
+        self.next_seed += count
+        self.seeds_left -= count
+        self.under_way += 1
+        return first, count, is_first_look
+
+
+class Hunt:
+    """All mutants of one search. `run` yields whenever something is known that was not; `results` is by then."""
+
+    def __init__(
+        self, mutants: Sequence[Mutant], copies: Copies, workers: Workers, *, first_seed: int, seeds_max: int, jobs: int
+    ) -> None:
+        self._copies, self._workers = copies, workers
+        self._first_seed, self._seeds_max, self._jobs = first_seed, seeds_max, jobs
+        self._mutants = list(mutants)
+        self._searches: list[_Search] = []
+        self._clean: dict[tuple[int, str], SeedOutcome] = {}
+        self.results: dict[str, HuntResult] = {}
+        self.seeds_run = 0
+
+    @property
+    def under_way(self) -> dict[str, int]:
+        """Mutants that live, with the seeds that they have survived."""
+        return {search.mutant.name: search.seeds_run for search in self._searches}
+
+    def run(self) -> Iterator[HuntResult | None]:
+        """Search for all of them; yields a result when there is one, None when only time has passed.
+
+        Raises CleanCodeFails, WorkerFailed if the code without a mutant does not pass.
+        """
+        self.check_clean({mutant.shape for mutant in self._mutants})
+        for mutant in self._mutants:
+            try:
+                root = self._copies.with_mutant(mutant)
+            except HarnessError as error:
+                yield self._ended(HuntResult(name=mutant.name, seeds_run=0, seconds=0.0, error=str(error)))
+            else:
+                self._searches.append(_Search(mutant, root, self._first_seed, self._seeds_max))
+        with ThreadPoolExecutor(self._jobs) as pool:
+            running: dict[Future[list[SeedOutcome]], _Search] = {}
+            try:
+                while self._searches:
+                    while len(running) < self._jobs and (search := self._next_search()) is not None:
+                        first, count, is_first_look = search.take_chunk()
+                        look = self.first_look if is_first_look else self._look
+                        running[pool.submit(look, search.root, search.mutant.shape, first, count)] = search
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        yield self._chunk_done(running.pop(future), future)
+            finally:
+                self._workers.stop()
+
+    def check_clean(self, shapes: Iterable[str]) -> None:
+        """The code as it is passes the first seeds in every shape that is used. Raises CleanCodeFails."""
+        for shape in sorted(shapes):
+            for outcome in self.first_look(self._copies.clean, shape, self._first_seed, FIRST_LOOK_SEEDS):
+                _require_clean(outcome, shape)
+
+    def first_look(self, root: Path, shape: str, first_seed: int, count: int) -> list[SeedOutcome]:
+        """Run seeds; if nothing is caught, run them once more, hashing otherwise, and compare (one seed is one run)."""
+        outcomes = self._look(root, shape, first_seed, count)
+        if any(outcome.is_catch for outcome in outcomes):
+            return outcomes
+        again = self._workers.run_seeds(root, shape, first_seed, count, hash_seed=_HASH_SEEDS[1])
+        for place, (outcome, replayed) in enumerate(zip(outcomes, again, strict=False)):
+            if outcome.trace_hash != replayed.trace_hash:
+                detail = f"trace hash {outcome.trace_hash} in one process, {replayed.trace_hash} in another"
+                return [*outcomes[:place], replace(outcome, rule=REPLAYED, detail=detail)]
+        return outcomes
+
+    def _look(self, root: Path, shape: str, first_seed: int, count: int) -> list[SeedOutcome]:
+        outcomes = self._workers.run_seeds(root, shape, first_seed, count, hash_seed=_HASH_SEEDS[0])
+        last = outcomes[-1] if outcomes else None
+        if last is not None and last.is_catch and root != self._copies.clean:
+            self._confirm(last.seed, shape)
+        return outcomes
+
+    def _confirm(self, seed: int, shape: str) -> None:
+        """What was caught is the mutant: the same seed passes without it. Raises CleanCodeFails."""
+        key = (seed, shape)
+        if key not in self._clean:
+            for outcome in self._workers.run_seeds(self._copies.clean, shape, seed, 1, hash_seed=_HASH_SEEDS[0]):
+                self._clean[key] = outcome
+        if key in self._clean:  # Not if the search was stopped meanwhile.
+            _require_clean(self._clean[key], shape)
+
+    def _next_search(self) -> _Search | None:
+        """The one that has had the fewest seeds; of those the one with the fewest processes."""
+        waiting = [search for search in self._searches if search.wants_more]
+        return min(waiting, key=lambda search: (search.under_way > 0, search.next_seed), default=None)
+
+    def _chunk_done(self, search: _Search, future: Future[list[SeedOutcome]]) -> HuntResult | None:
+        search.under_way -= 1
+        try:
+            outcomes = future.result()
+        except HarnessError as error:
+            search.error, outcomes = str(error), []
+        search.seeds_run += len(outcomes)
+        self.seeds_run += len(outcomes)
+        search.seconds += sum(outcome.seconds for outcome in outcomes)
+        search.chunk = min(2 * search.chunk, CHUNK_SEEDS_MAX)
+        for outcome in outcomes:
+            if outcome.is_catch and (search.caught is None or outcome.seed < search.caught.seed):
+                search.caught = outcome
+        if outcomes and search.seeds_run == len(outcomes) and all(outcome.is_stillborn for outcome in outcomes):
+            search.error = _STILLBORN + outcomes[0].detail
+        is_over = search.caught or search.error or not search.seeds_left
+        if search.under_way or not is_over:
+            return None
+        self._searches.remove(search)
+        self._copies.remove(search.root)
+        return self._ended(
+            HuntResult(
+                name=search.mutant.name,
+                seeds_run=search.caught.seed - self._first_seed + 1 if search.caught else search.seeds_run,
+                seconds=search.seconds,
+                caught=None if search.error else search.caught,
+                error=search.error,
+            )
+        )
+
+    def _ended(self, result: HuntResult) -> HuntResult:
+        self.results[result.name] = result
+        return result
+
+
+def _require_clean(outcome: SeedOutcome, shape: str) -> None:
+    if outcome.rule is not None:
+        raise CleanCodeFails(outcome.seed, shape, outcome.rule, outcome.detail)

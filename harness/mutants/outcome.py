@@ -1,0 +1,81 @@
+"""How a seed on a copy ended, and how the search for a mutant did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+ESCAPED = "no exception leaves a node"
+"""The simulator's name for an exception that came out of the production code."""
+
+REPLAYED = "one seed is one run"
+"""Two processes that hash strings differently ran a seed differently."""
+
+HANGS = "a run comes to an end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedOutcome:
+    """One seed. `rule` None: every rule held. `commits`: how many entries were committed before it ended."""
+
+    seed: int
+    seconds: float
+    events: int
+    commits: int
+    trace_hash: str
+    rule: str | None
+    detail: str
+
+    @property
+    def is_stillborn(self) -> bool:
+        """True if it crashed before it did anything: code that does not run is no defect that a net must catch.
+
+        An assertion that fails is a rule like any other, however early.
+        """
+        crashed = self.rule == ESCAPED and not self.detail.startswith("AssertionError")
+        return crashed and self.commits == 0
+
+    @property
+    def is_catch(self) -> bool:
+        """True if a rule caught something in this run."""
+        return self.rule is not None and not self.is_stillborn
+
+    @property
+    def caught_by(self) -> str:
+        """The rule; for an exception also which one and where."""
+        if self.rule != ESCAPED:
+            return self.rule or ""
+        kind = self.detail.partition(":")[0]
+        place = self.detail.rpartition(" at ")[2].partition(" <")[0]
+        return f"{kind} at {place}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuntResult:
+    """How the search for one mutant ended: `caught`, or `error`, or it survived `seeds_run` seeds."""
+
+    name: str
+    seeds_run: int
+    seconds: float
+    caught: SeedOutcome | None = None
+    error: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """One word."""
+        return "error" if self.error else "killed" if self.caught else "survived"
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs. `seed` is the one that killed it, `seconds` the work of all processes up to then."""
+        caught = self.caught
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "seeds": self.seeds_run,
+            "seconds": round(self.seconds, 3),
+            "seed": caught.seed if caught else None,
+            "caught_by": caught.caught_by if caught else None,
+            "rule": caught.rule if caught else None,
+            "detail": caught.detail if caught else None,
+            "error": self.error,
+        }

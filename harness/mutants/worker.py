@@ -1,0 +1,63 @@
+"""Runs seeds on one copy of the packages: `python -m harness.mutants.worker ROOT SHAPE FIRST_SEED COUNT`.
+
+One line of JSON per seed, until one breaks a rule or COUNT have passed. It runs inside the copy: the first thing it
+does is to be sure of that.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import harness
+import kvstore
+import raft
+import storage
+from harness.mutants.mutant import MUTATED_PACKAGES
+from harness.mutants.outcome import SeedOutcome
+from harness.mutants.shapes import SHAPES
+from harness.sim.plan import draw_plan
+from harness.sim.simulation import Simulation
+
+
+def check_origin(root: Path) -> None:
+    """Every package that may be mutated is the copy's; otherwise nothing that follows means anything."""
+    for package in (raft, storage, kvstore, harness):
+        assert package.__file__ is not None, package
+        assert Path(package.__file__).parent.parent == root, (package.__file__, root)
+    others = [name for name in sys.modules if name.partition(".")[0] in MUTATED_PACKAGES]
+    for name in others:
+        file = getattr(sys.modules[name], "__file__", None)
+        assert file is None or file.startswith(f"{root}/"), (name, file, root)
+
+
+def run_one(seed: int, shape: str) -> SeedOutcome:
+    """Run one seed, bent as `shape` says."""
+    result = Simulation(SHAPES[shape](draw_plan(seed))).run()
+    violation = result.violation
+    return SeedOutcome(
+        seed=seed,
+        seconds=result.seconds,
+        events=result.events,
+        commits=result.counts.get("commits", 0),
+        trace_hash=result.trace_hash,
+        rule=violation.rule if violation else None,
+        detail=violation.detail if violation else "",
+    )
+
+
+def main() -> None:
+    """See the module."""
+    root, shape, first_seed, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    check_origin(root)
+    for seed in range(first_seed, first_seed + count):
+        outcome = run_one(seed, shape)
+        print(json.dumps(asdict(outcome)), flush=True)
+        if outcome.is_catch:
+            break
+
+
+if __name__ == "__main__":
+    main()
