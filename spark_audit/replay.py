@@ -122,13 +122,18 @@ class _Replay:
                 self.unknown.setdefault(key, []).append(made)
 
     def agreed(self, placements: Mapping[int, Mapping[str, Placed]]) -> list[tuple[Rank, _Unknown]]:
-        """The unknown writes to put in, last first. One that its keys place at different revisions stays open."""
+        """The unknown writes to put in, last first.
+
+        Where a response told the revision of one of its writes, all of them took effect there, whatever place the
+        order of another key guessed. Without that, one that its keys place at different revisions stays open.
+        """
         due: list[tuple[Rank, _Unknown]] = []
         for op_id, by_key in placements.items():
-            places = list(by_key.values())
+            told = [place for place in by_key.values() if place.told]
+            places = told or list(by_key.values())
             if len({(place.rank[0], place.alternative) for place in places}) == 1:
                 write = self.by_branch[op_id, places[0].alternative]
-                write.certain = all(place.told for place in places)
+                write.certain = bool(told)
                 due.append((min(place.rank for place in places), write))
         due.sort(key=lambda pair: (pair[0], pair[1].op_id), reverse=True)
         return due
