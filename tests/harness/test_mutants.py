@@ -1,0 +1,197 @@
+"""The catalogue of mutants fits the code, and the search catches what it should, and only that."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from harness.errors import BadInput
+from harness.mutants.cli import choose, mutants
+from harness.mutants.copies import Copies, source_root
+from harness.mutants.errors import BadCatalogue, DoesNotApply, WorkerFailed
+from harness.mutants.hunt import Hunt
+from harness.mutants.mutant import Change, Mutant, load_catalogue
+from harness.mutants.outcome import HANGS, REPLAYED, SeedOutcome
+from harness.mutants.process import Workers
+from harness.mutants.shapes import SHAPES
+
+CATALOGUE = load_catalogue()
+ROOT = source_root()
+
+
+def a_mutant(file: str, replaces: str, by: str, *, name: str = "a defect", count: int = 1) -> Mutant:
+    change = Change(file=file, replaces=replaces, by=by, count=count)
+    return Mutant(name=name, why="a test", property_lost="none", changes=(change,))
+
+
+def a_hunt(folder: Path, *wanted: Mutant, seeds_max: int = 2) -> Hunt:
+    return Hunt(wanted, Copies(folder), Workers(), first_seed=1, seeds_max=seeds_max, jobs=1)
+
+
+def named(text: str) -> Mutant:
+    (found,) = choose(CATALOGUE, [text])
+    return found
+
+
+@pytest.mark.parametrize("mutant", CATALOGUE, ids=lambda mutant: mutant.name)
+def test_a_mutant_applies_to_the_code_as_it_is(mutant: Mutant) -> None:
+    """Its text is where it says, as often as it says, and what comes of it can be read as Python."""
+    texts = mutant.mutated(ROOT)
+
+    assert texts.keys() == {change.file for change in mutant.changes}
+    for file, text in texts.items():
+        assert text != (ROOT / file).read_text(encoding="utf-8")
+        ast.parse(text, file)
+    assert mutant.shape in SHAPES
+
+
+def test_the_catalogue_has_the_defects_that_every_implementation_of_raft_is_measured_by() -> None:
+    """One for each of the classic mistakes, by a word of its name."""
+    classics = (
+        "old term commits by counting", "vote is not persisted", "vote request leaves", "answered before the sync",
+        "delayed append cuts", "off by one", "whose log is more complete", "does not wait for a commit of the own term",
+        "labelled one entry too high", "applied again after a snapshot", "keeps a conflicting log", "torn record",
+        "session table", "never backs off", "without a quorum does not step down", "wall clock", "order of a set",
+        "median of an even-sized", "ignores one member", "failed sync is tried again", "no snapshot is sent",
+    )  # fmt: skip
+    for classic in classics:
+        assert any(classic in mutant.name for mutant in CATALOGUE), classic
+
+
+def test_a_mutant_whose_text_is_gone_or_twice_there_is_an_error() -> None:
+    """The code moves; the mutant must move with it."""
+    with pytest.raises(DoesNotApply, match="no longer applies: its text occurs 0 times"):
+        a_mutant("raft/quorum.py", "no such text", "").mutated(ROOT)
+    with pytest.raises(DoesNotApply, match="0 times in raft/gone"):
+        a_mutant("raft/gone.py", "x", "y").mutated(ROOT)
+    with pytest.raises(DoesNotApply, match="not 1"):
+        a_mutant("raft/quorum.py", "voters", "electors").mutated(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("mutant = 3", "a list of"),
+        ("[[mutant]]\nname = 'x'", "why must be a text"),
+        ("[[mutant]]\nname =", "Invalid value"),
+        ("[[mutant]]\nseeds = 3", "unknown fields seeds"),
+        ("[[mutant]]\nname='x'\nwhy='y'\nproperty='z'\nfile='harness/run.py'\nreplaces='a'\nby='b'", "is not in raft"),
+        ("[[mutant]]\nname='x'\nwhy='y'\nproperty='z'\nfile='raft/log.py'\nreplaces='a'\nby='a'", "by itself"),
+    ],
+)
+def test_a_catalogue_that_makes_no_sense_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    """A field that is misspelt must not be ignored."""
+    (tmp_path / "some.toml").write_text(text, encoding="utf-8")
+
+    with pytest.raises(BadCatalogue, match=problem):
+        load_catalogue(tmp_path)
+
+
+def test_a_copy_has_the_defect_and_the_checkout_does_not(tmp_path: Path) -> None:
+    """Packages that the mutant does not touch are links to the clean copy."""
+    mutant = named("median of an even-sized")
+    copies = Copies(tmp_path)
+
+    root = copies.with_mutant(mutant)
+
+    (change,) = mutant.changes
+    assert change.by in (root / change.file).read_text(encoding="utf-8")
+    assert change.replaces in (copies.clean / change.file).read_text(encoding="utf-8")
+    assert change.replaces in (ROOT / change.file).read_text(encoding="utf-8")
+    assert (root / "storage").is_symlink()
+    copies.remove(root)
+    assert copies.clean.is_dir()
+
+
+@pytest.mark.timeout(100)
+def test_a_clean_copy_passes_and_two_mutants_are_killed(tmp_path: Path) -> None:
+    """End to end: a rule names the first, the replay in another process the second."""
+    order, vote = named("the order of a set decides"), named("a vote is not persisted")
+    hunt = a_hunt(tmp_path, order, vote)
+
+    results = {result.name: result for result in hunt.run() if result is not None}
+
+    killed = results[vote.name]
+    assert killed.verdict == "killed"
+    assert killed.caught is not None
+    assert killed.caught.rule == "a vote is durable before it is told"
+    assert killed.to_json()["seeds"] == killed.caught.seed
+    assert results[order.name].caught is not None
+    assert results[order.name].caught.rule == REPLAYED  # type: ignore[union-attr]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clean"]
+
+
+@pytest.mark.timeout(100)
+def test_a_mutant_that_does_not_run_is_an_error_and_a_harmless_one_survives(tmp_path: Path) -> None:
+    """Caught means caught by a run: neither an import that fails nor a start that crashes counts."""
+    text = "return self._state.commit_index >= self._own_first_index"
+    broken = a_mutant("raft/leadership.py", text, "return nothing of the kind", name="no python")
+    crashing = a_mutant(
+        "raft/elections.py", "self._begin()\n        request", "self.gone()\n        request", name="crash"
+    )
+    harmless = a_mutant("raft/leadership.py", text, f"{text}  # indeed", name="harmless")
+    hunt = a_hunt(tmp_path, broken, crashing, harmless, seeds_max=2)
+
+    results = {result.name: result for result in hunt.run() if result is not None}
+
+    assert results["no python"].verdict == "error"
+    assert "SyntaxError" in str(results["no python"].error)
+    assert results["crash"].verdict == "error"
+    assert "before anything is committed" in str(results["crash"].error)
+    assert results["harmless"].verdict == "survived"
+    assert results["harmless"].seeds_run == 2
+
+
+@pytest.mark.timeout(60)
+def test_a_seed_that_never_ends_is_caught(tmp_path: Path) -> None:
+    """A loop without an end cannot say so itself; the process is given up."""
+    copies = Copies(tmp_path)
+    root = copies.with_mutant(
+        a_mutant("raft/quorum.py", "if not positions:", "while True:\n        pass\n    if False:")
+    )
+
+    outcomes = Workers(seed_seconds_max=4).run_seeds(root, "drawn", 1, 2, hash_seed=1)
+
+    assert [(outcome.seed, outcome.rule) for outcome in outcomes] == [(1, HANGS)]
+
+
+def test_a_worker_is_sure_that_it_runs_in_the_copy(tmp_path: Path) -> None:
+    """If a package came from elsewhere, a mutant would survive because it was never there."""
+    copies = Copies(tmp_path)
+    shutil.rmtree(copies.clean / "raft")  # So that the installed one is found.
+
+    with pytest.raises(WorkerFailed, match="AssertionError"):
+        Workers().run_seeds(copies.clean, "drawn", 1, 1, hash_seed=1)
+
+
+def test_a_crash_at_start_is_no_catch_and_an_assertion_is() -> None:
+    """What code that does not even run shows is nothing about the net."""
+
+    def ended(rule: str | None, detail: str, commits: int) -> SeedOutcome:
+        return SeedOutcome(seed=1, seconds=0.1, events=9, commits=commits, trace_hash="", rule=rule, detail=detail)
+
+    escaped = "no exception leaves a node"
+    assert not ended(None, "", 0).is_catch
+    assert not ended(escaped, "NameError: x at log.py:3 term_at", 0).is_catch
+    assert ended(escaped, "IndexError: x at log.py:3 term_at < core.py:9 step", 5).is_catch
+    assert ended(escaped, "AssertionError: (3, 4) at log.py:3 term_at", 0).is_catch
+    assert ended(escaped, "IndexError: x at log.py:3 term_at < core.py:9 step", 5).caught_by == (
+        "IndexError at log.py:3 term_at"
+    )
+    assert ended("log matching", "n1", 0).caught_by == "log matching"
+
+
+def test_the_command_lists_and_chooses() -> None:
+    """A name that is none is bad input, with the nearest one that is."""
+    listed = CliRunner().invoke(mutants, ["--list", "--json", "--only", "backs off"])
+    assert listed.exit_code == 0
+    assert [row["name"] for row in json.loads(listed.stdout)] == ["next_index never backs off"]
+
+    assert "next_index never backs off" in CliRunner().invoke(mutants, ["--list"]).stdout
+    with pytest.raises(BadInput, match="did you mean 'a vote is not persisted'"):
+        choose(CATALOGUE, ["a vote is not persistent"])
