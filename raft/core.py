@@ -101,7 +101,10 @@ class RaftCore(CoreView):
             else:
                 self._leadership.tick()
         elif now >= self._elections.deadline:
-            self._become_pre_candidate()
+            if self._elections.waits_for_its_own_vote:
+                self._elections.restart_timer()  # Nobody was asked yet: a new campaign would wait for the disk anew.
+            else:
+                self._become_pre_candidate()
         self._check_invariants()
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:

@@ -72,7 +72,13 @@ class Elections:
         if sequence is None or sequence > self._state.writes.durable_sequence:
             return self._state.quorum.tally(self._votes)
         self._own_vote_sequence = None
+        self.restart_timer()  # The requests leave now.
         return self.count_vote(self._state.node_id, granted=True)
+
+    @property
+    def waits_for_its_own_vote(self) -> bool:
+        """True while a candidate's vote for itself is not durable, so that its requests have not left."""
+        return self._own_vote_sequence is not None
 
     def end_campaign(self) -> None:
         """Won, lost or given up: nothing of it leaves or counts any more."""

@@ -109,6 +109,8 @@ class Node:
 
     def receive(self, peer_id: str, message: Message) -> None:
         """Take one message of a peer. Dropped unless the peer is a member and its pin is durable."""
+        if self._stop_is_overdue:
+            return  # It would never be quiet.
         if self.failure or not self._pins.is_pinned(peer_id) or self._core.configuration.member(peer_id) is None:
             return
         self._core.step(peer_id, message)
@@ -188,7 +190,7 @@ class Node:
             self._snapshots.next_deadline,
             self._prove_at,
             self._search_at,
-            None if self._stopped else self._stop_by,
+            None if self._stopped or self._stop_is_overdue else self._stop_by,  # Then it waits for the disk only.
         )
         return min(deadline for deadline in deadlines if deadline is not None)
 
@@ -278,6 +280,10 @@ class Node:
     @property
     def _commit_hint(self) -> int:
         return min(self._core.commit_index, self._core.durable_index)
+
+    @property
+    def _stop_is_overdue(self) -> bool:
+        return self._stop_by is not None and self._now >= self._stop_by
 
     def _check_takes_requests(self) -> None:
         if self.failure is not None:
@@ -387,7 +393,7 @@ class Node:
         """The end of `begin_stop`: every open request gets its end."""
         if self._stop_by is None or self._stopped or not self._commit.is_proven:
             return
-        if self._now >= self._stop_by or not (self._pending or self._outcomes.commands or self._reads):
+        if self._stop_is_overdue or not (self._pending or self._outcomes.commands or self._reads):
             self._stopped = True
             self._end_all(NodeStopped(self.identity.node_id, "it was stopped"))
 

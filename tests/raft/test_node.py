@@ -5,19 +5,25 @@ from __future__ import annotations
 import pytest
 
 from raft import (
+    AppendEntries,
     Applied,
     Busy,
     Compacted,
+    Entry,
+    EntryKind,
     NodeStopped,
     NotCommitted,
     NotLeader,
     PeerRefused,
+    PreVoteRequest,
+    PreVoteResponse,
     RaftConfig,
     Role,
     TooLarge,
     Unknown,
     VoteRequest,
     batch_size,
+    encode_batch,
     encode_item,
 )
 from raft.pending import COMMAND_BYTES_MAX
@@ -140,6 +146,63 @@ def test_a_closing_node_whose_proposals_cannot_commit_ends_them_as_unknown() -> 
     assert 0 < leader.now - world.now <= world.config.outcome_wait_ns
     assert [unknown.ticket for unknown in leader.unknown] == [1]
     assert [refused.ticket for refused in leader.refused] == [2]
+
+
+def test_a_closing_follower_that_its_leader_never_leaves_in_peace_stops_all_the_same() -> None:
+    """A write comes during every sync, so it is never quiet; after `outcome_wait_ns` it hears nothing more."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
+    s1.node.begin_stop()
+    index = 0
+    while not s1.node.is_stopped:
+        entry = Entry(index + 1, 1, EntryKind.NO_OP, encode_batch(0, ()))
+        s1.tick_to(s1.now + 50 * MS)
+        s1.node.receive("s2", append(index, entry))
+        if s1.disk.waiting:
+            s1.disk.complete_one()
+        s1.flush()
+        assert s1.node.is_stopped or s1.node.next_deadline > s1.now  # It waits for the disk without turning in circles.
+        index = s1.node.core.last_index
+        assert s1.now < 2 * s1.config.outcome_wait_ns
+
+    assert index > 0
+    assert not s1.log.has_unproven_batch
+
+
+def append(prev_index: int, *entries: Entry) -> AppendEntries:
+    return AppendEntries(
+        term=1,
+        prev_index=prev_index,
+        prev_term=1 if prev_index else 0,
+        entries=entries,
+        commit_index=0,
+        low_watermark=0,
+        read_counter=0,
+    )
+
+
+def test_a_disk_slower_than_the_election_time_out_does_not_keep_a_candidate_from_asking() -> None:
+    """Its time-out begins when its requests may leave: before that, a new campaign would only wait once more."""
+    alone, of_three = OneNode("s1", ("s1",), RaftConfig()), OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
+    for member in (alone, of_three):
+        busy_until = 0
+        for now in range(0, 10_000 * MS, 100 * MS):
+            member.tick_to(now)
+            if member.disk.waiting and now >= busy_until:
+                member.disk.complete_one()
+            member.flush()
+            for peer_id, message in list(member.sent):
+                if isinstance(message, PreVoteRequest):
+                    granted = PreVoteResponse(term=message.term, next_term=message.next_term, granted=True)
+                    member.node.receive(peer_id, granted)
+            asked = any(isinstance(message, VoteRequest) for _, message in member.sent)
+            if asked or member.node.core.role is Role.LEADER:
+                break
+            if member.disk.waiting and now >= busy_until:
+                busy_until = now + 1_000 * MS  # So long does a sync take.
+
+    assert (alone.node.core.role, alone.node.core.term) == (Role.LEADER, 1)
+    assert (of_three.node.core.role, of_three.node.core.term) == (Role.CANDIDATE, 1)
+    assert of_three.node.core.next_deadline >= of_three.now + of_three.config.election_timeout_min_ns
 
 
 def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
