@@ -21,6 +21,9 @@ from harness.sim.trace import Trace
 from raft import Configuration, Effects, Node
 from raft import Member as Voter
 
+BACKLOG_LIMITS_MAX = 20
+"""How many times the limit of the probe a backlog may take: one entry per sync, when a bound allows no more."""
+
 EVENTS_MAX = 500_000
 """A run with more events than this does not get anywhere."""
 
@@ -119,12 +122,20 @@ class Simulation:
         self.note_world("healed")
 
     def _probe(self) -> None:
-        """Liveness: a probe write is applied on all within PROBE_ELECTION_TIMEOUTS_MAX of the longest time-outs."""
+        """Liveness: a probe write is applied on all within PROBE_ELECTION_TIMEOUTS_MAX of the longest time-outs.
+
+        Behind a backlog it may take as many times longer as entries go on being committed.
+        """
         limit_ns = PROBE_ELECTION_TIMEOUTS_MAX * self.plan.raft.election_timeout_max_ns
         limit_ns += 4 * self.plan.network.late_ns
-        deadline = self.heap.now + limit_ns
-        probe = self.load.probe(deadline)
-        done = self._run_until(deadline, lambda: probe.index is not None and self._all_applied(probe.index))
+        probe = self.load.probe(self.heap.now + BACKLOG_LIMITS_MAX * limit_ns)
+        done, committed = False, -1
+        for _ in range(BACKLOG_LIMITS_MAX):
+            if done or self.ledger.commit_index == committed:
+                break
+            committed = self.ledger.commit_index
+            deadline = self.heap.now + limit_ns
+            done = self._run_until(deadline, lambda: probe.index is not None and self._all_applied(probe.index))
         states = [member.state_words() for member in self.members.values()]
         require(done, "a healed cluster takes a write", f"not within {limit_ns / 1e9:.1f} s: {states}")
 
