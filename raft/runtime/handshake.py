@@ -40,16 +40,19 @@ def own_hello(identity: Identity) -> bytes:
 
 
 async def receive_hello(stream: trio.abc.ReceiveStream, identity: Identity) -> PeerHello:
-    """Read and check the first frame. Nothing may follow it before it was answered.
+    """Read and check the first frame. Nothing of a peer may follow it before it was answered.
 
     Raises PeerRefused (we do not want it), ConnectionRefusedByPeer (it does not want us), ProtocolError (garbage).
     """
-    hello = decode_hello(await _first_frame(stream))
+    body, is_followed = await _first_frame(stream)
+    hello = decode_hello(body)
     if isinstance(hello, Refusal):
         raise ConnectionRefusedByPeer(hello.code, hello.text)
     name = hello.node_id or "a client"
     if hello.role is not HelloRole.PEER:
         raise PeerRefused(name, "wrong_port", "this is the port for members; clients have another one")
+    if is_followed:  # Judged after the role: a client sends more at once, and is to learn that this is not its port.
+        raise ProtocolError("bytes after the hello before it was answered")
     if not hello.speaks(PROTOCOL_VERSION):
         spoken = f"{hello.version_min} to {hello.version_max}"
         raise PeerRefused(name, "version", f"it speaks protocol {spoken}, this member {PROTOCOL_VERSION}; upgrade one")
@@ -74,7 +77,8 @@ async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> Non
             return
 
 
-async def _first_frame(stream: trio.abc.ReceiveStream) -> bytes:
+async def _first_frame(stream: trio.abc.ReceiveStream) -> tuple[bytes, bool]:
+    """The first frame, and whether more has come with it."""
     splitter = FrameSplitter(HELLO_BYTES_MAX)
     while True:
         data = await stream.receive_some(HELLO_BYTES_MAX)
@@ -82,6 +86,4 @@ async def _first_frame(stream: trio.abc.ReceiveStream) -> bytes:
             raise ProtocolError("the connection was closed before a hello")
         bodies = splitter.feed(data)
         if bodies:
-            if len(bodies) > 1 or splitter.buffered_bytes:
-                raise ProtocolError("bytes after the hello before it was answered")
-            return bodies[0]
+            return bodies[0], len(bodies) > 1 or splitter.buffered_bytes > 0

@@ -253,6 +253,7 @@ def test_a_client_on_the_peer_port_is_told_where_to_go(tmp_path: Path) -> None:
 
     assert result.exit_code == 5
     assert f"{peer_port}: refused by the member" in result.stderr
+    assert "clients have another" in result.stderr
 
 
 # Starting, and refusing to.

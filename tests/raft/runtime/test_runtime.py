@@ -207,6 +207,21 @@ async def test_a_caller_that_does_not_belong_here_is_told_why(fields: dict[str, 
             assert answer.code == code
 
 
+async def test_a_client_that_sends_at_once_is_told_that_clients_have_another_port() -> None:
+    """A client does not wait for the answer to its hello: who it is matters more than what follows."""
+    with trio.fail_after(20):
+        async with a_cluster() as machines:
+            port = machines[0].transport.port
+
+            client = await first_answer(port, peer_hello(role=HelloRole.CLIENT) + frame(encode_item([1, 2])))
+            peer = await first_answer(port, peer_hello("s2") + frame(encode_item([1, 2])))
+
+            assert isinstance(client, Refusal)
+            assert (client.code, "clients have another" in client.text) == ("wrong_port", True)
+            assert isinstance(peer, Refusal)
+            assert peer.code == "not_a_hello"  # Of a member more is asked: it waits until it is answered.
+
+
 async def test_a_member_of_the_same_cluster_is_answered_with_a_hello() -> None:
     """FORMATS §7: hello each way."""
     with trio.fail_after(20):
