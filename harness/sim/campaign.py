@@ -20,7 +20,7 @@ VIOLATIONS_MAX = 20
 
 @dataclass(slots=True)
 class Totals:
-    """What the seeds so far add up to. `seconds` is the time that workers spent, `wall_seconds` ours."""
+    """What the seeds so far add up to. `seconds` is processor time of the workers, `wall_seconds` ours."""
 
     seeds: int = 0
     events: int = 0

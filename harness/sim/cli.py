@@ -15,6 +15,7 @@ from harness.sim.plan import draw_plan
 from harness.sim.simulation import Simulation
 
 EXIT_VIOLATION = 1
+LINE_EVERY_SECONDS = 10.0
 
 
 @click.command("simulate")
@@ -64,18 +65,24 @@ def replay(seed: int, *, trace: bool) -> Totals:
     words.print(f"trace hash {result.trace_hash}", markup=False)
     totals = Totals()
     totals.add(result)
-    totals.wall_seconds = result.seconds
+    totals.wall_seconds = result.seconds  # One seed has its core alone.
     return totals
 
 
 def campaign(first_seed: int, seeds: int | None, minutes: float | None, jobs: int | None) -> Totals:
-    """Many seeds, with a live picture on stderr."""
+    """Many seeds, with a live picture on stderr; where that is no terminal, a line now and then."""
     totals = Totals()
     seconds = None if minutes is None else 60 * minutes
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False)
+    line_due = LINE_EVERY_SECONDS
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         for totals in run_campaign(first_seed, seeds, seconds=seconds, jobs=jobs):
-            live.update(progress(totals, seeds))
+            if console.is_terminal:
+                live.update(progress(totals, seeds))
+            elif totals.wall_seconds >= line_due:
+                line_due = totals.wall_seconds + LINE_EVERY_SECONDS
+                words = f"{totals.seeds:,} seeds, {len(totals.failures)} failed, {totals.events:,} events"
+                click.echo(f"{words}, {totals.wall_seconds:.0f} s", err=True)
     return totals
 
 
@@ -84,7 +91,9 @@ def progress(totals: Totals, seeds: int | None) -> Table:
     table = Table.grid(padding=(0, 2))
     of = f" of {seeds}" if seeds else ""
     table.add_row("seeds", f"{totals.seeds}{of}", "failed", str(len(totals.failures)))
-    table.add_row("events/s per core", f"{totals.events_per_second:,.0f}", "simulated : real", f"{totals.speed:.1f}")
+    table.add_row(
+        "events per core second", f"{totals.events_per_second:,.0f}", "simulated : real", f"{totals.speed:.1f}"
+    )
     rare = ", ".join(f"{name} {hits}" for name, hits in sorted(totals.marks.items(), key=lambda item: item[1])[:4])
     table.add_row("marks", str(len(totals.marks)), "rarest", rare)
     return table
@@ -97,7 +106,7 @@ def report(totals: Totals) -> None:
     figures.add_row("seeds", f"{totals.seeds:,}")
     figures.add_row("failed", f"{len(totals.failures):,}")
     figures.add_row("events", f"{totals.events:,}")
-    figures.add_row("events/s per core", f"{totals.events_per_second:,.0f}")
+    figures.add_row("events per core second", f"{totals.events_per_second:,.0f}")
     figures.add_row("simulated : real, per core", f"{totals.speed:.1f}")
     figures.add_row("wall time", f"{totals.wall_seconds:.1f} s")
     for name, number in sorted(totals.counts.items()):
