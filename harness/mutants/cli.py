@@ -8,9 +8,11 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -70,7 +72,7 @@ def choose(catalogue: Sequence[Mutant], only: Sequence[str]) -> list[Mutant]:
 def search(chosen: Sequence[Mutant], *, seeds_max: int, first_seed: int, jobs: int) -> list[HuntResult]:
     """Search for all of them, with a live picture on stderr; results in the order of the catalogue."""
     console = Console(stderr=True, width=None if sys.stderr.isatty() else _PIPE_WIDTH)
-    with tempfile.TemporaryDirectory(prefix="hwm-mutants-") as folder:
+    with ended_in_order(), tempfile.TemporaryDirectory(prefix="hwm-mutants-") as folder:
         copies = Copies(Path(folder).resolve())
         hunt = Hunt(chosen, copies, Workers(), first_seed=first_seed, seeds_max=seeds_max, jobs=jobs)
         with Live(console=console, refresh_per_second=4, transient=True) as live:
@@ -79,6 +81,16 @@ def search(chosen: Sequence[Mutant], *, seeds_max: int, first_seed: int, jobs: i
                     live.console.print(one_line(result), markup=False, highlight=False)
                 live.update(progress(hunt, len(chosen)))
     return [hunt.results[mutant.name] for mutant in chosen]
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """SIGTERM ends the search like Ctrl-C: processes are ended and copies removed. Only from the main thread."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def one_line(result: HuntResult) -> str:
