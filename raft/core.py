@@ -98,6 +98,8 @@ class RaftCore(CoreView):
         if self._leadership is not None:
             if self._leadership.has_lost_its_quorum:
                 self._become_follower(reason="its quorum is silent")
+            elif self._leadership.has_lost_its_disk():
+                self._become_follower(reason="its own disk is silent")
             else:
                 self._leadership.tick()
         elif now >= self._elections.deadline:

@@ -17,6 +17,9 @@ from raft.progress import PeerState, Progress
 from raft.reads import ReadRounds
 from raft.state import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind, LogPosition
 
+DISK_SILENCES_MAX = 5
+"""Election time-outs for which the own disk may keep waiting what others have committed: slow is not dead."""
+
 
 class Leadership:
     """Replication, commit, reads and the low-water mark of the current term."""
@@ -25,6 +28,8 @@ class Leadership:
         self._state = state
         self._leader_time_base = self._greatest_leader_time()
         self._elected_at = state.now
+        self._disk_heard_at = state.now  # When nothing was committed that is not durable here, or some of it became so.
+        self._durable_index = state.log.durable_index
         self._own_first_index = state.log.last_index + 1
         self._peers = {
             peer_id: Progress(next_index=state.log.last_index + 1, now=state.now) for peer_id in state.peer_ids
@@ -51,6 +56,16 @@ class Leadership:
     def has_lost_its_quorum(self) -> bool:
         """No majority was heard within an election time-out: this leader must not go on (Raft thesis §6.2)."""
         return self._state.now >= self._quorum_heard_at() + self._state.config.election_timeout_max_ns
+
+    def has_lost_its_disk(self) -> bool:
+        """True if what a majority holds does not become durable here: it is never applied, and no client is answered.
+
+        To be asked at every tick. Heartbeats need no disk: without this, nobody else would be elected.
+        """
+        log, now = self._state.log, self._state.now
+        if self._durable_index != log.durable_index or self._state.commit_index <= log.durable_index:
+            self._durable_index, self._disk_heard_at = log.durable_index, now
+        return now >= self._disk_heard_at + DISK_SILENCES_MAX * self._state.config.election_timeout_max_ns
 
     def tick(self) -> None:
         """Send heartbeats when they are due. What got lost is found out by them."""

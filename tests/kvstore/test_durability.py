@@ -76,6 +76,21 @@ def test_two_followers_are_a_majority_but_the_leader_shows_only_what_it_holds_it
     assert client.result(ticket) == PutResult(3)
 
 
+def test_a_leader_whose_disk_hangs_makes_way_for_one_whose_disk_works(quick_folder: Path) -> None:
+    """Its network is well, so nobody else would ever be elected; the waiting put ends with the next one."""
+    cluster, client, leader, _ = a_cluster_with_a_client(quick_folder, 3)
+    hold(cluster, leader)
+
+    ticket = client.submit(command_request(Put(b"a", b"1")), seconds=20)
+    cluster.wait(10)
+
+    assert client.result(ticket) == PutResult(3)
+    assert cluster.leader() != leader
+    release(cluster, leader)
+    cluster.wait(1)
+    assert cluster.hosts[leader].node.core.last_applied == cluster.hosts[cluster.leader()].node.core.last_applied
+
+
 def test_a_read_never_shows_what_is_not_yet_durable_on_a_majority(quick_folder: Path) -> None:
     """Nothing above the high-water mark is visible, locally neither."""
     cluster, client, _, followers = a_cluster_with_a_client(quick_folder, 3)

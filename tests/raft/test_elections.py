@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raft.errors import InvalidConfiguration
+from raft.leadership import DISK_SILENCES_MAX
 from raft.messages import AppendEntries, AppendRejected, PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
 from raft.state import Role
 from tests.conformance.cluster import Cluster
@@ -226,6 +227,42 @@ def test_a_leader_whose_quorum_is_silent_steps_down_and_stops_its_heartbeats() -
     assert (leader.core.term, leader.core.leader_id) == (2, None)
     leader.heartbeat()
     assert leader.sent_to("s2", AppendEntries) == []
+
+
+def test_a_leader_whose_own_disk_is_silent_hands_over_to_those_whose_disks_work() -> None:
+    """It can show nothing that it does not hold itself (FORMATS §3.2), and its heartbeats keep others quiet."""
+    leader = a_leader_with_commits(term=2)
+    leader.propose("never durable here")
+    last_index = leader.core.last_index
+    leader.flush()
+    started = leader.now
+
+    while leader.core.role is Role.LEADER:
+        for peer_id in ("s2", "s3"):
+            leader.step(peer_id, accepted(2, last_index))
+        leader.heartbeat()
+
+    silent = leader.now - started
+    assert DISK_SILENCES_MAX * CONFIG.election_timeout_max_ns <= silent
+    assert silent <= DISK_SILENCES_MAX * CONFIG.election_timeout_max_ns + 2 * CONFIG.heartbeat_interval_ns
+    assert leader.last_event("stepped_down") == {"reason": "its own disk is silent", "term": 2}
+
+
+def test_a_leader_whose_disk_is_slow_or_has_nothing_to_do_stays() -> None:
+    leader = a_leader_with_commits(term=2)
+    for _ in range(DISK_SILENCES_MAX + 2):
+        leader.propose("durable in the end")
+        for _ in range(CONFIG.election_timeout_max_ns * (DISK_SILENCES_MAX - 1) // CONFIG.heartbeat_interval_ns):
+            for peer_id in ("s2", "s3"):
+                leader.step(peer_id, accepted(2, leader.core.last_index))
+            leader.heartbeat()
+        leader.persist()
+    for _ in range(2 * CONFIG.election_timeout_max_ns * DISK_SILENCES_MAX // CONFIG.heartbeat_interval_ns):
+        for peer_id in ("s2", "s3"):
+            leader.step(peer_id, accepted(2, leader.core.last_index))
+        leader.heartbeat()
+
+    assert leader.core.role is Role.LEADER
 
 
 def test_one_answering_follower_of_two_keeps_a_leader_in_power() -> None:
