@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.sim.disk import Immediately, SimFiles
+from harness.sim.aside import recover_aside
 from harness.sim.errors import require
-from harness.sim.streams import stream
 from raft import Role
-from storage import OpenedStorage, open_storage
+from storage import OpenedStorage
 
 if TYPE_CHECKING:
     from harness.sim.member import Member
@@ -75,21 +74,7 @@ class Commitment:
 
     def _recover_aside(self, member: Member, index: int, term: int) -> None:
         """The true check: what is durable *now* on a member's disk, recovered, holds the committed entry."""
-        world = self._world
-        aside = Immediately()
-        plan = world.plan.disks[member.node_id]
-        random = stream(world.plan.seed, "aside")
-        files = SimFiles(member.image.synced_copy(), plan, random, aside)
-        outcome: list[OpenedStorage | BaseException] = []
-        open_storage(
-            files,
-            identity=member.identity,
-            limits=world.plan.storage,
-            done=outcome.append,
-            random_bytes=random.randbytes,
-        )
-        aside.run()
-        opened = outcome[0]
+        opened = recover_aside(member)
         require(isinstance(opened, OpenedStorage), "what is durable can be recovered", member.node_id, repr(opened))
         assert isinstance(opened, OpenedStorage)
         require(

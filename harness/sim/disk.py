@@ -38,6 +38,7 @@ class SimFiles:
         self._queue: deque[tuple[tuple[Operation, ...], Done]] = deque()
         self._dead = False
         self.slow_factor = 1
+        self.accepted: set[str] = set()
         self.on_start: Callable[[int], None] | None = None  # Told once, with its duration, when a submission begins.
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
@@ -60,10 +61,13 @@ class SimFiles:
         return self._image.children(folder)
 
     def is_synced(self, folder: str) -> bool:
-        """True if everything ever submitted that puts bytes or names into `folder` is carried out and synced."""
+        """True if everything ever submitted that puts bytes or names into `folder` is carried out and synced.
+
+        Files of `accepted` do not count: leftovers of an earlier life, of which nothing is needed.
+        """
         start = f"{folder}/"
         waiting = any(adds_to(operation, start) for operations, _ in self._queue for operation in operations)
-        return not waiting and self._image.is_synced(folder)
+        return not waiting and self._image.unsynced(folder) <= self.accepted
 
     def crash(self, random: Random) -> None:
         """The process dies: the submission under way got some way, those behind it never began."""

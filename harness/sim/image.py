@@ -30,6 +30,11 @@ class Inode:
         carry_out(self.current, pending)
         self.pending.append(pending)
 
+    @property
+    def is_seen_durably(self) -> bool:
+        """True if every byte that programs see would survive."""
+        return not self.pending or self.durable[: len(self.current)] == self.current
+
     def sync(self) -> None:
         """Make all of it durable."""
         for pending in self.pending:
@@ -124,14 +129,19 @@ class DiskImage:
     def _make_names_durable(self, changes: tuple[Change, ...]) -> None:
         apply_names(self.durable_names, changes)
 
-    def is_synced(self, folder: str) -> bool:
-        """True if all files of `folder` are durable, with their names. (A deletion may still be forgotten.)"""
+    def unsynced(self, folder: str) -> set[str]:
+        """The files of `folder` of which something that is seen may be gone after a crash: bytes, or the name.
+
+        A deletion, or a cut, may be forgotten as well: then there is more than is seen now, never less.
+        """
         start = f"{folder}/"
-        return all(
-            inode is None or (not inode.pending and self.durable_names.get(path) is inode)
+        return {
+            path
             for path, inode in self.names.items()
             if path.startswith(start)
-        )
+            and inode is not None
+            and not (self.durable_names.get(path) is inode and inode.is_seen_durably)
+        }
 
     def is_durable(self, path: str) -> bool:
         """True if the file at `path` would be there, as it is, after any crash."""

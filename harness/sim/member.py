@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from harness.sim.aside import recover_aside
 from harness.sim.copies import Copies
 from harness.sim.disk import Immediately, SimFiles
 from harness.sim.errors import Violation, require
 from harness.sim.image import DiskImage
 from harness.sim.promises import check_promise
 from harness.sim.streams import identifier, stream
-from harness.sim.taps import LogTap, MachineTap
+from harness.sim.taps import LOG_FOLDER, LogTap, MachineTap
 from harness.sim.watch import Watch
 from kvstore import KvMachine, Service, initial_header
 from raft import (
@@ -120,7 +121,8 @@ class Member:
         found = self.copies.recovered(outcome.log, outcome.hard_state, LogPosition(header.index, header.term))
         if found:
             world.mark(found)
-        require(self.files.is_synced("groups/0/log"), "what recovery keeps is durable", self.node_id)
+        self._check_is_durable(outcome)
+        self.files.accepted = self.image.unsynced(LOG_FOLDER)
         self.watch = Watch(self, outcome)
         self.machine = KvMachine()
         self._greeted.clear()
@@ -139,6 +141,23 @@ class Member:
             self.service = Service(self.node, self.machine)
         world.on_up(self)
         self.settle("start")
+
+    def _check_is_durable(self, opened: OpenedStorage) -> None:
+        """What recovery hands out would be found again if power failed now (FORMATS §3.5)."""
+        again = recover_aside(self)
+        require(isinstance(again, OpenedStorage), "what recovery keeps is durable", self.node_id, repr(again))
+        assert isinstance(again, OpenedStorage)
+        # A deletion may be forgotten, so the log may begin earlier; where it ends, and in which term, is the same.
+        was, would_be = (
+            (
+                found.log.last_index,
+                [run.term for run in found.log.term_runs()[-1:]],
+                found.hard_state.term,
+                found.hard_state.voted_for,
+            )
+            for found in (opened, again)
+        )
+        require(was == would_be, "what recovery keeps is durable", f"{self.node_id}: {was}, then {would_be}")
 
     def crash(self, *, power: bool) -> None:
         """The process dies, and with `power` everything that the disk had not synced is settled."""

@@ -119,14 +119,21 @@ class ServiceLoad:
         delay = 1 + int(self._random.expovariate(1) * self._plan.think_ns)
         self.world.heap.after(delay, self._act, worker)
 
-    def _perform(self, worker: Worker, planned: Planned, deadline: int, then: Callable[[Worker], None]) -> None:
+    def _perform(
+        self,
+        worker: Worker,
+        planned: Planned,
+        deadline: int,
+        then: Callable[[Worker], None],
+        request: Request | None = None,
+    ) -> None:
         row = self._book.called(worker.name, worker.client.session_id, planned.command, self.world.heap.now)
 
         def ended(end: CallEnded) -> None:
             self._ended(worker, row, planned, end)
             then(worker)
 
-        worker.client.submit(self._request(planned), deadline, ended)
+        worker.client.submit(request or self._request(planned), deadline, ended)
 
     def _request(self, planned: Planned) -> Request:
         command = planned.command
@@ -222,7 +229,8 @@ class ServiceLoad:
                 self._final_reads_open -= 1
                 self._read_all(worker, rest, deadline)
 
-            self._perform(worker, Planned(Get(keys[0])), deadline, then)
+            read = Get(keys[0])
+            self._perform(worker, Planned(read), deadline, then, read_request(read, Consistency.LINEARIZABLE))
 
     @property
     def is_finished(self) -> bool:
