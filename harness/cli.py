@@ -55,7 +55,9 @@ class LazyGroup(click.Group):
 
     lazy: dict[str, str] = {  # noqa: RUF012 - click's own style
         "simulate": "harness.sim.cli:simulate",
+        "explore": "harness.explore.cli:explore",
         "mutants": "harness.mutants.cli:mutants",
+        "scenario": "harness.scenarios.cli:scenario",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:

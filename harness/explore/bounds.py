@@ -1,0 +1,53 @@
+"""How large the small world is, and what it leaves out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MEMBERS_MAX = 5
+"""All orders of 5 members are 120 renamings; more would only ever be scratched at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What may happen at most on one path. `entries` are commands; each new leader's no_op comes on top."""
+
+    members: int = 3
+    terms: int = 2
+    entries: int = 2
+    crashes: int = 1
+    in_flight: int = 2  # Messages on their way; when there would be more, some are lost: every choice is explored.
+    duplicates: int = 0  # Messages that stay on their way after they arrived.
+    reads: int = 0  # Linearizable reads that are asked for.
+    depth: int | None = None  # Events on a path.
+    seconds: float | None = None
+    states: int | None = None
+    pre_votes: bool = False  # As messages; otherwise they are granted at once.
+    heartbeats: int = 1
+    symmetry: bool = True
+
+    def words(self) -> str:
+        """One line."""
+        return (
+            f"{self.members} members, {self.terms} terms, {self.entries} entries, {self.crashes} crashes, "
+            f"{self.in_flight} messages in flight, {self.duplicates} duplicates, {self.reads} reads"
+        )
+
+
+EXPLORED = (
+    "deliveries in every order; a message may be late for ever, which is a loss",
+    "losses by choice wherever more messages would be in flight than the bound",
+    "time-outs, heartbeats, and leaders who lose their quorum, at any moment that the terms allow",
+    "each write to a disk on its own: the core goes on before it is durable",
+    "crashes at any moment, with each prefix of what was not synced kept; the member is back at once",
+)
+
+LEFT_OUT = (
+    "the node around the core (group commit, sessions), the real log, snapshots and compaction: the simulator has them",
+    "the low-water mark, outcomes of proposals, and leader time, which stands still",
+    "ignoring campaigns while a leader is heard: here it is never heard recently (a superset, apart from leases)",
+    "a slow state machine: what is committed and durable is applied at once",
+    "identical messages count once while both are on their way; damaged disks; bounds in bytes",
+    "whatever needs more than the bounds",
+)
+"""Said with every result, so that nobody takes a bounded proof for a whole one."""

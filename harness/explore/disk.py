@@ -1,0 +1,117 @@
+"""A log in memory with a disk under it: what was appended, what is durable, and what a crash may leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from raft import Done, Entry, HardState, LogPosition, LogWrite
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The contents of a log that begins at index 1."""
+
+    hard_state: HardState = field(default_factory=HardState)
+    entries: tuple[Entry, ...] = ()
+
+    def after(self, write: LogWrite) -> Image:
+        """Carry out one write in the order that `LogWrite` states (FORMATS §3.3, §3.4)."""
+        assert write.reset is None, "nothing installs a snapshot in this world"
+        state, entries = self.hard_state, self.entries
+        if write.hard_state is not None:
+            assert write.hard_state.term >= state.term, (write, state)
+            state = write.hard_state
+        if write.replace_from is not None:
+            entries = entries[: write.replace_from - 1]
+        for entry in write.entries:
+            assert entry.index == len(entries) + 1, (entry, len(entries))
+            entries += (entry,)
+        return Image(state, entries)
+
+
+class Disk:
+    """A `LogStore` without a snapshot. Writes become durable one by one, when `sync_oldest` says so."""
+
+    def __init__(self, durable: Image) -> None:
+        self.durable = durable
+        self.unsynced: tuple[LogWrite, ...] = ()
+        self.appended = durable  # With everything that was not synced yet.
+
+    @property
+    def first_index(self) -> int:
+        """Nothing is ever compacted here."""
+        return 1
+
+    @property
+    def last_index(self) -> int:
+        """The end of what was appended."""
+        return len(self.appended.entries)
+
+    @property
+    def has_unproven_batch(self) -> bool:
+        """This disk needs no proof."""
+        return False
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all entries."""
+        return sum(entry.size_bytes for entry in self.appended.entries)
+
+    @property
+    def is_disk_full(self) -> bool:
+        """There is always room."""
+        return False
+
+    def term_runs(self) -> Sequence[LogPosition]:
+        """The first position of each run of equal terms."""
+        entries = self.appended.entries
+        return [
+            LogPosition(entry.index, entry.term)
+            for place, entry in enumerate(entries)
+            if place == 0 or entries[place - 1].term != entry.term
+        ]
+
+    def append(self, write: LogWrite) -> None:
+        """Take one write; it is not durable yet."""
+        self.unsynced += (write,)
+        self.appended = self.appended.after(write)
+
+    def sync(self, commit_hint: int, done: Done) -> None:
+        """The core never asks; whoever drives it decides when `sync_oldest` happens."""
+        raise AssertionError(f"a core syncs nothing itself: {commit_hint}, {done}")
+
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
+        """Entries first..last: at least one, then as many as fit."""
+        assert 1 <= first_index <= last_index <= self.last_index, (first_index, last_index)
+        found: list[Entry] = []
+        for entry in self.appended.entries[first_index - 1 : last_index]:
+            bytes_max -= entry.size_bytes
+            if found and bytes_max < 0:
+                break
+            found.append(entry)
+        return found
+
+    def look_for_room(self) -> None:
+        """There is always room."""
+
+    def drop_before(self, index: int) -> None:
+        """Never asked for, as there are no snapshots here."""
+        raise AssertionError(f"there is no snapshot that would cover what is before {index}")
+
+    def sync_oldest(self) -> int:
+        """The oldest write is durable from now on; its sequence."""
+        write, *rest = self.unsynced
+        self.durable, self.unsynced = self.durable.after(write), tuple(rest)
+        return write.sequence
+
+    def after_crash(self, survived: int = 0) -> Disk:
+        """What the next life finds, if the first `survived` of the writes that were not synced got there anyway."""
+        durable = self.durable
+        for write in self.unsynced[:survived]:
+            durable = durable.after(write)
+        return Disk(durable)
+
+    def count_from(self, sequence: int) -> None:
+        """Number the writes anew: those up to `sequence` are done, and forgotten."""
+        self.unsynced = tuple(replace(write, sequence=write.sequence - sequence) for write in self.unsynced)

@@ -1,0 +1,51 @@
+"""Which member is which does not matter: states that differ only by a renaming are one state.
+
+A renaming is a tuple p: the member in place i becomes the one in place p[i]. They are known by their number; 0 changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations, product
+
+Renaming = tuple[int, ...]
+
+
+class Renamings:
+    """All renamings of `members` members, or only the one that changes nothing."""
+
+    def __init__(self, members: int, *, symmetry: bool) -> None:
+        self.all: list[Renaming] = list(permutations(range(members))) if symmetry else [tuple(range(members))]
+        self.node_ids = tuple(f"s{place + 1}" for place in range(members))
+        self._number = {p: number for number, p in enumerate(self.all)}
+        self.names = [{self.node_ids[i]: self.node_ids[p[i]] for i in range(members)} for p in self.all]
+        self.inverse = [self._number[tuple(sorted(range(members), key=p.__getitem__))] for p in self.all]
+        self._sorting: dict[tuple[int, ...], list[int]] = {}
+
+    def after(self, second: int, first: int) -> int:
+        """The number of: first one, then the other."""
+        return self._number[tuple(self.all[second][place] for place in self.all[first])]
+
+    def sorting(self, keys: Sequence[int]) -> list[int]:
+        """The renamings that put the members in the order of `keys`: several where keys are equal."""
+        if len(self.all) == 1:
+            return [0]
+        ranks = sorted(keys)
+        pattern = tuple(ranks.index(key) for key in keys)
+        found = self._sorting.get(pattern)
+        if found is None:
+            found = self._sorting[pattern] = self._find_sorting(pattern)
+        return found
+
+    def _find_sorting(self, pattern: tuple[int, ...]) -> list[int]:
+        """Equal ranks share the places from that rank on, in every order."""
+        groups = [[place for place, key in enumerate(pattern) if key == rank] for rank in sorted(set(pattern))]
+        found = []
+        for orders in product(*(permutations(group) for group in groups)):
+            ordered = [place for order in orders for place in order]
+            renaming = [0] * len(pattern)
+            for new, old in enumerate(ordered):
+                renaming[old] = new
+            found.append(self._number[tuple(renaming)])
+        return found

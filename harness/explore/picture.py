@@ -1,0 +1,95 @@
+"""What decides how a member goes on, as plain tuples: equal pictures, equal futures.
+
+A picture walks *all* fields of an object and everything below it, so that a field which the core gets tomorrow is in it
+at once. What is left out is named here, with the reason why it decides nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Hashable, Mapping
+from enum import Enum
+from typing import Any
+
+from raft import Entry
+
+Picture = Hashable
+
+LEFT_OUT: dict[str, frozenset[str]] = {
+    "Member": frozenset({"now", "sent", "events", "applied", "reads_ready", "reads_failed"}),  # Taken after each event.
+    "CoreState": frozenset(
+        {
+            "config", "configuration", "quorum", "peer_ids", "random",  # The same for all, for ever.
+            "now", "compacted_leader_time", "open_proposals",  # Stands still; nothing is compacted; outcomes only.
+            "low_watermark",  # Tells what may be compacted, and nothing is.
+        }
+    ),
+    "RaftLog": frozenset({"_cache", "_cache_bytes", "_cache_bytes_max", "_sizes", "_sizes_from", "_run_starts"}),
+    "Leadership": frozenset({"feed_wanted"}),  # Nothing is wanted any more after a flush.
+    "Progress": frozenset({"last_applied", "heard_at"}),  # For the low-water mark; stands still.
+    "Disk": frozenset({"appended"}),  # Follows from the other two.
+    "AppendEntries": frozenset({"low_watermark"}),
+    "AppendAccepted": frozenset({"last_applied"}),
+    "AppendRejected": frozenset({"last_applied"}),
+}  # fmt: skip
+
+UNORDERED = {("Outbox", "_waiting")}  # Of messages to different peers; two to one peer differ in kind or in write.
+
+_fields: dict[type, tuple[str, ...]] = {}
+
+
+def picture(thing: object) -> Picture:
+    """The picture of a member, or of a message."""
+    return _draw(thing, set())
+
+
+def rename(drawn: Picture, names: Mapping[str, str]) -> Picture:
+    """The same picture with members renamed."""
+    if isinstance(drawn, tuple):
+        return tuple([rename(part, names) for part in drawn])
+    if isinstance(drawn, frozenset):
+        return frozenset([rename(part, names) for part in drawn])
+    return names.get(drawn, drawn) if isinstance(drawn, str) else drawn
+
+
+def _draw(thing: Any, seen: set[int]) -> Picture:
+    if thing is None or isinstance(thing, int | str | bytes):
+        return thing
+    if isinstance(thing, Enum):
+        return thing.name
+    if isinstance(thing, Entry):
+        return thing.index, thing.term, int(thing.kind)  # One (index, term) is one entry: that is checked.
+    if isinstance(thing, tuple | list | deque):
+        return tuple([_draw(part, seen) for part in thing])
+    if isinstance(thing, dict):
+        return frozenset([(key, _draw(value, seen)) for key, value in thing.items()])
+    if isinstance(thing, set | frozenset):
+        return frozenset([_draw(part, seen) for part in thing])
+    if dataclasses.is_dataclass(thing):
+        return _draw_fields(thing, seen)
+    if id(thing) in seen:
+        return type(thing).__name__  # The core's parts share their state: drawn once, then only named.
+    seen.add(id(thing))
+    return _draw_fields(thing, seen)
+
+
+def _draw_fields(thing: object, seen: set[int]) -> Picture:
+    kind = type(thing)
+    names = _fields.get(kind) or _find_fields(thing)
+    drawn: list[Picture] = [kind.__name__]
+    for name in names:
+        part = _draw(getattr(thing, name), seen)
+        drawn.append(frozenset(part) if (kind.__name__, name) in UNORDERED and isinstance(part, tuple) else part)
+    return tuple(drawn)
+
+
+def _find_fields(thing: object) -> tuple[str, ...]:
+    if dataclasses.is_dataclass(thing):
+        names = [field.name for field in dataclasses.fields(thing)]
+    else:
+        names = list(vars(thing))
+    left_out = LEFT_OUT.get(type(thing).__name__, frozenset())
+    assert left_out <= set(names), f"{type(thing).__name__} has no {sorted(left_out - set(names))} any more"
+    found = _fields[type(thing)] = tuple(name for name in names if name not in left_out)
+    return found

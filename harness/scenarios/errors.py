@@ -1,0 +1,41 @@
+"""What a scenario can end with besides well: it is written wrongly, or what it expects is not so."""
+
+from __future__ import annotations
+
+from harness.errors import BadInput, HarnessError
+
+
+class BadScenario(BadInput):
+    """A line that cannot be carried out as written. `line`: from 1."""
+
+    def __init__(self, path: str, line: int, problem: str, hint: str) -> None:
+        self.path, self.line = path, line
+        super().__init__(f"{path}:{line}: {problem}", hint)
+        self.args = (path, line, problem, hint)
+
+
+class Mismatch(HarnessError):
+    """What a line expects is not what is. `text`: the line, without its expectation."""
+
+    def __init__(self, path: str, line: int, text: str, expected: str, actual: str) -> None:
+        self.path, self.line, self.text, self.expected, self.actual = path, line, text, expected, actual
+        super().__init__(path, line, text, expected, actual)
+
+    def __str__(self) -> str:
+        width = max(len(self.expected), len("expected"))
+        return (
+            f"{self.path}:{self.line}: {self.text}\n"
+            f"    {'expected':<{width}}  |  actual\n"
+            f"    {self.expected or '(nothing)':<{width}}  |  {self.actual or '(nothing)'}"
+        )
+
+
+class Broken(HarnessError):
+    """A step made the production code raise: a finding, not a mistake of the file."""
+
+    def __init__(self, path: str, line: int, text: str, problem: str) -> None:
+        self.path, self.line, self.text, self.problem = path, line, text, problem
+        super().__init__(path, line, text, problem)
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}\n    the core did not hold: {self.problem}"

@@ -1,0 +1,88 @@
+"""What a scenario can expect: `expect WHAT MEMBER… = VALUE`, one value for each of the members that are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.explore.member import Member
+from harness.scenarios.errors import Mismatch
+from harness.scenarios.language import Step
+from harness.scenarios.stage import Stage
+from raft import Entry, EntryKind, TraceEvent, decode_item
+
+Look = Callable[[Member], str]
+
+
+def _terms(entries: tuple[Entry, ...]) -> str:
+    return " ".join(str(entry.term) for entry in entries)
+
+
+def _words(entries: list[Entry]) -> str:
+    commands = [entry for entry in entries if entry.kind is EntryKind.COMMANDS]
+    return " ".join(str(word) for entry in commands for word in decode_item(entry.payload)[1:])
+
+
+LOOKS: dict[str, tuple[str, Look]] = {
+    "role": ("follower, pre-candidate, candidate or leader", lambda member: member.core.role.value),
+    "term": ("its current term", lambda member: str(member.core.term)),
+    "vote": ("who has its vote in this term, or nobody", lambda member: member.core.voted_for or "nobody"),
+    "leader": ("whom it follows, or nobody", lambda member: member.core.leader_id or "nobody"),
+    "log": ("the terms of its entries", lambda member: _terms(member.disk.appended.entries)),
+    "durable": ("the terms of its entries that are on disk", lambda member: _terms(member.disk.durable.entries)),
+    "commit": ("its high-water mark", lambda member: str(member.core.commit_index)),
+    "low": ("its low-water mark", lambda member: str(member.core.low_watermark)),
+    "applied": ("the end of what its state machine was given", lambda member: str(member.core.last_applied)),
+    "visible": ("the commands that its state machine was given", lambda member: _words(member.applied)),
+    "holds": ("the commands in its log", lambda member: _words(list(member.disk.appended.entries))),
+}
+
+OTHERS = {
+    "read": "expect read NAME = open, ready or failed",
+    "wire": "expect wire LINK [KIND] = how many messages are there",
+    "noticed": "expect noticed EVENT MEMBER… = how often it said so (vote_refused, truncated, append_rejected, …)",
+}
+
+
+def expect(step: Step, stage: Stage) -> None:
+    """Raises Mismatch if it is not so."""
+    if "=" not in step.words:
+        raise step.wrong(f"`{step.text}` says no value", "write `expect WHAT MEMBER… = VALUE`")
+    at = step.words.index("=")
+    subject, expected = step.words[:at], " ".join(step.words[at + 1 :])
+    if not subject:
+        raise step.wrong(f"`{step.text}` does not say what", f"there are: {', '.join((*LOOKS, *OTHERS))}")
+    what = step.one_of(subject[0], (*LOOKS, *OTHERS), "thing to expect")
+    text = f"expect {' '.join(subject)}"
+    if what in LOOKS:
+        _, look = LOOKS[what]
+        for member in step.members(subject[1:], stage):
+            _compare(step, f"{text}: {member}", expected, look(stage.members[member]))
+    elif what == "read":
+        _compare(step, text, expected, _read(step, subject, stage))
+    elif what == "wire":
+        wanted = step.letters(subject[1:], stage)
+        _compare(step, text, expected, str(sum(1 for letter in stage.wire if wanted(letter))))
+    else:
+        for member in step.members(subject[2:], stage):
+            events = stage.members[member].events
+            _compare(step, f"{text}: {member}", expected, str(_count(subject[1], events)))
+
+
+def _read(step: Step, subject: tuple[str, ...], stage: Stage) -> str:
+    name = step.one_of(subject[1] if len(subject) > 1 else "", stage.reads, "read")
+    node_id, life, ticket = stage.reads[name]
+    member = stage.members[node_id]
+    if life != stage.lives[node_id] or ticket in member.reads_failed:
+        return "failed"
+    return "ready" if ticket in member.reads_ready else "open"
+
+
+def _count(name: str, events: list[TraceEvent]) -> int:
+    return sum(1 for event in events if event.name == name)
+
+
+def _compare(step: Step, text: str, expected: str, actual: str) -> None:
+    if expected == "nothing":
+        expected = ""
+    if expected != actual:
+        raise Mismatch(step.path, step.line, text, expected, actual)

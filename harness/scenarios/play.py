@@ -1,0 +1,66 @@
+"""Plays scenarios, those of the package and those of files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+
+from harness.errors import BadInput
+from harness.scenarios.errors import Broken
+from harness.scenarios.expectations import expect
+from harness.scenarios.language import Scenario, Step, parse
+from harness.scenarios.stage import Stage
+from harness.scenarios.verbs import ACTIONS, make_stage
+from raft import ProtocolError
+
+FOLDER = Path(__file__).parent / "plays"
+SUFFIX = ".scenario"
+
+
+def named_scenarios() -> dict[str, Path]:
+    """The scenarios of this package, by name."""
+    return {path.stem: path for path in sorted(FOLDER.glob(f"*{SUFFIX}"))}
+
+
+def load(name: str) -> Scenario:
+    """A scenario by its name, or by the path of a file. Raises BadInput, BadScenario."""
+    named = named_scenarios()
+    path = named.get(name, Path(name))
+    if name not in named and not (path.is_file() and (path.suffix == SUFFIX or "/" in name)):
+        nearest = get_close_matches(name, named, 1, 0.4)
+        hint = f"did you mean {nearest[0]}?" if nearest else "`hwm-harness scenario --list` names them all"
+        raise BadInput(f"there is no scenario or file {name}", hint)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}", "a scenario is a text file in UTF-8") from error
+    return parse(path.stem, path.name if name in named else str(path), text)
+
+
+def play(scenario: Scenario) -> Iterator[tuple[Step, Stage]]:
+    """Carry out one step after the other; yields after each. Raises BadScenario, Mismatch, Broken."""
+    stage, steps = make_stage(scenario.steps)
+    if not any(step.verb == "expect" for step in steps):
+        raise scenario.steps[-1].wrong("nothing is expected anywhere", "end with a line like `expect log s1 = 1 1`")
+    for step in steps:
+        verb = step.one_of(step.verb, (*ACTIONS, "expect", "cluster", "log", "term", "vote"), "verb")
+        if verb == "expect":
+            expect(step, stage)
+        elif verb in ACTIONS:
+            _act(verb, step, stage)
+        else:
+            raise step.wrong(f"`{verb}` comes too late", "cluster, log, term and vote lines are the first of a file")
+        yield step, stage
+
+
+def _act(verb: str, step: Step, stage: Stage) -> None:
+    try:
+        ACTIONS[verb](step, stage)
+    except (AssertionError, ProtocolError) as error:
+        raise Broken(step.path, step.line, step.text, f"{type(error).__name__}: {error}") from error
+
+
+def play_to_the_end(scenario: Scenario) -> int:
+    """Play it; the number of expectations that held."""
+    return sum(1 for step, _ in play(scenario) if step.verb == "expect")

@@ -1,0 +1,174 @@
+"""The stage: some members, a wire that holds every message until it is told, and disks that sync when they are told.
+
+Nothing happens by itself, and nothing is random: the same file gives the same play.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import harness.scenarios.letters as kinds
+from harness.explore.disk import Disk, Image
+from harness.explore.member import Member
+from harness.scenarios.letters import Letter
+from raft import MILLISECOND_NS, Entry, EntryKind, HardState, RaftConfig, Role, encode_batch, encode_item
+
+MOVES_MAX = 10_000
+"""A cluster that is left alone comes to rest long before this; one that does not has a message storm."""
+
+CAMPAIGNS_MAX = 3
+"""A first refusal may only tell a member the current term."""
+
+
+class Spread(Random):
+    """Members wait for a leader in their order: the first is the most impatient."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__(0)
+        self._share = share
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """The point at this member's share of the range."""
+        return start if stop is None else start + int((stop - start) * self._share) // step * step
+
+
+@dataclass(slots=True)
+class Stage:
+    """Members by name, and what is between them."""
+
+    ids: tuple[str, ...]
+    config: RaftConfig
+    members: dict[str, Member] = field(default_factory=dict)
+    wire: list[Letter] = field(default_factory=list)  # Oldest first.
+    kept: dict[str, Letter] = field(default_factory=dict)  # Taken off the wire, by name.
+    down: set[str] = field(default_factory=set)
+    paused: set[str] = field(default_factory=set)
+    slow: set[str] = field(default_factory=set)  # Their disks sync only by name.
+    cut: set[tuple[str, str]] = field(default_factory=set)  # Links that lose everything: (sender, to).
+    reads: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # By name: (member, its life, ticket).
+    lives: dict[str, int] = field(default_factory=dict)
+
+    def begin(self, images: dict[str, Image]) -> None:
+        """Start every member with what its disk holds."""
+        for node_id in self.ids:
+            self._start(node_id, Disk(images.get(node_id, Image())), now=0)
+
+    def _start(self, node_id: str, disk: Disk, now: int) -> None:
+        share = Spread(self.ids.index(node_id) / len(self.ids))
+        self.members[node_id] = Member(node_id, self.ids, disk, config=self.config, random=share, now=now)
+        self.lives[node_id] = self.lives.get(node_id, 0) + 1
+
+    def acting(self) -> list[str]:
+        """Members that are up and not paused."""
+        return [node_id for node_id in self.ids if node_id not in self.down | self.paused]
+
+    # The wire
+
+    def collect(self) -> None:
+        """Put on the wire what has left; cut links lose theirs."""
+        for node_id, member in self.members.items():
+            letters = (Letter(node_id, to, message) for to, message in member.take_sent())
+            self.wire += [letter for letter in letters if (node_id, letter.to) not in self.cut]
+
+    def deliver(self, letter: Letter) -> None:
+        """It arrives, unless the link is cut or nobody is there."""
+        if letter in self.wire:
+            self.wire.remove(letter)
+        if letter.to not in self.down and (letter.sender, letter.to) not in self.cut:
+            self.members[letter.to].step(letter.sender, letter.message)
+        self.collect()
+
+    def settle(self, wanted: Iterable[str] = ()) -> None:
+        """Sync the disks and deliver until nothing is left that may move; `wanted`: only messages of these kinds."""
+        for _ in range(MOVES_MAX):
+            for node_id in self.acting():
+                if node_id not in self.slow:
+                    self.members[node_id].sync()
+            self.collect()
+            moving = [letter for letter in self.wire if self._may_move(letter, wanted)]
+            if not moving:
+                return
+            self.deliver(moving[0])
+        raise AssertionError(f"no rest after {MOVES_MAX} deliveries")
+
+    def _may_move(self, letter: Letter, wanted: Iterable[str]) -> bool:
+        if letter.to in self.paused:
+            return False
+        return not wanted or any(letter.is_a(kind) for kind in wanted)
+
+    # Time
+
+    def pass_time(self, duration_ns: int, *, moving: bool) -> None:
+        """Every clock that is not stopped goes on; timers fire when they are due; `moving`: and all is settled."""
+        left = duration_ns
+        while left > 0:
+            members = [self.members[node_id] for node_id in self.acting()]
+            step = max(1, min([left, *(member.core.next_deadline - member.now for member in members)]))
+            for member in members:
+                member.tick(member.now + step)
+            left -= step
+            self.settle() if moving else self.collect()
+        self.collect()
+
+    def time_out(self, node_id: str) -> None:
+        """This member's election timer fires now."""
+        member = self.members[node_id]
+        member.tick(member.core.next_deadline)
+        self.collect()
+
+    def campaign(self, node_id: str) -> None:
+        """No leader was heard for an election time-out, and this member is the first to lose patience. Votes move."""
+        for _ in range(CAMPAIGNS_MAX):
+            for other_id in self.acting():
+                self._lose_sight_of_a_leader(self.members[other_id])
+            self.time_out(node_id)
+            term = self.members[node_id].core.term
+            self.settle(kinds.VOTES)
+            core = self.members[node_id].core
+            if core.role is not Role.FOLLOWER or core.term == term:
+                return
+
+    def _lose_sight_of_a_leader(self, member: Member) -> None:
+        """Its clock goes on by the least election time-out, its own timer does not fire yet."""
+        now = member.now + self.config.election_timeout_min_ns
+        if member.core.role is not Role.LEADER:
+            now = min(now, max(member.now, member.core.next_deadline - 1))
+        member.tick(now)
+        self.collect()
+
+    # Members
+
+    def crash(self, node_id: str) -> None:
+        """What it had not synced is gone; so is what it had sent and nobody received."""
+        self.down.add(node_id)
+        self.paused.discard(node_id)
+        self.wire = [letter for letter in self.wire if letter.sender != node_id]
+
+    def restart(self, node_id: str) -> None:
+        """A new life, with what the disk kept."""
+        old = self.members[node_id]
+        self.down.discard(node_id)
+        self._start(node_id, old.disk.after_crash(), old.now)
+        self.collect()
+
+    def leader(self) -> str | None:
+        """The one with the highest term among those who lead, and are up."""
+        leading = [self.members[node_id] for node_id in self.ids if node_id not in self.down]
+        leading = [member for member in leading if member.core.role is Role.LEADER]
+        return max(leading, key=lambda member: member.core.term).node_id if leading else None
+
+
+def image(terms: Sequence[int], hard_term: int, voted_for: str | None) -> Image:
+    """A disk with one entry per term; entry 3 of term 2 is the command `e3t2`."""
+    entries = tuple(
+        Entry(index, term, EntryKind.COMMANDS, encode_batch(0, (encode_item(f"e{index}t{term}"),)))
+        for index, term in enumerate(terms, start=1)
+    )
+    return Image(HardState(max([hard_term, *terms]), voted_for), entries)
+
+
+def milliseconds(count: int) -> int:
+    """In ns."""
+    return count * MILLISECOND_NS

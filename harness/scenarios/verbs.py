@@ -1,0 +1,274 @@
+"""What a scenario can make happen. Each verb is one function; its first docstring line is its help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from harness.explore.disk import Image
+from harness.scenarios.language import Step
+from harness.scenarios.letters import Letter
+from harness.scenarios.stage import Stage, image, milliseconds
+from raft import NODE_ID_PATTERN, Busy, NotLeader, RaftConfig, Role
+
+Action = Callable[[Step, Stage], None]
+DURATION_MS_MAX = 600_000
+"""Ten minutes of heartbeats are more than any scenario has to show."""
+
+
+def make_stage(steps: tuple[Step, ...]) -> tuple[Stage, tuple[Step, ...]]:
+    """Read `cluster`, then `log`, `term` and `vote` lines: what there is before anybody starts."""
+    first = steps[0]
+    if first.verb != "cluster":
+        raise first.wrong(f"it begins with `{first.verb}`", "begin with a line like `cluster s1 s2 s3`")
+    ids, config = _members_of(first)
+    stage = Stage(ids, config)
+    terms, votes, logs = dict.fromkeys(ids, 0), dict[str, str](), dict[str, list[int]]()
+    used = 1
+    for step in steps[1:]:
+        if step.verb == "log":
+            logs[step.member(step.word(0, "a member"), stage)] = [step.number(word) for word in step.words[1:]]
+        elif step.verb == "term":
+            step.no_more_than(2)
+            for member in step.members([step.word(0, "a member or `all`")], stage):
+                terms[member] = step.number(step.word(1, "a term"))
+        elif step.verb == "vote":
+            step.no_more_than(2)
+            votes[step.member(step.word(0, "a member"), stage)] = step.member(step.word(1, "a candidate"), stage)
+        else:
+            break
+        used += 1
+    images: dict[str, Image] = {node: image(logs.get(node, []), terms[node], votes.get(node)) for node in ids}
+    for step in steps[1:used]:
+        if step.verb == "log" and sorted(logs[step.words[0]]) != logs[step.words[0]]:
+            raise step.wrong("terms in a log never go back", "write them in rising order")
+    stage.begin(images)
+    stage.collect()
+    return stage, steps[used:]
+
+
+def _members_of(step: Step) -> tuple[tuple[str, ...], RaftConfig]:
+    words, config = step.words, RaftConfig()
+    if "with" in words:
+        at = words.index("with")
+        for option in words[at + 1 :]:
+            step.one_of(option, ("single-entries",), "option of `cluster`")
+            config = replace(config, append_bytes_max=1)
+        words = words[:at]
+    for word in words:
+        if not NODE_ID_PATTERN.fullmatch(word):
+            raise step.wrong(f"`{word}` is no name of a member", "use a-z, 0-9 and -")
+    if not 1 <= len(set(words)) == len(words) <= 9:
+        raise step.wrong(
+            f"`{step.text}` does not name 1 to 9 different members", "write for example `cluster s1 s2 s3`"
+        )
+    return tuple(sorted(words)), config
+
+
+def _living(step: Step, word: str, stage: Stage) -> str:
+    member = step.member(word, stage)
+    if member in stage.down | stage.paused:
+        state = "down" if member in stage.down else "paused"
+        raise step.wrong(f"{member} is {state}", f"`{'restart' if state == 'down' else 'resume'} {member}` first")
+    return member
+
+
+def timeout(step: Step, stage: Stage) -> None:
+    """timeout MEMBER: its timer fires now (its election time-out; a leader's heartbeat)."""
+    step.no_more_than(1)
+    stage.time_out(_living(step, step.word(0, "a member"), stage))
+
+
+def campaign(step: Step, stage: Stage) -> None:
+    """campaign MEMBER: no leader was heard for a while, it asks first; only votes move. It may lose."""
+    step.no_more_than(1)
+    stage.campaign(_living(step, step.word(0, "a member"), stage))
+
+
+def elect(step: Step, stage: Stage) -> None:
+    """elect MEMBER: like campaign, and it must win."""
+    campaign(step, stage)
+    core = stage.members[step.words[0]].core
+    if core.role is not Role.LEADER:
+        refusals = [
+            event for member in stage.members.values() for event in member.events if event.name == "vote_refused"
+        ]
+        why = "; ".join(dict.fromkeys(str(event.fields["reason"]) for event in refusals[-6:]))
+        raise step.wrong(f"{core.node_id} was not elected: {why or 'no majority answered'}", "`campaign` lets it lose")
+
+
+def settle(step: Step, stage: Stage) -> None:
+    """settle: disks sync (but for slow ones) and messages move until nothing is left."""
+    step.no_more_than(0)
+    stage.settle()
+
+
+def heartbeat(step: Step, stage: Stage) -> None:
+    """heartbeat MEMBER: a leader's next heartbeat leaves; nothing is delivered."""
+    step.no_more_than(1)
+    member = _living(step, step.word(0, "a leader"), stage)
+    if stage.members[member].core.role is not Role.LEADER:
+        raise step.wrong(f"{member} does not lead", "only leaders have heartbeats; `timeout` fires an election timer")
+    stage.members[member].tick(stage.members[member].now + stage.config.heartbeat_interval_ns)
+    stage.collect()
+
+
+def wait(step: Step, stage: Stage) -> None:
+    """wait MS: time passes and timers fire; nothing is delivered."""
+    stage.pass_time(_duration(step), moving=False)
+
+
+def run(step: Step, stage: Stage) -> None:
+    """run MS: time passes; disks are quick and messages take no time."""
+    stage.settle()
+    stage.pass_time(_duration(step), moving=True)
+
+
+def _duration(step: Step) -> int:
+    step.no_more_than(1)
+    count = step.number(step.word(0, "milliseconds"))
+    if not 1 <= count <= DURATION_MS_MAX:
+        raise step.wrong(f"{count} ms is not from 1 to {DURATION_MS_MAX}", "all timers are below a second")
+    return milliseconds(count)
+
+
+def sync(step: Step, stage: Stage) -> None:
+    """sync MEMBER…: all that it wrote is durable, and it is told."""
+    for member in step.members(step.words, stage):
+        stage.members[_living(step, member, stage)].sync()
+    stage.collect()
+
+
+def slow(step: Step, stage: Stage) -> None:
+    """slow MEMBER…: its disk syncs no more, except by `sync`."""
+    stage.slow.update(step.members(step.words, stage))
+
+
+def fast(step: Step, stage: Stage) -> None:
+    """fast MEMBER…: the end of slow."""
+    stage.slow.difference_update(step.members(step.words, stage))
+
+
+def _matching(step: Step, words: tuple[str, ...], stage: Stage) -> list[Letter]:
+    wanted = step.letters(words, stage)
+    found = [letter for letter in stage.wire if wanted(letter)]
+    if not found:
+        present = "; ".join(str(letter) for letter in stage.wire) or "nothing"
+        raise step.wrong(f"`{' '.join(words)}` matches no message", f"on the wire: {present}")
+    return found
+
+
+def deliver(step: Step, stage: Stage) -> None:
+    """deliver [all] LINK [KIND]: the oldest such message arrives, or all that are there now. LINK: s1>s2, *>s2, …"""
+    words = step.words[1:] if step.words[:1] == ("all",) else step.words
+    found = _matching(step, words, stage)
+    for letter in found if words is not step.words else found[:1]:
+        if letter.to in stage.paused:
+            raise step.wrong(f"{letter.to} is paused", f"`resume {letter.to}` first")
+        stage.deliver(letter)
+
+
+def drop(step: Step, stage: Stage) -> None:
+    """drop [all] LINK [KIND]: the oldest such message is lost, or all that are there."""
+    words = step.words[1:] if step.words[:1] == ("all",) else step.words
+    found = _matching(step, words, stage)
+    for letter in found if words is not step.words else found[:1]:
+        stage.wire.remove(letter)
+
+
+def keep(step: Step, stage: Stage) -> None:
+    """keep NAME LINK [KIND]: the oldest such message is taken off the wire, to arrive later, again, or never."""
+    letter = _matching(step, step.words[1:], stage)[0]
+    stage.wire.remove(letter)
+    stage.kept[step.word(0, "a name for it")] = letter
+
+
+def again(step: Step, stage: Stage) -> None:
+    """again NAME: a kept message arrives; it stays kept."""
+    step.no_more_than(1)
+    letter = stage.kept[step.one_of(step.word(0, "the name of a kept message"), stage.kept, "kept message")]
+    _living(step, letter.to, stage)
+    stage.deliver(letter)
+
+
+def cut(step: Step, stage: Stage) -> None:
+    """cut s1>s2 …: these links lose everything, one way. cut MEMBER…: a partition, these from all others."""
+    if any(">" in word for word in step.words):
+        for word in step.words:
+            sender, _, to = word.partition(">")
+            stage.cut.add((step.member(sender, stage), step.member(to, stage)))
+    else:
+        inside = set(step.members(step.words, stage))
+        stage.cut |= {(a, b) for a in stage.ids for b in stage.ids if (a in inside) != (b in inside)}
+    stage.wire = [letter for letter in stage.wire if (letter.sender, letter.to) not in stage.cut]
+
+
+def heal(step: Step, stage: Stage) -> None:
+    """heal: all links work again."""
+    step.no_more_than(0)
+    stage.cut.clear()
+
+
+def crash(step: Step, stage: Stage) -> None:
+    """crash MEMBER…: it dies; what it had not synced is gone, and what it had sent and nobody received."""
+    for member in step.members(step.words, stage):
+        if member in stage.down:
+            raise step.wrong(f"{member} is down already", f"`restart {member}` first")
+        stage.crash(member)
+
+
+def restart(step: Step, stage: Stage) -> None:
+    """restart MEMBER…: it comes back with what its disk kept."""
+    for member in step.members(step.words, stage):
+        if member not in stage.down:
+            raise step.wrong(f"{member} is up", f"`crash {member}` first")
+        stage.restart(member)
+
+
+def pause(step: Step, stage: Stage) -> None:
+    """pause MEMBER…: it stands still, and its clock too; messages to it wait."""
+    stage.paused.update(_living(step, member, stage) for member in step.members(step.words, stage))
+
+
+def resume(step: Step, stage: Stage) -> None:
+    """resume MEMBER…: it goes on as if nothing had happened."""
+    for member in step.members(step.words, stage):
+        if member not in stage.paused:
+            raise step.wrong(f"{member} is not paused", f"`pause {member}` first")
+        stage.paused.discard(member)
+
+
+def propose(step: Step, stage: Stage) -> None:
+    """propose MEMBER WORD…: a leader takes commands, one entry each; nothing moves yet."""
+    member = _living(step, step.word(0, "a member"), stage)
+    step.word(1, "a command")
+    for word in step.words[1:]:
+        try:
+            stage.members[member].propose(word)
+        except (NotLeader, Busy) as error:
+            raise step.wrong(f"{member} takes no command: {error}", "`expect role` shows who leads") from error
+    stage.collect()
+
+
+def read(step: Step, stage: Stage) -> None:
+    """read MEMBER NAME: ask for a linearizable read; `expect read NAME` tells how it stands."""
+    step.no_more_than(2)
+    member, name = _living(step, step.word(0, "a member"), stage), step.word(1, "a name for the read")
+    if name in stage.reads:
+        raise step.wrong(f"there is a read {name} already", "give it another name")
+    ticket = len(stage.reads) + 1
+    try:
+        stage.members[member].read(ticket)
+    except (NotLeader, Busy) as error:
+        raise step.wrong(f"{member} takes no read: {error}", "`expect role` shows who leads") from error
+    stage.reads[name] = (member, stage.lives[member], ticket)
+    stage.collect()
+
+
+ACTIONS: dict[str, Action] = {
+    action.__name__: action
+    for action in (
+        timeout, campaign, elect, heartbeat, settle, wait, run, sync, slow, fast, deliver, drop, keep, again,
+        cut, heal, crash, restart, pause, resume, propose, read,
+    )
+}  # fmt: skip
