@@ -24,6 +24,8 @@ class Ballast:
         self.is_released = False
         self._is_restoring = False
         self._retries = 0  # Under way: each deletes the file first.
+        self._waiting: list[Callable[[], None]] = []  # What had no room even so: tried again by `look_for_room`.
+        self.may_wait = False  # Set once somebody looks for room now and then.
 
     @property
     def snapshot_bytes_max(self) -> int:
@@ -63,32 +65,46 @@ class Ballast:
         self._files.submit(operations, restored)
 
     def look_for_room(self) -> None:
-        """Try to make the file again, if it was given back and nothing else about it is under way."""
-        if self.is_released and not self._is_restoring and not self._retries:
+        """Try again what waits for room; if nothing does, try to make the file again. Not while either is under way."""
+        if not self.is_released or self._is_restoring or self._retries:
+            return
+        waiting, self._waiting = self._waiting, []
+        for retry in waiting:
+            retry()
+        if not waiting:
             self.restore(lambda _: None)  # Whatever went wrong with it, `is_released` tells.
 
     def submit(
         self, operations: Sequence[Operation], done: Done, again: Callable[[], Sequence[Operation]] | None = None
     ) -> None:
-        """Like `Files.submit`; if the disk is full, the ballast is given back and `again()` tried once.
+        """Like `Files.submit`; if the disk is full, the ballast is given back and it is tried once more.
 
-        `again` must not build on anything that the failed operations may have left. Default: the same operations.
+        With `again`, which gives the operations of a further attempt, and must not build on anything that a failed one
+        may have left, what still finds no room waits for `look_for_room` (unless the folder is just being opened).
         """
-
         had_spare_room = not self.is_released or self._is_restoring  # What fails together is tried again together.
 
         def tried(error: BaseException | None) -> None:
-            if not is_disk_full(error) or not had_spare_room:
-                done(error)
-                return
-            self.is_released = True
+            if is_disk_full(error) and had_spare_room:
+                self.is_released = True
+                retry()
+            else:
+                ended(error)
+
+        def retry() -> None:
             self._retries += 1
-            retry = operations if again is None else again()
-            self._files.submit([Delete(BALLAST_PATH), SyncFolder(""), *retry], retried)
+            further = operations if again is None else again()
+            self._files.submit([Delete(BALLAST_PATH), SyncFolder(""), *further], retried)
 
         def retried(error: BaseException | None) -> None:
             self._retries -= 1
-            done(error)
+            ended(error)
+
+        def ended(error: BaseException | None) -> None:
+            if is_disk_full(error) and again is not None and self.may_wait:
+                self._waiting.append(retry)
+            else:
+                done(error)
 
         self._files.submit(operations, tried)
 

@@ -145,6 +145,7 @@ class _Opening:
         return [SetSize(path, self._old_size_bytes), SyncFile(path)]
 
     def _opened(self) -> OpenedStorage:
+        self._ballast.may_wait = True
         return OpenedStorage(
             log=self._wal,
             snapshots=self._snapshots,

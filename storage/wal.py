@@ -132,7 +132,8 @@ class Wal:
         """Make everything appended so far durable; with nothing appended, prove the last frame (FORMATS §4).
 
         On a full disk the ballast is given back and the group written to a new segment: what the failed one holds
-        behind its last synced frame never counts. Any other error is final. Raises LogFailed.
+        behind its last synced frame never counts; without room even then, it waits for `look_for_room`. Any other error
+        is final. Raises LogFailed.
         """
         self._raise_if_failed()
         size_bytes = self._segments[-1].size_bytes + self._pending.size_bytes() + FRAME_EXTRA_BYTES_MAX

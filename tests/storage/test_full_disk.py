@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+import pytest
+
 from storage import OpenedStorage, Operation, StorageLimits, Write
 from tests.storage.builders import (
     LOG,
@@ -18,7 +20,7 @@ from tests.storage.builders import (
     synced,
     write,
 )
-from tests.storage.memory_files import MemoryFiles
+from tests.storage.memory_files import MemoryFiles, keep_everything
 
 BALLAST_BYTES = 8000
 LIMITS = StorageLimits(ballast_bytes=BALLAST_BYTES)
@@ -60,6 +62,41 @@ def writing(files: MemoryFiles, storage: OpenedStorage, *chunks: bytes) -> list[
     writer.abandon()
     files.run()
     return outcome
+
+
+def test_a_sync_too_large_for_the_last_room_waits_for_more_and_harms_nothing() -> None:
+    """It was never said to be durable, and each attempt is a new segment: nothing is lost, nothing is written twice."""
+    files, storage = with_room(0)
+    outcome: list[BaseException | None] = []
+    storage.log.append(write(*(entry(index, payload=bytes(4000)) for index in (9, 10, 11))))
+    storage.log.sync(0, outcome.append)
+    files.run()
+    storage.log.look_for_room()
+    files.run()
+
+    assert (outcome, storage.log.is_disk_full) == ([], True)
+    assert storage.log.read(8, 11, 1 << 20)[-1].index == 11
+    assert opened(files.after_power_loss(keep_everything)).log.last_index in (8, 11)
+
+    files.refuse = lambda _: None
+    storage.log.look_for_room()
+    files.run()
+    assert outcome == [None]
+    storage.log.look_for_room()
+    files.run()
+    assert not storage.log.is_disk_full
+    assert files.size_bytes("ballast") == BALLAST_BYTES
+    synced(files, storage.log, write(entry(12)))
+    assert [each.index for each in everything(opened(files).log)] == list(range(1, 13))
+
+
+def test_what_finds_no_room_while_opening_is_said_at_once() -> None:
+    """Nobody would look for room yet."""
+    files, _ = with_room(0)
+    files.refuse = lambda operation: OSError(errno.ENOSPC, "full") if isinstance(operation, Write) else None
+
+    with pytest.raises(OSError, match="full"):
+        opened(files)
 
 
 def test_a_small_snapshot_takes_a_part_of_the_ballasts_room() -> None:
