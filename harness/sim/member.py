@@ -149,13 +149,8 @@ class Member:
         assert isinstance(again, OpenedStorage)
         # A deletion may be forgotten, so the log may begin earlier; where it ends, and in which term, is the same.
         was, would_be = (
-            (
-                found.log.last_index,
-                [run.term for run in found.log.term_runs()[-1:]],
-                found.hard_state.term,
-                found.hard_state.voted_for,
-            )
-            for found in (opened, again)
+            (log.last_index, [run.term for run in log.term_runs()[-1:]], state.term, state.voted_for)
+            for log, state in ((opened.log, opened.hard_state), (again.log, again.hard_state))
         )
         require(was == would_be, "what recovery keeps is durable", f"{self.node_id}: {was}, then {would_be}")
 
