@@ -19,7 +19,7 @@ EXIT_GOOD, EXIT_UNUSABLE, EXIT_DAMAGED = 0, 2, 3
 
 
 @click.command(name="python -m storage")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, readable=False))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with every frame.")
 @click.option("--frames", "with_frames", is_flag=True, help="A line per frame.")
 def main(folder: Path, as_json: bool, with_frames: bool) -> None:
@@ -32,6 +32,7 @@ def main(folder: Path, as_json: bool, with_frames: bool) -> None:
     """
     if not (folder / META_PATH).exists() and not (folder / "groups").exists():
         click.echo(f"{folder}: no data folder: there is no {META_PATH} in it", err=True)
+        click.echo("hint: name the folder that `hwm serve`, `hwm init` or `open_node` was given", err=True)
         sys.exit(EXIT_UNUSABLE)
     files = InlineFiles(folder)
     try:
@@ -41,7 +42,8 @@ def main(folder: Path, as_json: bool, with_frames: bool) -> None:
         click.echo(f"{folder}: {error}", err=True)
         sys.exit(EXIT_DAMAGED if is_damage else EXIT_UNUSABLE)
     except OSError as error:
-        click.echo(f"{folder}: cannot be read: {error}", err=True)
+        click.echo(f"{error.filename or folder}: cannot be read: {error.strerror or error}", err=True)
+        click.echo("hint: run it as the user who owns the folder; a node makes it for itself alone", err=True)
         sys.exit(EXIT_UNUSABLE)
     finally:
         files.close()
