@@ -22,6 +22,9 @@ LAST_WORDS_SECONDS_MAX = 1.0
 HELLO_SECONDS_MAX = 10.0
 """From connection to hello: a silent stranger must not hold one of the places for ever."""
 
+HALF_FRAME_SECONDS_MAX = 30.0
+"""Silence in the middle of a frame: whoever cannot finish it must not hold a place, and up to 4 MiB, for ever."""
+
 EXPIRY_SECONDS = 1.0
 """How often an idle leader looks for sessions that are due."""
 
@@ -105,12 +108,15 @@ class ClientPort:
                     while await stream.receive_some(RECEIVE_BYTES_MAX):
                         pass
                 return
+            if self._service.is_greeted(connection_id):
+                is_half = self._service.is_within_a_frame(connection_id)
+                patience.deadline = trio.current_time() + HALF_FRAME_SECONDS_MAX if is_half else float("inf")
             data = await stream.receive_some(RECEIVE_BYTES_MAX)
             if not data:
                 return
             self._service.receive(connection_id, bytes(data))
             if self._service.is_greeted(connection_id):
-                patience.deadline = float("inf")
+                patience.deadline = float("inf")  # Waiting for room is not its fault.
             self._flush()
             self._wake()
 

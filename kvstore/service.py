@@ -146,6 +146,11 @@ class Service:
         connection = self._connections.get(connection_id)
         return connection is not None and connection.greeted
 
+    def is_within_a_frame(self, connection_id: int) -> bool:
+        """True if the last bytes were the beginning of a frame whose end has not come."""
+        connection = self._connections.get(connection_id)
+        return connection is not None and connection.splitter.buffered_bytes > 0
+
     def wants_input(self, connection_id: int) -> bool:
         """False while the connection is at a bound: leave its bytes in the socket."""
         connection = self._connections.get(connection_id)
