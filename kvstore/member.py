@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,8 @@ from storage import (
     open_data_folder,
     open_storage,
 )
+
+logger = logging.getLogger("kvstore.member")
 
 STOP_SECONDS_MAX = 5.0
 """A member that is asked to stop and cannot finish its last sync in this time stops anyway: nothing durable is lost."""
@@ -118,9 +121,29 @@ class MemberConfig:
         if self.members is None:
             return None
         configuration = Configuration.of(self.members)
+        _check_addresses(configuration)
         if self.node_id is not None and configuration.member(self.node_id) is None:
             raise NotAMember(self.node_id, configuration.voter_ids)
+        _check_dial(self.dial, configuration)
         return configuration
+
+
+def _check_addresses(configuration: Configuration) -> None:
+    """The list is written into every folder for all time, so an address that cannot work is refused before that."""
+    if len(configuration.voters) == 1:
+        return  # Nobody else needs to find it.
+    addresses = [each for member in configuration.voters for each in (member.peer_address, member.client_address)]
+    for address in filter(None, addresses):
+        if parse_address(address)[1] == 0:
+            raise InvalidConfiguration(f"{address}: port 0 (any) is no address at which the other members find it")
+        if addresses.count(address) > 1:
+            raise InvalidConfiguration(f"the member list has {address} twice: every member needs two of its own")
+
+
+def _check_dial(dial: Mapping[str, str], configuration: Configuration) -> None:
+    for node_id in sorted(set(dial) - set(configuration.voter_ids)):
+        known = ", ".join(configuration.voter_ids)
+        raise InvalidConfiguration(f"no member to dial has the id {node_id}; the member list has {known}")
 
 
 def initialize_folder(config: MemberConfig) -> Identity:
@@ -213,6 +236,9 @@ async def _run(
     completions: CompletionQueue,
     task_status: trio.TaskStatus[RunningMember],
 ) -> None:
+    for damage in storage.warnings:
+        place = f"{damage.path}: damaged at byte {damage.offset}: {damage.reason}"
+        logger.warning("%s: %s; an older snapshot stands in for it. Look after this disk", identity.node_id, place)
     random = Random(SystemRandom().getrandbits(64))
     machine = KvMachine()
     node = Node(
@@ -229,6 +255,7 @@ async def _run(
     configuration = node.core.configuration
     own = configuration.member(identity.node_id)
     assert own is not None, identity
+    _check_dial(config.dial, configuration)
     has_peers = len(configuration.voters) > 1
     client_listeners: list[trio.SocketListener] = []
     if has_peers or config.serves_alone:
