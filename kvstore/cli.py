@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 the key is not there, or a comparison is false; 2 wrong usage; 3 certainly not carried out (or the
 server refused to start); 4 the outcome is unknown; 5 unavailable, certainly not carried out; 6 the server stopped
-itself; 70 a mistake in this program; 130 interrupted.
+itself; 70 a mistake in this program; 74 carried out, but the answer could not be written; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ ALIASES = {
     "list": "range",
     "ls": "range",
     "start": "serve",
+    "help": "--help",
 }
 """What people type who know other stores: answered with our word for it, not carried out."""
 
@@ -102,10 +103,17 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; a command that was sent may have been carried out", err=True)
         sys.exit(130)
-    except BrokenPipeError:  # Whoever read our output has gone: `hwm range | head`.
+    except OSError as error:  # Files and sockets have errors of their own: this is standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        if isinstance(error, BrokenPipeError):  # Whoever read it has gone: `hwm range | head`.
+            sys.exit(141)
+        from kvstore.cli_common import ExitCode
+
+        click.echo(f"error: the answer could not be written: {error.strerror or error}", err=True)
+        click.echo("hint: the command was carried out; only what it had to say is lost", err=True)
+        sys.exit(ExitCode.OUTPUT)
     except Exception as error:
         if os.environ.get("HWM_DEBUG"):
             raise

@@ -14,8 +14,10 @@ import trio
 from kvstore.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.errors import InvalidAddress, OutcomeUnknown, StoreError, Unavailable, Unsupported
 from kvstore.texts import from_text, to_text
+from raft import FRAME_BYTES_MAX_CLIENT
 
 ENDPOINTS_DEFAULT = "127.0.0.1:7101"
+SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # Of a deadline: whoever waits for a day is not at a command line.
 ResultT = TypeVar("ResultT")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -31,6 +33,7 @@ class ExitCode(enum.IntEnum):
     UNAVAILABLE = 5  # Certainly not carried out: no member could be reached, or there is no majority.
     STOPPED = 6  # The server stopped itself: its disk failed, or an invariant broke.
     INTERNAL = 70  # A mistake in this program.
+    OUTPUT = 74  # Carried out, but the answer could not be written (`EX_IOERR`).
 
 
 class Failure(click.ClickException):
@@ -64,8 +67,9 @@ def failure_of(error: StoreError) -> Failure:
 
 if TYPE_CHECKING:
     BytesParamType = click.ParamType[bytes]
+    SecondsParamType = click.ParamType[float]
 else:  # Before click 8.4 it takes no parameter.
-    BytesParamType = click.ParamType
+    BytesParamType = SecondsParamType = click.ParamType
 
 
 class Data(BytesParamType):
@@ -81,11 +85,39 @@ class Data(BytesParamType):
         if isinstance(value, bytes):
             return value
         if self._stdin and value == "-":
-            return sys.stdin.buffer.read()
+            return read_stdin()
         try:
             return from_text(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+def read_stdin() -> bytes:
+    """All of standard input. Raises Failure if no request could hold it, or if it cannot be read."""
+    try:
+        data = sys.stdin.buffer.read(FRAME_BYTES_MAX_CLIENT + 1)
+    except OSError as error:
+        raise Failure(f"standard input cannot be read: {error.strerror or error}", ExitCode.USAGE) from error
+    if len(data) > FRAME_BYTES_MAX_CLIENT:
+        what = f"standard input has more than {FRAME_BYTES_MAX_CLIENT} bytes, which no request can hold"
+        raise Failure(what, ExitCode.FAILED, "nothing was sent; split it over several keys")
+    return data
+
+
+class Seconds(SecondsParamType):
+    """A time that can be waited for: Python also reads `nan` and `inf` as numbers."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Called by click."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        if not SECONDS_MIN <= seconds <= SECONDS_MAX:
+            self.fail(f"{value} is not from {SECONDS_MIN} to {SECONDS_MAX:.0f} seconds", param, ctx)
+        return seconds
 
 
 def client_options(function: FunctionT) -> FunctionT:
@@ -102,7 +134,7 @@ def client_options(function: FunctionT) -> FunctionT:
         click.option(
             "--deadline",
             "deadline_seconds",
-            type=click.FloatRange(min=0.001),
+            type=Seconds(),
             default=DEADLINE_SECONDS_DEFAULT,
             show_default=True,
             metavar="SECONDS",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -15,9 +14,10 @@ from kvstore.cli_common import (
     client_options,
     print_json,
     print_table,
+    read_stdin,
     run_with_client,
 )
-from kvstore.cli_txn import InvalidDocument, txn_of_document
+from kvstore.cli_txn import InvalidDocument, parse_document, txn_of_document
 from kvstore.commands import CompareAndSet, Delete, Get, Put, Range, prefix_range
 from kvstore.protocol import Consistency
 from kvstore.results import (
@@ -122,7 +122,7 @@ def get(
     elif record is None:
         click.echo(f"not found: {to_text(key)}", err=True)
     elif raw:
-        sys.stdout.buffer.write(record.value)
+        click.echo(record.value, nl=False)
     else:
         click.echo(to_text(record.value))
     if record is None:
@@ -252,11 +252,12 @@ def txn(document: str, endpoints: str, deadline_seconds: float, as_json: bool) -
     target: version, create_revision, mod_revision, value      op: =, !=, <, >
     Exit code 1 if a comparison is false and the `failure` branch ran.
     """
-    text = sys.stdin.read() if document == "-" else document
     try:
-        command = txn_of_document(json.loads(text))
-    except (json.JSONDecodeError, InvalidDocument) as error:
-        raise Failure(f"the transaction cannot be read: {error}", ExitCode.USAGE, "see `hwm txn --help`") from error
+        command = txn_of_document(parse_document(read_stdin() if document == "-" else document))
+    except InvalidDocument as error:
+        is_name = document != "-" and document.lstrip()[:1] not in ("{", "[")
+        hint = f"to read a file: hwm txn - < {document}" if is_name else "see `hwm txn --help`"
+        raise Failure(f"the transaction cannot be read: {error}", ExitCode.USAGE, hint) from error
     answer = run_with_client(endpoints, deadline_seconds, lambda client: client.execute(command))
     result = answer.result
     assert isinstance(result, TxnResult)

@@ -74,7 +74,7 @@ def _check_address(address: str) -> None:
 def folder_options(function: FunctionT) -> FunctionT:
     """What makes a member who it is: given alike to `init` and `serve`."""
     options = [
-        click.argument("folder", type=click.Path(path_type=Path), metavar="DIR"),
+        click.argument("folder", type=click.Path(path_type=Path, readable=False), metavar="DIR"),
         click.option("--node-id", metavar="ID", help="This member's id: small letters, digits and dashes."),
         click.option(
             "--member",
@@ -112,10 +112,12 @@ def init(folder: Path, node_id: str | None, members: tuple[Member, ...], cluster
 @click.option("--dial", "dials", type=DialType(), multiple=True, metavar="ID=HOST:PORT", help="Reach a peer here.")
 @click.option("--insecure", is_flag=True, help="Listen where other machines can connect: nothing is encrypted yet.")
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Write the ready line here, too.")
-@click.option("--heartbeat-ms", type=click.IntRange(1), default=50, show_default=True, help="Between heartbeats.")
+@click.option(
+    "--heartbeat-ms", type=click.IntRange(1, 30_000), default=50, show_default=True, help="Between heartbeats."
+)
 @click.option(
     "--election-timeout-ms",
-    type=click.IntRange(2),
+    type=click.IntRange(2, 60_000),
     default=300,
     show_default=True,
     help="Silence of a leader before another is elected; up to twice as long, at random.",
@@ -180,6 +182,10 @@ def serve_command(
 def _raft_config(
     heartbeat_ms: int, election_timeout_ms: int, snapshot_log_bytes: int | None, retention_bytes: int | None
 ) -> RaftConfig:
+    if election_timeout_ms < 2 * heartbeat_ms:
+        raise InvalidConfiguration(
+            f"--election-timeout-ms {election_timeout_ms} must be at least twice --heartbeat-ms {heartbeat_ms}"
+        )
     sizes = {"snapshot_log_bytes": snapshot_log_bytes, "retention_bytes_max": retention_bytes}
     given = {name: value for name, value in sizes.items() if value is not None}
     return RaftConfig(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from kvstore.commands import Compare, Comparison, Delete, Get, Operation, Put, Range, Target, Txn, prefix_range
@@ -21,6 +22,24 @@ class InvalidDocument(ValueError):
     """The JSON is not a transaction; the text says where."""
 
 
+def parse_document(text: str | bytes) -> Any:
+    """The JSON of a transaction. Raises InvalidDocument for what is none, and for a name that is given twice."""
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except RecursionError:
+        raise InvalidDocument("it is nested too deep") from None
+    except ValueError as error:  # Of JSON, or of UTF-8.
+        raise InvalidDocument(str(error)) from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidDocument(f"it says {name!r} twice in one object")
+    return dict(pairs)
+
+
 def txn_of_document(document: Any) -> Txn:
     """Read `{"compares": [...], "success": [...], "failure": [...]}`; each may be left out. Raises InvalidDocument."""
     _check_fields(document, {"compares", "success", "failure"}, "the transaction")
@@ -34,7 +53,7 @@ def txn_of_document(document: Any) -> Txn:
 def _compare(item: Any) -> Compare:
     _check_fields(item, {"key", "op", "target", "value"}, "a comparison")
     target, comparison, operand = item.get("target"), item.get("op"), item.get("value")
-    if comparison not in COMPARISONS:
+    if not isinstance(comparison, str) or comparison not in COMPARISONS:
         raise InvalidDocument(f"the op of a comparison is one of = != < >, not {comparison!r}")
     try:
         wanted = Target[str(target).upper()]
@@ -72,6 +91,8 @@ def _range(item: Any) -> Range:
     start: bytes = _text(item, "start") if item.get("start") is not None else b""
     end = _text(item, "end") if item.get("end") is not None else None
     if item.get("prefix") is not None:
+        if item.get("start") is not None or item.get("end") is not None:
+            raise InvalidDocument("a range has a prefix, or start and end")
         start, end = prefix_range(_text(item, "prefix"))
     for name in RANGE_NUMBERS:
         if item.get(name) is not None and type(item[name]) is not int:

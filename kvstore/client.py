@@ -10,6 +10,7 @@ Every operation ends within its deadline: with a result, with `OperationFailed` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -64,6 +65,9 @@ from kvstore.status import MemberStatus, status_from_map
 from raft import EntryKind
 
 DEADLINE_SECONDS_DEFAULT = 5.0
+DEADLINE_SECONDS_MAX = 10_000_000.0
+"""Four months: longer is for ever, and stays within what nanoseconds can count."""
+
 PAGE_LIMIT_DEFAULT = 1_000
 
 Text = bytes | str
@@ -318,7 +322,11 @@ class Client:
         return response
 
     def _seconds(self, deadline_seconds: float | None) -> float:
-        return self.deadline_seconds if deadline_seconds is None else deadline_seconds
+        """Within bounds: `math.inf` is a very long time. Raises ValueError for NaN."""
+        seconds = self.deadline_seconds if deadline_seconds is None else deadline_seconds
+        if math.isnan(seconds):
+            raise ValueError("deadline_seconds is not a number")
+        return min(seconds, DEADLINE_SECONDS_MAX)
 
     async def _address_of(self, member: str) -> str:
         """The client address of a node id, or of itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -34,6 +35,8 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
         )
     if ready_file is not None and not ready_file.parent.is_dir():
         raise Failure(f"{ready_file}: there is no folder to write the ready file to", ExitCode.USAGE, "make it first")
+    if ready_file is not None and ready_file.is_dir():
+        raise Failure(f"{ready_file}: this is a folder", ExitCode.USAGE, "name a file for the ready line")
     try:
         trio.run(_serve, config, ready_file)
     except KeyboardInterrupt:
@@ -92,8 +95,11 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             return Failure(str(error), ExitCode.USAGE, hint)
         case StoreError():
             return Failure(str(error), ExitCode.FAILED, error.hint)
-        case StorageError() | RaftError() | OSError():
+        case StorageError() | RaftError():
             return Failure(str(error), ExitCode.FAILED)
+        case OSError():
+            where = f"{error.filename or folder}: {(error.strerror or str(error)).lower()}"
+            return Failure(where, ExitCode.FAILED, _remedy_of_system(error, folder))
         case _:
             what = f"{type(error).__name__}: {error}".splitlines()[0]
             return Failure(
@@ -101,6 +107,21 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
                 ExitCode.STOPPED,
                 f"nothing acknowledged is lost; please report it with {_keep_traceback(error, folder)}",
             )
+
+
+def _remedy_of_system(error: OSError, folder: Path) -> str:
+    """What the operating system refused is seldom about this program: say what to look at."""
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
+            return "the disk is full: make room on it, and start again; nothing acknowledged is lost"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return f"this user must own {folder} and all that is in it, on a disk that can be written"
+        case errno.EISDIR | errno.ENOTDIR | errno.ENOENT:
+            return f"{folder} is not as it was left: give back what was moved, or replace this node as a new member"
+        case errno.EMFILE | errno.ENFILE:
+            return "too many files are open: raise the limit (`ulimit -n`)"
+        case _:
+            return f"nothing was changed; look after the disk of {folder}, and start again"
 
 
 def _keep_traceback(error: BaseException, folder: Path) -> str:

@@ -1,0 +1,272 @@
+"""What a new user gets wrong, and what is in the way: one message that says what happened and what to do, no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from kvstore import Client, client_port
+from kvstore.cli import cli
+from kvstore.member import MemberConfig, RunningMember, run_member
+from kvstore.protocol import encode_client_hello
+from raft import frame
+from tests.process.servers import hwm, running_cluster
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
+NOBODY = "127.0.0.1:1"
+MEMBERS = ["--member", "s1=127.0.0.1:7001/127.0.0.1:7101", "--member", "s2=127.0.0.1:7002/127.0.0.1:7102"]
+
+
+def invoke(*arguments: str, stdin: str | bytes | None = None) -> Result:
+    result = CliRunner().invoke(cli, [*arguments], env={"HWM_ENDPOINTS": NOBODY}, input=stdin)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def ended(arguments: Sequence[str | Path], **keywords: object) -> subprocess.CompletedProcess[str]:
+    """A process of `hwm` that ends by itself, without a traceback."""
+    done: subprocess.CompletedProcess[str] = subprocess.run(  # type: ignore[call-overload]
+        hwm(*arguments), capture_output=True, text=True, timeout=40, check=False, **keywords
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+# Words.
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "0", "1e99"])
+def test_a_deadline_that_is_no_time_is_refused(seconds: str) -> None:
+    """Python reads these as numbers; nobody can wait so long."""
+    result = invoke("get", "a", "--deadline", seconds)
+
+    assert result.exit_code == 2
+    assert "--deadline" in result.stderr
+
+
+async def test_a_program_may_wait_for_ever_but_not_for_no_number() -> None:
+    """`math.inf` is what a trio program says for "no deadline"."""
+    async with Client([NOBODY], deadline_seconds=float("inf")) as client:
+        with trio.move_on_after(0.2) as patience:
+            await client.put("a", "b")
+        assert patience.cancelled_caught
+        with pytest.raises(ValueError, match="deadline_seconds"):
+            await client.put("a", "b", deadline_seconds=float("nan"))
+
+
+def test_who_asks_for_help_gets_it() -> None:
+    """`hwm help` is no misspelt `hwm del`."""
+    assert "hwm --help" in invoke("help").stderr
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ("[" * 100_000, "too deep"),
+        ('{"success": ' + "[" * 100_000, "too deep"),
+        ('{"compares": [{"key": "a", "op": ["="], "target": "version", "value": 1}]}', "= != < >"),
+        ('{"success": [{"op": "range", "prefix": "a", "start": "b"}]}', "prefix"),
+        ('{"success": [], "success": [{"op": "delete", "key": "a"}]}', "twice"),
+        ("order.json", "hwm txn - < order.json"),
+    ],
+)
+def test_a_document_that_is_no_transaction_is_refused_in_words(document: str, words: str) -> None:
+    """Whatever JSON allows, and what no JSON is."""
+    result = invoke("txn", document)
+
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_standard_input_without_an_end_is_not_read_to_the_end() -> None:
+    """`hwm put a - < /dev/zero` must not take all of the memory."""
+    with Path("/dev/zero").open("rb") as endless:
+        done = ended(["put", "a", "-", "--endpoints", NOBODY], stdin=endless)
+
+    assert done.returncode == 3
+    assert "standard input" in done.stderr
+
+
+def test_an_answer_that_cannot_be_written_is_no_mistake_of_the_program(tmp_path: Path) -> None:
+    """The command was carried out: a script must not take this for "certainly not"."""
+    with running_cluster(tmp_path, 1) as cluster:
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                hwm("put", "a", "b", "--json", "--endpoints", cluster.endpoints[0]),
+                stdout=full, stderr=subprocess.PIPE, text=True, timeout=40, check=False,
+            )  # fmt: skip
+        got = ended(["get", "a", "--endpoints", cluster.endpoints[0]])
+
+    assert done.returncode == 74
+    assert "No space left" in done.stderr
+    assert got.stdout == "b\n"
+
+
+# Members.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--node-id", "s1", *MEMBERS[:2], "--member", "s2=127.0.0.1:7001/127.0.0.1:7102"], "127.0.0.1:7001 twice"),
+        (["--node-id", "s1", "--member", "s1=127.0.0.1:7001/127.0.0.1:7001", *MEMBERS[2:]], "127.0.0.1:7001 twice"),
+        (["--node-id", "s1", "--member", "s1=127.0.0.1:0/127.0.0.1:7101", *MEMBERS[2:]], "port 0"),
+        (["--node-id", "s1", *MEMBERS, "--dial", "s9=127.0.0.1:5"], "s9"),
+        (["--heartbeat-ms", "200"], "--election-timeout-ms"),
+        (["--election-timeout-ms", "9999999999"], "--election-timeout-ms"),
+        (["--ready-file", "/"], "/"),
+    ],
+)
+def test_a_member_that_could_never_work_is_not_made(tmp_path: Path, arguments: list[str], words: str) -> None:
+    """Before there is a folder: what is written into it stays for all time."""
+    done = ended(["serve", tmp_path / "data", "--bootstrap", *arguments])
+
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("name", ["meta", "groups/0/log"])
+def test_a_file_and_a_folder_that_changed_places_are_named(tmp_path: Path, name: str) -> None:
+    """What the system says of a file is no message by itself."""
+    folder = tmp_path / "data"
+    assert ended(["init", folder]).returncode == 0
+    (folder / name).rename(tmp_path / "aside")
+    if name == "meta":
+        (folder / name).mkdir()
+    else:
+        (folder / name).write_text("no folder")
+
+    done = ended(["serve", folder, "--listen-client", "127.0.0.1:0"])
+
+    assert done.returncode == 3
+    assert str(folder) in done.stderr
+    assert "Errno" not in done.stderr
+    assert "hint: " in done.stderr
+
+
+def as_nobody(folder: Path) -> subprocess.CompletedProcess[str]:
+    """`hwm serve` under another user, who may not be able to read this interpreter: imports come first."""
+    code = (
+        "import os, kvstore.cli, kvstore.cli_serve, kvstore.server\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534); kvstore.cli.main()"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, "serve", folder], capture_output=True, text=True, timeout=40, check=False
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives up root for a user without rights")
+def test_a_folder_of_somebody_else_is_refused_as_such(tmp_path: Path) -> None:
+    """Not readable, and not writable: exit 3 like all other folders that cannot serve."""
+    folder = tmp_path / "data"
+    assert ended(["init", folder]).returncode == 0
+    for path in (tmp_path, *tmp_path.parents[:-1]):
+        path.chmod(path.stat().st_mode | 0o011) if path.owner() == "root" and path != Path("/tmp") else None
+    folder.chmod(0o700)
+    hidden = as_nobody(folder)
+    folder.chmod(0o777)
+    (folder / "LOCK").chmod(0o666)
+    (folder / "meta").chmod(0o600)
+    sealed = as_nobody(folder)
+
+    assert (hidden.returncode, "permission denied" in hidden.stderr.lower()) == (3, True)
+    assert (sealed.returncode, "hint: " in sealed.stderr) == (3, True)
+    assert f"{folder}/meta" in sealed.stderr
+
+
+def test_a_snapshot_that_was_passed_over_is_told(tmp_path: Path) -> None:
+    """An older one stands in for it, and whoever runs the member should know that its disk is not well."""
+    folder = tmp_path / "data"
+    assert ended(["init", folder]).returncode == 0
+    damaged = folder / "groups/0/snapshots/0000000000099999-0000000000000001.snap"
+    damaged.write_bytes(b"what a snapshot never looks like")
+    ready = tmp_path / "ready"
+
+    server = subprocess.Popen(
+        hwm("serve", folder, "--listen-client", "127.0.0.1:0", "--ready-file", ready), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        while not ready.exists():
+            assert server.poll() is None
+            time.sleep(0.01)
+        server.terminate()
+        words = server.communicate(timeout=30)[1]
+    finally:
+        server.kill()
+        server.wait()
+
+    assert "0000000000099999" in words
+    assert "older" in words
+
+
+# Connections.
+
+
+async def test_a_client_that_stops_in_the_middle_of_a_frame_does_not_keep_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a frame and then silence is no client; silence between two frames is one that has nothing to ask."""
+    monkeypatch.setattr(client_port, "HALF_FRAME_SECONDS_MAX", 0.3)
+    config = MemberConfig(folder=tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0")
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            member: RunningMember = await nursery.start(partial(run_member, config))
+            client = int(member.client_address.rpartition(":")[2])
+            quiet = await trio.open_tcp_stream("127.0.0.1", client)
+            await quiet.send_all(frame(encode_client_hello()))
+            assert await quiet.receive_some()
+            half = await trio.open_tcp_stream("127.0.0.1", client)
+            await half.send_all(frame(encode_client_hello()) + b"\0\0\1\0half")
+            assert await half.receive_some()
+
+            assert await half.receive_some() == b""  # Closed.
+            with trio.move_on_after(0.5) as patience:
+                await quiet.receive_some()
+            assert patience.cancelled_caught
+            await half.aclose()
+            await quiet.aclose()
+            nursery.cancel_scope.cancel()
+
+
+def test_hundreds_of_strangers_do_not_keep_a_member_from_serving(tmp_path: Path) -> None:
+    """They are closed at the bound, or when their time is up; clients of the other kind go on meanwhile."""
+    with running_cluster(tmp_path, 2) as cluster:
+        arguments = cluster.servers["s1"]._arguments[0].split("=")[2].split("/")
+        strangers = [
+            socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10)
+            for address in arguments
+            for _ in range(300)
+        ]
+        done = ended(["put", "a", "b", "--deadline", "20", "--endpoints", ",".join(cluster.endpoints)])
+        for stranger in strangers:
+            stranger.close()
+        status = ended(["status", "--json", "--endpoints", ",".join(cluster.endpoints)])
+
+    assert done.returncode == 0, done.stderr
+    assert [member["reachable"] for member in json.loads(status.stdout)] == [True, True]
+
+
+# Folders, by `python -m storage`.
+
+
+def test_what_is_no_data_folder_is_answered_with_what_to_name(tmp_path: Path) -> None:
+    """Somewhere else, a file, nothing at all."""
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "file", tmp_path / "nothing"):
+        done = subprocess.run(
+            [sys.executable, "-m", "storage", path], capture_output=True, text=True, timeout=30, check=False
+        )
+        assert done.returncode == 2
+        assert "hint: name the folder" in done.stderr
