@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -19,7 +20,17 @@ from kvstore.results import Result, read_result
 from kvstore.retry import ClientCore
 from kvstore.service import Service, ServiceLimits
 from raft import Configuration, Effects, Identity, Member, Message, Node, RaftConfig, derive_cluster_id
-from storage import Delete, Done, InlineFiles, OpenedStorage, Operation, Write, create_data_folder, open_storage
+from storage import (
+    Delete,
+    Done,
+    InlineFiles,
+    OpenedStorage,
+    Operation,
+    StorageLimits,
+    Write,
+    create_data_folder,
+    open_storage,
+)
 
 SECOND = 1000 * MILLISECOND_NS
 
@@ -65,21 +76,31 @@ class HeldFiles(InlineFiles):
             super().run()
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """How large what is on disk may become."""
+
+    raft: RaftConfig = field(default_factory=RaftConfig)
+    storage: StorageLimits = field(default_factory=StorageLimits)
+
+
 class Host:
     """One member's process: started from its folder, killed by being dropped."""
 
-    def __init__(self, folder: Path, identity: Identity, now: int, seed: int, limits: ServiceLimits) -> None:
+    def __init__(
+        self, folder: Path, identity: Identity, now: int, seed: int, limits: ServiceLimits, sizes: Sizes
+    ) -> None:
         self.identity = identity
         self.files = HeldFiles(folder)
         opened: list[OpenedStorage | BaseException] = []
-        open_storage(self.files, identity=identity, done=opened.append)
+        open_storage(self.files, identity=identity, limits=sizes.storage, done=opened.append)
         self.files.run()
         (storage,) = opened
         assert isinstance(storage, OpenedStorage), storage
         self.machine = KvMachine()
         self.node = Node(
             identity=identity,
-            config=RaftConfig(),
+            config=sizes.raft,
             log=storage.log,
             snapshots=storage.snapshots,
             pins=storage.pins,
@@ -97,8 +118,11 @@ class Host:
 class Cluster:
     """Members s1, s2, … and any number of clients."""
 
-    def __init__(self, folder: Path, size: int, service_limits: ServiceLimits | None = None) -> None:
+    def __init__(
+        self, folder: Path, size: int, service_limits: ServiceLimits | None = None, sizes: Sizes | None = None
+    ) -> None:
         self.now = 1_000 * SECOND
+        self._sizes = sizes or Sizes()
         self._folder, self._limits = folder, service_limits or ServiceLimits()
         members = [Member(f"s{i}", f"s{i}:2", f"s{i}:1") for i in range(1, size + 1)]
         configuration = Configuration.of(members)
@@ -124,7 +148,7 @@ class Cluster:
 
     def start(self, node_id: str) -> None:
         self._starts += 1
-        host = Host(self._folder / node_id, self.identities[node_id], self.now, self._starts, self._limits)
+        host = Host(self._folder / node_id, self.identities[node_id], self.now, self._starts, self._limits, self._sizes)
         self.hosts[node_id] = host
         for peer_id, peer in self.hosts.items():
             if peer_id != node_id:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from kvstore.commands import Get, Put
-from kvstore.errors import Busy
+from kvstore.errors import Busy, OperationFailed
 from kvstore.protocol import command_request
 from kvstore.results import GetResult, PutResult
-from tests.kvstore.in_memory import Cluster, SimClient
+from raft import RaftConfig
+from storage import StorageLimits
+from tests.kvstore.in_memory import Cluster, SimClient, Sizes
 
 ROOM = 64 * 1024
 VALUE = bytes(8 * 1024)
@@ -96,3 +99,65 @@ def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
     assert not level.is_disk_full
     assert level.last_applied == cluster.hosts[leader].node.core.last_applied
     assert cluster.leader() == leader
+
+
+TINY = Sizes(
+    RaftConfig(
+        snapshot_log_bytes=60_000, retention_bytes_max=200_000, snapshot_chunk_bytes=4096, log_cache_bytes_max=50_000
+    ),
+    StorageLimits(segment_bytes_max=20_000, ballast_bytes=64 * 1024),
+)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("seed", range(8))
+def test_disks_that_become_full_and_empty_again_lose_nothing_and_stop_nobody(quick_folder: Path, seed: int) -> None:
+    """FORMATS §9, with members killed and cut off meanwhile: what was answered is there, what was refused is not."""
+    random, cluster = Random(seed), Cluster(quick_folder, (1, 3)[seed % 2], sizes=TINY)
+    client = cluster.client()
+    puts: dict[bytes, tuple[int, bytes]] = {}
+    for number in range(100):
+        strike(cluster, random)
+        key, value = b"k%d" % number, random.randbytes(random.choice([10, 1_000, 9_000]))
+        puts[key] = (client.submit(command_request(Put(key, value)), random.choice([1, 2])), value)
+        cluster.wait(random.random() / 4)
+    heal(cluster)
+
+    ends = {"ok": 0, "fail": 0, "unknown": 0}
+    for key, (ticket, value) in puts.items():
+        end, answer = client.ended[ticket], client.do(Get(key))
+        assert isinstance(answer, GetResult)
+        found = answer.record.value if answer.record else None
+        word = "ok" if end.response else "fail" if isinstance(end.error, OperationFailed) else "unknown"
+        ends[word] += 1
+        assert found in {"ok": (value,), "fail": (None,), "unknown": (None, value)}[word], (key, word)
+    assert ends["ok"] > 20, ends
+    assert len({host.node.core.last_applied for host in cluster.hosts.values()}) == 1
+    assert len({host.machine.state_hash() for host in cluster.hosts.values()}) == 1
+
+
+def strike(cluster: Cluster, random: Random) -> None:
+    """Change the room on a disk, kill a member that the others can spare, bring all back, or cut one off."""
+    node_id, what = random.choice(list(cluster.identities)), random.random()
+    host = cluster.hosts.get(node_id)
+    if what < 0.15 and host is not None:
+        room = random.randrange(0 if (host.files.folder / "ballast").exists() else 50_000, 100_000)
+        host.files.bytes_max = None if random.random() < 0.5 else host.files.used_bytes + room
+    elif what < 0.22 and len(cluster.hosts) == 3:
+        cluster.kill(node_id)
+    elif what < 0.32:
+        for missing in cluster.identities.keys() - cluster.hosts.keys():
+            cluster.start(missing)
+    elif what < 0.4 and len(cluster.identities) > 1:
+        cluster.cut = {node_id} if random.random() < 0.5 else set()
+    elif what < 0.5:
+        cluster.wait(3 * random.random())
+
+
+def heal(cluster: Cluster) -> None:
+    cluster.cut = set()
+    for missing in cluster.identities.keys() - cluster.hosts.keys():
+        cluster.start(missing)
+    for host in cluster.hosts.values():
+        host.files.bytes_max = None
+    cluster.wait(10)
