@@ -110,7 +110,7 @@ TINY = Sizes(
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 47, 101, 113])  # In the last three a sync finds no room at all.
 def test_disks_that_become_full_and_empty_again_lose_nothing_and_stop_nobody(quick_folder: Path, seed: int) -> None:
     """FORMATS §9, with members killed and cut off meanwhile: what was answered is there, what was refused is not."""
     random, cluster = Random(seed), Cluster(quick_folder, (1, 3)[seed % 2], sizes=TINY)
