@@ -201,7 +201,7 @@ class Atlas:
     def _add(self, drawn: Picture, member: Member) -> int:
         """Number this state and all that it becomes by renaming."""
         place = self.renamings.node_ids.index(member.node_id)
-        facts = _facts_of(member)
+        facts = facts_of(member)
         numbers: list[int] = []
         for renaming, names in enumerate(self.renamings.names):
             image = rename(drawn, names) if renaming else drawn
@@ -251,7 +251,8 @@ def _terms(entries: tuple[Entry, ...]) -> tuple[int, ...]:
     return tuple(entry.term for entry in entries)
 
 
-def _facts_of(member: Member) -> Facts:
+def facts_of(member: Member) -> Facts:
+    """What the rules look at."""
     core, disk = member.core, member.disk
     return Facts(
         role=core.role,

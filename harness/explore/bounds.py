@@ -22,16 +22,16 @@ class Bounds:
     depth: int | None = None  # Events on a path.
     seconds: float | None = None
     states: int | None = None
+    heartbeats: int = 0  # Of leaders. What was lost is sent again by them.
     pre_votes: bool = False  # As messages; otherwise they are granted at once.
-    heartbeats: int = 1
+    elected: bool = False  # Begin with a leader of term 1 whose first entry is committed everywhere.
     symmetry: bool = True
 
     def words(self) -> str:
         """One line."""
-        return (
-            f"{self.members} members, {self.terms} terms, {self.entries} entries, {self.crashes} crashes, "
-            f"{self.in_flight} messages in flight, {self.duplicates} duplicates, {self.reads} reads"
-        )
+        counts = ("members", "terms", "entries", "crashes", "in_flight", "heartbeats", "duplicates", "reads")
+        words = ", ".join(f"{getattr(self, name)} {name.replace('_', ' ')}" for name in counts)
+        return words + (", begun with a settled leader of term 1" if self.elected else "")
 
 
 EXPLORED = (
@@ -45,6 +45,7 @@ EXPLORED = (
 LEFT_OUT = (
     "the node around the core (group commit, sessions), the real log, snapshots and compaction: the simulator has them",
     "the low-water mark, outcomes of proposals, and leader time, which stands still",
+    "pre-votes: unless asked for as messages they are granted at once (a superset of the candidates that there can be)",
     "ignoring campaigns while a leader is heard: here it is never heard recently (a superset, apart from leases)",
     "a slow state machine: what is committed and durable is applied at once",
     "identical messages count once while both are on their way; damaged disks; bounds in bytes",

@@ -37,6 +37,9 @@ def _count(name: str, least: int, most: int | None, text: str) -> Decorator:
 @_count("heartbeats", 0, 9, "Heartbeats of leaders: what was lost is sent again by them.")
 @_count("duplicates", 0, 9, "Messages that arrive once more.")
 @_count("reads", 0, 3, "Linearizable reads that are asked for.")
+@click.option(
+    "--elected", is_flag=True, help="Begin with a leader of term 1 whose first entry is committed everywhere."
+)
 @click.option("--pre-votes", is_flag=True, help="Pre-votes as messages, too; otherwise they are granted at once.")
 @click.option("--depth", type=click.IntRange(1), default=None, help="No path longer than so many events.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Then stop.")

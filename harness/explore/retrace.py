@@ -22,7 +22,7 @@ from harness.explore.atlas import (
 )
 from harness.explore.member import Member
 from harness.explore.picture import Picture, picture
-from harness.explore.search import Event, Found, Search
+from harness.explore.search import Event, Search
 from harness.explore.standstill import stand_still
 from harness.scenarios.letters import describe
 
@@ -46,24 +46,25 @@ class Line:
 
 def retrace(search: Search) -> list[Line]:
     """The events that lead to the violation, the last one included."""
-    found = search.found
-    assert found.violation is not None
-    return _Retracing(search).lines(found)
+    return Retracing(search).lines(search.found.path)
 
 
-class _Retracing:
+class Retracing:
+    """Fresh members, on which a path is carried out."""
+
     def __init__(self, search: Search) -> None:
         self._atlas: Atlas = search.atlas
         self._bounds = search.bounds
         node_ids = self._atlas.renamings.node_ids
-        self._members = [self._atlas.first_member(node_id) for node_id in node_ids]
+        self.members = [self._atlas.first_member(node_id) for node_id in node_ids]
         self._under_way: dict[Key, Letter] = {}
 
-    def lines(self, found: Found) -> list[Line]:
+    def lines(self, path: list[tuple[Event, int]]) -> list[Line]:
+        """Carry out a path from the very first start; one line per event."""
         renamings = self._atlas.renamings
         lines = []
         places = renamings.all[0]  # All members are alike at first, so any naming will do.
-        for event, renaming in found.path:
+        for event, renaming in path:
             lines.append(self._line(event, places))
             after = renamings.all[renaming]
             places = tuple(places[after.index(place)] for place in range(len(places)))
@@ -74,10 +75,10 @@ class _Retracing:
         place = places[event.place]
         node_ids = self._atlas.renamings.node_ids
         letter = self._under_way[self._key(event.argument, places)] if event.kind == DELIVER else None
-        member = self._members[place]
+        member = self.members[place]
         words = _words(event, letter, node_ids)
         try:
-            member = self._members[place] = self._atlas.happen(member, event.kind, event.argument, letter)
+            member = self.members[place] = self._atlas.happen(member, event.kind, event.argument, letter)
         except AssertionError as error:
             return Line(member.node_id, words, (), f"an invariant of the core does not hold: {error!r}")
         sent = [Letter(place, node_ids.index(to), message) for to, message in member.take_sent()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import NamedTuple
@@ -87,6 +87,7 @@ class Search:
         self._numbers: dict[Row, int] = {}
         self._rows: list[Row] = []
         self._parents = array("q")
+        self._prelude: list[tuple[Event, int]] = []  # What happened before the first state.
         self._expanded = 0
         self._checked: set[tuple[int, ...]] = set()
         self._signatures: dict[object, int] = {}
@@ -98,8 +99,7 @@ class Search:
         """Search until nothing is left, something is broken, or a bound is reached."""
         began = time.monotonic()
         found = self.found
-        first, _ = self._least(self.atlas.first_states(), self.histories.first, ())
-        self._keep(first, -1)
+        self._keep(self._beginning(), -1)
         level_ends = 0
         while level_ends < len(self._rows) and not self._is_over():
             level_begins, level_ends = level_ends, len(self._rows)
@@ -135,6 +135,32 @@ class Search:
         found.states, found.frontier = len(self._rows), len(self._rows) - self._expanded
         found.local_states, found.local_steps, found.letters = len(atlas.place), atlas.steps_run, len(atlas.letters)
 
+    # The first state
+
+    def _beginning(self) -> Row:
+        """All members at their very first start; or, if that is asked for, with a leader that has settled."""
+        members, history, letters = self.atlas.first_states(), self.histories.first, list[int]()
+        if not self.bounds.elected:
+            return self._least(members, history, ())[0]
+        place, kind, argument = 0, TIME_OUT, 0
+        while True:
+            outcome = self.atlas.outcome(members[place], kind, argument)
+            history = self.histories.after(history, place, kind, outcome.notes)
+            members[place] = outcome.state
+            letters += [letter for letter in outcome.sent if letter not in letters]
+            self._prelude.append((Event(place, kind, argument, tuple(letters)), 0))
+            busy = [place for place, state in enumerate(members) if self.atlas.facts[state].unsynced]
+            if busy:
+                place, kind, argument = busy[0], SYNC, 0
+            elif letters:
+                argument = letters.pop(0)
+                place, kind = self.atlas.letters[argument].to, DELIVER
+            else:
+                break
+        row, renaming = self._least(members, history, ())
+        self._prelude[-1] = self._prelude[-1][0], renaming
+        return row
+
     # One state
 
     def _expand(self, number: int) -> None:
@@ -145,7 +171,7 @@ class Search:
                 row_after, _ = self._after(row, event, outcome)
             except Violation as violation:
                 self.found.violation = violation
-                self.found.path = [*self._path_to(number), (event, 0)]
+                self.found.path = [*self.path_to(number), (event, 0)]
                 return
             if row_after not in self._numbers:
                 self._keep(row_after, number)
@@ -265,30 +291,41 @@ class Search:
             check_cluster([self.atlas.facts[member] for member in members], self.histories.all[history])
             self._checked.add(key_of_all)
 
-    def _least(self, members: list[int], history: int, letters: tuple[int, ...]) -> tuple[Row, int]:
-        atlas = self.atlas
-        best: tuple[list[int], int] | None = None
-        for renaming in atlas.renamings.sorting([atlas.orbit[member] for member in members]):
-            if renaming == 0:
-                row = [*members, history, *sorted(letters)]
-            else:
-                row = [0] * len(members)
-                for place, member in zip(atlas.renamings.all[renaming], members, strict=True):
-                    row[place] = atlas.images[member][renaming]
-                row.append(self.histories.image(history, renaming))
-                row += sorted([atlas.letter_images[letter][renaming] for letter in letters])
-            if best is None or row < best[0]:
-                best = row, renaming
-        assert best is not None
-        return array("I", best[0]).tobytes(), best[1]
+    def _least(self, members: Sequence[int], history: int, letters: Sequence[int]) -> tuple[Row, int]:
+        """Of all images the one that stands for them, and the renaming that leads to it."""
+        orbits = [self.atlas.orbit[member] for member in members]
+        images = [(self._renamed(members, history, letters, p), p) for p in self.atlas.renamings.sorting(orbits)]
+        best, renaming = min(images) if len(images) > 1 else images[0]
+        return array("I", best).tobytes(), renaming
 
-    def _path_to(self, number: int) -> list[tuple[Event, int]]:
-        """The events from the first state to this one, each with the renaming that followed it."""
+    def _renamed(self, members: Sequence[int], history: int, letters: Sequence[int], renaming: int) -> tuple[int, ...]:
+        atlas = self.atlas
+        if renaming == 0:
+            return (*members, history, *sorted(letters))
+        row = [0] * len(members)
+        for place, member in zip(atlas.renamings.all[renaming], members, strict=True):
+            row[place] = atlas.images[member][renaming]
+        history = self.histories.image(history, renaming)
+        return (*row, history, *sorted([atlas.letter_images[letter][renaming] for letter in letters]))
+
+    def facts_of(self, number: int) -> list[Facts]:
+        """What the rules see of each member in a state. States are numbered as they were found, from 0."""
+        return [self.atlas.facts[member] for member in array("I", self._rows[number])[: self.bounds.members]]
+
+    def images_of(self, number: int) -> int:
+        """How many states this one stands for: itself, and all that it becomes by renaming."""
+        members_count = self.bounds.members
+        row = array("I", self._rows[number])
+        members, history, letters = row[:members_count], row[members_count], row[members_count + 1 :]
+        return len({self._renamed(members, history, letters, p) for p in range(len(self.atlas.renamings.all))})
+
+    def path_to(self, number: int) -> list[tuple[Event, int]]:
+        """The events from the very first start to this state, each with the renaming that followed it."""
         numbers = [number]
         while self._parents[numbers[-1]] >= 0:
             numbers.append(self._parents[numbers[-1]])
         numbers.reverse()
-        return [self._step_between(one, other) for one, other in pairwise(numbers)]
+        return [*self._prelude, *(self._step_between(one, other) for one, other in pairwise(numbers))]
 
     def _step_between(self, number: int, following: int) -> tuple[Event, int]:
         row = array("I", self._rows[number])

@@ -1,0 +1,242 @@
+"""Exhaustive mode: small worlds are exhausted, nothing is broken in them, and what is broken on purpose is found."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import harness.explore.atlas
+import raft.core_state
+import raft.elections
+import raft.leadership
+import raft.log
+import raft.outbox
+import raft.quorum
+import raft.writes
+from harness.cli import main
+from harness.explore.bounds import Bounds
+from harness.explore.picture import picture
+from harness.explore.retrace import Retracing, retrace
+from harness.explore.search import Search
+from raft import AppendAccepted, HardState, LogWrite, Message
+
+TINY = Bounds(terms=1, entries=0, crashes=0, in_flight=1, heartbeats=1)
+SETTLED = Bounds(terms=2, entries=1, crashes=0, in_flight=1, elected=True)
+
+WORLDS = {
+    "a first election with a crash": Bounds(terms=1, entries=0, crashes=1, in_flight=1),
+    "pre-votes as messages": Bounds(terms=1, entries=0, crashes=0, in_flight=1, pre_votes=True),
+    "a command and a second leader": Bounds(terms=2, entries=1, crashes=0, in_flight=1, elected=True),
+    "a second leader and a crash": Bounds(terms=2, entries=0, crashes=1, in_flight=1, elected=True),
+    "a read and a second leader": Bounds(terms=2, entries=0, crashes=0, reads=1, in_flight=1, elected=True),
+    "two members": Bounds(members=2, terms=2, entries=1, crashes=1, in_flight=1, elected=True),
+}
+
+
+def searched(bounds: Bounds) -> Search:
+    search = Search(bounds)
+    for _ in search.run():
+        pass
+    return search
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("bounds", WORLDS.values(), ids=WORLDS.keys())
+def test_a_small_world_is_exhausted_and_every_rule_holds_in_it(bounds: Bounds) -> None:
+    found = searched(bounds).found
+
+    assert found.violation is None
+    assert found.exhausted
+    assert found.frontier == 0
+    assert found.states == sum(found.levels) > 500
+
+
+def counting_copies(patch: pytest.MonkeyPatch) -> None:
+    """Raft §5.4.2: entries of old terms commit as soon as a majority holds them."""
+    marks_moved = raft.leadership.Leadership.marks_moved
+
+    def counting(self: raft.leadership.Leadership) -> None:
+        state = self._state
+        own = {state.node_id: state.log.durable_index}
+        agreed = state.quorum.agreed({peer_id: peer.match_index for peer_id, peer in self._peers.items()} | own)
+        if agreed > state.commit_index:
+            state.commit_to(agreed)
+        marks_moved(self)
+
+    patch.setattr(raft.leadership.Leadership, "marks_moved", counting)
+
+
+def forgetting_votes(patch: pytest.MonkeyPatch) -> None:
+    """The vote is not part of what is written."""
+    take = raft.writes.WriteStream.take
+
+    def without_vote(self: raft.writes.WriteStream, hard_state: HardState) -> LogWrite | None:
+        return take(self, replace(hard_state, voted_for=None))
+
+    patch.setattr(raft.writes.WriteStream, "take", without_vote)
+
+
+def acknowledging_early(patch: pytest.MonkeyPatch) -> None:
+    """An acknowledgement does not wait for the disk."""
+    send = raft.outbox.Outbox.send
+
+    def at_once(self: raft.outbox.Outbox, peer_id: str, message: Message, *, after: int = 0) -> None:
+        send(self, peer_id, message, after=0 if isinstance(message, AppendAccepted) else after)
+
+    patch.setattr(raft.outbox.Outbox, "send", at_once)
+
+
+def counting_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
+    """The leader's own copy counts before it is on its disk."""
+    patch.setattr(raft.log.RaftLog, "durable_index", property(lambda log: log.last_index))
+
+
+def voting_for_anybody(patch: pytest.MonkeyPatch) -> None:
+    """Raft §5.4.1 is not looked at."""
+    patch.setattr(raft.elections.Elections, "_is_up_to_date", lambda *_: True)
+
+
+def taking_half_for_a_majority(patch: pytest.MonkeyPatch) -> None:
+    """Of an even number of members."""
+    patch.setattr(raft.quorum, "majority_index", lambda given: sorted(given, reverse=True)[(len(given) - 1) // 2])
+
+
+def reading_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Thesis §6.4: reads before the leader has committed in its own term."""
+    patch.setattr(raft.leadership.Leadership, "_has_committed_in_its_term", property(lambda _: True))
+
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+DURABLE = "committed means durable on a majority"
+
+BUGS: list[tuple[Bug, str, Bounds]] = [
+    (counting_copies, "a leader commits only behind an entry of its own term", SETTLED),
+    (forgetting_votes, "one vote per term, across crashes", replace(SETTLED, entries=0, crashes=1)),
+    (acknowledging_early, DURABLE, replace(SETTLED, terms=1)),
+    (counting_what_is_not_durable, DURABLE, replace(SETTLED, terms=1)),
+    (voting_for_anybody, "leader completeness", SETTLED),
+    (taking_half_for_a_majority, DURABLE, replace(SETTLED, members=2, terms=1)),
+    (reading_too_early, "a read sees what was committed before it", replace(SETTLED, reads=1)),
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("bug", "rule", "bounds"), BUGS, ids=lambda part: getattr(part, "__name__", ""))
+def test_a_deliberate_bug_is_found_with_a_path_that_really_happens(
+    bug: Bug, rule: str, bounds: Bounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path is carried out on fresh cores: `retrace` asserts that each message on it was really sent."""
+    bug(monkeypatch)
+
+    search = searched(bounds)
+
+    assert search.found.violation is not None
+    assert search.found.violation.rule == rule
+    assert len(retrace(search)) == len(search.found.path) > search.found.depth
+
+
+def test_an_invariant_of_the_core_that_breaks_is_a_violation_with_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core's own assertions are rules too."""
+
+    def follow(self: raft.core_state.CoreState, leader_id: str | None) -> None:
+        assert leader_id != self.node_id, "on purpose"
+
+    monkeypatch.setattr(raft.core_state.CoreState, "follow", follow)
+
+    search = searched(TINY)
+
+    assert search.found.violation is not None
+    assert "on purpose" in search.found.violation.detail
+    assert "on purpose" in str(retrace(search)[-1])
+
+
+def test_a_renaming_changes_nothing_but_names() -> None:
+    """The states that are left out as renamings of others are exactly those that are found without symmetry."""
+    with_symmetry, without = searched(TINY), searched(replace(TINY, symmetry=False))
+
+    assert sum(with_symmetry.images_of(number) for number in range(with_symmetry.found.states)) == without.found.states
+    assert with_symmetry.found.depth == without.found.depth
+    assert with_symmetry.found.states < without.found.states / 3
+
+
+def test_a_path_through_the_table_is_a_path_of_the_production_core() -> None:
+    """Every hundredth state is reached again by real members, without any table."""
+    search = searched(SETTLED)
+
+    for number in range(0, search.found.states, search.found.states // 40):
+        retracing = Retracing(search)
+        retracing.lines(search.path_to(number))
+        real = [harness.explore.atlas.facts_of(member) for member in retracing.members]
+        assert Counter(real) == Counter(search.facts_of(number))
+
+
+def test_a_field_that_the_core_gets_is_in_the_picture_at_once() -> None:
+    """What is not known to decide nothing decides: only named fields are left out."""
+    search = Search(TINY)
+    member = search.atlas.first_member("s1")
+    before = picture(member)
+
+    vars(member.core)["_new_field"] = 1
+    harness.explore.picture._fields.clear()  # As if the class had had it from the start.
+    try:
+        assert picture(member) != before
+    finally:
+        harness.explore.picture._fields.clear()
+
+
+def test_a_search_ends_at_each_of_its_bounds_and_says_so() -> None:
+    by_depth, by_states, by_time = (
+        searched(replace(TINY, depth=3)).found,
+        searched(replace(TINY, states=10)).found,
+        searched(replace(SETTLED, seconds=1e-9)).found,
+    )
+
+    assert (by_depth.depth, by_depth.stopped_by) == (3, "the bound of 3 events")
+    assert by_states.stopped_by == "the bound of 10 states"
+    assert by_time.stopped_by is not None
+    for found in (by_depth, by_states, by_time):
+        assert found.violation is None
+        assert not found.exhausted
+        assert found.frontier > 0
+
+
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["hwm-harness", "explore", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0)
+
+
+def test_the_command_says_what_it_reached_and_what_it_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--terms", "1", "--entries", "0", "--crashes", "0", "--in-flight", "1")
+
+    assert run_command(monkeypatch, *arguments) == 0
+    words = capsys.readouterr().out
+    assert run_command(monkeypatch, *arguments, "--json") == 0
+    figures = json.loads(capsys.readouterr().out)
+
+    assert "exhausted: every state" in words
+    assert "left out:" in words
+    assert figures["exhausted"]
+    assert figures["states"] == sum(figures["levels"])
+    assert figures["left_out"]
+
+
+def test_the_command_prints_the_path_to_a_violation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    acknowledging_early(monkeypatch)
+
+    exit_code = run_command(monkeypatch, "--elected", "--terms", "1", "--entries", "1", "--crashes", "0")
+
+    said = capsys.readouterr().out
+    assert exit_code == 3
+    assert "takes a command" in said
+    assert f"violated: {DURABLE}" in said
