@@ -11,7 +11,6 @@ from spark_audit.order import OutOfOrder
 from spark_audit.replay import Contradiction
 from spark_audit.verdict import UNDECIDED, VIOLATION, Shown, Undecided, Verdict, Violation
 from spark_audit.weak import misfits
-from spark_audit.witness import Placed
 from spark_audit.words import describe, row_words, sentence, span
 
 Row = Mapping[str, Any]
@@ -28,7 +27,6 @@ class KeyFindings:
     weak: int
     configurations: int
     found: list[Violation | Undecided] = field(default_factory=list)
-    placed: tuple[Placed, ...] = ()
 
 
 def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configurations_max: int) -> KeyFindings:
@@ -43,7 +41,6 @@ def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, 
     proven_wrong = {op.op_id for op in decision.counterexample}
     weak = sum(1 for op in operations if op.weak is not None)
     result = KeyFindings(run_id, key, decision.status, decision.method, weak, decision.configurations)
-    result.placed = decision.placed
     if weak == len(operations):
         result.method = "nothing to decide"
     if decision.status == VIOLATION:

@@ -173,7 +173,7 @@ def _decide(
     keys = decided_keys(rows, clocks, configurations_max, many).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         _note_keys(keys, verdict)
-        _check_store(rows, keys, runs, verdict)
+        _check_store(rows, keys, runs, clocks, verdict)
     finally:
         keys.unpersist()
 
@@ -198,7 +198,9 @@ def _note_keys(keys: "DataFrame", verdict: Verdict) -> None:
         setattr(verdict.properties[prop], outcome, getattr(verdict.properties[prop], outcome) + count)
 
 
-def _check_store(rows: "DataFrame", keys: "DataFrame", runs: Mapping[str, _Run], verdict: Verdict) -> None:
+def _check_store(
+    rows: "DataFrame", keys: "DataFrame", runs: Mapping[str, _Run], clocks: Mapping[str, Clocks], verdict: Verdict
+) -> None:
     replayed: list[str] = []
     for run_id, run in sorted(runs.items()):
         verdict.properties["store"].checked += run.many
@@ -209,7 +211,7 @@ def _check_store(rows: "DataFrame", keys: "DataFrame", runs: Mapping[str, _Run],
             replayed.append(run_id)
     if not replayed:
         return
-    found = store_findings(rows, keys, replayed).persist(StorageLevel.MEMORY_AND_DISK)
+    found = store_findings(rows, keys, replayed, clocks).persist(StorageLevel.MEMORY_AND_DISK)
     for row in found.groupBy("kind").count().collect():
         outcome = "violated" if row["kind"] == "Violation" else "undecided"
         prop = verdict.properties["store"]

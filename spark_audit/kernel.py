@@ -12,7 +12,7 @@ from spark_audit.cores import CORES_MAX, cores
 from spark_audit.excerpt import NOTHING, Excerpt, shrink, tokens_observed
 from spark_audit.operation import Operation
 from spark_audit.search import Found, search, widened
-from spark_audit.witness import Placed, witness
+from spark_audit.witness import witness
 
 CONFIGURATIONS_MAX = 300_000  # Per key. About 10 s of search; the default of `--configurations-max`.
 CORE_CONFIGURATIONS_MAX = 5_000  # For one small set of operations.
@@ -33,7 +33,6 @@ class Decision:
     configurations: int = 0
     counterexample: tuple[Operation, ...] = ()
     suspicion: str = ""
-    placed: tuple[Placed, ...] = ()  # Of a witness: the unknown writes that took effect, and where.
 
 
 def decide(
@@ -42,7 +41,7 @@ def decide(
     """Decide the operations of one key of one run; the order in which they are given says nothing."""
     seen = witness(operations, clocks)
     if seen.verified:
-        return Decision("linearizable", "witness", placed=seen.placed)
+        return Decision("linearizable", "witness")
     strict = [op for op in operations if op.weak is None]
     if len({op.clock for op in strict}) > 1:
         return _decide_across_clocks(strict, clocks, configurations_max, seen.reason)

@@ -10,11 +10,10 @@ from spark_audit.errors import Fault, MalformedHistory, NothingToCheck
 from spark_audit.findings import findings_of_key, note_key, order_violation, repeated_violation, store_finding
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.order import out_of_order, takes_part, uniqueness
-from spark_audit.replay import contradictions, position, replayable
+from spark_audit.replay import contradictions, hint_of, position, replayable
 from spark_audit.rows import problem
 from spark_audit.split import parts
-from spark_audit.verdict import Undecided, Verdict
-from spark_audit.witness import Placed
+from spark_audit.verdict import VIOLATION, Undecided, Verdict
 
 FAULTS_SHOWN_MAX = 20  # Malformed rows that are described; all are counted.
 
@@ -50,7 +49,7 @@ def check_rows(
 
 
 def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, configurations_max: int) -> None:
-    placements: dict[int, dict[str, Placed]] = {}
+    wrong: set[str] = set()
     by_key: dict[str, list[Row]] = {}
     for row in rows:
         for key, part in parts(row):
@@ -58,8 +57,8 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
     for key, mine in sorted(by_key.items()):
         findings = findings_of_key(run_id, key, mine, clocks, configurations_max)
         note_key(verdict, findings)
-        for place in findings.placed:
-            placements.setdefault(place.op_id, {})[key] = place
+        if findings.status == VIOLATION:
+            wrong.add(key)
     ordered = [row for row in rows if takes_part(row)]
     verdict.properties["order"].checked += len(ordered)
     for pair in out_of_order(ordered, clocks):
@@ -69,12 +68,10 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
     verdict.revision_gaps += unique.gaps
     for revision, same in unique.repeated.items():
         verdict.record(repeated_violation(run_id, revision, same))
-    _check_store(verdict, run_id, rows, placements)
+    _check_store(verdict, run_id, rows, clocks, wrong)
 
 
-def _check_store(
-    verdict: Verdict, run_id: str, rows: Sequence[Row], placements: Mapping[int, Mapping[str, Placed]]
-) -> None:
+def _check_store(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, wrong: set[str]) -> None:
     many, obstacle = replayable(rows)
     verdict.properties["store"].checked += many
     if many and obstacle:
@@ -82,7 +79,8 @@ def _check_store(
     elif many:
         unknown = [row for row in rows if row["status"] == "unknown"]
         known = sorted((row for row in rows if takes_part(row)), key=position)
-        for found in contradictions(unknown, known, placements):
+        hints = (hint for row in rows for hint in hint_of(row))
+        for found in contradictions(unknown, hints, known, clocks=clocks, wrong=wrong):
             verdict.record(store_finding(run_id, found))
 
 

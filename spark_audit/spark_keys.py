@@ -16,12 +16,11 @@ from pyspark.sql import types as spark
 from spark_audit.clocks import Clocks
 from spark_audit.findings import findings_of_key, store_finding
 from spark_audit.order import takes_part
-from spark_audit.replay import contradictions, position
+from spark_audit.replay import Contradiction, Hint, contradictions, hint_of, position
 from spark_audit.request import concerns_many, request_problem
 from spark_audit.schema import row_schema
 from spark_audit.split import parts
-from spark_audit.verdict import Violation
-from spark_audit.witness import Placed
+from spark_audit.verdict import VIOLATION, Violation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,10 +35,11 @@ NEEDED = (
 )  # fmt: skip
 KEY_RESULT = (
     "run_id string, key string, status string, method string, weak long, configurations long, violated_keys long, "
-    "undecided_keys long, violated_order long, violated_weak long, found string, placed string"
+    "undecided_keys long, violated_order long, violated_weak long, found string"
 )
 RESULTS_PER_BATCH = 1_000  # Keys whose results wait in a task before they are handed to Spark.
 STORE_RESULT = "run_id string, kind string, found string"
+_UNKNOWN, _WRONG, _HINT, _ORDERED = range(4)  # The phases of a replay: what it is told, in this order.
 _REPLAY_INPUT = "run_id string, phase int, revision long, reads int, call long, op_id long, payload string"
 
 
@@ -66,26 +66,29 @@ def concerning_many(rows: "DataFrame") -> "DataFrame":
     return rows.where(f"not ({SINGLE})").select(*NEEDED).mapInArrow(_many, "run_id string")
 
 
-def store_findings(rows: "DataFrame", keys: "DataFrame", runs: Sequence[str]) -> "DataFrame":
-    """The whole-store replay of these runs (STORE_RESULT); `keys`: what `decided_keys` gave, for its placements.
+def store_findings(
+    rows: "DataFrame", keys: "DataFrame", runs: Sequence[str], clocks: Mapping[str, Clocks]
+) -> "DataFrame":
+    """The whole-store replay of these runs (STORE_RESULT); `keys`: what `decided_keys` gave, for those that are wrong.
 
-    Each run is replayed in one task, in the order of revisions, streamed: its memory is the live store.
+    Each run is replayed in one task, in the order of revisions: streamed, so that its memory is the live store; a run
+    with writes of unknown outcome is held as a whole.
     """
     mine = rows.where(f.col("run_id").isin(list(runs))).select(*NEEDED)
-    placements = keys.where(f.col("run_id").isin(list(runs)) & (f.col("placed") != "[]")).select(
+    wrong = keys.where(f.col("run_id").isin(list(runs)) & (f.col("status") == VIOLATION)).select(
         "run_id",
-        f.lit(1).alias("phase"),
+        f.lit(_WRONG).alias("phase"),
         f.lit(0).cast("long").alias("revision"),
         f.lit(0).alias("reads"),
         f.lit(0).cast("long").alias("call"),
         f.lit(0).cast("long").alias("op_id"),
-        f.to_json(f.struct("key", "placed")).alias("payload"),
+        f.col("key").alias("payload"),
     )
-    ordered = mine.mapInArrow(_to_replay, _REPLAY_INPUT).unionByName(placements)
+    ordered = mine.mapInArrow(_to_replay, _REPLAY_INPUT).unionByName(wrong)
     sorted_rows = ordered.repartition("run_id").sortWithinPartitions(
         "run_id", "phase", "revision", "reads", "call", "op_id"
     )
-    return sorted_rows.mapInArrow(_replayer, STORE_RESULT)
+    return sorted_rows.mapInArrow(_replayer(dict(clocks)), STORE_RESULT)
 
 
 def _part_schema() -> spark.StructType:
@@ -166,7 +169,6 @@ def _packed(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configur
         **{name: getattr(result, name) for name in ("run_id", "key", "status", "method", "weak", "configurations")},
         **counts,
         "found": json.dumps([[type(found).__name__, asdict(found)] for found in result.found[:8]]),
-        "placed": json.dumps([[p.op_id, p.alternative, p.rank, p.told] for p in result.placed]),
     }
 
 
@@ -174,38 +176,45 @@ def _to_replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     names = ("run_id", "phase", "revision", "reads", "call", "op_id", "payload")
     kinds = (pa.string(), pa.int32(), pa.int64(), pa.int32(), pa.int64(), pa.int64(), pa.string())
     for batch in batches:
-        made = [
-            (row["run_id"], *_place(row), json.dumps(row))
-            for row in batch.to_pylist()
-            if row["status"] == "unknown" or takes_part(row)
-        ]
+        made = [(row["run_id"], *told) for row in batch.to_pylist() for told in _told(row)]
         arrays = [pa.array([row[i] for row in made], kind) for i, kind in enumerate(kinds)]
         yield pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
-def _place(row: Row) -> tuple[int, int, int, int, int]:
-    return (0, 0, 0, 0, row["op_id"]) if row["status"] == "unknown" else (2, *position(row))
+def _told(row: Row) -> Iterator[tuple[int, int, int, int, int, str]]:
+    """What the replay is told of this row: (phase, place, payload)."""
+    if row["status"] == "unknown":
+        yield _UNKNOWN, 0, 0, 0, row["op_id"], json.dumps(row)
+    elif takes_part(row):
+        yield _ORDERED, *position(row), json.dumps(row)
+    for hint in hint_of(row):
+        yield _HINT, hint.revision, 0, 0, row["op_id"], json.dumps([hint.key, hint.revision, hint.value])
 
 
-def _replayer(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _replayer(clocks: Mapping[str, Clocks]) -> Stage:
     schema = pa.schema({"run_id": pa.string(), "kind": pa.string(), "found": pa.string()})
-    for run_id, rows in groupby(_stream(batches), key=lambda row: row["run_id"]):
-        found = [store_finding(run_id, item) for item in _replayed(rows)]
-        packed = [{"run_id": run_id, "kind": type(f).__name__, "found": json.dumps(asdict(f))} for f in found]
-        yield _batch(packed, schema)
+
+    def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for run_id, rows in groupby(_stream(batches), key=lambda row: row["run_id"]):
+            found = [store_finding(run_id, item) for item in _replayed(rows, clocks[run_id])]
+            packed = [{"run_id": run_id, "kind": type(f).__name__, "found": json.dumps(asdict(f))} for f in found]
+            yield _batch(packed, schema)
+
+    return replay
 
 
-def _replayed(rows: Iterable[Row]) -> Iterator[Any]:
+def _replayed(rows: Iterable[Row], clocks: Clocks) -> Iterator[Contradiction]:
     unknown: list[Row] = []
-    placements: dict[int, dict[str, Placed]] = {}
+    wrong: list[str] = []
+    hints: list[Hint] = []
     for phase, members in groupby(rows, key=lambda row: row["phase"]):
-        payloads = (json.loads(row["payload"]) for row in members)
-        if phase == 0:
-            unknown.extend(payloads)
-        elif phase == 1:
-            for payload in payloads:
-                for op_id, alternative, rank, told in json.loads(payload["placed"]):
-                    a, b, c, d = rank
-                    placements.setdefault(op_id, {})[payload["key"]] = Placed(op_id, alternative, (a, b, c, d), told)
+        payloads = (row["payload"] for row in members)
+        if phase == _UNKNOWN:
+            unknown.extend(json.loads(payload) for payload in payloads)
+        elif phase == _WRONG:
+            wrong.extend(payloads)
+        elif phase == _HINT:
+            hints.extend(Hint(*json.loads(payload)) for payload in payloads if unknown)
         else:
-            yield from contradictions(unknown, payloads, placements)
+            ordered = (json.loads(payload) for payload in payloads)
+            yield from contradictions(unknown, hints, ordered, clocks=clocks, wrong=wrong)

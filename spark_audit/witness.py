@@ -34,20 +34,6 @@ class Witness:
     order: tuple[tuple[Operation, int | None], ...] = ()
     reason: str = ""
     at: Operation | None = None
-    placed: tuple["Placed", ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """An unknown write that took effect, immediately before the operation of this rank (or at it, if it is its own).
-
-    `told`: a response named its revision, so the place is certain; else it is only the latest possible one.
-    """
-
-    op_id: int
-    alternative: int
-    rank: Rank
-    told: bool
 
 
 @dataclass(slots=True)
@@ -167,16 +153,12 @@ def _replay(
         chains.setdefault(start, []).extend(chain)
         states[start:] = [before, *replayed]
     order: list[tuple[Operation, int | None]] = []
-    placed: list[Placed] = []
     for position, place in enumerate(places):
         chain = chains.get(position, [])
         order.extend((op, None) for op in chain)
         order.append((place.operation, place.revision))
-        placed.extend(Placed(op.op_id, op.alternative, place.rank, told=False) for op in chain)
-        if place.operation.unknown:
-            placed.append(Placed(place.operation.op_id, place.operation.alternative, place.rank, told=True))
     assert explains(order, clocks, initial=initial)  # However it was found.
-    return Witness(True, tuple(order), placed=tuple(placed))
+    return Witness(True, tuple(order))
 
 
 def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, initial: State = ABSENT) -> bool:

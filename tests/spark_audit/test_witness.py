@@ -43,7 +43,7 @@ def test_an_unknown_write_goes_where_a_response_tells_its_revision() -> None:
     found = witness(operations_in(h.rows), ONE_CLOCK)
 
     assert found.verified
-    assert [(place.op_id, place.rank[0], place.told) for place in found.placed] == [(1, 5, True)]
+    assert [(op.op_id, revision) for op, revision in found.order if op.unknown] == [(1, 5)]
 
 
 def test_an_unknown_write_called_after_its_observer_returned_is_no_explanation() -> None:
