@@ -352,8 +352,6 @@ class Node:
         if ready.write is not None:
             self._commit.append(ready.write)
         effects.send += ready.send
-        for sequence, peer_id, message in ready.send_after:
-            self._commit.send_after(sequence, peer_id, message)
         self._to_apply.extend(ready.apply)
         for ticket in ready.reads_ready:
             del self._reads[ticket]

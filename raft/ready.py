@@ -49,7 +49,6 @@ class Ready:
 
     write: LogWrite | None = None
     send: list[tuple[str, Message]] = field(default_factory=list)
-    send_after: list[tuple[int, str, Message]] = field(default_factory=list)  # (sequence, peer_id, message); unused.
     apply: list[Entry] = field(default_factory=list)
     reads_ready: list[int] = field(default_factory=list)  # Tickets: confirmed, and applied far enough. Serve now.
     reads_failed: list[tuple[int, RaftError]] = field(default_factory=list)
