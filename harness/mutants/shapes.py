@@ -74,6 +74,13 @@ def restless_and_forgetful(plan: Plan) -> Plan:
     return replace(bent, raft=bounds, storage=StorageLimits(segment_bytes_max=300, ballast_bytes=0))
 
 
+def restless_clients_and_forgetful(plan: Plan) -> Plan:
+    """The same with clients of the service, whose sessions then live in snapshots, and some of which expire."""
+    bent = restless_and_forgetful(plan)
+    load = replace(bent.load, with_service=True, clients=4, workers=2, keys=4, session_ttl_ns=SECOND_NS)
+    return replace(bent, load=load, store=StoreLimits())
+
+
 def without_power(plan: Plan) -> Plan:
     """The same with large values, slow syncs, and power that fails again and again: frames of many sectors are torn."""
     bent = restless(plan)
@@ -92,5 +99,6 @@ SHAPES: Mapping[str, Callable[[Plan], Plan]] = {
     "restless": restless,
     "restless_clients": restless_clients,
     "restless_and_forgetful": restless_and_forgetful,
+    "restless_clients_and_forgetful": restless_clients_and_forgetful,
     "without_power": without_power,
 }

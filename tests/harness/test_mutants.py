@@ -111,8 +111,8 @@ def test_a_copy_has_the_defect_and_the_checkout_does_not(tmp_path: Path) -> None
 @pytest.mark.timeout(100)
 def test_a_clean_copy_passes_and_two_mutants_are_killed(tmp_path: Path) -> None:
     """End to end: a rule names the first, the replay in another process the second."""
-    order, vote = named("the order of a set decides"), named("a vote is not persisted")
-    hunt = a_hunt(tmp_path, order, vote)
+    clock, vote = named("a wall clock decides"), named("a vote is not persisted")
+    hunt = a_hunt(tmp_path, clock, vote)
 
     results = {result.name: result for result in hunt.run() if result is not None}
 
@@ -121,8 +121,8 @@ def test_a_clean_copy_passes_and_two_mutants_are_killed(tmp_path: Path) -> None:
     assert killed.caught is not None
     assert killed.caught.rule == "a vote is durable before it is told"
     assert killed.to_json()["seeds"] == killed.caught.seed
-    assert results[order.name].caught is not None
-    assert results[order.name].caught.rule == REPLAYED  # type: ignore[union-attr]
+    assert results[clock.name].caught is not None
+    assert results[clock.name].caught.rule == REPLAYED  # type: ignore[union-attr]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean"]
 
 
