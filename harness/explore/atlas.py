@@ -43,6 +43,7 @@ class Facts:
     log: tuple[int, ...]  # The terms of the entries.
     durable_log: tuple[int, ...]
     commit_index: int
+    last_applied: int
     unsynced: int
 
 
@@ -184,6 +185,13 @@ class Atlas:
             return "terms never go back", f"{before.durable_term} was durable, {after.durable_term} is"
         if not crashed and after.term < before.term:
             return "terms never go back", f"{before.term}, then {after.term}"
+        if not 0 <= after.last_applied <= after.commit_index <= len(after.log):
+            return (
+                "applied, committed and last are in order",
+                f"{after.last_applied}, {after.commit_index}, {after.log}",
+            )
+        if after.last_applied > len(after.durable_log):
+            return "applied means durable here", f"{after.last_applied} applied, {len(after.durable_log)} durable"
         if not crashed and after.commit_index < before.commit_index:
             return "in one life the marks only rise", f"commit {before.commit_index}, then {after.commit_index}"
         return None
@@ -261,5 +269,6 @@ def facts_of(member: Member) -> Facts:
         log=_terms(disk.appended.entries),
         durable_log=_terms(disk.durable.entries),
         commit_index=core.commit_index,
+        last_applied=core.last_applied,
         unsynced=len(disk.unsynced),
     )

@@ -56,19 +56,29 @@ def test_a_small_world_is_exhausted_and_every_rule_holds_in_it(bounds: Bounds) -
     assert found.states == sum(found.levels) > 500
 
 
-def counting_copies(patch: pytest.MonkeyPatch) -> None:
-    """Raft §5.4.2: entries of old terms commit as soon as a majority holds them."""
+def committing(patch: pytest.MonkeyPatch, *, old_terms: bool, own_index: Callable[[raft.log.RaftLog], int]) -> None:
+    """A leader that commits what it should not yet, and then goes on as usual."""
     marks_moved = raft.leadership.Leadership.marks_moved
 
-    def counting(self: raft.leadership.Leadership) -> None:
+    def too_early(self: raft.leadership.Leadership) -> None:
         state = self._state
-        own = {state.node_id: state.log.durable_index}
+        own = {state.node_id: own_index(state.log)}
         agreed = state.quorum.agreed({peer_id: peer.match_index for peer_id, peer in self._peers.items()} | own)
-        if agreed > state.commit_index:
+        if agreed > state.commit_index and (old_terms or state.log.term_at(agreed) == state.term):
             state.commit_to(agreed)
         marks_moved(self)
 
-    patch.setattr(raft.leadership.Leadership, "marks_moved", counting)
+    patch.setattr(raft.leadership.Leadership, "marks_moved", too_early)
+
+
+def counting_copies(patch: pytest.MonkeyPatch) -> None:
+    """Raft §5.4.2: entries of old terms commit as soon as a majority holds them."""
+    committing(patch, old_terms=True, own_index=lambda log: log.durable_index)
+
+
+def counting_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
+    """FORMATS §3.2: the leader's own copy counts before it is on its disk."""
+    committing(patch, old_terms=False, own_index=lambda log: log.last_index)
 
 
 def forgetting_votes(patch: pytest.MonkeyPatch) -> None:
@@ -91,11 +101,6 @@ def acknowledging_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(raft.outbox.Outbox, "send", at_once)
 
 
-def counting_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    """The leader's own copy counts before it is on its disk."""
-    patch.setattr(raft.log.RaftLog, "durable_index", property(lambda log: log.last_index))
-
-
 def voting_for_anybody(patch: pytest.MonkeyPatch) -> None:
     """Raft §5.4.1 is not looked at."""
     patch.setattr(raft.elections.Elections, "_is_up_to_date", lambda *_: True)
@@ -111,6 +116,11 @@ def reading_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(raft.leadership.Leadership, "_has_committed_in_its_term", property(lambda _: True))
 
 
+def applying_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
+    """FORMATS §3.2: committed is not enough, it has to be durable here."""
+    patch.setattr(raft.core_state.CoreState, "appliable_index", property(lambda state: state.commit_index))
+
+
 Bug = Callable[[pytest.MonkeyPatch], None]
 DURABLE = "committed means durable on a majority"
 
@@ -121,6 +131,7 @@ BUGS: list[tuple[Bug, str, Bounds]] = [
     (counting_what_is_not_durable, DURABLE, replace(SETTLED, terms=1)),
     (voting_for_anybody, "leader completeness", SETTLED),
     (taking_half_for_a_majority, DURABLE, replace(SETTLED, members=2, terms=1)),
+    (applying_what_is_not_durable, "applied means durable here", replace(SETTLED, terms=1, in_flight=2)),
     (reading_too_early, "a read sees what was committed before it", replace(SETTLED, reads=1)),
 ]
 
