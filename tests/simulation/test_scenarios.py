@@ -212,3 +212,11 @@ def test_the_command_lists_shows_and_explains(command: Command) -> None:
     assert "on the wire: s2>s3" in shown
     assert all(verb in explained for verb in ACTIONS)
     assert json.loads(as_json)[0]["held"] is True
+
+
+def test_the_scenario_of_the_docs_holds() -> None:
+    """docs/testing.md, "Scenarios"."""
+    page = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+    example = page[page.index("# A vote needs a disk") :].partition("```")[0]
+
+    assert play_to_the_end(parse("docs", "docs/testing.md", example)) == 3
