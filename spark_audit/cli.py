@@ -4,13 +4,14 @@ Data goes to stdout, words to stderr.
 """
 
 import difflib
+import re
 import sys
 from typing import NoReturn
 
 import click
 from rich.console import Console
 
-from spark_audit.errors import AuditError, InputError
+from spark_audit.errors import AuditError, InputError, MalformedHistory
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.report import print_verdict
 from spark_audit.verdict import Verdict
@@ -38,6 +39,20 @@ def cli() -> None:
     """Check recorded histories of a key-value store for linearizability, with Spark."""
 
 
+def _checked_memory(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
+    """What Java would answer with a page of its own."""
+    if not re.fullmatch(r"[1-9][0-9]{0,8}[mgt]", value.lower()):
+        raise click.BadParameter(f"{value!r} is no amount of memory, such as 2g or 800m")
+    return value
+
+
+def _checked_master(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
+    """What Spark would answer with a page of its own."""
+    if not re.fullmatch(r"local(\[(\*|[1-9][0-9]*)(,\s*[0-9]+)?\])?|yarn|(spark|k8s)://.+", value):
+        raise click.BadParameter(f"{value!r} is no Spark master, such as local[*], local[4] or spark://HOST:PORT")
+    return value
+
+
 @cli.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole verdict as JSON.")
@@ -48,8 +63,12 @@ def cli() -> None:
     show_default=True,
     help="How far a key is searched before it counts as undecided.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="The Spark master to run on.")
-@click.option("--memory", default="2g", show_default=True, help="Memory of the Spark driver, as Spark writes it.")
+@click.option(
+    "--master", default="local[*]", callback=_checked_master, show_default=True, help="The Spark master to run on."
+)
+@click.option(
+    "--memory", default="2g", callback=_checked_memory, show_default=True, help="Memory of the Spark driver: 2g, 800m."
+)
 @click.option("--verbose", is_flag=True, help="Let Spark talk, on stderr, and show a traceback if the job fails.")
 def check(
     paths: tuple[str, ...], as_json: bool, configurations_max: int, master: str, memory: str, verbose: bool
@@ -61,6 +80,8 @@ def check(
     words = Console(stderr=True)
     try:
         verdict = _run(paths, configurations_max, master, memory, verbose, words)
+    except MalformedHistory as error:
+        _fail(f"{error}\nhint: docs/audit.md has the form of a row; take out or mend these, and check again", BAD_INPUT)
     except InputError as error:
         _fail(str(error), BAD_INPUT)
     except AuditError as error:
@@ -81,9 +102,11 @@ def check(
 def _run(
     paths: tuple[str, ...], configurations_max: int, master: str, memory: str, verbose: bool, words: Console
 ) -> Verdict:
-    from spark_audit.paths import history_files
+    from spark_audit.paths import history_files, read_run_file
 
     files = history_files(paths)  # A wrong path is answered before Spark takes its seconds to start.
+    for folder in {file.folder for file in files}:
+        read_run_file(folder)
     short = sum(file.path.stat().st_size for file in files) <= SHORT_JOB_BYTES_MAX
     try:
         from spark_audit.job import audit

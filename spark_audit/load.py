@@ -155,15 +155,17 @@ class Places:
 def refuse(loaded: Loaded, bad: Sequence[tuple[int, str, str | None]], count: int) -> MalformedHistory:
     """The error for these rows: (`_at`, reason, the line if it could not be read)."""
     places = Places(loaded)
-    faults = [places.fault(at, _precise(reason, raw)) for at, reason, raw in bad]
+    faults = [places.fault(at, precise_reason(reason, raw)) for at, reason, raw in bad]
     return MalformedHistory(tuple(sorted(faults, key=lambda fault: (fault.file, fault.line))), count)
 
 
-def _precise(reason: str, raw: str | None) -> str:
+def precise_reason(reason: str, raw: str | None) -> str:
     """What Python's own reading says of a line that Spark could not read."""
     if raw is None:
         return reason
     try:
         return problem(json.loads(raw)) or reason
+    except RecursionError:
+        return "broken JSON (nested too deep)"
     except ValueError as error:
         return f"broken JSON ({error})"

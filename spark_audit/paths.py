@@ -2,6 +2,7 @@
 
 import glob
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,10 @@ def _expanded(text: str) -> list[Path]:
 
 
 def _files_of(path: Path) -> Iterator[HistoryFile]:
+    if not path.is_file() and not path.is_dir():
+        raise UnreadablePath(str(path), "is neither a file nor a folder")
+    if not os.access(path, os.R_OK if path.is_file() else os.R_OK | os.X_OK):
+        raise UnreadablePath(str(path), "permission denied; run the audit as a user who may read it")
     if path.is_file():
         if path.name in NOT_HISTORIES:
             raise UnreadablePath(str(path), f"is no history: give its run folder, {path.parent}")
@@ -60,11 +65,12 @@ def _files_of(path: Path) -> Iterator[HistoryFile]:
             raise UnreadablePath(str(path), "is neither JSON lines (.jsonl) nor Parquet (.parquet)")
         yield HistoryFile(path, _folder_of(path))
         return
-    listed = sorted((path / "ops").iterdir() if (path / "ops").is_dir() else path.iterdir())
-    for file in listed:
-        if file.is_file() and _is_history(file):
-            yield HistoryFile(file, _folder_of(file))
-        elif file.is_dir() and not file.name.startswith((".", "_")):
+    if (path / "ops").is_dir():
+        yield from _files_of(path / "ops")
+        return
+    for file in sorted(path.iterdir()):
+        is_folder = file.is_dir() and not file.name.startswith((".", "_"))
+        if is_folder or (file.is_file() and _is_history(file)):
             yield from _files_of(file)
 
 
@@ -86,6 +92,8 @@ def read_run_file(folder: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise MalformedHistory((Fault(str(path), 0, "cannot be read: nested too deep"),), 1) from error
     except (OSError, ValueError) as error:
         raise MalformedHistory((Fault(str(path), 0, f"cannot be read: {error}"),), 1) from error
     clocks = content.get("clocks") or [] if isinstance(content, dict) else None

@@ -96,7 +96,8 @@ def _start(folder: Path, master: str, memory: str, short: bool, verbose: bool) -
         with _output_to(None if verbose else log):
             session = builder.getOrCreate()
     except Exception as error:  # pyspark raises what its launcher meets: PySparkRuntimeError, Py4J's, OSError.
-        tail = log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS_MAX:] if log.exists() else ""
+        words = log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS_MAX:] if log.exists() else ""
+        tail = "\n".join(line for line in words.splitlines() if not line.startswith("\tat "))  # Where in Java: no help.
         raise JobFailed(f"Spark did not start ({error})\n{tail}".rstrip()) from error
     session.sparkContext.setLogLevel("INFO" if verbose else "OFF")
     return session

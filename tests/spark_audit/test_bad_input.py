@@ -1,0 +1,101 @@
+"""What somebody may give to `hwm-audit` by mistake: refused in words, with exit 2, if possible before Spark starts."""
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_audit import MalformedHistory
+from spark_audit.cli import cli
+from spark_audit.load import precise_reason
+from spark_audit.paths import history_files, read_run_file
+from tests.spark_audit.histories import History, write_lines
+
+DEEP = "[" * 100_000
+
+
+def check(*arguments: str) -> Result:
+    result = CliRunner().invoke(cli, ["check", *arguments])
+    assert "Traceback" not in result.stderr
+    assert "\tat " not in result.stderr
+    return result
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    h = History()
+    h.put("a", 0, 10, 2)
+    write_lines(tmp_path / "run" / "ops" / "1.jsonl", h.rows)
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("memory", ["1q", "", "-1g", "2 g", "g", "0g", "1k"])
+def test_a_memory_that_java_would_not_take_is_refused_with_an_example(run: Path, memory: str) -> None:
+    """Java's own words are a page about its virtual machine."""
+    result = check("--memory", memory, str(run))
+
+    assert result.exit_code == 2
+    assert "such as 2g" in result.stderr
+
+
+@pytest.mark.parametrize("master", ["foo", "localhost", "local[0]", "local[x]", "127.0.0.1:7077", ""])
+def test_a_master_that_spark_does_not_know_is_refused_with_those_it_does(run: Path, master: str) -> None:
+    """Spark's own words are a page of Java."""
+    result = check("--master", master, str(run))
+
+    assert result.exit_code == 2
+    assert "local[4]" in result.stderr
+
+
+def test_what_is_no_file_is_named(tmp_path: Path) -> None:
+    """A device, a pipe: waiting for their end would take for ever."""
+    (tmp_path / "zero.jsonl").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+
+    for name in ("zero.jsonl", "pipe.jsonl"):
+        result = check(str(tmp_path / name))
+        assert result.exit_code == 2
+        assert f"{name}: is neither a file nor a folder" in result.stderr
+
+
+@pytest.mark.parametrize("closed", ["ops/1.jsonl", "ops"])
+def test_what_may_not_be_read_is_named(run: Path, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would answer with a page of Java. Root may read all, so the question itself is answered."""
+    (run / closed).chmod(0)
+    true_access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != run / closed and true_access(path, mode))
+
+    result = check(str(run))
+    (run / closed).chmod(0o700)
+
+    assert result.exit_code == 2
+    assert str(run / closed) in result.stderr
+    assert "permission denied" in result.stderr
+
+
+def test_a_row_that_is_nested_without_end_is_a_malformed_row(tmp_path: Path) -> None:
+    """Python's reader gives up at a thousand levels: so much is no row, and no run."""
+    assert "nested" in precise_reason("cannot be read as a row", DEEP)
+    assert "nested" in precise_reason("cannot be read as a row", '{"a":' * 100_000)
+    (tmp_path / "run.json").write_text(DEEP)
+    with pytest.raises(MalformedHistory, match="nested"):
+        read_run_file(tmp_path)
+
+
+def test_malformed_rows_are_told_with_what_to_do(run: Path) -> None:
+    """The form of a row is on a page."""
+    (run / "run.json").write_text("{")
+
+    result = check(str(run))
+
+    assert result.exit_code == 2
+    assert "run.json" in result.stderr
+    assert "hint: " in result.stderr
+
+
+def test_an_ordinary_run_is_still_found(run: Path) -> None:
+    """By its folder, the folder above, its file, and a pattern."""
+    for path in (run, run.parent, run / "ops" / "1.jsonl", run.parent / "*" / "ops" / "*.jsonl"):
+        (found,) = history_files([str(path)])
+        assert found.folder == run.resolve()
