@@ -43,7 +43,9 @@ def main(folder: Path, as_json: bool, with_frames: bool) -> None:
         sys.exit(EXIT_DAMAGED if is_damage else EXIT_UNUSABLE)
     except OSError as error:
         click.echo(f"{error.filename or folder}: cannot be read: {error.strerror or error}", err=True)
-        click.echo("hint: run it as the user who owns the folder; a node makes it for itself alone", err=True)
+        click.echo(
+            "hint: the folder must be as its node left it, and this user must be able to read all of it", err=True
+        )
         sys.exit(EXIT_UNUSABLE)
     finally:
         files.close()
