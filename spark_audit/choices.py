@@ -232,8 +232,7 @@ class Search:
             return following
         if self._stands(fault):
             self._reported.add(fault.step)
-            if self._concerns_many(fault):
-                self._outcome.found.append(Contradiction(fault.row, fault.reason, True))
+            self._outcome.found.append(Contradiction(fault.row, fault.reason, True))
             self._note_unsure(fault)
             return following
         if fault.step == self._accept_at:
@@ -274,13 +273,6 @@ class Search:
             for one in self._plan.by_key.get(key, ())
         )
 
-    def _concerns_many(self, fault: _Fault) -> bool:
-        """What one key decides is not blamed here, only what needs several."""
-        step = self._plan.steps[fault.step]
-        if step.row is None or step.request is not None:
-            return True
-        return any(len(one.named) > 1 for key in fault.keys for one in self._plan.by_key.get(key, ()))
-
     def _back(self, fault: _Fault) -> int | None:
         """Take another choice among those that it depends on; the step to go on with, or None."""
         if self._deepest is None or fault.step > self._deepest.fault.step:
@@ -291,7 +283,8 @@ class Search:
             choice = self._choices.pop()
             self._undo(choice.store_mark, choice.mark)
             gap = self._plan.steps[choice.step].revision
-            bears = choice.chosen is not None and self._bears(choice.chosen, conflict)
+            # One that was tried before and failed for another reason bears on this one too.
+            bears = any(one is not None and self._bears(one, conflict) for one in choice.tried)
             if not bears and not self._untried(choice, gap, conflict):
                 continue
             choice.conflict |= conflict

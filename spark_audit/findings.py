@@ -27,6 +27,7 @@ class KeyFindings:
     weak: int
     configurations: int
     found: list[Violation | Undecided] = field(default_factory=list)
+    off_revisions: bool = False  # See Decision.
 
 
 def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configurations_max: int) -> KeyFindings:
@@ -41,6 +42,7 @@ def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, 
     proven_wrong = {op.op_id for op in decision.counterexample}
     weak = sum(1 for op in operations if op.weak is not None)
     result = KeyFindings(run_id, key, decision.status, decision.method, weak, decision.configurations)
+    result.off_revisions = decision.off_revisions
     if weak == len(operations):
         result.method = "nothing to decide"
     if decision.status == VIOLATION:

@@ -19,6 +19,7 @@ from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.load import FAULTS_SHOWN_MAX, Loaded, load, local_path, refuse
 from spark_audit.local import after_unknown, overlapping
 from spark_audit.paths import HistoryFile, history_files, read_run_file
+from spark_audit.replay import worth_replaying
 from spark_audit.spark_keys import SINGLE, bad_requests, concerning_many, decided_keys, store_findings
 from spark_audit.spark_order import TAKES_PART, check_order
 from spark_audit.verdict import SHOWN_MAX, Undecided, Verdict, violation_from
@@ -202,12 +203,13 @@ def _check_store(
     rows: "DataFrame", keys: "DataFrame", runs: Mapping[str, _Run], clocks: Mapping[str, Clocks], verdict: Verdict
 ) -> None:
     replayed: list[str] = []
+    off_revisions = {row["run_id"] for row in keys.where("off_revisions").select("run_id").distinct().collect()}
     for run_id, run in sorted(runs.items()):
         verdict.properties["store"].checked += run.many
         if run.many and run.bare:
             reason = f"{run.bare} operations carry no revision, so there is no order to replay the store in"
             verdict.record(Undecided("store", run_id, None, reason), count=run.many)
-        elif run.many:
+        elif not run.bare and worth_replaying(run.many, run.rows, run_id in off_revisions):
             replayed.append(run_id)
     if not replayed:
         return

@@ -22,7 +22,8 @@ SHRINK_CONFIGURATIONS_MAX = 100_000  # To make a counterexample smaller. It boun
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`status`: linearizable, violation or undecided. `method`: witness, search or excerpt.
+    """`status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `off_revisions`: it was not
+    shown that the order of revisions itself explains the key (it may): the replay of the whole store can tell.
 
     `counterexample`: impossible by itself; what its operations do not show was left out on purpose. `suspicion`: why
     the witness did not do.
@@ -33,6 +34,7 @@ class Decision:
     configurations: int = 0
     counterexample: tuple[Operation, ...] = ()
     suspicion: str = ""
+    off_revisions: bool = False
 
 
 def decide(
@@ -41,7 +43,7 @@ def decide(
     """Decide the operations of one key of one run; the order in which they are given says nothing."""
     seen = witness(operations, clocks)
     if seen.verified:
-        return Decision("linearizable", "witness")
+        return Decision("linearizable", "witness", off_revisions=seen.guessed)
     strict = [op for op in operations if op.weak is None]
     if len({op.clock for op in strict}) > 1:
         return _decide_across_clocks(strict, clocks, configurations_max, seen.reason)
@@ -51,9 +53,9 @@ def decide(
         return Decision("violation", "excerpt", 0, tuple(_by_time(proof)), seen.reason)
     found = _search_both_ways(strict, configurations_max)
     if found.linearizable is None:
-        return Decision("undecided", "search", found.configurations, (), seen.reason)
+        return Decision("undecided", "search", found.configurations, (), seen.reason, True)
     if found.linearizable:
-        return Decision("linearizable", "search", found.configurations, (), seen.reason)
+        return Decision("linearizable", "search", found.configurations, (), seen.reason, True)
     assert found.at is not None
     shown = _smallest(excerpt, found.at)
     return Decision("violation", "search", found.configurations, tuple(_by_time(shown)), seen.reason)
@@ -66,7 +68,7 @@ def _decide_across_clocks(
     axis = widened(strict, [clocks.widened(op) for op in strict])
     found = search(axis, configurations_max=configurations_max)
     if found.linearizable is not False:
-        return Decision("undecided", "search", found.configurations, (), suspicion or "several clocks")
+        return Decision("undecided", "search", found.configurations, (), suspicion or "several clocks", True)
     assert found.at is not None
     shown = {op.op_id for op in _smallest(Excerpt(axis), found.at)}
     kept = (op for op in strict if op.op_id in shown)

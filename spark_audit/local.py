@@ -10,11 +10,12 @@ from spark_audit.errors import Fault, MalformedHistory, NothingToCheck
 from spark_audit.findings import findings_of_key, note_key, order_violation, repeated_violation, store_finding
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.order import out_of_order, takes_part, uniqueness
-from spark_audit.replay import contradictions, hint_of, position, replayable
-from spark_audit.rows import problem
+from spark_audit.replay import contradictions, hint_of, position, replayable, worth_replaying
+from spark_audit.rows import FIELDS, problem
 from spark_audit.split import parts
 from spark_audit.verdict import VIOLATION, Undecided, Verdict
 
+_LEFT_OUT: dict[str, Any] = dict.fromkeys(name for name, _ in FIELDS)  # A field that is null may be left out.
 FAULTS_SHOWN_MAX = 20  # Malformed rows that are described; all are counted.
 
 Row = Mapping[str, Any]
@@ -32,7 +33,7 @@ def check_rows(
     Raises MalformedHistory (its faults name the row, from 1, as the line) and NothingToCheck.
     """
     started = time.perf_counter()
-    history = list(rows)
+    history = [{**_LEFT_OUT, **row} if isinstance(row, Mapping) else row for row in rows]
     _refuse_malformed(history, name)
     by_run: dict[str, list[Row]] = {}
     for row in history:
@@ -50,6 +51,7 @@ def check_rows(
 
 def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, configurations_max: int) -> None:
     wrong: set[str] = set()
+    off_revisions = False
     by_key: dict[str, list[Row]] = {}
     for row in rows:
         for key, part in parts(row):
@@ -59,6 +61,7 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
         note_key(verdict, findings)
         if findings.status == VIOLATION:
             wrong.add(key)
+        off_revisions |= findings.off_revisions
     ordered = [row for row in rows if takes_part(row)]
     verdict.properties["order"].checked += len(ordered)
     for pair in out_of_order(ordered, clocks):
@@ -68,15 +71,18 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
     verdict.revision_gaps += unique.gaps
     for revision, same in unique.repeated.items():
         verdict.record(repeated_violation(run_id, revision, same))
-    _check_store(verdict, run_id, rows, clocks, wrong)
+    _check_store(verdict, run_id, rows, clocks, wrong, off_revisions)
 
 
-def _check_store(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, wrong: set[str]) -> None:
+def _check_store(
+    verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, wrong: set[str], off_revisions: bool
+) -> None:
+    """The replay: of listings and transactions, and of all else where a key was decided without its revisions."""
     many, obstacle = replayable(rows)
     verdict.properties["store"].checked += many
     if many and obstacle:
         verdict.record(Undecided("store", run_id, None, obstacle), count=many)
-    elif many:
+    elif not obstacle and worth_replaying(many, len(rows), off_revisions):
         unknown = [row for row in rows if row["status"] == "unknown"]
         known = sorted((row for row in rows if takes_part(row)), key=position)
         hints = (hint for row in rows for hint in hint_of(row))

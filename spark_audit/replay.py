@@ -16,7 +16,9 @@ from spark_audit.whole_store import WholeStore
 
 Row: TypeAlias = Mapping[str, Any]
 
-__all__ = ["Contradiction", "Hint", "contradictions", "hint_of", "position", "replayable"]
+OFF_REVISIONS_ROWS_MAX = 200_000  # Of a run without listings and transactions: it would be held in memory as a whole.
+
+__all__ = ["Contradiction", "Hint", "contradictions", "hint_of", "position", "replayable", "worth_replaying"]
 
 
 def contradictions(
@@ -38,15 +40,15 @@ def contradictions(
     if prepared is not None:
         yield from _search(prepared, steps_again_max).found
     else:
-        yield from _stream(rows if unsettled else ordered)
+        yield from _stream(rows if unsettled else ordered, frozenset(wrong))
 
 
-def _stream(ordered: Iterable[Row]) -> Iterator[Contradiction]:
+def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradiction]:
     store = WholeStore(reversible=False)
     for row in ordered:
         request = parse_request(row) if row["op"] in ("range", "txn") else None
         conflict = store.meet(row, request)
-        if conflict is not None and request is not None:  # What one key decides is not blamed here.
+        if conflict is not None and conflict.keys.isdisjoint(wrong):  # Said once, of that key, is enough.
             yield Contradiction(row, conflict.reason, True)
 
 
@@ -57,6 +59,11 @@ def _search(prepared: Plan, steps_again_max: int) -> Outcome:
         if outcome.explained:
             return outcome
     return Search(prepared, hints=False, wide=True, steps_again_max=steps_again_max).run(stop=False)
+
+
+def worth_replaying(many: int, rows: int, off_revisions: bool) -> bool:
+    """Whether a run is replayed: for its listings and transactions; else only where a key was left to it, if small."""
+    return many > 0 or (off_revisions and rows <= OFF_REVISIONS_ROWS_MAX)
 
 
 def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:

@@ -35,7 +35,7 @@ NEEDED = (
 )  # fmt: skip
 KEY_RESULT = (
     "run_id string, key string, status string, method string, weak long, configurations long, violated_keys long, "
-    "undecided_keys long, violated_order long, violated_weak long, found string"
+    "undecided_keys long, violated_order long, violated_weak long, found string, off_revisions boolean"
 )
 RESULTS_PER_BATCH = 1_000  # Keys whose results wait in a task before they are handed to Spark.
 STORE_RESULT = "run_id string, kind string, found string"
@@ -152,7 +152,7 @@ def _decider(clocks: Mapping[str, Clocks], configurations_max: int) -> Stage:
 
 
 def _key_schema() -> pa.Schema:
-    kinds: dict[str, pa.DataType] = {"string": pa.string(), "long": pa.int64()}
+    kinds: dict[str, pa.DataType] = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_()}
     fields: list[pa.Field[Any]] = []
     for column in KEY_RESULT.split(", "):
         name, kind = column.split()
@@ -166,7 +166,10 @@ def _packed(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configur
     for found in result.found:
         counts[f"{'violated' if isinstance(found, Violation) else 'undecided'}_{found.property}"] += 1
     return {
-        **{name: getattr(result, name) for name in ("run_id", "key", "status", "method", "weak", "configurations")},
+        **{
+            name: getattr(result, name)
+            for name in ("run_id", "key", "status", "method", "weak", "configurations", "off_revisions")
+        },
         **counts,
         "found": json.dumps([[type(found).__name__, asdict(found)] for found in result.found[:8]]),
     }

@@ -28,12 +28,16 @@ FILL_BACK_MAX = 24  # How many places back a gap may have to be filled: the writ
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """`order`: every completed operation, and the unknown ones that took effect. Not `verified`: why, at which."""
+    """`order`: every completed operation, and the unknown ones that took effect. Not `verified`: why, at which.
+
+    `guessed`: the place of some unknown write was told by no response; that a revision was free there is not proven.
+    """
 
     verified: bool
     order: tuple[tuple[Operation, int | None], ...] = ()
     reason: str = ""
     at: Operation | None = None
+    guessed: bool = False
 
 
 @dataclass(slots=True)
@@ -158,7 +162,7 @@ def _replay(
         order.extend((op, None) for op in chain)
         order.append((place.operation, place.revision))
     assert explains(order, clocks, initial=initial)  # However it was found.
-    return Witness(True, tuple(order))
+    return Witness(True, tuple(order), guessed=bool(chains))
 
 
 def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, initial: State = ABSENT) -> bool:

@@ -12,15 +12,15 @@ VALUE_CHARACTERS_MAX = 40  # Shown of a value; the JSON has all of it.
 
 def describe(op: Operation) -> str:
     """One operation on its key: `get #812 returned v17 (revision 40)`."""
-    told = "; ".join(_step_words(step, op) for step in op.steps)
+    told = "; ".join(_step_words(step, op) for step in op.steps) or "compared it"
     return f"{op.name} #{op.op_id} {told}{_revision_words(op)}"
 
 
 def _revision_words(op: Operation) -> str:
     if op.unknown:
         return ", its outcome unknown"
-    shown = op.steps[0].seen
-    if len(op.steps) == 1 and shown is not None and shown.found:
+    shown = op.steps[0].seen if len(op.steps) == 1 else None
+    if shown is not None and shown.found:
         return ""  # The record's own revision is given.
     return f" (revision {op.revision})" if op.revision is not None else ""
 
@@ -101,7 +101,8 @@ def _reader_sentence(
     if sources and all(clocks.precedes(reader, op) for op in sources):
         gap = span(sources[0].call_ns - reader.return_ns)
         return f"{describe(reader)} {gap} before {describe(sources[0])} was called"
-    told = reader.steps[0].seen.mod_revision if reader.steps[0].seen is not None else None
+    seen = reader.steps[0].seen if reader.steps else None  # A transaction may only have compared this key.
+    told = seen.mod_revision if seen is not None else None
     if told and len(sources) == 1 and sources[0].revision not in (None, told):
         return f"{describe(reader)}, although {describe(sources[0])}: it took effect more than once"
     between = [

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,7 @@ from spark_audit.job import audit
 from spark_audit.schema import row_schema
 from spark_audit.session import spark_session
 from tests.spark_audit.histories import History, write_lines
+from tests.spark_audit.stores import Mix, history
 from tests.spark_audit.test_check_rows import MALFORMED
 
 if TYPE_CHECKING:
@@ -86,6 +88,28 @@ def test_both_engines_say_the_same_on_json_lines_and_parquet(session: "SparkSess
 
     assert _told(verdict) == _told(check_rows([*one, *two, *three]))
     assert {v.property for v in verdict.violations} >= {"keys", "order", "unique"}
+
+
+def test_both_engines_find_the_same_places_of_unknown_writes(session: "SparkSession", tmp_path: Path) -> None:
+    """Unknown writes and transactions, local reads, true and broken runs; one that only the free revisions decide."""
+    runs: list[Row] = []
+    for seed, fault in enumerate((None, None, "half", "lost", "torn")):
+        mix = Mix(operations=150, keys=4, unknown=0.1, txn=0.15, listing=0.1, local=0.1)
+        rows = [{**row, "run_id": f"run-{seed}"} for row in history(mix, Random(seed), fault)]
+        write_lines(tmp_path / f"run-{seed}" / "ops" / "all.jsonl", rows)
+        runs += rows
+    h = History("no-revision-free")
+    h.put("1", 0, 10, 2, key="a")
+    h.put("x", 11, None, key="x")
+    h.get("x", 40, 50, 2, key="x")
+    write_lines(tmp_path / "free" / "ops" / "all.jsonl", h.rows)
+
+    verdict = audit(session, [str(tmp_path)])
+
+    assert _told(verdict) == _told(check_rows([*runs, *h.rows]))
+    assert {v.run_id for v in verdict.violations} >= {"run-3", "run-4", "no-revision-free"}
+    assert not {v.run_id for v in verdict.violations} & {"run-0", "run-1"}
+    assert not verdict.undecided
 
 
 def test_the_order_over_all_keys_is_checked_across_partitions(session: "SparkSession", tmp_path: Path) -> None:
