@@ -346,6 +346,7 @@ class ClientCore:
             if isinstance(verdict, Pushed | Rejected):
                 self._trouble = verdict.reason if isinstance(verdict, Pushed) else str(verdict.error)
                 self._session.not_before = self._now + self.limits.pause_max_ns
+                self._session.refused = verdict.reason if isinstance(verdict, Pushed) else ""
             self._lost_own(call)
 
     def _learn(self, link: Link, view: MembersView) -> None:
@@ -416,7 +417,10 @@ class ClientCore:
         if self._may_have_happened(call):
             self._finish(call, error=OutcomeUnknown(f"no answer within its deadline; {self._trouble}"))
         else:
-            self._finish(call, error=call.last_error or Unavailable(f"no answer within its deadline; {self._trouble}"))
+            refused = self._session.refused  # A bound that keeps us from a session keeps all commands from it.
+            is_kept_out = call.request.is_command and bool(refused) and refused == self._trouble
+            reason = f"no answer within its deadline; {self._trouble}"
+            self._finish(call, error=call.last_error or (Busy(refused) if is_kept_out else Unavailable(reason)))
 
     def _finish(
         self, call: Call, *, response: Response | None = None, error: OperationFailed | OutcomeUnknown | None = None

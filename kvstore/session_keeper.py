@@ -27,6 +27,7 @@ class SessionKeeper:
         self.keep_alive: Call | None = None  # In flight.
         self.closing: Call | None = None  # In flight.
         self.not_before = 0  # A refused registration rests until then.
+        self.refused = ""  # Why the last registration was, until one succeeds.
         self._used_at = 0
         self._open_max = limits.open_numbers_max
         self._keep_alive_ns = min(limits.keep_alive_ns, max(1, ttl_ns // 3))
@@ -64,6 +65,7 @@ class SessionKeeper:
     def begin(self, session_id: int, now: int) -> None:
         """A session is registered; its numbers begin at 1."""
         assert session_id > 0, session_id
+        self.refused = ""
         self.session_id, self.numbers = session_id, RequestNumbers(self._open_max)
         self._used_at = now
 

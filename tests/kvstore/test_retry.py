@@ -481,6 +481,20 @@ def test_closing_tells_what_was_open_and_ends_the_session() -> None:
         world.put()
 
 
+def test_a_command_that_waits_for_a_refused_session_ends_with_that_reason() -> None:
+    """A full disk refuses the session, too: "check the addresses" would send people to the wrong place."""
+    world = a_world()
+    world["s1"].registers = False
+    ticket = world.put(seconds=0.5)
+    while world.outcome(ticket) == "open":
+        if world["s1"].asked:
+            world["s1"].answer(Code.BUSY, "the disk is full")
+        world.wait(0.01)
+
+    assert isinstance(world.ended[ticket].error, Busy)
+    assert "the disk is full" in str(world.ended[ticket].error)
+
+
 def test_a_refused_registration_is_tried_again_later() -> None:
     """`sessions_max` is reached: commands wait until their deadline, reads go on."""
     world = a_world()
