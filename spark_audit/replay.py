@@ -53,9 +53,9 @@ def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradic
 
 
 def _search(prepared: Plan, steps_again_max: int) -> Outcome:
-    """With the hints; without, as these may lead astray; then wide: the only one that can prove a contradiction."""
-    for hints in (True, False):
-        outcome = Search(prepared, hints=hints, wide=False, steps_again_max=steps_again_max).run(stop=True)
+    """Quick; then wide; then without the hints, as these may lead astray. Only a wide search can prove anything wrong."""
+    for wide in (False, True):
+        outcome = Search(prepared, hints=True, wide=wide, steps_again_max=steps_again_max).run(stop=True)
         if outcome.explained:
             return outcome
     return Search(prepared, hints=False, wide=True, steps_again_max=steps_again_max).run(stop=False)

@@ -196,8 +196,7 @@ def test_beyond_its_bound_the_replay_is_undecided_never_green() -> None:
 
 @pytest.mark.timeout(120)
 def test_true_histories_are_never_a_violation_and_nearly_always_decided() -> None:
-    """3 to 10 % unknown, 10 to 30 % listings and transactions, deletions, local reads. (Before this replay 7 % were
-    undecided.)"""
+    """3 to 10 % unknown, 10 to 30 % listings and transactions, deletions, local reads."""
     undecided, histories = 0, 300
     for seed in range(histories):
         random = Random(seed)
