@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.sim.errors import broken, require
-from raft import Entry
+from raft import Entry, EntryKind, batch_leader_time
 
 
 class Ledger:
@@ -22,6 +22,7 @@ class Ledger:
         self._votes: dict[tuple[str, int], str] = {}  # (voter, term) → candidate
         self._committed: list[int] = [0]  # The term of each committed entry, by index; 0 is "before the log".
         self._committed_in: list[int] = [0]  # The term of the leader that committed it.
+        self._leader_time = 0  # Of the newest committed batch.
         self._results: dict[int, tuple[str, Sequence[Any]]] = {}
         self._hashes: dict[int, tuple[str, bytes]] = {}
 
@@ -85,6 +86,8 @@ class Ledger:
         known = self._results.get(entry.index)
         if known is None:
             self._results[entry.index] = (node_id, results)
+            if entry.kind is not EntryKind.CONFIGURATION:
+                self._follow_leader_time(entry)
             return True
         require(
             list(known[1]) == list(results),
@@ -92,6 +95,13 @@ class Ledger:
             f"entry {entry.index} gave {known[1]} on {known[0]} and {results} on {node_id}",
         )
         return False
+
+    def _follow_leader_time(self, entry: Entry) -> None:
+        """Committed entries come by in order, each once: their leader_time never falls (FORMATS §8)."""
+        leader_time = batch_leader_time(entry.payload)
+        if leader_time < self._leader_time:
+            broken("leader_time never falls", f"{leader_time} at {entry.index}, {self._leader_time} before it")
+        self._leader_time = leader_time
 
     def hashed(self, node_id: str, index: int, state_hash: bytes) -> None:
         """State-machine agreement: equal states after the same entry."""

@@ -12,7 +12,7 @@ from harness.sim.errors import Violation, require
 from harness.sim.image import DiskImage
 from harness.sim.promises import check_promise
 from harness.sim.streams import identifier, stream
-from harness.sim.taps import LOG_FOLDER, LogTap, MachineTap
+from harness.sim.taps import LOG_FOLDER, LogTap, MachineTap, NodeTap
 from harness.sim.watch import Watch
 from kvstore import KvMachine, Service, initial_header
 from raft import (
@@ -21,6 +21,7 @@ from raft import (
     Node,
     PeerRefused,
     ProtocolError,
+    Role,
     decode_message,
     encode_message,
 )
@@ -126,7 +127,7 @@ class Member:
         self.watch = Watch(self, outcome)
         self.machine = KvMachine()
         self._greeted.clear()
-        self.node = Node(
+        node = NodeTap(
             identity=self.identity,
             config=world.plan.raft,
             log=LogTap(outcome.log, self.copies, self.files.is_synced, self.watch.dropping),
@@ -137,6 +138,8 @@ class Member:
             random=stream(world.plan.seed, f"node/{self.node_id}/{self.life}"),
             now=self.now(),
         )
+        node.read_asked = self.watch.leading.read_asked
+        self.node = node
         if world.plan.load.with_service:
             self.service = Service(self.node, self.machine)
         world.on_up(self)
@@ -214,6 +217,8 @@ class Member:
             raise Violation("peers understand each other", f"{sender} → {self.node_id}: {error}") from error
         self._tick()
         self.node.receive(sender, message)
+        if self.node.core.role is Role.LEADER:
+            self.watch.leading.received(self.node.core, sender, message, self.now())
         self.settle(f"from {sender}", frame, message)
 
     def lose_connection(self, peer_id: str) -> None:
@@ -247,7 +252,9 @@ class Member:
 
     def _tick(self) -> None:
         assert self.node is not None
-        self.node.tick(self.now())
+        now = self.now()
+        self.node.tick(now)
+        self.watch.leading.ticked(self.node.core, now)
 
     def _on_timer(self, life: int, time_ns: int) -> None:
         if life != self.life or self.node is None or self._timer_at != time_ns:
@@ -284,10 +291,7 @@ class Member:
         effects = node.take_effects()
         self.watch.check(node)
         world.note(self, node, what, content, message, effects)
-        for event in effects.events:
-            world.mark(event.name)
-            if event.name == "read_round":
-                self.watch.read_round(event.fields["term"], event.fields["read_index"])
+        self.watch.told(effects)
         if effects.failure is not None:
             raise Violation("a node does not stop by itself", f"{self.node_id}: {effects.failure}")
         for peer_id, sent in effects.send:

@@ -1,4 +1,4 @@
-"""Between a node and what it is handed: its log and its state machine, watched as they are used.
+"""Between a node and what it is handed: its log and its state machine, and who reads, watched as they are used.
 
 The production objects do the work; a tap only looks on, and checks at the moment when something is said or done.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from harness.sim.copies import Copies
-from raft import Done, Entry, LogPosition, LogStore, LogWrite, StateMachine, StateSnapshot
+from raft import Done, Entry, LogPosition, LogStore, LogWrite, Node, StateMachine, StateSnapshot
 
 LOG_FOLDER = "groups/0/log"
 
@@ -79,6 +79,17 @@ class LogTap:
         """See raft.LogStore."""
         self._dropping(index)
         self._log.drop_before(index)
+
+
+class NodeTap(Node):
+    """A Node that tells which reads it has taken."""
+
+    read_asked: Callable[[int], None]
+
+    def read(self, ticket: int) -> None:
+        """See raft.Node."""
+        super().read(ticket)
+        self.read_asked(ticket)
 
 
 class Watcher(Protocol):

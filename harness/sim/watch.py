@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.sim.errors import broken, require
-from raft import Entry, Node, Role
+from harness.sim.leading import LeadingWatch
+from raft import Effects, Entry, Node, ReadReady, Refused, Role
 from storage import OpenedStorage
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Watch:
         self.term = storage.hard_state.term
         self._commit_index = self._last_applied = self._applied_index = header.index
         self._low_watermark = 0
+        peer_ids = [peer_id for peer_id in self._world.plan.members if peer_id != self._node_id]
+        self.leading = LeadingWatch(self._node_id, peer_ids, self._world.plan.raft, self._world.ledger)
 
     def check(self, node: Node) -> None:
         """After an event: nothing went back, and the marks are in order. Across members the ledger looks."""
@@ -33,8 +36,10 @@ class Watch:
         if core.term != self.term:
             require(core.term > self.term, "terms never go back", node_id, self.term, core.term)
             self.term = core.term
-        if core.role is Role.LEADER and self._world.ledger.leads(node_id, self._member.life, core.term):
-            self._check_leader_completeness(core.term)
+        if core.role is Role.LEADER:
+            self.leading.seen(core, self._member.now())
+            if self._world.ledger.leads(node_id, self._member.life, core.term):
+                self._check_leader_completeness(core.term)
         commit, applied = core.commit_index, core.last_applied
         if commit != self._commit_index:
             require(commit > self._commit_index, "the mark never falls in a life", node_id, self._commit_index, commit)
@@ -71,7 +76,25 @@ class Watch:
             f"{self._node_id} leads term {term} without committed entry ({index}, {ledger.committed_term(index)})",
         )
 
-    def read_round(self, term: int, read_index: int) -> None:
+    def told(self, effects: Effects) -> None:
+        """What the node says that it did: rounds of reads, and reads that are over."""
+        for event in effects.events:
+            self._world.mark(event.name)
+            if event.name == "read_round":
+                self._read_round(event.fields["term"], event.fields["read_index"])
+                self.leading.round_began(event.fields["counter"])
+        for completion in effects.completions:
+            match completion:
+                case ReadReady(ticket=ticket):
+                    node = self._member.node
+                    assert node is not None
+                    self.leading.read_ready(ticket, node.core.last_applied)
+                case Refused(ticket=ticket):
+                    self.leading.read_refused(ticket)
+                case _:
+                    pass
+
+    def _read_round(self, term: int, read_index: int) -> None:
         """A leader lets reads wait for `read_index`: that must not be behind what earlier leaders committed (§6.4)."""
         committed = self._world.ledger.last_committed_before(term)
         require(

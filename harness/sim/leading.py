@@ -1,0 +1,89 @@
+"""The rules about one leader: it is heard by a majority, and its reads wait for what they must (thesis §6.2, §6.4)."""
+
+from __future__ import annotations
+
+from harness.sim.errors import broken, require
+from harness.sim.ledger import Ledger
+from raft import AppendAccepted, AppendRejected, InstallSnapshotProgress, Message, RaftConfig, RaftCore, Role
+
+
+class LeadingWatch:
+    """One life of one member, whenever it leads. Nobody believes its own books: answers are counted as they arrive."""
+
+    def __init__(self, node_id: str, peer_ids: list[str], config: RaftConfig, ledger: Ledger) -> None:
+        self._node_id, self._peer_ids, self._ledger = node_id, peer_ids, ledger
+        self._silence_ns_max = config.election_timeout_max_ns + config.heartbeat_interval_ns
+        self._needed = (len(peer_ids) + 1) // 2  # Peers that make a majority together with the leader.
+        self._term = 0
+        self._heard_at: dict[str, int] = {}
+        self._silent_at = 0  # Not before this moment is a majority silent for too long.
+        self._answered: dict[str, int] = {}  # The highest read round that each peer has answered in this term.
+        self._round = 0
+        self._reads: dict[int, tuple[int, int]] = {}  # ticket → (mark when it was asked, earliest round for it)
+
+    def seen(self, core: RaftCore, now: int) -> None:
+        """After an event in which it leads: if the term is new, all peers count as heard, and no round has begun."""
+        if core.term == self._term:
+            return
+        self._term, self._round = core.term, 0
+        self._heard_at = dict.fromkeys(self._peer_ids, now)
+        self._answered = dict.fromkeys(self._peer_ids, 0)
+        self._reads.clear()
+        self._silent_at = now + self._silence_ns_max
+
+    def received(self, core: RaftCore, peer_id: str, message: Message, now: int) -> None:
+        """It leads, and was handed a message."""
+        if message.term != self._term or core.term != self._term:
+            return
+        match message:
+            case AppendAccepted(read_counter=counter) | AppendRejected(read_counter=counter):
+                self._answered[peer_id] = max(counter, self._answered[peer_id])
+                self._heard_at[peer_id] = now
+            case InstallSnapshotProgress():
+                self._heard_at[peer_id] = now
+            case _:
+                pass
+
+    def ticked(self, core: RaftCore, now: int) -> None:
+        """It was told the time: with a silent majority it does not lead any more.
+
+        The bound is the check of the quorum, one election time-out, and a heartbeat. However long the process stood
+        still before: the first thing that it learns afterwards is the time.
+        """
+        if core.role is not Role.LEADER or core.term != self._term or now < self._silent_at or not self._needed:
+            return
+        heard_at = sorted(self._heard_at.values(), reverse=True)[self._needed - 1]
+        self._silent_at = heard_at + self._silence_ns_max
+        if now >= self._silent_at:
+            silent_ms = (now - heard_at) / 1e6
+            broken("a leader whose quorum is silent steps down", f"{self._node_id} leads on after {silent_ms:.0f} ms")
+
+    # Reads
+
+    def read_asked(self, ticket: int) -> None:
+        """A read was taken. Rounds that have begun are no answer to it."""
+        self._reads[ticket] = (self._ledger.commit_index, self._round + 1)
+
+    def round_began(self, counter: int) -> None:
+        """Rounds are told apart by their counter."""
+        require(counter > self._round, "each round of reads has its own counter", self._node_id, counter, self._round)
+        self._round = counter
+
+    def read_ready(self, ticket: int, last_applied: int) -> None:
+        """A read is let through: all that anybody had committed when it was asked is applied, and a round says so."""
+        mark, round_min = self._reads.pop(ticket)
+        if last_applied < mark:
+            broken(
+                "a read waits until its index is applied",
+                f"{self._node_id} has applied {last_applied}, and {mark} was committed when the read came",
+            )
+        answers = sum(counter >= round_min for counter in self._answered.values())
+        if answers < self._needed or self._round < round_min:
+            broken(
+                "a read is confirmed by answers to its own round",
+                f"{self._node_id} is at round {self._round}, wants {round_min}, and was answered {self._answered}",
+            )
+
+    def read_refused(self, ticket: int) -> None:
+        """The end of a read, or of a command, whose ticket this is."""
+        self._reads.pop(ticket, None)
