@@ -57,6 +57,8 @@ class Commitment:
         self._advances += 1
         if self._advances % TRUE_CHECK_EVERY_COMMITS == 0:
             for holder in holders:
+                if holder.is_damaged:
+                    continue  # It is there no more; others hold a quorum of good copies.
                 self._recover_aside(holder, index, term)
 
     def _check_later_leader(self, member: Member, leader_term: int, index: int, term: int) -> None:

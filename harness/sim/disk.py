@@ -6,6 +6,7 @@ draws how many of its operations, in order, had been carried out: a sync under w
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ class SimFiles:
         self._dead = False
         self.slow_factor = 1
         self.accepted: set[str] = set()
+        self.fails_syncs_of: str | None = None  # The next sync of a file in this folder fails.
+        self.has_failed = False  # It did.
         self.on_start: Callable[[int], None] | None = None  # Told once, with its duration, when a submission begins.
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
@@ -103,12 +106,20 @@ class SimFiles:
         error: BaseException | None = None
         try:
             for operation in operations:
-                self._image.carry_out(operation)
+                self._carry_out(operation)
         except OSError as failed:
             error = failed
         if self._queue:
             self._start()
         done(error)
+
+    def _carry_out(self, operation: Operation) -> None:
+        folder = self.fails_syncs_of
+        if folder is not None and isinstance(operation, SyncFile) and operation.path.startswith(f"{folder}/"):
+            self.fails_syncs_of, self.has_failed = None, True
+            self._image.file(operation.path).fail_sync()
+            raise OSError(errno.EIO, "Input/output error", operation.path)
+        self._image.carry_out(operation)
 
 
 def steps_done(operations: Sequence[Operation], random: Random) -> int:

@@ -34,6 +34,8 @@ KINDS: dict[str, tuple[float, float]] = {
     "pause": (0.3, 1.5),  # The process stands still and then goes on as if nothing had happened.
     "slow disk": (0.3, 2.0),
     "lose connection": (0.5, 0.0),
+    "fail a sync": (0.3, 2.0),  # The next sync of the log fails, and those behind it lie; the process must stop.
+    "bit rot": (0.4, 1.0),  # Power is lost, and one bit that had been proven durable changes.
 }
 
 

@@ -3,7 +3,10 @@
 Bytes of a file are durable after `SyncFile`, its name after `SyncFolder` of its folder (storage/files.py). Killing a
 process loses nothing that the operating system has taken; losing power settles everything un-synced by a seeded
 draw: nothing, everything, a prefix, or sector by sector with torn sectors and garbage. Bytes that were not being
-written are never harmed.
+written are never harmed, unless they rot.
+
+After a sync that failed the system takes the pages for clean: programs go on seeing them, and no later sync, which
+succeeds, writes them.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ SECTOR_BYTES = 512
 class Inode:
     """One file: what programs see, what is on the platter, and the changes between them in order."""
 
-    __slots__ = ("current", "durable", "pending")
+    __slots__ = ("current", "durable", "has_failed", "pending")
 
     def __init__(self) -> None:
         self.current = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes] | int] = []  # (offset, data) of a write, or a new size.
+        self.has_failed = False  # A sync of it did: what is seen and what is durable may differ for good.
 
     def change(self, pending: tuple[int, bytes] | int) -> None:
         """Carry out one write or size change; it is not durable yet."""
@@ -33,14 +37,25 @@ class Inode:
     @property
     def is_seen_durably(self) -> bool:
         """True if every byte that programs see would survive."""
-        return not self.pending or self.durable[: len(self.current)] == self.current
+        return not (self.pending or self.has_failed) or self.durable[: len(self.current)] == self.current
 
     def sync(self) -> None:
         """Make all of it durable."""
         for pending in self.pending:
             carry_out(self.durable, pending)
         self.pending.clear()
-        assert len(self.durable) == len(self.current)
+        assert self.has_failed or len(self.durable) == len(self.current)
+
+    def fail_sync(self) -> None:
+        """A sync that fails: nothing of what was pending is written, now or by any later sync."""
+        self.pending.clear()
+        self.has_failed = True
+
+    def rot(self, offset: int, bit: int) -> None:
+        """One durable bit has changed."""
+        self.durable[offset] ^= 1 << bit
+        if offset < len(self.current):
+            self.current[offset] ^= 1 << bit
 
 
 def carry_out(content: bytearray, change: tuple[int, bytes] | int) -> None:
@@ -146,7 +161,8 @@ class DiskImage:
     def is_durable(self, path: str) -> bool:
         """True if the file at `path` would be there, as it is, after any crash."""
         inode = self.names.get(path)
-        return inode is not None and not inode.pending and self.durable_names.get(path) is inode
+        is_synced = inode is not None and not inode.pending and inode.is_seen_durably
+        return is_synced and self.durable_names.get(path) is inode
 
     def synced_copy(self) -> DiskImage:
         """What is sure to be left if power goes now: only what was synced."""
@@ -172,7 +188,7 @@ class DiskImage:
         self.drop_orphans()
         for path in sorted(self.durable_names):
             inode = self.durable_names[path]
-            if inode is not None and inode.pending:
+            if inode is not None and (inode.pending or inode.has_failed):
                 happened.add(settle(inode, random))
         self.names = dict(self.durable_names)
         return happened
@@ -235,6 +251,7 @@ def settle(inode: Inode, random: Random) -> str:
         settle_sectors(inode, random)
     inode.pending.clear()
     inode.current = bytearray(inode.durable)
+    inode.has_failed = False
     return how
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from harness.sim.aside import recover_aside
@@ -11,11 +12,13 @@ from harness.sim.disk import Immediately, SimFiles
 from harness.sim.errors import Violation, require
 from harness.sim.image import DiskImage
 from harness.sim.promises import check_promise
+from harness.sim.proven import Proven
 from harness.sim.streams import identifier, stream
 from harness.sim.taps import LOG_FOLDER, LogTap, MachineTap, NodeTap
 from harness.sim.watch import Watch
 from kvstore import KvMachine, Service, initial_header
 from raft import (
+    Effects,
     Identity,
     LogPosition,
     Node,
@@ -25,7 +28,7 @@ from raft import (
     decode_message,
     encode_message,
 )
-from storage import OpenedStorage, initialize, open_storage
+from storage import CorruptLog, OpenedStorage, initialize, open_storage
 
 if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
@@ -56,6 +59,9 @@ class Member:
         self.files: SimFiles | None = None
         self.paused_until = 0
         self.applied_max = 0  # Over all lives.
+        self.is_damaged = False  # A bit of its log has rotted.
+        self.is_lost = False  # It has refused to start on that, and stays down.
+        self.proven = Proven(self.image)
         self._disk_random = stream(plan.seed, f"disk/{node_id}")
         self._crash_random = stream(plan.seed, f"crash/{node_id}")
         self._timer_at: int | None = None
@@ -92,6 +98,7 @@ class Member:
         aside.run()
         require(outcome == [None], "a data folder can be made", self.node_id, outcome)
         self.image = self.image.synced_copy()
+        self.proven = Proven(self.image)
 
     def boot(self) -> None:
         """Start a process: recovery first, then the node."""
@@ -113,10 +120,20 @@ class Member:
         )
 
     def _opened(self, outcome: OpenedStorage | BaseException) -> None:
+        world = self.world
+        assert self.files is not None
+        if isinstance(outcome, CorruptLog) and self.is_damaged:
+            self.crash(power=False)
+            self.is_lost = True
+            world.note_world(f"{self.node_id} refuses to start, for good: {outcome}")
+            world.mark("a member refused to start on a rotten log")
+            return
+        if isinstance(outcome, OSError) and self.files.has_failed:
+            world.striker.has_failed(self)
+            return
         require(isinstance(outcome, OpenedStorage), "a member can always restart", self.node_id, repr(outcome))
         assert isinstance(outcome, OpenedStorage)
-        assert self.files is not None
-        world = self.world
+        self.is_damaged = False  # If a bit rotted, it was one of which nothing is made.
         require(not outcome.warnings, "no snapshot is ever damaged", self.node_id, outcome.warnings)
         header = outcome.snapshots.latest().header
         found = self.copies.recovered(outcome.log, outcome.hard_state, LogPosition(header.index, header.term))
@@ -130,7 +147,7 @@ class Member:
         node = NodeTap(
             identity=self.identity,
             config=world.plan.raft,
-            log=LogTap(outcome.log, self.copies, self.files.is_synced, self.watch.dropping),
+            log=LogTap(outcome.log, self.copies, self._is_synced, self.watch.dropping),
             snapshots=outcome.snapshots,
             pins=outcome.pins,
             hard_state=outcome.hard_state,
@@ -169,6 +186,20 @@ class Member:
         self._timer_at = None
         self.paused_until = 0
         self.life += 1
+
+    def rot(self, random: Random) -> None:
+        """While it is down, one bit changes of what its log has proven to be durable."""
+        self.is_damaged = self.proven.rot(random)
+        if self.is_damaged:
+            self.world.mark("a bit rotted")
+
+    def _is_synced(self, folder: str) -> bool:
+        """A sync of the log has ended well: is it so?"""
+        assert self.files is not None
+        is_synced = self.files.is_synced(folder)
+        if is_synced:
+            self.proven.log_synced()
+        return is_synced
 
     @property
     def current_term(self) -> int:
@@ -292,11 +323,22 @@ class Member:
         self.watch.check(node)
         world.note(self, node, what, content, message, effects)
         self.watch.told(effects)
-        if effects.failure is not None:
-            raise Violation("a node does not stop by itself", f"{self.node_id}: {effects.failure}")
+        self._check_failure(effects)
         for peer_id, sent in effects.send:
             check_promise(self, node, peer_id, sent)
             world.network.send(self.node_id, peer_id, encode_message(0, sent))
         world.on_flush(self, effects)
-        if self.node is node:
+        if self.node is node and effects.failure is None:
             self._arm()
+
+    def _check_failure(self, effects: Effects) -> None:
+        """After a failed sync, and only then, a node stops by itself, and promises nothing any more (FORMATS §3.5)."""
+        assert self.files is not None
+        if effects.failure is None:
+            require(not self.files.has_failed, "a node stops after a failed sync", self.node_id)
+            return
+        if not self.files.has_failed:
+            raise Violation("a node does not stop by itself", f"{self.node_id}: {effects.failure}")
+        require(not effects.send, "after a failed sync no promise leaves", self.node_id, effects.send)
+        self.world.mark("a node stopped after a failed sync")
+        self.world.striker.has_failed(self)

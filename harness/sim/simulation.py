@@ -115,10 +115,11 @@ class Simulation:
         self.load.stop()
         for member in self.members.values():
             member.paused_until = 0
-            if member.files is None:
-                member.boot()
-            else:
+            if member.files is not None:
                 member.files.slow_factor = 1
+                member.files.fails_syncs_of = None
+            elif not member.is_lost:
+                member.boot()
         self.note_world("healed")
 
     def _probe(self) -> None:
@@ -140,13 +141,17 @@ class Simulation:
         require(done, "a healed cluster takes a write", f"not within {limit_ns / 1e9:.1f} s: {states}")
 
     def _all_applied(self, index: int) -> bool:
-        return all(m.node is not None and m.node.core.last_applied >= index for m in self.members.values())
+        return all(m.node is not None and m.node.core.last_applied >= index for m in self._there())
+
+    def _there(self) -> list[Member]:
+        """All members but those that are lost for good."""
+        return [member for member in self.members.values() if not member.is_lost]
 
     def _compare(self) -> None:
         """All machines are equal at equal `last_applied`, which they reach soon after the probe."""
 
         def is_level() -> bool:
-            marks = {m.node.core.last_applied if m.node else -1 for m in self.members.values()}
+            marks = {m.node.core.last_applied if m.node else -1 for m in self._there()}
             return len(marks) == 1 and -1 not in marks
 
         deadline = self.heap.now + PROBE_ELECTION_TIMEOUTS_MAX * self.plan.raft.election_timeout_max_ns

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.sim.disk import SimFiles
 from harness.sim.faults import Fault, cut_links
 from harness.sim.streams import stream
+from harness.sim.taps import LOG_FOLDER
 from raft import Role
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ class Striker:
     def __init__(self, world: Simulation) -> None:
         self._world = world
         self._random = stream(world.plan.seed, "connections")
+        self._rot_random = stream(world.plan.seed, "rot")
+        self._failing: dict[str, Fault] = {}
         self._is_stopped = False
 
     def start(self) -> None:
@@ -52,6 +56,14 @@ class Striker:
                 self._take_down_amid_a_sync(member, member.files, fault)
             case "kill" | "lose power":
                 self._take_down([member], fault)
+            case "fail a sync":
+                if member.files is not None:
+                    self._failing[target] = fault
+                    member.files.fails_syncs_of = LOG_FOLDER
+            case "bit rot":
+                if member.files is not None and self._may_be_lost():
+                    self._take_down([member], fault)
+                    member.rot(self._rot_random)
             case "lose power everywhere":
                 self._take_down(list(world.members.values()), fault)
             case "pause":
@@ -80,6 +92,23 @@ class Striker:
         newest = max(leaders, key=lambda member: member.current_term, default=None)
         return newest.node_id if newest is not None else members[0]
 
+    def has_failed(self, member: Member) -> None:
+        """Its process has seen that a sync failed, and ends now. With it, or a little later, the power may go."""
+        self._world.heap.after(0, self._take_down_failed, member, member.life)
+
+    def _take_down_failed(self, member: Member, life: int) -> None:
+        if member.life == life:
+            fault = self._failing[member.node_id]
+            kind = "kill" if fault.shape < 0.5 else "lose power"
+            self._take_down(
+                [member], replace(fault, kind=kind, duration_ns=0 if self._is_stopped else fault.duration_ns)
+            )
+
+    def _may_be_lost(self) -> bool:
+        """True if one more member may be lost for good: a quorum of good copies stays."""
+        members = self._world.members.values()
+        return sum(member.is_damaged for member in members) < (len(members) - 1) // 2
+
     def _take_down_amid_a_sync(self, member: Member, files: SimFiles, fault: Fault) -> None:
         """Wait until the disk has something to do, and strike before it is done."""
         life = member.life
@@ -106,7 +135,7 @@ class Striker:
             world.heap.after(fault.duration_ns * (place + 1), self._bring_up, member)
 
     def _bring_up(self, member: Member) -> None:
-        if member.files is None:
+        if member.files is None and not member.is_lost:
             self._world.note_world(f"{member.node_id} starts")
             member.boot()
 

@@ -8,6 +8,8 @@ import pytest
 
 from harness.sim.disk import DiskPlan, Immediately, SimFiles
 from harness.sim.image import SECTOR_BYTES, DiskImage
+from harness.sim.proven import Proven
+from harness.sim.taps import LOG_FOLDER
 from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
 
 SEEDS = range(300)
@@ -149,3 +151,45 @@ def test_is_synced_says_no_while_anything_in_the_folder_is_not_durable() -> None
         states.append(files.is_synced("log"))
 
     assert states == [False, False, False, False, False, True]
+
+
+def test_after_a_sync_that_failed_the_next_one_succeeds_and_has_persisted_nothing() -> None:
+    """The system takes the pages for clean: programs see them until power is lost, whatever is synced later."""
+    image, aside = an_image(MakeFolder("log"), CreateFile("log/1"), SyncFolder("log"), SyncFolder("")), Immediately()
+    files = SimFiles(image, DiskPlan(), Random(1), aside)
+    ends: list[BaseException | None] = []
+    files.fails_syncs_of = "log"
+    files.submit([Write("log/1", 0, (b"lost",)), SyncFile("log/1")], ends.append)
+    files.submit([SyncFile("log/1")], ends.append)
+    files.submit([Write("log/1", 4, (b"kept",)), SyncFile("log/1")], ends.append)
+
+    aside.run()
+    is_synced, seen = files.is_synced("log"), bytes(image.file("log/1").current)
+    image.lose_power(Random(1))
+
+    assert [type(end) for end in ends] == [OSError, type(None), type(None)]
+    assert (files.has_failed, is_synced, seen) == (True, False, b"lostkept")
+    assert bytes(image.file("log/1").current) == b"\0\0\0\0kept"
+
+
+def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
+    """FORMATS §4: damage must be seen where a later frame says that the bytes had been synced, and only there."""
+    path = f"{LOG_FOLDER}/1"
+    rotten = set()
+    for seed in SEEDS:
+        image = an_image(MakeFolder(LOG_FOLDER), CreateFile(path), Write(path, 0, (b"aa",)), SyncFile(path))
+        proven = Proven(image)
+        proven.log_synced()
+        assert not proven.rot(Random(seed))
+        image.carry_out(Write(path, 2, (b"bb",)))
+        image.carry_out(SyncFile(path))
+        proven.log_synced()
+
+        assert proven.rot(Random(seed))
+        rotten.add(bytes(image.file(path).current))
+        assert image.file(path).durable == image.file(path).current
+
+    changed = [[place for place in range(4) if content[place] != b"aabb"[place]] for content in sorted(rotten)]
+    assert {len(places) for places in changed} == {1}
+    assert {places[0] for places in changed} == {0, 1}
+    assert len(rotten) == 2 * 8
