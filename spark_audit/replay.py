@@ -53,7 +53,7 @@ def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradic
 
 
 def _search(prepared: Plan, steps_again_max: int) -> Outcome:
-    """Quick; then wide; then without the hints, as these may lead astray. Only a wide search can prove anything wrong."""
+    """Quick; then wide; then without the hints, as these may lead astray. Only a wide search proves anything wrong."""
     for wide in (False, True):
         outcome = Search(prepared, hints=True, wide=wide, steps_again_max=steps_again_max).run(stop=True)
         if outcome.explained:
