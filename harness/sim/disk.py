@@ -119,7 +119,14 @@ class SimFiles:
             self.fails_syncs_of, self.has_failed = None, True
             self._image.file(operation.path).fail_sync()
             raise OSError(errno.EIO, "Input/output error", operation.path)
-        self._image.carry_out(operation)
+        try:
+            self._image.carry_out(operation)
+        except OSError as error:
+            if error.errno == errno.ENOSPC and isinstance(operation, Write):
+                self.accepted.add(operation.path)  # Some of it may be there; until it is written again, nobody says so.
+            raise
+        if isinstance(operation, Write):
+            self.accepted.discard(operation.path)
 
 
 def steps_done(operations: Sequence[Operation], random: Random) -> int:

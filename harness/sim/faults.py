@@ -35,6 +35,7 @@ KINDS: dict[str, tuple[float, float]] = {
     "slow disk": (0.3, 2.0),
     "lose connection": (0.5, 0.0),
     "fail a sync": (0.3, 2.0),  # The next sync of the log fails, and those behind it lie; the process must stop.
+    "full disk": (0.3, 3.0),  # No room for a while, or for a few bytes only.
     "bit rot": (0.4, 1.0),  # Power is lost, and one bit that had been proven durable changes.
 }
 

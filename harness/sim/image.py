@@ -11,6 +11,7 @@ succeeds, writes them.
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
@@ -83,6 +84,7 @@ class DiskImage:
         self.names: dict[str, Inode | None] = {}
         self.durable_names: dict[str, Inode | None] = {}
         self.pending_names: dict[str, list[tuple[Change, ...]]] = {}  # Per folder, in order; each is atomic.
+        self.size_bytes_max: int | None = None  # All files together; None: there is room.
 
     def file(self, path: str) -> Inode:
         """The file with this name as programs see it. Raises FileNotFoundError."""
@@ -102,7 +104,7 @@ class DiskImage:
         """Do what a program asked for. Raises OSError like the real thing."""
         match operation:
             case Write(path, offset, buffers):
-                self.file(path).change((offset, b"".join(buffers)))
+                self._write(path, offset, b"".join(buffers))
             case SyncFile(path):
                 self.file(path).sync()
             case SyncFolder(path):
@@ -121,6 +123,22 @@ class DiskImage:
             case Delete(path):
                 if path in self.names:
                     self._rename(((path, self.file(path), False),))
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files, as programs see them."""
+        return sum(len(inode.current) for inode in self.names.values() if inode is not None)
+
+    def _write(self, path: str, offset: int, data: bytes) -> None:
+        inode = self.file(path)
+        if self.size_bytes_max is not None:
+            room = max(0, self.size_bytes_max - self.size_bytes)
+            fitting = data[: max(0, len(inode.current) + room - offset)]
+            if len(fitting) < len(data):
+                if fitting:
+                    inode.change((offset, fitting))
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+        inode.change((offset, data))
 
     def _create(self, path: str) -> None:
         if path in self.names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -128,7 +129,7 @@ class Member:
             world.note_world(f"{self.node_id} refuses to start, for good: {outcome}")
             world.mark("a member refused to start on a rotten log")
             return
-        if isinstance(outcome, OSError) and self.files.has_failed:
+        if isinstance(outcome, OSError) and (self.files.has_failed or outcome.errno == errno.ENOSPC):
             world.striker.has_failed(self)
             return
         require(isinstance(outcome, OpenedStorage), "a member can always restart", self.node_id, repr(outcome))

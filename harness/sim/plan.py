@@ -120,6 +120,7 @@ def draw_raft(random: Random) -> RaftConfig:
         snapshot_chunk_bytes=often(random, 0.6, 50, 2_000, 256 * 1024),
         retention_bytes_max=often(random, 0.6, 100, 20_000, 256 * 1024 * 1024),
         outcome_wait_ns=int(shortest_ns * (0.2 + 2 * random.random())),
+        room_search_ns=int(shortest_ns * (0.2 + 2 * random.random())),
     )
 
 

@@ -115,6 +115,7 @@ class Simulation:
         self.load.stop()
         for member in self.members.values():
             member.paused_until = 0
+            member.image.size_bytes_max = None
             if member.files is not None:
                 member.files.slow_factor = 1
                 member.files.fails_syncs_of = None

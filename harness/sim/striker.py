@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
 
 SLOW_FACTOR = 20
+ROOM_BYTES_MAX = 4_000
 AMID_A_SYNC_SHARE = 0.7
 """Of the crashes of one member: most moments are idle ones, in which little can go wrong."""
 
@@ -60,6 +61,10 @@ class Striker:
                 if member.files is not None:
                     self._failing[target] = fault
                     member.files.fails_syncs_of = LOG_FOLDER
+            case "full disk":
+                self._failing[target] = fault
+                member.image.size_bytes_max = member.image.size_bytes + int(ROOM_BYTES_MAX * fault.shape**2)
+                world.heap.at(until, self._give_room, member)
             case "bit rot":
                 if member.files is not None and self._may_be_lost():
                     self._take_down([member], fault)
@@ -138,6 +143,9 @@ class Striker:
         if member.files is None and not member.is_lost:
             self._world.note_world(f"{member.node_id} starts")
             member.boot()
+
+    def _give_room(self, member: Member) -> None:
+        member.image.size_bytes_max = None
 
     def _quicken(self, member: Member, life: int) -> None:
         if member.life == life and member.files is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 import pytest
@@ -193,3 +194,30 @@ def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
     assert {len(places) for places in changed} == {1}
     assert {places[0] for places in changed} == {0, 1}
     assert len(rotten) == 2 * 8
+
+
+def test_a_full_disk_takes_what_fits_and_says_no_until_there_is_room() -> None:
+    """`writev` may write short. What is left of such a write is no part of what the log says, until written again."""
+    image, aside = an_image(MakeFolder("log"), *a_synced_file(b"old")), Immediately()
+    files = SimFiles(image, DiskPlan(), Random(1), aside)
+    steps: list[Operation] = [CreateFile("log/1"), SyncFolder("log"), SyncFolder("")]
+    again: list[Operation] = [Write("log/1", 0, (b"abcd",)), SyncFile("log/1")]
+    ends: list[BaseException | None] = []
+    image.size_bytes_max = image.size_bytes + 2
+    files.submit(steps, ends.append)
+    files.submit([Write("f", 0, (b"new",))], ends.append)  # What replaces bytes takes no room.
+    files.submit(again, ends.append)
+    aside.run()
+    found, is_synced = bytes(image.file("log/1").current), files.is_synced("log")
+
+    files.submit([Delete("f")], ends.append)
+    files.submit(again[:1], ends.append)
+    aside.run()
+    is_written_synced = files.is_synced("log")
+    files.submit(again[1:], ends.append)
+    aside.run()
+
+    assert [getattr(end, "errno", None) for end in ends] == [None, None, errno.ENOSPC, None, None, None]
+    assert (found, is_synced) == (b"ab", True)
+    assert (is_written_synced, files.is_synced("log")) == (False, True)
+    assert bytes(image.file("log/1").durable) == b"abcd"

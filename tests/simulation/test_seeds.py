@@ -21,6 +21,8 @@ MARKS = {
     "a node stopped after a failed sync",
     "a retry found its result in the session",
     "compacted",
+    "disk_full",
+    "disk_has_room",
     "snapshot_built",
     "snapshot_installed",
     "stepped_down",
