@@ -59,7 +59,7 @@ class RecordingFiles:
 
 @pytest.mark.parametrize("size", [1, 3])
 async def test_no_acknowledgement_arrives_before_a_majority_has_synced_it(tmp_path: Path, size: int) -> None:
-    """Gate B, in its own words: no reply leaves before the sync that it depends on."""
+    """FORMATS §3: no reply leaves before the sync that it depends on."""
     ports = free_ports(2 * size)
     members = tuple(
         Member(f"s{i + 1}", f"127.0.0.1:{ports[2 * i]}", f"127.0.0.1:{ports[2 * i + 1]}") for i in range(size)

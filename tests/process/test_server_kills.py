@@ -96,7 +96,7 @@ async def leader_of(client: Client) -> str:
 
 
 async def test_the_leader_is_killed_again_and_again_while_clients_write(tmp_path: Path) -> None:
-    """Gate B: no acknowledged write is lost, none is done twice; with sessions the clients hardly notice."""
+    """FORMATS §9: no acknowledged write is lost, none is done twice; with sessions the clients hardly notice."""
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:
