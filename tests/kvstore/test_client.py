@@ -38,6 +38,7 @@ from kvstore import (
     Unsupported,
     run_member,
 )
+from kvstore.client_pump import dial_tcp
 from kvstore.member import RunningMember
 from raft import EntryKind, Member
 from tests.process.servers import free_ports
@@ -374,8 +375,15 @@ def test_errors_survive_pickling() -> None:
 async def test_a_silent_stranger_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It holds one of a bounded number of places; whoever says hello may stay for as long as it likes."""
     monkeypatch.setattr("kvstore.client_port.HELLO_SECONDS_MAX", 0.1)
-    async with a_store_of_one(tmp_path) as address, Client([address]) as client:
+    dialed: list[str] = []
+
+    async def dial(address: str) -> trio.abc.Stream:
+        dialed.append(address)
+        return await dial_tcp(address)
+
+    async with a_store_of_one(tmp_path) as address, Client([address], dialer=dial) as client:
         await client.put("a", "1")
+        before = len(dialed)
         host, _, port = address.rpartition(":")
         stranger = await trio.open_tcp_stream(host, int(port))
 
@@ -383,5 +391,6 @@ async def test_a_silent_stranger_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, 
             assert await stranger.receive_some(100) == b""
 
         await stranger.aclose()
-        await trio.sleep(0.2)  # Longer than a stranger is given.
+        # The client connected before the stranger did, so the same time is over for it, too.
         assert (await client.get("a")).record is not None
+        assert len(dialed) == before, "the client was cut off and had to connect again"
