@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from harness.mutants.mutant import DRAWN
 from harness.sim.disk import DiskPlan
-from harness.sim.faults import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
 from harness.sim.plan import Plan
 from kvstore import StoreLimits
 from storage import StorageLimits

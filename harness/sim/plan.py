@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from random import Random
 
 from harness.sim.disk import MICROSECOND_NS, DiskPlan
-from harness.sim.faults import MILLISECOND_NS, SECOND_NS, Fault, draw_faults
+from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.faults import draw_faults
 from harness.sim.lines import LinesPlan
 from harness.sim.network import NetworkPlan
 from harness.sim.streams import stream

@@ -110,17 +110,8 @@ class Simulation:
         return False
 
     def _heal(self) -> None:
-        self.striker.stop()
-        self.network.heal()
         self.load.stop()
-        for member in self.members.values():
-            member.paused_until = 0
-            member.image.size_bytes_max = None
-            if member.files is not None:
-                member.files.slow_factor = 1
-                member.files.fails_syncs_of = None
-            elif not member.is_lost:
-                member.boot()
+        self.striker.heal()
         self.note_world("healed")
 
     def _probe(self) -> None:

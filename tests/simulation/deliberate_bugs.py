@@ -26,7 +26,7 @@ import raft.writes
 import storage.frame
 import storage.wal
 from harness.sim.disk import DiskPlan
-from harness.sim.faults import Fault
+from harness.sim.fault import Fault
 from harness.sim.plan import Plan
 from kvstore import StoreLimits
 from kvstore.sessions import Sessions

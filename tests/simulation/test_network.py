@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.sim.faults import KINDS, Fault, cut_links, draw_faults
+from harness.sim.fault import Fault
+from harness.sim.faults import KINDS, draw_faults
 from harness.sim.heap import EventHeap
 from harness.sim.network import Network, NetworkPlan
+from harness.sim.network_faults import cut_links
 
 Arrival = tuple[int, str, str, bytes]
 

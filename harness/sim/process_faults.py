@@ -1,0 +1,88 @@
+"""Faults of processes and machines: they die, lose power, and stand still."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.sim.fault import Fault, Kinds
+from harness.sim.streams import stream
+
+if TYPE_CHECKING:
+    from harness.sim.disk import SimFiles
+    from harness.sim.member import Member
+    from harness.sim.simulation import Simulation
+
+PROCESS_KINDS: Kinds = {
+    "kill": (0.6, 2.0),  # The process dies; what the operating system has taken survives.
+    "lose power": (0.6, 2.0),  # What was not synced is settled by a draw.
+    "lose power everywhere": (0.2, 1.0),
+    "pause": (0.3, 1.5),  # The process stands still and then goes on as if nothing had happened.
+}
+
+AMID_A_SYNC_SHARE = 0.7
+"""Of the crashes of one member: most moments are idle ones, in which little can go wrong."""
+
+CONNECTION_LOSS_TOLD_RATE = 0.7
+CONNECTION_LOSS_TOLD_NS_MAX = 20_000_000
+
+
+class ProcessFaults:
+    """Carries them out."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._random = stream(world.plan.seed, "connections")
+
+    def strike(self, fault: Fault, member: Member) -> None:
+        """Carry out one step of PROCESS_KINDS; it ends by itself."""
+        world = self._world
+        match fault.kind:
+            case "kill" | "lose power" if member.files is not None and fault.shape < AMID_A_SYNC_SHARE:
+                self._take_down_amid_a_sync(member, member.files, fault)
+            case "kill" | "lose power":
+                self.take_down([member], fault)
+            case "lose power everywhere":
+                self.take_down(list(world.members.values()), fault)
+            case "pause":
+                if member.is_up:
+                    member.paused_until = max(member.paused_until, world.heap.now + fault.duration_ns)
+            case _:
+                raise AssertionError(fault.kind)
+
+    def heal(self) -> None:
+        """End all that is under way, and start who is down."""
+        for member in self._world.members.values():
+            member.paused_until = 0
+            if member.files is None and not member.is_lost:
+                member.boot()
+
+    def take_down(self, members: list[Member], fault: Fault) -> None:
+        """Their processes die, with their power unless the fault is a kill, and start again after its duration."""
+        world = self._world
+        for place, member in enumerate(members):
+            if member.files is None:
+                continue
+            member.crash(power=fault.kind != "kill")
+            world.load.on_down(member)
+            for other in world.members.values():
+                if other is not member and self._random.random() < CONNECTION_LOSS_TOLD_RATE:
+                    delay = self._random.randrange(CONNECTION_LOSS_TOLD_NS_MAX)
+                    world.heap.after(delay, other.lose_connection, member.node_id)
+            world.heap.after(fault.duration_ns * (place + 1), self._bring_up, member)
+
+    def _take_down_amid_a_sync(self, member: Member, files: SimFiles, fault: Fault) -> None:
+        """Wait until the disk has something to do, and strike before it is done."""
+        life = member.life
+
+        def strike() -> None:
+            if member.life == life:
+                self.take_down([member], fault)
+
+        files.on_start = lambda duration_ns: self._world.heap.after(
+            int(duration_ns * fault.shape / AMID_A_SYNC_SHARE), strike
+        )
+
+    def _bring_up(self, member: Member) -> None:
+        if member.files is None and not member.is_lost:
+            self._world.note_world(f"{member.node_id} starts")
+            member.boot()
