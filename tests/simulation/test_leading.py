@@ -1,0 +1,175 @@
+"""The rules about one leader can fail: each is shown a leader that breaks it, and one that just does not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from harness.sim.errors import Violation
+from harness.sim.leading import LeadingWatch
+from harness.sim.ledger import Ledger
+from raft import AppendAccepted, AppendRejected, InstallSnapshotProgress, Message, RaftConfig, RaftCore, Role
+
+CONFIG = RaftConfig(heartbeat_interval_ns=10, election_timeout_min_ns=50, election_timeout_max_ns=90)
+SILENCE_NS_MAX = 100  # An election time-out and a heartbeat.
+
+SILENT = "a leader whose quorum is silent steps down"
+CONFIRMED = "a read is confirmed by answers to its own round"
+WAITS = "a read waits until its index is applied"
+COUNTER = "each round of reads has its own counter"
+
+
+def core(term: int = 1, role: Role = Role.LEADER) -> RaftCore:
+    """What the watch looks at of a core."""
+    return cast(RaftCore, SimpleNamespace(term=term, role=role))
+
+
+def accepted(term: int = 1, read_counter: int = 0) -> Message:
+    return AppendAccepted(term=term, match_index=1, last_applied=0, read_counter=read_counter)
+
+
+def rejected(read_counter: int) -> Message:
+    return AppendRejected(
+        term=1, rejected_index=1, hint_index=0, hint_term=0, last_applied=0, read_counter=read_counter
+    )
+
+
+def progress() -> Message:
+    return InstallSnapshotProgress(term=1, transfer_id=1, next_offset=0, last_applied=0)
+
+
+def a_leader(*, peers: int, committed: int = 0) -> LeadingWatch:
+    """The watch of s1, which leads term 1 from time 0, with `peers` others."""
+    ledger = Ledger()
+    for index in range(1, committed + 1):
+        ledger.committed("s1", index, 1, 1)
+    watch = LeadingWatch("s1", [f"s{number + 2}" for number in range(peers)], CONFIG, ledger)
+    watch.seen(core(), 0)
+    return watch
+
+
+@pytest.mark.parametrize("peers", [1, 2, 3, 4])
+def test_a_leader_whose_majority_has_just_been_heard_may_lead_on(peers: int) -> None:
+    """Together with itself, half of its peers, rounded up, make a majority."""
+    watch = a_leader(peers=peers)
+    for number in range((peers + 1) // 2):
+        watch.received(core(), f"s{number + 2}", accepted(), 50)
+
+    watch.ticked(core(), 50 + SILENCE_NS_MAX - 1)
+
+    with pytest.raises(Violation, match=SILENT):
+        watch.ticked(core(), 50 + SILENCE_NS_MAX)
+
+
+@pytest.mark.parametrize("peers", [2, 3, 4])
+def test_a_leader_that_a_minority_answers_leads_too_long(peers: int) -> None:
+    """One answer less than a majority needs is silence."""
+    watch = a_leader(peers=peers)
+    for number in range((peers + 1) // 2 - 1):
+        watch.received(core(), f"s{number + 2}", accepted(), 50)
+
+    with pytest.raises(Violation, match=SILENT):
+        watch.ticked(core(), SILENCE_NS_MAX)
+
+
+def test_a_lone_member_and_one_that_leads_no_more_may_be_alone() -> None:
+    """Neither has anybody to hear."""
+    a_leader(peers=0).ticked(core(), 10 * SILENCE_NS_MAX)
+    a_leader(peers=2).ticked(core(role=Role.FOLLOWER), 10 * SILENCE_NS_MAX)
+    a_leader(peers=2).ticked(core(term=2), 10 * SILENCE_NS_MAX)
+
+
+def test_answers_of_another_term_are_no_sign_of_life() -> None:
+    """They were meant for an earlier leadership."""
+    watch = a_leader(peers=2)
+    watch.received(core(), "s2", accepted(term=2), 50)
+
+    with pytest.raises(Violation, match=SILENT):
+        watch.ticked(core(), SILENCE_NS_MAX)
+
+
+def test_a_member_that_takes_a_snapshot_is_heard_and_confirms_no_read() -> None:
+    """Progress carries no read counter."""
+    watch = a_leader(peers=1)
+    watch.read_asked(1)
+    watch.round_began(1)
+    watch.received(core(), "s2", progress(), 50)
+
+    watch.ticked(core(), SILENCE_NS_MAX)
+    with pytest.raises(Violation, match=CONFIRMED):
+        watch.read_ready(1, last_applied=0)
+
+
+@pytest.mark.parametrize("answer", [accepted(read_counter=1), rejected(read_counter=1)], ids=["accepted", "rejected"])
+def test_a_read_is_let_through_by_a_majority_of_answers_to_its_round(answer: Message) -> None:
+    """Of four peers two have to answer; a rejection is an answer too."""
+    watch = a_leader(peers=4)
+    watch.read_asked(1)
+    watch.read_asked(2)
+    watch.round_began(1)
+    watch.received(core(), "s2", answer, 5)
+    watch.received(core(), "s2", answer, 6)
+
+    with pytest.raises(Violation, match=CONFIRMED):
+        watch.read_ready(1, last_applied=0)
+
+    watch.received(core(), "s3", answer, 7)
+    watch.read_ready(2, last_applied=0)
+
+
+def test_a_round_that_began_before_the_read_is_no_answer_to_it() -> None:
+    """Thesis §6.4: between the two, another may have been elected."""
+    watch = a_leader(peers=1)
+    watch.round_began(1)
+    watch.read_asked(1)
+    watch.received(core(), "s2", accepted(read_counter=1), 5)
+
+    with pytest.raises(Violation, match=CONFIRMED):
+        watch.read_ready(1, last_applied=0)
+
+
+def test_answers_of_an_earlier_leadership_confirm_nothing() -> None:
+    """With a new term all counters begin anew."""
+    watch = a_leader(peers=1)
+    watch.round_began(1)
+    watch.received(core(), "s2", accepted(read_counter=1), 5)
+    watch.seen(core(term=2), 10)
+    watch.read_asked(1)
+    watch.round_began(1)
+
+    with pytest.raises(Violation, match=CONFIRMED):
+        watch.read_ready(1, last_applied=0)
+
+
+def test_a_read_waits_for_all_that_anybody_had_committed_when_it_came() -> None:
+    """Thesis §6.4, step 3; what is committed later does not matter."""
+    watch = a_leader(peers=0, committed=7)
+    for ticket in (1, 2):
+        watch.read_asked(ticket)
+    watch.round_began(1)
+
+    watch.read_ready(1, last_applied=7)
+    with pytest.raises(Violation, match=WAITS):
+        watch.read_ready(2, last_applied=6)
+
+
+def test_a_counter_that_is_used_twice_is_seen() -> None:
+    """An answer to the first round would be taken for one to the second."""
+    watch = a_leader(peers=2)
+    watch.round_began(1)
+
+    with pytest.raises(Violation, match=COUNTER):
+        watch.round_began(1)
+
+
+def test_a_refused_read_is_forgotten() -> None:
+    """So its ticket is no read any more, and refusals of commands are none of this watch's business."""
+    watch = a_leader(peers=0)
+    watch.read_asked(1)
+    watch.read_refused(1)
+    watch.read_refused(2)
+
+    with pytest.raises(KeyError):
+        watch.read_ready(1, last_applied=0)
