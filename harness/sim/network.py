@@ -75,10 +75,10 @@ class Network:
         if link not in self._cuts:
             self._deliver(link[0], link[1], frame)
 
-    def cut(self, links: Iterable[tuple[str, str]]) -> None:
-        """Let nothing pass on these directed links. Cuts add up: each needs its own `mend`."""
+    def cut(self, links: Iterable[tuple[str, str]], count: int = 1) -> None:
+        """Let nothing pass on these directed links. Cuts add up: `count` of them need as many calls of `mend`."""
         for link in links:
-            self._cuts[link] = self._cuts.get(link, 0) + 1
+            self._cuts[link] = self._cuts.get(link, 0) + count
 
     def mend(self, links: Iterable[tuple[str, str]]) -> None:
         """Undo one `cut` of each of these links; those that have been healed meanwhile are left alone."""

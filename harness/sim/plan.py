@@ -12,6 +12,7 @@ from random import Random
 from harness.sim.disk import MICROSECOND_NS, DiskPlan
 from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
 from harness.sim.faults import draw_faults
+from harness.sim.healing import ALL_HEALED, HealPlan, draw_heal
 from harness.sim.lines import LinesPlan
 from harness.sim.network import NetworkPlan
 from harness.sim.streams import stream
@@ -60,6 +61,7 @@ class Plan:
     store: StoreLimits
     load: LoadPlan
     faults: tuple[Fault, ...]
+    heal: HealPlan = ALL_HEALED
 
     def words(self) -> str:
         """One line for the head of a trace."""
@@ -88,6 +90,7 @@ def draw_plan(seed: int, *, until_ns: int | None = None) -> Plan:
         store=draw_store(stream(seed, "plan/store")),
         load=draw_load(stream(seed, "plan/load")),
         faults=draw_faults(seed, until),
+        heal=draw_heal(seed),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from harness.sim.commitment import Commitment
 from harness.sim.direct_load import DirectLoad
 from harness.sim.errors import Violation, escaped, require
+from harness.sim.healing import CALM_ELECTION_TIMEOUTS, Healing
 from harness.sim.heap import EventHeap
 from harness.sim.ledger import Ledger
 from harness.sim.member import Member
@@ -18,6 +19,7 @@ from harness.sim.service_load import ServiceLoad
 from harness.sim.streams import stream
 from harness.sim.striker import Striker
 from harness.sim.trace import Trace
+from kvstore import ClientLimits
 from raft import Configuration, Effects, Node
 from raft import Member as Voter
 
@@ -61,13 +63,14 @@ class Simulation:
         self.members = {node_id: Member(self, node_id) for node_id in plan.members}
         self.load: DirectLoad | ServiceLoad = ServiceLoad(self) if plan.load.with_service else DirectLoad(self)
         self.striker = Striker(self)
+        self.healing = Healing(self)
         self.commitment = Commitment(self)
         self._offsets = {n: stream(plan.seed, f"clock/{n}").randrange(10**12) for n in plan.members}
 
     # -- the run
 
     def run(self) -> SeedResult:
-        """Carry out the plan, heal everything, and see that the cluster works. Never raises for what it finds."""
+        """Carry out the plan, heal a quorum, and see that the cluster works. Never raises for what it finds."""
         began = time.process_time()
         violation: Violation | None = None
         try:
@@ -96,9 +99,14 @@ class Simulation:
         self.striker.start()
         self.load.start()
         self._run_until(self.plan.until_ns, lambda: False)
-        self._heal()
+        self.load.stop()
+        self.healing.heal()
+        self.note_world("healed")
         self._probe()
-        self._compare()
+        self._level()
+        if self.healing.has_dead_to_bring_back():
+            self._bring_back()
+        self._finish()
 
     def _run_until(self, time_ns: int, is_enough: Callable[[], bool]) -> bool:
         heap = self.heap
@@ -109,51 +117,69 @@ class Simulation:
             require(heap.done_count < EVENTS_MAX, "a run comes to an end", heap.done_count)
         return False
 
-    def _heal(self) -> None:
-        self.load.stop()
-        self.striker.heal()
-        self.note_world("healed")
-
     def _probe(self) -> None:
-        """Liveness: a probe write is applied on all within PROBE_ELECTION_TIMEOUTS_MAX of the longest time-outs.
+        """Liveness: a probe write is applied on all that live, within the limit."""
+        probe = self.load.probe(self.heap.now + BACKLOG_LIMITS_MAX * self._limit_ns())
+        done = self._run_while_it_shrinks(lambda: probe.index is not None and self._all_applied(probe.index))
+        require(done, "a healed cluster takes a write", self._states())
 
-        Behind a backlog it may take as many times longer as entries go on being committed.
-        """
-        limit_ns = PROBE_ELECTION_TIMEOUTS_MAX * self.plan.raft.election_timeout_max_ns
-        limit_ns += 4 * self.plan.network.late_ns
-        probe = self.load.probe(self.heap.now + BACKLOG_LIMITS_MAX * limit_ns)
-        done, committed = False, -1
-        for _ in range(BACKLOG_LIMITS_MAX):
-            if done or self.ledger.commit_index == committed:
-                break
-            committed = self.ledger.commit_index
-            deadline = self.heap.now + limit_ns
-            done = self._run_until(deadline, lambda: probe.index is not None and self._all_applied(probe.index))
-        states = [member.state_words() for member in self.members.values()]
-        require(done, "a healed cluster takes a write", f"not within {limit_ns / 1e9:.1f} s: {states}")
-
-    def _all_applied(self, index: int) -> bool:
-        return all(m.node is not None and m.node.core.last_applied >= index for m in self._there())
-
-    def _there(self) -> list[Member]:
-        """All members but those that are lost for good."""
-        return [member for member in self.members.values() if not member.is_lost]
-
-    def _compare(self) -> None:
-        """All machines are equal at equal `last_applied`, which they reach soon after the probe."""
+    def _level(self) -> None:
+        """All that live reach the same entry, and are in the same state then."""
 
         def is_level() -> bool:
-            marks = {m.node.core.last_applied if m.node else -1 for m in self._there()}
+            marks = {m.node.core.last_applied if m.node else -1 for m in self.healing.living()}
             return len(marks) == 1 and -1 not in marks
 
-        deadline = self.heap.now + PROBE_ELECTION_TIMEOUTS_MAX * self.plan.raft.election_timeout_max_ns
-        require(is_level() or self._run_until(deadline, is_level), "all members reach the same entry")
-        hashes = {node_id: m.machine.state_hash() for node_id, m in self.members.items() if m.machine}
+        require(self._run_while_it_shrinks(is_level), "all members reach the same entry", self._states())
+        hashes = {m.node_id: m.machine.state_hash() for m in self.healing.living() if m.machine}
         require(len(set(hashes.values())) == 1, "state machine agreement", hashes)
-        deadline = self.heap.now + PROBE_ELECTION_TIMEOUTS_MAX * self.plan.raft.election_timeout_max_ns
-        done = self.load.is_finished or self._run_until(deadline, lambda: self.load.is_finished)
+
+    def _bring_back(self) -> None:
+        """The dead live again: a quorum that worked without them works on as before, and they reach its state."""
+        quiet_ns = CALM_ELECTION_TIMEOUTS * self.plan.raft.election_timeout_max_ns
+        before = self.healing.leadership()
+        self._run_until(self.heap.now + quiet_ns, lambda: False)
+        was_calm = before is not None and before == self.healing.leadership() and self._is_quick()
+        quorum = self.healing.living()
+        self.healing.bring_back()
+        self._run_until(self.heap.now + quiet_ns, lambda: False)
+        if was_calm:
+            self.mark("members came back to a calm quorum")
+            followed = {(m.node.core.term, m.node.core.leader_id) for m in quorum if m.node is not None}
+            require(followed == {before}, "who comes back disturbs nobody", f"{before} led: {self._states()}")
+        self._level()
+
+    def _is_quick(self) -> bool:
+        """True if disks give nobody a reason to lose its leader."""
+        return all(disk.stall_rate == 0 for disk in self.plan.disks.values())
+
+    def _finish(self) -> None:
+        """The last reads end, and what the clients saw is judged."""
+        done = self.load.is_finished or self._run_until(self.heap.now + self._limit_ns(), lambda: self.load.is_finished)
         require(done, "a healed cluster answers reads")
         self.load.check_history()
+
+    def _limit_ns(self) -> int:
+        """PROBE_ELECTION_TIMEOUTS_MAX of the longest time-outs, for frames under way, and for clients of the dead."""
+        limit_ns = PROBE_ELECTION_TIMEOUTS_MAX * self.plan.raft.election_timeout_max_ns + 4 * self.plan.network.late_ns
+        return limit_ns + self.healing.dead_count * ClientLimits().attempt_timeout_ns
+
+    def _run_while_it_shrinks(self, is_done: Callable[[], bool]) -> bool:
+        """Run until it is done: within the limit, or behind a backlog as many times longer as it goes on shrinking."""
+        done, before = is_done(), -1
+        for _ in range(BACKLOG_LIMITS_MAX):
+            progress = sum(member.applied_max for member in self.healing.living())
+            if done or progress == before:
+                break
+            before = progress
+            done = self._run_until(self.heap.now + self._limit_ns(), is_done)
+        return done
+
+    def _states(self) -> str:
+        return "; ".join(f"{m.node_id} {m.state_words()}" for m in self.members.values())
+
+    def _all_applied(self, index: int) -> bool:
+        return all(m.node is not None and m.node.core.last_applied >= index for m in self.healing.living())
 
     # -- what members ask
 

@@ -1,0 +1,130 @@
+"""After the faults a quorum has to work without the rest, and the rest, when it comes back, disturbs nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import raft.elections
+from harness.sim.fault import MILLISECOND_NS
+from harness.sim.healing import ALL_HEALED, DEAD_KINDS, HealPlan, draw_heal
+from harness.sim.network import CALM
+from harness.sim.plan import Plan, draw_plan
+from harness.sim.simulation import Simulation
+from raft.quorum import Tally
+
+MEMBERS = ("n1", "n2", "n3", "n4", "n5")
+EVERYBODY = tuple((kind, share) for kind in DEAD_KINDS for share in (0.0, 0.2, 0.4, 0.6, 0.8))
+
+
+def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
+    """A second of load without a fault, on quick disks, and then the end."""
+    plan = draw_plan(seed)
+    disk = replace(plan.disks["n1"], sync_ns=MILLISECOND_NS, stall_rate=0.0)
+    return replace(
+        plan,
+        members=MEMBERS[:members],
+        until_ns=1_000 * MILLISECOND_NS,
+        disks=dict.fromkeys(MEMBERS[:members], disk),
+        network=CALM,
+        faults=(),
+        heal=heal,
+    )
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 4, 5])
+def test_the_dead_are_a_minority_however_many_are_drawn(members: int) -> None:
+    """Those that are lost for other reasons count: here one, on a rotten log, where that leaves a quorum."""
+    world = Simulation(a_calm_plan(members=members, heal=HealPlan(dead=EVERYBODY)))
+    minority = (members - 1) // 2
+    for member in list(world.members.values())[: min(1, minority)]:
+        member.is_damaged = member.is_lost = True
+
+    world.healing.heal()
+
+    assert world.healing.dead_count == minority
+    assert len(world.healing.living()) == members - minority
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("returns", [False, True], ids=["for ever", "for a while"])
+@pytest.mark.parametrize("kind", DEAD_KINDS)
+def test_a_quorum_works_without_a_dead_member(kind: str, returns: bool) -> None:
+    """Whoever is dead, how, and for how long."""
+    for share in (0.0, 0.4, 0.8):
+        world = Simulation(a_calm_plan(members=3, heal=HealPlan(dead=((kind, share),), returns=returns)))
+
+        result = world.run()
+
+        assert result.violation is None
+        assert f"a member stayed dead: {kind}" in result.marks
+        assert (f"a member came back: {kind}" in result.marks) == returns
+        assert ("members came back to a calm quorum" in result.marks) == returns
+
+
+def test_who_stays_dead_is_drawn_for_itself() -> None:
+    """The `heal` stream is the seed's own: a third of the seeds heal everybody, and half of the others for good."""
+    drawn = [draw_heal(seed) for seed in range(300)]
+
+    assert [draw_heal(seed) for seed in range(300)] == drawn
+    assert 60 < sum(plan.dead == ALL_HEALED.dead for plan in drawn) < 140
+    assert 100 < sum(plan.returns for plan in drawn) < 200
+    assert draw_plan(7).heal == draw_heal(7)
+
+
+# The rules can fail.
+
+
+def rule_broken_with(dead: str) -> str:
+    """What a run finds in which the last member is dead for a while; the calm plan passes on the code as it is."""
+    for seed in range(1, 6):
+        heal = HealPlan(dead=((dead, 0.9),), returns=True)
+        violation = Simulation(a_calm_plan(members=3, heal=heal, seed=seed)).run().violation
+        if violation is not None:
+            return violation.rule
+    return ""
+
+
+def all_pre_votes_are_won(patch: pytest.MonkeyPatch) -> None:
+    ask = raft.elections.Elections.ask_for_pre_votes
+
+    def won(self: raft.elections.Elections) -> Tally:
+        ask(self)
+        return Tally.WON
+
+    patch.setattr(raft.elections.Elections, "ask_for_pre_votes", won)
+
+
+def test_a_member_that_campaigns_without_being_heard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thesis §9.6: its term would depose a leader that works, as soon as it is heard again."""
+    all_pre_votes_are_won(monkeypatch)
+
+    assert rule_broken_with("cut off") == "who hears nobody leaves its term alone"
+
+
+def test_a_member_that_disturbs_when_it_comes_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thesis §4.2.3: a member that starts anew campaigns at once, and nobody ignores it."""
+    all_pre_votes_are_won(monkeypatch)
+    monkeypatch.setattr(raft.elections.Elections, "hears_a_leader", property(lambda _: False))
+    begin = raft.elections.Elections.__init__
+
+    def hasty(self: raft.elections.Elections, state: Any) -> None:
+        begin(self, state)
+        self.deadline = state.now + 1
+
+    monkeypatch.setattr(raft.elections.Elections, "__init__", hasty)
+
+    assert rule_broken_with("kill") == "who comes back disturbs nobody"
+
+
+def test_a_quorum_that_needs_everybody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Healing all members would hide it."""
+
+    def all_of_them(self: Any, votes: dict[str, bool]) -> Tally:
+        return Tally.WON if sum(votes.values()) == len(self.voters) else Tally.OPEN
+
+    monkeypatch.setattr("raft.quorum.Quorum.tally", all_of_them)
+
+    assert rule_broken_with("kill") == "a healed cluster takes a write"
