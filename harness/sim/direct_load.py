@@ -18,6 +18,7 @@ from kvstore import Put, encode_command
 from raft import Applied, Busy, Effects, Entry, EntryKind, Node, NodeStopped, NotLeader, ReadReady, Refused, TooLarge
 
 if TYPE_CHECKING:
+    from harness.sim.lines import Lines
     from harness.sim.member import Member
     from harness.sim.simulation import Simulation
 
@@ -39,7 +40,7 @@ class Open:
     member: str
     life: int
     value: bytes
-    acknowledged: int  # The greatest revision that anybody had been told when this began.
+    acknowledged: int  # The greatest revision that anybody had been told, or had read, when this began.
 
 
 class DirectLoad:
@@ -56,6 +57,7 @@ class DirectLoad:
         self._applied: dict[bytes, int] = {}
         self._stopped = False
         self._probe: Probe | None = None
+        self.lines: Lines | None = None
         self._counts = {"acknowledged": 0, "refused": 0, "unknown": 0, "reads": 0}
 
     def start(self) -> None:
@@ -166,6 +168,7 @@ class DirectLoad:
                         "a read sees what was acknowledged before it",
                         f"{member.node_id} reads at {member.machine.revision}, {call.acknowledged} was told",
                     )
+                    self._acknowledged = max(self._acknowledged, member.machine.revision)
                     self._counts["reads"] += 1
                     del self._open[ticket]
                 case Refused(ticket, error):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness.history import Row
-from harness.sim.errors import Violation, require
+from harness.sim.errors import Violation, broken, require
 from harness.workload.rows import answered, asked
 from kvstore import (
     Command,
@@ -48,6 +48,8 @@ class HistoryBook:
         self._results: dict[int, Any] = {}  # By op_id, of writes that were carried out.
         self._failed: dict[bytes, int] = {}  # Values whose write was reported as certainly failed: op_id.
         self._written: dict[bytes, int] = {}  # Values that were written: at which index.
+        self._told_revision = 0  # The greatest that any client has been told.
+        self._revision_min: list[int] = []  # By op_id: what had been told when it was called.
 
     def counts(self) -> dict[str, int]:
         """How operations ended."""
@@ -70,6 +72,7 @@ class HistoryBook:
         }
         for value in values_of(command):
             self._op_of[value] = len(self.rows)
+        self._revision_min.append(self._told_revision)
         self.rows.append(row)
         return row
 
@@ -85,14 +88,21 @@ class HistoryBook:
             self._failed[value] = self._op_of[value]
 
     def answered(self, row: Row, response: Response, now_ns: int) -> Result:
-        """A member answered; returns what it said."""
+        """A member answered; returns what it said. Unless asked for what one member has, that is never out of date."""
+        op_id, consistency = int(str(row["op_id"])), Consistency(response.consistency or Consistency.LINEARIZABLE)
+        if response.revision < self._revision_min[op_id] and consistency is not Consistency.LOCAL:
+            broken(
+                "an answer is not older than what was told before it was asked for",
+                f"{row} is answered at revision {response.revision}, {self._revision_min[op_id]} had been told",
+            )
+        self._told_revision = max(self._told_revision, response.revision)
         result = read_result((response.code, response.revision, *response.fields))
         row |= {
             "status": "ok",
             "return_ns": now_ns,
             "output": answered(result),
             "revision": response.revision,
-            "consistency": Consistency(response.consistency or Consistency.LINEARIZABLE).word,
+            "consistency": consistency.word,
             "node": response.node_id,
         }
         return result

@@ -51,6 +51,8 @@ class Watch:
         if not core.first_index - 1 <= core.snapshot_index <= applied <= commit <= core.last_index:
             marks = (core.first_index, core.snapshot_index, applied, commit, core.last_index)
             broken("order of the marks", node_id, marks)
+        if core.durable_index > max(self._copies.durable.last_index, core.snapshot_index):
+            broken("durable means synced", node_id, core.durable_index, self._copies.durable.last_index)
         if applied != self._applied_index:
             broken("applied is what was applied", node_id, applied, self._applied_index)
         if core.low_watermark != self._low_watermark:
