@@ -14,6 +14,7 @@ from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
 from harness.sim.faults import draw_faults
 from harness.sim.healing import ALL_HEALED, HealPlan, draw_heal
 from harness.sim.lines import LinesPlan
+from harness.sim.moods import draw_mood
 from harness.sim.network import NetworkPlan
 from harness.sim.streams import stream
 from kvstore import ClientLimits, StoreLimits
@@ -52,6 +53,7 @@ class Plan:
     """A whole run. `until_ns`: when the faults end and the healing begins."""
 
     seed: int
+    mood: str  # The name of one of `moods.MOODS`.
     members: tuple[str, ...]
     until_ns: int
     raft: RaftConfig
@@ -69,18 +71,20 @@ class Plan:
         for fault in self.faults:
             counts[fault.kind] = counts.get(fault.kind, 0) + 1
         faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(counts.items())) or "no faults"
-        return f"seed {self.seed}: {len(self.members)} members, {self.until_ns / SECOND_NS:.1f} s, {faults}"
+        seconds = self.until_ns / SECOND_NS
+        return f"seed {self.seed}, {self.mood}: {len(self.members)} members, {seconds:.1f} s, {faults}"
 
 
-def draw_plan(seed: int, *, until_ns: int | None = None) -> Plan:
+def draw_plan(seed: int) -> Plan:
     """The plan of a seed, the same everywhere and for ever (as long as this function does not change)."""
-    random = stream(seed, "plan")
-    count = random.choices((1, 2, 3, 4, 5), weights=(1, 1, 4, 1, 2))[0]
+    random, mood = stream(seed, "plan"), draw_mood(seed)
+    count = random.choices(list(mood.members), weights=list(mood.members.values()))[0]
     members = tuple(f"n{number}" for number in range(1, count + 1))
-    until = until_ns or int((2 + 8 * random.random()) * SECOND_NS)
+    until = int((2 + 8 * random.random()) * SECOND_NS)
     disks = {member: draw_disk(stream(seed, f"plan/disk/{member}")) for member in members}
-    return Plan(
+    plan = Plan(
         seed=seed,
+        mood=mood.name,
         members=members,
         until_ns=until,
         raft=draw_raft(stream(seed, "plan/raft")),
@@ -92,6 +96,7 @@ def draw_plan(seed: int, *, until_ns: int | None = None) -> Plan:
         faults=draw_faults(seed, until),
         heal=draw_heal(seed),
     )
+    return mood.bend(plan)
 
 
 def often(random: Random, share: float, low: int, high: int, usual: int) -> int:

@@ -66,7 +66,7 @@ def test_one_seed_is_replayed_with_one_line_per_event() -> None:
     done = CliRunner().invoke(simulate, ["--seed", "3", "--trace"])
 
     assert done.exit_code == 0
-    assert "seed 3: 1 members" in done.stderr
+    assert done.stderr.startswith("seed 3, ")
     assert run_seed(3).trace_hash in done.stderr
     lines = [line for line in done.stdout.splitlines() if "<became_leader" in line]
     assert lines

@@ -1,0 +1,206 @@
+"""Moods: ways in which half of the seeds are bent, each towards a corner that independent draws seldom reach.
+
+A draw of each bound by itself seldom makes short elections *and* a log that forgets *and* a busy load; most bugs of
+consensus need such a coincidence. A mood is a few traits put one upon the other; what a trait leaves open stays as the
+seed drew it. Runs in a mood are shorter, as more happens in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.streams import stream
+from kvstore import ClientLimits, StoreLimits
+from raft import RaftConfig
+from storage import StorageLimits
+
+if TYPE_CHECKING:
+    from harness.sim.disk import DiskPlan
+    from harness.sim.plan import Plan
+
+Trait = Callable[["Plan", Random], "Plan"]
+
+STRIKES = ("cut off", "kill", "pause", "lose power", "cut one way")
+
+
+ANY = {1: 1, 2: 1, 3: 4, 4: 1, 5: 2}
+QUORATE = {3: 6, 4: 1, 5: 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mood:
+    """`weight`: how often it is drawn. `members`: the weight of each cluster size. Traits bend in their order."""
+
+    name: str
+    weight: int
+    members: Mapping[int, int] = field(default_factory=lambda: ANY)
+    traits: tuple[Trait, ...] = ()
+
+    def bend(self, plan: Plan) -> Plan:
+        """The plan in this mood."""
+        random = stream(plan.seed, "plan/bend")
+        for trait in self.traits:
+            plan = trait(plan, random)
+        return plan
+
+
+def draw_mood(seed: int) -> Mood:
+    """The mood of a seed."""
+    return stream(seed, "plan/mood").choices(MOODS, weights=[mood.weight for mood in MOODS])[0]
+
+
+def restless(plan: Plan, random: Random) -> Plan:
+    """The leader is struck several times a second, besides what was drawn, and programs read and write all the time.
+
+    With clients of the service, some still talk to the old leader while others have found the new one.
+    """
+    until_ns = int((1.5 + 2 * random.random()) * SECOND_NS)
+    every_ns = random.choice((150, 250, 350)) * MILLISECOND_NS
+    strikes = [
+        Fault(
+            at_ns=at_ns,
+            kind=random.choice(STRIKES),
+            duration_ns=int((50 + 400 * random.random()) * MILLISECOND_NS),
+            target=None if random.random() < 0.8 else random.random(),
+            shape=random.random(),
+        )
+        for at_ns in range(every_ns, until_ns, every_ns)
+    ]
+    drawn = plan.faults if random.random() < 0.5 else ()
+    load = plan.load
+    if load.with_service:
+        load = replace(load, clients=4, workers=2, keys=random.randrange(1, 5), think_ns=load.think_ns // 4)
+    else:
+        load = replace(load, clients=8, think_ns=random.choice((3, 10)) * MILLISECOND_NS, read_share=0.6)
+    return replace(
+        plan,
+        until_ns=until_ns,
+        raft=replace(
+            plan.raft,
+            heartbeat_interval_ns=20 * MILLISECOND_NS,
+            election_timeout_min_ns=60 * MILLISECOND_NS,
+            election_timeout_max_ns=120 * MILLISECOND_NS,
+            append_bytes_max=random.choice((60, 100, plan.raft.append_bytes_max)),
+            window_messages_max=random.choice((1, 2, plan.raft.window_messages_max)),
+        ),
+        network=replace(
+            plan.network,
+            delay_ns=int((1 + 4 * random.random()) * MILLISECOND_NS),
+            jitter_ns=int(10 * random.random() * MILLISECOND_NS),
+            loss_rate=random.choice((0.0, 0.02)),
+        ),
+        disks=syncing_in(random.choice((1, 1, 5)) * MILLISECOND_NS, plan),
+        store=StoreLimits() if random.random() < 0.7 else plan.store,
+        load=load,
+        faults=in_order([*strikes, *(fault for fault in drawn if fault.at_ns < until_ns)]),
+    )
+
+
+def forgetful(plan: Plan, random: Random) -> Plan:
+    """A snapshot every few entries, and a log that keeps nothing for slow members; sessions come and go."""
+    return replace(
+        plan,
+        raft=replace(
+            plan.raft,
+            snapshot_log_bytes=random.choice((200, 600)),
+            retention_bytes_max=100,
+            snapshot_chunk_bytes=random.choice((100, 1_000, 4_096)),
+        ),
+        storage=StorageLimits(segment_bytes_max=300, ballast_bytes=0),
+        load=replace(plan.load, session_ttl_ns=random.choice((SECOND_NS // 2, SECOND_NS, 60 * SECOND_NS))),
+    )
+
+
+def trickling(plan: Plan, random: Random) -> Plan:
+    """The machine is given an entry or two at a time, and is behind."""
+    return replace(
+        plan,
+        raft=replace(plan.raft, apply_bytes_max=random.choice((50, 200)), batch_bytes_max=random.choice((64, 300))),
+    )
+
+
+def without_power(plan: Plan, random: Random) -> Plan:
+    """Power fails again and again, on slow disks, amid frames of many sectors."""
+    return replace(
+        plan,
+        faults=tuple(
+            replace(fault, kind="lose power" if random.random() < 0.9 else "lose power everywhere", duration_ns=at_ns)
+            for fault, at_ns in ((fault, int(100 * MILLISECOND_NS * random.random())) for fault in plan.faults)
+        ),
+        disks=syncing_in(10 * MILLISECOND_NS, plan),
+        load=replace(plan.load, value_bytes_max=random.choice((1_000, 4_000)), read_share=0.0),
+        storage=replace(plan.storage, frame_bytes_max=64 * 1024 * 1024, ballast_bytes=0),
+    )
+
+
+def late(plan: Plan, random: Random) -> Plan:
+    """Frames that arrive when whole elections have passed, out of order, and some of them twice."""
+    return replace(
+        plan,
+        network=replace(
+            plan.network,
+            late_rate=0.02 + 0.1 * random.random(),
+            late_ns=int((0.5 + 3 * random.random()) * plan.raft.election_timeout_max_ns),
+            duplicate_rate=0.1 * random.random(),
+            in_order=False,
+        ),
+    )
+
+
+def lone(plan: Plan, random: Random) -> Plan:
+    """A single voter whose power fails, often while it starts."""
+    until_ns = SECOND_NS
+    faults = [
+        Fault(
+            at_ns=int(until_ns * random.random()),
+            kind=random.choice(("kill", "lose power", "lose power")),
+            duration_ns=int(20 * MILLISECOND_NS * random.random()),
+            target=0.0,
+            shape=random.random(),
+        )
+        for _ in range(random.randrange(4, 20))
+    ]
+    return replace(
+        plan,
+        until_ns=until_ns,
+        disks=syncing_in(random.choice((1, 5, 20)) * MILLISECOND_NS, plan),
+        faults=in_order(faults),
+    )
+
+
+def stock(plan: Plan, _: Random) -> Plan:
+    """All bounds as production has them, if nobody sets them."""
+    return replace(
+        plan,
+        raft=RaftConfig(),
+        storage=StorageLimits(),
+        store=StoreLimits(),
+        load=replace(plan.load, client_limits=ClientLimits()),
+    )
+
+
+def syncing_in(sync_ns: int, plan: Plan) -> dict[str, DiskPlan]:
+    """The same disks, with syncs of this length that never stall."""
+    return {member: replace(disk, sync_ns=sync_ns, stall_rate=0.0) for member, disk in plan.disks.items()}
+
+
+def in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    """As a plan has them."""
+    return tuple(sorted(faults, key=lambda fault: fault.at_ns))
+
+
+MOODS = (
+    Mood(name="as drawn", weight=50),
+    Mood(name="restless", weight=8, members=QUORATE, traits=(restless,)),
+    Mood(name="restless, forgetful", weight=10, members=QUORATE, traits=(restless, forgetful)),
+    Mood(name="restless, late", weight=8, members=QUORATE, traits=(restless, late)),
+    Mood(name="restless, late, forgetful", weight=5, members=QUORATE, traits=(restless, late, forgetful)),
+    Mood(name="restless, trickling", weight=5, members=QUORATE, traits=(restless, trickling)),
+    Mood(name="without power", weight=6, members=QUORATE, traits=(restless, without_power)),
+    Mood(name="lone", weight=3, members={1: 1}, traits=(lone,)),
+    Mood(name="stock", weight=5, traits=(stock,)),
+)

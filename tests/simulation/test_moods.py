@@ -1,0 +1,67 @@
+"""Half of the seeds are in a mood: bent towards a corner that independent draws seldom reach."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from harness.sim.fault import MILLISECOND_NS
+from harness.sim.moods import MOODS, draw_mood
+from harness.sim.plan import Plan, draw_plan
+from harness.sim.simulation import Simulation
+from kvstore import ClientLimits, StoreLimits
+from raft import RaftConfig
+from storage import StorageLimits
+
+AS_DRAWN = MOODS[0].name
+
+
+def first_in(mood: str) -> Plan:
+    """The plan of the first seed that is in this mood."""
+    seed = next(seed for seed in range(1, 1_000) if draw_mood(seed).name == mood)
+    return draw_plan(seed)
+
+
+def test_half_of_the_seeds_are_as_drawn_and_every_mood_comes_up() -> None:
+    """By their weights."""
+    found = Counter(draw_mood(seed).name for seed in range(2_000))
+
+    assert found.keys() == {mood.name for mood in MOODS}
+    assert 800 < found[AS_DRAWN] < 1_200
+    assert min(found.values()) > 20
+
+
+def test_a_plan_has_the_members_and_the_name_of_its_mood() -> None:
+    """A single voter where that is the point, and never where a leader has to be struck."""
+    assert first_in("lone").members == ("n1",)
+    assert all(len(draw_plan(seed).members) > 2 for seed in range(200) if "restless" in draw_mood(seed).name)
+    assert first_in("stock").words().split(": ")[0].endswith(", stock")
+
+
+def test_a_restless_plan_strikes_the_leader_several_times_a_second() -> None:
+    """Every election time-out or two, while frames still arrive."""
+    plan = first_in("restless")
+
+    at_leader = [fault for fault in plan.faults if fault.target is None]
+    assert len(at_leader) > 2 * plan.until_ns / 1e9
+    assert plan.raft.election_timeout_max_ns == 120 * MILLISECOND_NS
+    assert [fault.at_ns for fault in plan.faults] == sorted(fault.at_ns for fault in plan.faults)
+
+
+def test_the_stock_mood_leaves_production_defaults_untouched() -> None:
+    """A bound that nobody sets is what most users have."""
+    plan = first_in("stock")
+
+    assert (plan.raft, plan.storage, plan.store) == (RaftConfig(), StorageLimits(), StoreLimits())
+    assert plan.load.client_limits == ClientLimits()
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("mood", [mood.name for mood in MOODS])
+def test_a_seed_in_each_mood_holds_every_rule_and_commits(mood: str) -> None:
+    """A plan that fails without a defect would find every defect; one that commits nothing would find none."""
+    result = Simulation(first_in(mood)).run()
+
+    assert result.violation is None
+    assert result.counts["commits"] > 3
