@@ -14,6 +14,7 @@ What follows from it comes out of the next `take_effects`, which is the only pla
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
 
 from raft.config import RaftConfig
@@ -73,7 +74,7 @@ class Node:
             now=now,
         )
         self._leading_term: int | None = None
-        self._commit = GroupCommit(log, durable=self._core.persisted, failed=self._fail)
+        self._commit = GroupCommit(log, durable=self._persisted, failed=self._fail)
         self._pins = PeerPins(pins, self._fail)
         self._pending = PendingCommands(config)
         self._outcomes = Outcomes()
@@ -113,15 +114,15 @@ class Node:
             return  # It would never be quiet.
         if self.failure or not self._pins.is_pinned(peer_id) or self._core.configuration.member(peer_id) is None:
             return
-        self._core.step(peer_id, message)
-        self._notice_leadership()
-        self._snapshots.stepped(peer_id, message)
+        if self._on_core(self._core.step, peer_id, message):
+            self._notice_leadership()
+            self._snapshots.stepped(peer_id, message)
 
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""
         if self.failure is None and self._core.configuration.member(peer_id) is not None:
-            self._core.peer_unreachable(peer_id)
-            self._snapshots.peer_unreachable(peer_id)
+            if self._on_core(self._core.peer_unreachable, peer_id):
+                self._snapshots.peer_unreachable(peer_id)
 
     def tick(self, now: int) -> None:
         """Time has passed: `now` is monotonic ns. To be called by `next_deadline`, and before other events."""
@@ -129,7 +130,8 @@ class Node:
         self._now = now
         if self.failure is not None:
             return
-        self._core.tick(now)
+        if not self._on_core(self._core.tick, now):
+            return
         self._notice_leadership()
         self._snapshots.tick(now)
         self._effects.completions += self._outcomes.expire(now)
@@ -262,6 +264,18 @@ class Node:
         self._to_apply.clear()
 
     # Inside.
+
+    def _on_core(self, event: Callable[..., None], *arguments: object) -> bool:
+        """Have the core take an event. At any of them it looks into the log; False if the disk refuses that."""
+        try:
+            event(*arguments)
+        except OSError as error:
+            self._fail("reading from the disk", error)
+            return False
+        return True
+
+    def _persisted(self, sequence: int) -> None:
+        self._on_core(self._core.persisted, sequence)
 
     def _flush(self) -> None:
         self._notice_leadership()  # A completion may have changed it.

@@ -506,6 +506,25 @@ def test_a_failed_pin_stops_the_node() -> None:
     assert s1.flush().failure is not None
 
 
+def test_a_node_whose_log_cannot_be_read_at_whatever_event_stops_in_order() -> None:
+    """A new leader looks up the last `leader_time` once its own vote is durable: no error leaves, it stops."""
+    s1 = a_single_leader()
+    s1.propose("one", 1)
+    s1.settle()
+    s1.crash()
+
+    def unreadable(first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
+        raise OSError(5, "Input/output error")
+
+    s1.log.read = unreadable  # type: ignore[method-assign]
+    s1.tick_to(s1.now + 10 * RaftConfig().election_timeout_max_ns)
+    s1.settle()
+    effects = s1.flush()
+
+    assert "Input/output error" in str(effects.failure)
+    assert effects.send == []
+
+
 def test_the_status_shows_marks_and_buffers() -> None:
     """For people and monitors."""
     s1 = a_single_leader()
