@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from harness.sim.clock import Clock
 from harness.sim.errors import require
 from harness.sim.lines import Lines
 from harness.sim.streams import stream
@@ -27,10 +28,11 @@ class SimClient:
     ) -> None:
         self.name = name
         self._world, self._lines = world, lines
+        self._clock = Clock(world.heap, world.plan.seed, name, world.plan.clocks.client_spread)
         self._core = ClientCore(
             endpoints,
             random=stream(world.plan.seed, f"client/{name}"),
-            now=world.heap.now,
+            now=self._clock.now(),
             limits=limits,
             session_ttl_ns=ttl_ns,
         )
@@ -50,31 +52,32 @@ class SimClient:
         return self._core.is_full
 
     def submit(self, request: Request, deadline: int, ended: Ended) -> None:
-        """Begin a call; `ended` is told how it ended, by `deadline` (ns)."""
+        """Begin a call; `ended` is told how it ended, by `deadline` (true ns), if its clock is right."""
         self._last_ticket += 1
         self._waiting[self._last_ticket] = ended
-        self._core.tick(self._world.heap.now)
-        self._core.submit(self._last_ticket, request, deadline)
+        now = self._clock.now()
+        self._core.tick(now)
+        self._core.submit(self._last_ticket, request, now + deadline - self._world.heap.now)
         self._flush()
 
     # -- what connections report
 
     def connected(self, connection_id: int) -> None:
         """A dialed connection stands."""
-        self._core.tick(self._world.heap.now)
+        self._core.tick(self._clock.now())
         self._core.connected(connection_id)
         self._flush()
 
     def receive(self, connection_id: int, data: bytes) -> None:
         """Bytes from a member."""
-        self._core.tick(self._world.heap.now)
+        self._core.tick(self._clock.now())
         self._core.receive(connection_id, data)
         self._world.note_client(self.name, data)
         self._flush()
 
     def disconnected(self, connection_id: int, reason: str) -> None:
         """A connection is gone."""
-        self._core.tick(self._world.heap.now)
+        self._core.tick(self._clock.now())
         self._core.disconnected(connection_id, reason)
         self._flush()
 
@@ -83,7 +86,7 @@ class SimClient:
     def _on_timer(self, time_ns: int) -> None:
         if self._timer_at == time_ns:
             self._timer_at = None
-            self._core.tick(self._world.heap.now)
+            self._core.tick(self._clock.now())
             self._flush()
 
     def _flush(self) -> None:
@@ -102,9 +105,8 @@ class SimClient:
         due = self._core.next_deadline()
         if due is None:
             return
-        now = self._world.heap.now
-        due = max(due, now)
-        self._flushes_in_place = self._flushes_in_place + 1 if due == now else 0
+        due = self._clock.due(due)
+        self._flushes_in_place = self._flushes_in_place + 1 if due == self._world.heap.now else 0
         require(self._flushes_in_place < FLUSHES_IN_PLACE_MAX, "timers let time pass", self.name)
         if self._timer_at is None or due < self._timer_at:
             self._timer_at = due

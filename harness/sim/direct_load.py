@@ -57,7 +57,7 @@ class DirectLoad:
         self._applied: dict[bytes, int] = {}
         self._stopped = False
         self._probe: Probe | None = None
-        self.lines: Lines | None = None
+        self.lines: Lines | None = None  # Such programs have no connections.
         self._counts = {"acknowledged": 0, "refused": 0, "unknown": 0, "reads": 0}
 
     def start(self) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.sim.aside import recover_aside
+from harness.sim.attention import Attention
+from harness.sim.clock import Clock
 from harness.sim.copies import Copies
 from harness.sim.disk import Immediately, SimFiles
 from harness.sim.errors import Violation, require
@@ -58,7 +60,8 @@ class Member:
         self.machine: KvMachine | None = None
         self.service: Service | None = None
         self.files: SimFiles | None = None
-        self.paused_until = 0
+        self.attention = Attention(world.heap)
+        self.clock = Clock(world.heap, plan.seed, node_id, plan.clocks.spread)
         self.applied_max = 0  # Over all lives.
         self.is_damaged = False  # A bit of its log has rotted.
         self.is_lost = False  # It has refused to start on that, and stays down.
@@ -80,7 +83,16 @@ class Member:
     @property
     def is_paused(self) -> bool:
         """True while the process stands still."""
-        return self.paused_until > self.world.heap.now
+        return self.attention.is_paused
+
+    @property
+    def paused_until(self) -> int:
+        """When it goes on, or went on, after it stood still."""
+        return self.attention.paused_until
+
+    @paused_until.setter
+    def paused_until(self, time_ns: int) -> None:
+        self.attention.pause(time_ns)
 
     def initialize(self) -> None:
         """Make the data folder, without time, and be sure that all of it is durable."""
@@ -183,9 +195,11 @@ class Member:
         if power:
             for happened in sorted(self.image.lose_power(self._crash_random)):
                 self.world.mark(happened)
+            self.clock.begin_anew()
         self.node, self.machine, self.service, self.files = None, None, None, None
         self._timer_at = None
-        self.paused_until = 0
+        self.attention.forget()
+        self.clock.go_on()
         self.life += 1
 
     def rot(self, random: Random) -> None:
@@ -224,21 +238,26 @@ class Member:
     # -- events
 
     def now(self) -> int:
-        """This machine's monotonic clock, which begins anywhere."""
-        return self.world.heap.now + self.world.clock_offset(self.node_id)
+        """This machine's monotonic clock."""
+        return self.clock.now()
+
+    def clock_changed(self) -> None:
+        """Its clock has jumped, or runs otherwise: what it waits for may be due earlier."""
+        if self.node is not None and self.node.failure is None:
+            self._arm()
 
     def _schedule(self, delay_ns: int, callback: Callable[[], None]) -> None:
         self.world.heap.after(delay_ns, self._on_disk, self.life, callback)
 
     def _on_disk(self, life: int, callback: Callable[[], None]) -> None:
-        if life != self.life or self._postponed(self._on_disk, life, callback):
+        if life != self.life or self.attention.postpones(self._on_disk, life, callback):
             return
         callback()
         self.settle("disk")
 
     def deliver(self, sender: str, frame: bytes) -> None:
         """A frame from a peer arrives."""
-        if self.node is None or self._postponed(self.deliver, sender, frame):
+        if self.node is None or self.attention.postpones(self.deliver, sender, frame):
             return
         try:
             if sender not in self._greeted:
@@ -255,7 +274,7 @@ class Member:
 
     def lose_connection(self, peer_id: str) -> None:
         """The connection to a peer breaks."""
-        if self.node is not None and not self._postponed(self.lose_connection, peer_id):
+        if self.node is not None and not self.attention.postpones(self.lose_connection, peer_id):
             self._tick()
             self.node.peer_unreachable(peer_id)
             self.settle(f"lost {peer_id}")
@@ -263,24 +282,20 @@ class Member:
     def call(self, what: str, action: Callable[[Node], None]) -> None:
         """Have a client's action done on the node, then look at what follows."""
         assert self.node is not None
+        if self.attention.postpones(self.call, what, action):
+            return
         self._tick()
         action(self.node)
         self.settle(what)
 
     def serve(self, life: int, what: str, action: Callable[[Service], None], content: bytes = b"") -> None:
         """Have a connection's event handled by the service of process `life`, then look at what follows."""
-        if life != self.life or self._postponed(self.serve, life, what, action, content):
+        if life != self.life or self.attention.postpones(self.serve, life, what, action, content):
             return
         if self.service is not None:
             self._tick()
             action(self.service)
             self.settle(what, content)
-
-    def _postponed(self, action: Callable[..., None], *arguments: Any) -> bool:
-        if self.paused_until <= self.world.heap.now:
-            return False
-        self.world.heap.at(self.paused_until, action, *arguments)
-        return True
 
     def _tick(self) -> None:
         assert self.node is not None
@@ -291,7 +306,7 @@ class Member:
     def _on_timer(self, life: int, time_ns: int) -> None:
         if life != self.life or self.node is None or self._timer_at != time_ns:
             return
-        if self._postponed(self._on_timer, life, time_ns):
+        if self.attention.postpones(self._on_timer, life, time_ns):
             return
         self._timer_at = None
         if self.node.next_deadline <= self.now():
@@ -303,7 +318,7 @@ class Member:
     def _arm(self) -> None:
         assert self.node is not None
         world = self.world
-        due = max(world.heap.now, self.node.next_deadline - world.clock_offset(self.node_id))
+        due = self.clock.due(self.node.next_deadline)
         if self._timer_at is not None and self._timer_at <= due:
             return
         progress = (world.heap.now, self.node.core.last_applied)  # Applying in slices is progress too.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from harness.sim.clock import GOOD_CLOCKS, ClockPlan
 from harness.sim.disk import MICROSECOND_NS, DiskPlan
 from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
 from harness.sim.faults import draw_faults
@@ -63,6 +64,7 @@ class Plan:
     store: StoreLimits
     load: LoadPlan
     faults: tuple[Fault, ...]
+    clocks: ClockPlan = GOOD_CLOCKS
     heal: HealPlan = ALL_HEALED
 
     def words(self) -> str:
@@ -94,6 +96,7 @@ def draw_plan(seed: int) -> Plan:
         store=draw_store(stream(seed, "plan/store")),
         load=draw_load(stream(seed, "plan/load")),
         faults=draw_faults(seed, until),
+        clocks=draw_clocks(stream(seed, "plan/clocks")),
         heal=draw_heal(seed),
     )
     return mood.bend(plan)
@@ -153,7 +156,15 @@ def draw_network(random: Random) -> NetworkPlan:
         loss_rate=0.1 * random.random() if bad and random.random() < 0.6 else 0.0,
         duplicate_rate=0.1 * random.random() if bad and random.random() < 0.6 else 0.0,
         in_order=random.random() < 0.4,
+        slow_rate=random.random() / 2 if bad and random.random() < 0.3 else 0.0,
+        slow_ns=int(20 * MILLISECOND_NS * 5 ** random.random()),
     )
+
+
+def draw_clocks(random: Random) -> ClockPlan:
+    """A hundredth fast or slow, as bad ones are; in a fifth of the seeds up to twice as fast, or half as fast."""
+    spreads = (2 ** random.random(), 2 ** random.random())
+    return ClockPlan(spread=spreads[0], client_spread=spreads[1]) if random.random() < 0.2 else GOOD_CLOCKS
 
 
 def draw_disk(random: Random) -> DiskPlan:

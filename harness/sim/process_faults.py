@@ -1,10 +1,10 @@
-"""Faults of processes and machines: they die, lose power, and stand still."""
+"""Faults of processes and machines: they die, lose power, stand still, and are slow."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.sim.fault import Fault, Kinds
+from harness.sim.fault import MILLISECOND_NS, Fault, Kinds
 from harness.sim.streams import stream
 
 if TYPE_CHECKING:
@@ -17,7 +17,11 @@ PROCESS_KINDS: Kinds = {
     "lose power": (0.6, 2.0),  # What was not synced is settled by a draw.
     "lose power everywhere": (0.2, 1.0),
     "pause": (0.3, 1.5),  # The process stands still and then goes on as if nothing had happened.
+    "slow process": (0.3, 2.0),  # Starved of processor time: each event takes a while, and the next ones wait.
 }
+
+SERVICE_NS_MIN = MILLISECOND_NS // 5
+SERVICE_TIMES_MAX = 100
 
 AMID_A_SYNC_SHARE = 0.7
 """Of the crashes of one member: most moments are idle ones, in which little can go wrong."""
@@ -45,14 +49,18 @@ class ProcessFaults:
                 self.take_down(list(world.members.values()), fault)
             case "pause":
                 if member.is_up:
-                    member.paused_until = max(member.paused_until, world.heap.now + fault.duration_ns)
+                    member.attention.pause(world.heap.now + fault.duration_ns)
+            case "slow process":
+                if member.is_up:
+                    member.attention.service_ns = int(SERVICE_NS_MIN * SERVICE_TIMES_MAX**fault.shape)
+                    world.heap.after(fault.duration_ns, self._quicken, member, member.life)
             case _:
                 raise AssertionError(fault.kind)
 
     def heal(self) -> None:
         """End all that is under way, and start who is down."""
         for member in self._world.members.values():
-            member.paused_until = 0
+            member.attention.wake()
             if member.files is None and not member.is_lost:
                 member.boot()
 
@@ -81,6 +89,12 @@ class ProcessFaults:
         files.on_start = lambda duration_ns: self._world.heap.after(
             int(duration_ns * fault.shape / AMID_A_SYNC_SHARE), strike
         )
+
+    def _quicken(self, member: Member, life: int) -> None:
+        if member.life == life:
+            if len(member.attention) > 1:
+                self._world.mark("a slow process was behind")
+            member.attention.quicken()
 
     def _bring_up(self, member: Member) -> None:
         if member.files is None and not member.is_lost:

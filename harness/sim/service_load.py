@@ -67,7 +67,7 @@ class ServiceLoad:
 
     def __init__(self, world: Simulation) -> None:
         self.world, self._plan = world, world.plan.load
-        self._lines = Lines(world, self._plan.lines)
+        self.lines = Lines(world, self._plan.lines)
         self._keys = key_names(self._plan.keys)
         self._view = View()
         self._random = stream(world.plan.seed, "workers")
@@ -83,7 +83,7 @@ class ServiceLoad:
     def _add_client(self, number: int) -> None:
         plan, seed = self._plan, self.world.plan.seed
         client = SimClient(
-            self.world, self._lines, f"c{number}", self._endpoints, plan.client_limits, plan.session_ttl_ns
+            self.world, self.lines, f"c{number}", self._endpoints, plan.client_limits, plan.session_ttl_ns
         )
         for slot in range(plan.workers):
             place = number * plan.workers + slot
@@ -98,7 +98,7 @@ class ServiceLoad:
     def stop(self) -> None:
         """Nobody begins anything more, and connections stop breaking."""
         self._stopped = True
-        self._lines.is_calm = True
+        self.lines.is_calm = True
 
     def counts(self) -> dict[str, int]:
         """How operations ended."""
@@ -178,11 +178,11 @@ class ServiceLoad:
         service = member.service
         if service is not None:
             service.complete(effects.completions, effects.events)
-            self._lines.flushed(member, service)
+            self.lines.flushed(member, service)
 
     def on_down(self, member: Member) -> None:
         """The process is gone, with its connections."""
-        self._lines.member_down(member)
+        self.lines.member_down(member)
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:
         """Every committed command comes by here once, in order."""
@@ -203,7 +203,7 @@ class ServiceLoad:
         self._probe = Probe(PROBE_VALUE)
         seed, number = self.world.plan.seed, len(self._workers)
         source = OperationSource(seed=seed, worker=number, keys=self._keys, view=self._view)
-        client = SimClient(self.world, self._lines, "probe", self._endpoints, ClientLimits(), 0)
+        client = SimClient(self.world, self.lines, "probe", self._endpoints, ClientLimits(), 0)
         self._final_reads_open = len(self._keys)
         self._try_probe(Worker(client, number, source), deadline)
         return self._probe

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from harness.sim.clock import GOOD_CLOCKS
 from harness.sim.commitment import Commitment
 from harness.sim.direct_load import DirectLoad
 from harness.sim.errors import Violation, escaped, require
@@ -16,7 +17,6 @@ from harness.sim.member import Member
 from harness.sim.network import Network
 from harness.sim.plan import PROBE_ELECTION_TIMEOUTS_MAX, Plan, draw_plan
 from harness.sim.service_load import ServiceLoad
-from harness.sim.streams import stream
 from harness.sim.striker import Striker
 from harness.sim.trace import Trace
 from kvstore import ClientLimits
@@ -65,7 +65,6 @@ class Simulation:
         self.striker = Striker(self)
         self.healing = Healing(self)
         self.commitment = Commitment(self)
-        self._offsets = {n: stream(plan.seed, f"clock/{n}").randrange(10**12) for n in plan.members}
 
     # -- the run
 
@@ -150,8 +149,9 @@ class Simulation:
         self._level()
 
     def _is_quick(self) -> bool:
-        """True if disks give nobody a reason to lose its leader."""
-        return all(disk.stall_rate == 0 for disk in self.plan.disks.values())
+        """True if neither disks nor clocks give anybody a reason to lose its leader."""
+        is_in_time = self.plan.clocks.spread <= GOOD_CLOCKS.spread
+        return is_in_time and all(disk.stall_rate == 0 for disk in self.plan.disks.values())
 
     def _finish(self) -> None:
         """The last reads end, and what the clients saw is judged."""
@@ -162,7 +162,8 @@ class Simulation:
     def _limit_ns(self) -> int:
         """PROBE_ELECTION_TIMEOUTS_MAX of the longest time-outs, for frames under way, and for clients of the dead."""
         limit_ns = PROBE_ELECTION_TIMEOUTS_MAX * self.plan.raft.election_timeout_max_ns + 4 * self.plan.network.late_ns
-        return limit_ns + self.healing.dead_count * ClientLimits().attempt_timeout_ns
+        limit_ns += self.healing.dead_count * ClientLimits().attempt_timeout_ns
+        return int(limit_ns * max(self.plan.clocks.spread, self.plan.clocks.client_spread))  # By the slowest clock.
 
     def _run_while_it_shrinks(self, is_done: Callable[[], bool]) -> bool:
         """Run until it is done: within the limit, or behind a backlog as many times longer as it goes on shrinking."""
@@ -182,10 +183,6 @@ class Simulation:
         return all(m.node is not None and m.node.core.last_applied >= index for m in self.healing.living())
 
     # -- what members ask
-
-    def clock_offset(self, node_id: str) -> int:
-        """What a member's monotonic clock shows at the beginning of the run, in ns."""
-        return self._offsets[node_id]
 
     def mark(self, name: str) -> None:
         """Something worth telling happened at least once."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harness.sim.client_faults import CLIENT_KINDS, ClientFaults
+from harness.sim.clock_faults import CLOCK_KINDS, ClockFaults
 from harness.sim.disk_faults import DISK_KINDS, DiskFaults
 from harness.sim.fault import Fault
 from harness.sim.network_faults import NETWORK_KINDS, NetworkFaults
@@ -21,10 +23,13 @@ class Striker:
     def __init__(self, world: Simulation) -> None:
         self._world = world
         self._processes, self._network, self._disks = ProcessFaults(world), NetworkFaults(world), DiskFaults(world)
+        self._clocks, self._clients = ClockFaults(world), ClientFaults(world)
         self._families = (
             (PROCESS_KINDS, self._processes),
             (NETWORK_KINDS, self._network),
             (DISK_KINDS, self._disks),
+            (CLOCK_KINDS, self._clocks),
+            (CLIENT_KINDS, self._clients),
         )
         self.take_down = self._processes.take_down
         self.has_failed = self._disks.has_failed
@@ -39,6 +44,8 @@ class Striker:
         """No further step is carried out; networks and disks are well again, then processes start."""
         self._is_stopped = True
         self._network.heal()
+        self._clients.heal()
+        self._clocks.heal()
         self._disks.heal()
         self._processes.heal()
 

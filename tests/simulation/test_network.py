@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
 
 from harness.sim.fault import Fault
 from harness.sim.faults import KINDS, draw_faults
 from harness.sim.heap import EventHeap
-from harness.sim.network import Network, NetworkPlan
-from harness.sim.network_faults import cut_links
+from harness.sim.network import Link, Network, NetworkPlan
+from harness.sim.network_faults import NetworkFaults, cut_links
+from harness.sim.plan import draw_plan
+from harness.sim.simulation import Simulation
 
 Arrival = tuple[int, str, str, bytes]
 
@@ -93,6 +99,121 @@ def test_partitions_cut_what_their_names_say() -> None:
     assert links("cut off") == {("n1", "n2"), ("n2", "n1"), ("n1", "n3"), ("n3", "n1")}
     assert links("cut one way") == {("n1", "n2"), ("n1", "n3")}
     assert all((b, a) in links("cut in two") for a, b in links("cut in two"))
+
+
+def links_of(kind: str, members: list[str], shape: float = 0.25) -> set[Link]:
+    fault = Fault(at_ns=0, kind=kind, duration_ns=1, target=0.0, shape=shape)
+    return set(cut_links(fault, members[0], members))
+
+
+def test_a_bridge_sees_both_halves_which_do_not_see_each_other() -> None:
+    """The member between them must neither be deposed for ever nor keep a quorum from forming."""
+    for count in (3, 4, 5):
+        members = [f"n{number}" for number in range(1, count + 1)]
+        for shape in (0.1, 0.5, 0.9):
+            links = links_of("bridge", members, shape)
+            unseen = {a: {b for b in members if (a, b) in links} for a in members}
+
+            assert unseen["n1"] == set()
+            assert {len(unseen[a]) for a in members[1:]} == {(count - 1) // 2, count // 2}
+            assert all((b, a) in links for a, b in links)
+    assert links_of("bridge", ["n1", "n2"]) == set()
+
+
+def test_in_a_ring_each_sees_a_majority_and_no_two_see_the_same() -> None:
+    """Two neighbours each: with five members a majority, which differs for everybody."""
+    members = ["n1", "n2", "n3", "n4", "n5"]
+    for shape in (0.1, 0.5, 0.9):
+        links = links_of("ring", members, shape)
+        seen = {a: frozenset(b for b in members if a == b or (a, b) not in links) for a in members}
+
+        assert {len(who) for who in seen.values()} == {3}
+        assert len(set(seen.values())) == 5
+        assert all((b, a) in links for a, b in links)
+    assert links_of("ring", members[:3]) == set()
+
+
+def test_a_slow_link_delays_one_direction_and_changes_nothing_else() -> None:
+    """The other direction is as it was, and the draws are the same without it."""
+
+    def run(extra_ns: int) -> list[Arrival]:
+        heap, seen = EventHeap(), list[Arrival]()
+        network = Network(1, NetworkPlan(), heap, lambda a, b, frame: seen.append((heap.now, a, b, frame)))
+        network.slow_down(("n1", "n2"), extra_ns)
+        for number in range(50):
+            heap.at(1_000 * number, network.send, "n1", "n2", b"%d" % number)
+            heap.at(1_000 * number, network.send, "n2", "n1", b"%d" % number)
+        while len(heap):
+            heap.step()
+        return seen
+
+    usual, slow = run(0), run(40_000_000)
+
+    assert [arrival for arrival in slow if arrival[1] == "n2"] == [arrival for arrival in usual if arrival[1] == "n2"]
+    assert {(t + 40_000_000, a, b, f) for t, a, b, f in usual if a == "n1"} == {x for x in slow if x[1] == "n1"}
+
+
+def test_a_share_of_the_links_is_slow_for_good_until_all_is_healed() -> None:
+    """Each link of a seed has its own draw."""
+    heap = EventHeap()
+    plan = NetworkPlan(slow_rate=0.5, slow_ns=100_000_000)
+    network = Network(1, plan, heap, lambda *_: None)
+    links = [(f"n{a}", f"n{b}") for a in range(10) for b in range(10) if a != b]
+    arrives_ns = list[int]()
+    for a, b in links:
+        network.send(a, b, b"")
+        arrives_ns.append(heap.next_time() or 0)
+        heap.step()
+
+    assert 20 < sum(later - earlier > 2_000_000 for earlier, later in pairwise(arrives_ns)) < 70
+
+    network.heal()
+    began = heap.now
+    for a, b in links:
+        network.send(a, b, b"")
+    while len(heap):
+        heap.step()
+    assert heap.now - began <= NetworkPlan().delay_ns + NetworkPlan().jitter_ns
+
+
+def test_what_was_on_its_way_on_an_old_connection_never_arrives_on_the_new_one() -> None:
+    """A frame of before may not come after the hello of the next connection."""
+    heap, seen = EventHeap(), list[bytes]()
+    network = Network(1, NetworkPlan(), heap, lambda _a, _b, frame: seen.append(frame))
+    network.send("n1", "n2", b"old")
+    network.send("n2", "n1", b"the other way")
+
+    network.reconnect(("n1", "n2"))
+    network.send("n1", "n2", b"new")
+    while len(heap):
+        heap.step()
+
+    assert sorted(seen) == [b"new", b"the other way"]
+
+
+def test_after_a_half_open_connection_the_sender_is_told_and_a_hello_comes_first() -> None:
+    """Until then neither end knows; the other direction works all the time."""
+    world = Simulation(replace(draw_plan(1), members=("n1", "n2"), network=NetworkPlan(), faults=()))
+    told, greeted = list[str](), list[str]()
+    n1, n2 = cast(Any, SimpleNamespace()), cast(Any, SimpleNamespace())
+    n1.node_id, n1.lose_connection = "n1", told.append
+    n2.node_id, n2.forget_greeting = "n2", greeted.append
+    world.members = {"n1": n1, "n2": n2}
+    fault = Fault(at_ns=0, kind="half-open", duration_ns=100, target=0.0, shape=0.0)
+    shape = next(
+        s / 100
+        for s in range(100)
+        if NetworkFaults(world)._link_of(replace(fault, shape=s / 100), "n1") == ("n1", "n2")
+    )
+
+    NetworkFaults(world).strike(replace(fault, shape=shape), n1)
+    assert world.network.is_cut("n1", "n2")
+    assert not world.network.is_cut("n2", "n1")
+    assert (told, greeted) == ([], [])
+    world.heap.step()
+
+    assert (told, greeted) == (["n2"], ["n1"])
+    assert not world.network.is_cut("n1", "n2")
 
 
 def test_the_fault_plans_of_some_seeds_have_every_kind_in_them_and_some_none() -> None:

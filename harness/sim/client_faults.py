@@ -1,0 +1,80 @@
+"""Faults between clients and members: clients are cut off, hang on dead connections, or stay with a minority."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from harness.sim.fault import Fault, Kinds
+from harness.sim.network import Link
+from harness.sim.network_faults import between
+from raft import Role
+
+if TYPE_CHECKING:
+    from harness.sim.member import Member
+    from harness.sim.simulation import Simulation
+
+CLIENT_KINDS: Kinds = {
+    "cut clients off": (0.3, 3.0),  # One member from all clients: what they say waits, or what it answers, or both.
+    "cut a client off": (0.3, 3.0),  # One client from all members, likewise.
+    "clients hang": (0.3, 0.0),  # The connections of one member carry nothing one way any more, and nobody is told.
+    "cut in two with clients": (0.4, 3.0),  # A minority, with some of the clients. Often it is the leader's.
+}
+
+
+class ClientFaults:
+    """Carries them out. Programs that share a process with their member (`DirectLoad`) have no connections to cut."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._clients = [f"c{number}" for number in range(world.plan.load.clients)]
+
+    def strike(self, fault: Fault, member: Member) -> None:
+        """Carry out one step of CLIENT_KINDS; it ends by itself."""
+        world, lines = self._world, self._world.load.lines
+        if fault.kind == "cut in two with clients":
+            side, clients = minority(fault, member.node_id, world.plan.members, self._clients)
+            others = [node_id for node_id in world.plan.members if node_id not in side]
+            links = between(side, others)
+            if links and lines is not None and member.node is not None and member.node.core.role is Role.LEADER:
+                world.mark("clients were left with a leader without a quorum")
+            world.network.cut(links)
+            world.heap.after(fault.duration_ns, world.network.mend, links)
+            strangers = [client for client in self._clients if client not in clients]
+            client_links = between(clients, others) + between(strangers, side)
+            if lines is not None and links:
+                lines.cut(client_links)
+                world.heap.after(fault.duration_ns, lines.mend, client_links)
+        elif lines is not None:
+            if fault.kind == "clients hang":
+                lines.hang(member, side=0 if fault.shape < 0.5 else 1)
+            else:
+                client_links = self._links(fault, member.node_id)
+                lines.cut(client_links)
+                world.heap.after(fault.duration_ns, lines.mend, client_links)
+
+    def heal(self) -> None:
+        """End all that is under way. Who hangs goes on hanging: nobody told them."""
+        if self._world.load.lines is not None:
+            self._world.load.lines.heal()
+
+    def _links(self, fault: Fault, target: str) -> list[Link]:
+        random = Random(int(fault.shape * 2**53))
+        if fault.kind == "cut clients off":
+            clients, members = self._clients, [target]
+        else:
+            clients, members = [random.choice(self._clients)], list(self._world.plan.members)
+        links = between(clients, members)
+        way = random.choice((0, 1, 2))  # Towards the member, towards the client, both.
+        return links if way == 2 else links[way::2]
+
+
+def minority(fault: Fault, target: str, members: Sequence[str], clients: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The members and the clients, at least one, on the target's side; the members are fewer than half."""
+    random = Random(int(fault.shape * 2**53))
+    others = [member for member in members if member != target]
+    random.shuffle(others)
+    side = [target, *others[: random.randrange(max(1, (len(members) - 1) // 2))]]
+    with_it = [client for client in clients if random.random() < 0.5]
+    return side, with_it or [random.choice(clients)]

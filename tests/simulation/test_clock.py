@@ -1,0 +1,208 @@
+"""Simulated clocks: integers that never go back, whose inverse is exact, so that no timer fires before its time."""
+
+from __future__ import annotations
+
+from random import Random
+
+from harness.sim.attention import Attention
+from harness.sim.clock import FS_PER_NS, Clock
+from harness.sim.heap import EventHeap
+
+SEEDS = range(100)
+
+
+def advance(heap: EventHeap, to_ns: int) -> None:
+    heap.at(to_ns, lambda: None)
+    while heap.now < to_ns:
+        heap.step()
+
+
+def a_clock(*, seed: int = 1, rate: int = FS_PER_NS) -> tuple[EventHeap, Clock]:
+    heap = EventHeap()
+    clock = Clock(heap, seed, "n1", spread=2.0)
+    clock.run_at(rate)
+    return heap, clock
+
+
+def test_a_timer_is_due_at_the_first_moment_at_which_the_clock_shows_its_time() -> None:
+    """Not a nanosecond earlier, whatever the rate: else a node would be woken, look, and have to wait again."""
+    for seed in SEEDS:
+        random = Random(seed)
+        heap, clock = a_clock(seed=seed, rate=random.randrange(FS_PER_NS // 2, 2 * FS_PER_NS))
+        for _ in range(20):
+            shown_ns = clock.now() + random.randrange(1, 10**9)
+            due = clock.due(shown_ns)
+
+            advance(heap, due - 1)
+            assert clock.now() < shown_ns
+            advance(heap, due)
+            assert clock.now() >= shown_ns
+            clock.jump(random.randrange(100))
+
+
+def test_what_is_overdue_is_due_now() -> None:
+    """The heap takes no event of the past."""
+    heap, clock = a_clock()
+    advance(heap, 1_000)
+
+    assert clock.due(clock.now() - 500) == heap.now
+    assert clock.due(clock.now()) == heap.now
+
+
+def test_rates_that_change_a_thousand_times_lose_not_one_nanosecond() -> None:
+    """What is shown is kept in femtoseconds: rounding it at each change would add up."""
+    heap, clock = a_clock(rate=FS_PER_NS // 3)
+    began = clock.now()
+    for number in range(1_000):
+        advance(heap, heap.now + 7)
+        clock.run_at(FS_PER_NS // 3 + number % 2)
+
+    advance(heap, 3_000_000)
+
+    assert abs(clock.now() - began - 1_000_000) <= 10
+
+
+def test_a_jump_goes_forwards_and_makes_timers_due_earlier() -> None:
+    """A suspended machine that counts the time which it missed."""
+    _, clock = a_clock()
+    shown_ns = clock.now()
+    before = clock.due(shown_ns + 1_000)
+
+    clock.jump(400)
+
+    assert clock.now() == shown_ns + 400
+    assert clock.due(shown_ns + 1_000) == before - 400
+
+
+def test_a_clock_that_stands_still_shows_the_same_until_it_goes_on() -> None:
+    """A suspended machine that does not count the time which it missed. Timers are due as much later."""
+    heap, clock = a_clock()
+    shown_ns = clock.now()
+
+    clock.stand_still(500)
+
+    assert clock.due(shown_ns + 100) == 600
+    advance(heap, 499)
+    assert clock.now() == shown_ns
+    advance(heap, 501)
+    assert clock.now() == shown_ns + 1
+
+
+def test_a_clock_never_goes_back_while_its_machine_has_power() -> None:
+    """Whatever happens to it, in any order."""
+    for seed in SEEDS:
+        random = Random(seed)
+        heap, clock = a_clock(seed=seed)
+        shown_ns = clock.now()
+        for _ in range(50):
+            match random.randrange(5):
+                case 0:
+                    clock.jump(random.randrange(1_000))
+                case 1:
+                    clock.run_at(random.randrange(FS_PER_NS // 2, 2 * FS_PER_NS))
+                case 2:
+                    clock.stand_still(heap.now + random.randrange(1_000))
+                case 3:
+                    clock.go_on()
+                case _:
+                    advance(heap, heap.now + random.randrange(1, 1_000))
+            assert clock.now() >= shown_ns
+            shown_ns = clock.now()
+
+
+def test_two_clocks_of_a_seed_differ_and_each_is_the_same_again() -> None:
+    """By name; offset and rate."""
+
+    def drawn(name: str) -> tuple[int, int]:
+        clock = Clock(EventHeap(), 1, name, spread=2.0)
+        return clock.now(), clock.usual_rate
+
+    assert drawn("n1") == drawn("n1")
+    assert drawn("n1")[0] != drawn("n2")[0]
+    assert drawn("n1")[1] != drawn("n2")[1]
+    assert all(FS_PER_NS / 2 <= Clock(EventHeap(), s, "n1", 2.0).usual_rate <= 2 * FS_PER_NS for s in SEEDS)
+
+
+# How a process deals with what happens.
+
+
+class Process:
+    """Deals with numbers, and notes when it did."""
+
+    def __init__(self) -> None:
+        self.heap = EventHeap()
+        self.attention = Attention(self.heap)
+        self.dealt_with: list[tuple[int, int]] = []
+
+    def happens(self, number: int) -> None:
+        if not self.attention.postpones(self.happens, number):
+            self.dealt_with.append((self.heap.now, number))
+
+    def run(self) -> list[tuple[int, int]]:
+        while len(self.heap):
+            self.heap.step()
+        return self.dealt_with
+
+
+def test_a_process_that_nothing_holds_deals_with_everything_at_once() -> None:
+    """And does not grow a queue."""
+    process = Process()
+    for number in range(3):
+        process.heap.at(10 * number, process.happens, number)
+
+    assert process.run() == [(0, 0), (10, 1), (20, 2)]
+
+
+def test_a_paused_process_deals_with_all_that_came_at_the_end_of_the_pause_in_order() -> None:
+    """As after SIGCONT."""
+    process = Process()
+    process.attention.pause(100)
+    for number in range(3):
+        process.heap.at(10 * number, process.happens, number)
+    process.heap.at(100, process.happens, 3)
+
+    assert process.run() == [(100, 0), (100, 1), (100, 2), (100, 3)]
+
+
+def test_a_slow_process_takes_its_time_for_each_event_and_falls_behind() -> None:
+    """Unlike a pause, it goes on doing things; what comes faster than it works waits longer and longer."""
+    process = Process()
+    process.attention.service_ns = 25
+    for number in range(4):
+        process.heap.at(10 * number, process.happens, number)
+
+    assert process.run() == [(25, 0), (50, 1), (75, 2), (100, 3)]
+
+
+def test_a_slow_process_that_is_quick_again_catches_up_at_once_and_in_order() -> None:
+    """What comes while it catches up does not overtake what waits."""
+    process = Process()
+    process.attention.service_ns = 25
+    for number in range(4):
+        process.heap.at(10 * number, process.happens, number)
+    process.heap.at(30, process.attention.quicken)
+    process.heap.at(30, process.happens, 4)
+
+    assert process.run() == [(25, 0), (30, 1), (30, 2), (30, 3), (30, 4)]
+
+
+def test_a_slow_process_that_is_paused_as_well_goes_on_slowly_afterwards() -> None:
+    """Both at once."""
+    process = Process()
+    process.attention.service_ns = 25
+    process.heap.at(0, process.happens, 0)
+    process.heap.at(1, process.happens, 1)
+    process.heap.at(10, process.attention.pause, 200)
+
+    assert process.run() == [(200, 0), (225, 1)]
+
+
+def test_what_waits_for_a_process_that_dies_is_gone() -> None:
+    """Its sockets die with it; the next process is as quick as any."""
+    process = Process()
+    process.attention.pause(100)
+    process.heap.at(0, process.happens, 0)
+    process.heap.at(50, process.attention.forget)
+    process.heap.at(60, process.happens, 1)
+
+    assert process.run() == [(60, 1)]

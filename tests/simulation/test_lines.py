@@ -1,0 +1,242 @@
+"""Connections between simulated clients and members: whole, cut, mended, given up, and hanging without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from harness.sim.attention import Attention
+from harness.sim.client_faults import minority
+from harness.sim.fault import Fault
+from harness.sim.heap import EventHeap
+from harness.sim.lines import Lines, LinesPlan
+from kvstore import Service
+
+TO_MEMBER, TO_CLIENT = ("c0", "n1"), ("n1", "c0")
+SEEDS = range(40)
+
+
+class Server:
+    """As much of a member and its service as a connection needs: it answers each piece in capitals."""
+
+    def __init__(self, heap: EventHeap) -> None:
+        self.node_id, self.life, self.is_up = "n1", 1, True
+        self.attention = Attention(heap)
+        self.service = self
+        self.has_room = True
+        self.lines: Lines
+        self.seen: list[bytes] = []
+        self.output: list[tuple[int, bytes]] = []
+        self.gone: list[int] = []
+
+    def serve(self, life: int, what: str, action: Callable[[Any], None], content: bytes = b"") -> None:
+        del life, what, content
+        action(self)
+        self.lines.flushed(cast(Any, self), cast(Service, self))
+
+    def connected(self, server_id: int) -> None:
+        self.output.append((server_id, b"hello"))
+
+    def receive(self, server_id: int, data: bytes) -> None:
+        assert self.has_room
+        self.seen.append(data)
+        self.output.append((server_id, data.upper()))
+
+    def disconnected(self, server_id: int) -> None:
+        self.gone.append(server_id)
+
+    def wants_input(self, server_id: int) -> bool:
+        return self.has_room
+
+    def sent(self, server_id: int, byte_count: int) -> None:
+        pass
+
+    def take_output(self) -> list[tuple[int, bytes]]:
+        taken, self.output = self.output, []
+        return taken
+
+    def take_closed(self) -> list[int]:
+        return []
+
+
+class Caller:
+    """As much of a client as a connection needs."""
+
+    name = "c0"
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.heard: list[bytes] = []
+
+    def connected(self, connection_id: int) -> None:
+        self.told.append("connected")
+
+    def receive(self, connection_id: int, data: bytes) -> None:
+        self.heard.append(data)
+
+    def disconnected(self, connection_id: int, reason: str) -> None:
+        self.told.append(reason)
+
+
+class Wire:
+    """One client, one member, and the lines between them."""
+
+    def __init__(self, *, seed: int = 1) -> None:
+        self.heap = EventHeap()
+        self.server, self.client = Server(self.heap), Caller()
+        self.marks: set[str] = set()
+        world = SimpleNamespace(
+            plan=SimpleNamespace(seed=seed), heap=self.heap, members={"n1": self.server}, mark=self.marks.add
+        )
+        self.lines = self.server.lines = Lines(cast(Any, world), LinesPlan())
+
+    def dial(self, connection_id: int = 1) -> None:
+        self.lines.dial(cast(Any, self.client), connection_id, "n1:1")
+
+    def say(self, *pieces: bytes, connection_id: int = 1) -> None:
+        for piece in pieces:
+            self.lines.send(cast(Any, self.client), connection_id, piece)
+
+    def run(self) -> None:
+        while len(self.heap):
+            self.heap.step()
+
+
+def a_wire(*, seed: int = 1) -> Wire:
+    wire = Wire(seed=seed)
+    wire.dial()
+    wire.run()
+    assert (wire.client.told, wire.client.heard) == (["connected"], [b"hello"])
+    return wire
+
+
+def test_bytes_arrive_in_order_and_are_answered() -> None:
+    """Nothing is cut."""
+    wire = a_wire()
+
+    wire.say(b"a", b"b", b"c")
+    wire.run()
+
+    assert wire.server.seen == [b"a", b"b", b"c"]
+    assert wire.client.heard[1:] == [b"A", b"B", b"C"]
+
+
+def test_behind_a_cut_bytes_wait_and_arrive_in_order_when_it_is_mended_or_the_connection_was_given_up() -> None:
+    """TCP sends again; how long, is up to the two systems."""
+    ends = set()
+    for seed in SEEDS:
+        wire = a_wire(seed=seed)
+        wire.lines.cut([TO_MEMBER])
+        wire.say(b"a", b"b")
+        wire.run()
+        assert wire.server.seen == []
+
+        wire.lines.mend([TO_MEMBER])
+        wire.say(b"c")
+        wire.run()
+
+        assert wire.server.seen in ([b"a", b"b", b"c"], [b"a", b"b"], [])
+        ends.add((len(wire.server.seen), "reset" in wire.client.told))
+
+    assert (3, False) in ends  # It goes on.
+    assert any(told for _, told in ends)  # The client's side gave up.
+    assert any(count < 3 and not told for count, told in ends)  # The client does not know.
+
+
+def test_a_cut_towards_the_client_keeps_the_answers_but_not_the_requests() -> None:
+    """What the client asked for happens, and nobody tells it."""
+    wire = a_wire()
+    wire.lines.cut([TO_CLIENT])
+
+    wire.say(b"a")
+    wire.run()
+
+    assert wire.server.seen == [b"a"]
+    assert wire.client.heard == [b"hello"]
+
+
+def test_nobody_gets_a_connection_through_a_cut_and_cuts_add_up() -> None:
+    """Each cut needs its own mend."""
+    wire = Wire()
+    wire.lines.cut([TO_MEMBER])
+    wire.lines.cut([TO_MEMBER])
+    wire.dial()
+
+    wire.lines.mend([TO_MEMBER])
+    wire.run()
+    assert wire.client.told == []
+
+    wire.lines.heal()
+    wire.run()
+    assert wire.client.told == ["connected"]
+    wire.lines.mend([TO_MEMBER])  # Too late: it has been healed.
+    wire.say(b"a")
+    wire.run()
+    assert wire.server.seen == [b"a"]
+
+
+def test_a_client_that_hangs_up_behind_a_cut_is_still_there_for_the_member() -> None:
+    """Until the cut is mended: that is how a half-open connection comes to be."""
+    wire = a_wire()
+    wire.lines.cut([TO_MEMBER])
+
+    wire.lines.hang_up(cast(Any, wire.client), 1)
+    wire.run()
+    assert wire.server.gone == []
+
+    wire.lines.heal()
+    wire.run()
+    assert wire.server.gone == [1]
+
+
+def test_a_connection_that_hangs_says_nothing_even_when_all_is_healed_but_the_next_one_works() -> None:
+    """A firewall that has forgotten a connection: nobody is ever told."""
+    wire = a_wire()
+    wire.lines.hang(cast(Any, wire.server), side=0)
+
+    wire.say(b"a")
+    wire.lines.heal()
+    wire.run()
+    assert wire.server.seen == []
+    assert wire.client.told == ["connected"]
+
+    wire.dial(2)
+    wire.run()
+    wire.say(b"b", connection_id=2)
+    wire.run()
+    assert wire.server.seen == [b"b"]
+
+
+def test_a_slow_member_reads_each_piece_when_it_gets_round_to_it_and_only_what_it_has_room_for() -> None:
+    """Bytes that the process has not read stay in the socket."""
+    wire = a_wire()
+    wire.server.attention.service_ns = 10_000_000
+    wire.say(b"a", b"b")
+    while not wire.server.seen:
+        wire.heap.step()
+    assert wire.heap.now >= 10_000_000
+
+    wire.server.has_room = False  # `receive` asserts that there is some.
+    wire.run()
+    assert wire.server.seen == [b"a"]
+
+    wire.server.has_room = True
+    wire.lines.flushed(cast(Any, wire.server), cast(Service, wire.server))
+    wire.run()
+    assert wire.server.seen == [b"a", b"b"]
+
+
+def test_a_minority_has_fewer_than_half_of_the_members_and_a_client() -> None:
+    """A client that stays with the old leader is where stale reads would come from."""
+    for count in (2, 3, 4, 5):
+        members = [f"n{number}" for number in range(1, count + 1)]
+        sizes = set()
+        for number in range(100):
+            fault = Fault(at_ns=0, kind="", duration_ns=1, target=0.0, shape=number / 100)
+            side, clients = minority(fault, "n1", members, ["c0", "c1"])
+            assert "n1" in side
+            assert len(set(side)) == len(side)
+            assert 1 <= len(clients) <= 2
+            sizes.add(len(side))
+        assert sizes == set(range(1, max(2, (count - 1) // 2 + 1)))
