@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -27,7 +26,6 @@ from harness.mutants.hunt import Hunt
 from harness.mutants.mutant import Mutant, load_catalogue
 from harness.mutants.outcome import HuntResult
 from harness.mutants.process import Workers
-from harness.mutants.shapes import SHAPES
 
 EXIT_ERROR, EXIT_SURVIVORS = 1, 3
 _PIPE_WIDTH = 160  # Where there is no terminal to ask.
@@ -36,30 +34,23 @@ _SHOWN_LIVING = 6
 
 @click.command("mutants")
 @click.option("--only", multiple=True, metavar="NAME", help="Only mutants with this in their name. Can be repeated.")
+@click.option("--only-named", is_flag=True, help="Only the classic mistakes.")
 @click.option("--seeds-max", type=click.IntRange(1), default=10_000, show_default=True, help="Per mutant.")
 @click.option("--first-seed", type=int, default=1, show_default=True, help="The first of them.")
-@click.option(
-    "--shape",
-    type=click.Choice(sorted(SHAPES)),
-    default=None,
-    help="Bend all plans so.  [default: as each mutant says]",
-)
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: one per core]")
 @click.option("--list", "only_list", is_flag=True, help="Show the catalogue and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def mutants(
     only: tuple[str, ...],
+    only_named: bool,
     seeds_max: int,
     first_seed: int,
-    shape: str | None,
     jobs: int | None,
     only_list: bool,
     as_json: bool,
 ) -> None:
     """Put one small defect at a time into a copy of the production code; simulate seeds until a rule catches it."""
-    chosen = choose(load_catalogue(), only)
-    if shape is not None:
-        chosen = [replace(mutant, shape=shape) for mutant in chosen]
+    chosen = [mutant for mutant in choose(load_catalogue(), only) if mutant.is_named or not only_named]
     if only_list:
         show_list(chosen, as_json=as_json)
         return
@@ -163,7 +154,7 @@ def show_list(chosen: Sequence[Mutant], *, as_json: bool) -> None:
                 "why": mutant.why,
                 "property": mutant.property_lost,
                 "files": sorted({change.file for change in mutant.changes}),
-                "shape": mutant.shape,
+                "named": mutant.is_named,
             }
             for mutant in chosen
         ]

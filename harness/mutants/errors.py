@@ -33,13 +33,13 @@ class DoesNotApply(HarnessError):
 class CleanCodeFails(HarnessError):
     """A seed breaks a rule without any mutant: whatever it finds proves nothing."""
 
-    def __init__(self, seed: int, shape: str, rule: str, detail: str) -> None:
-        self.seed, self.shape, self.rule, self.detail = seed, shape, rule, detail
-        super().__init__(seed, shape, rule, detail)
+    def __init__(self, seed: int, rule: str, detail: str) -> None:
+        self.seed, self.rule, self.detail = seed, rule, detail
+        super().__init__(seed, rule, detail)
 
     def __str__(self) -> str:
         return (
-            f"seed {self.seed} (shape {self.shape}) breaks a rule on the code as it is: {self.rule}: {self.detail}\n"
+            f"seed {self.seed} breaks a rule on the code as it is: {self.rule}: {self.detail}\n"
             "hint: mend that first; a net that is torn by itself catches everything"
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -71,7 +71,7 @@ class Hunt:
         self._first_seed, self._seeds_max, self._jobs = first_seed, seeds_max, jobs
         self._mutants = list(mutants)
         self._searches: list[_Search] = []
-        self._clean: dict[tuple[int, str], SeedOutcome] = {}
+        self._clean: dict[int, SeedOutcome] = {}
         self.results: dict[str, HuntResult] = {}
         self.seeds_run = 0
 
@@ -85,7 +85,7 @@ class Hunt:
 
         Raises CleanCodeFails, WorkerFailed if the code without a mutant does not pass.
         """
-        self.check_clean({mutant.shape for mutant in self._mutants})
+        self.check_clean()
         for mutant in self._mutants:
             try:
                 root = self._copies.with_mutant(mutant)
@@ -100,47 +100,44 @@ class Hunt:
                     while len(running) < self._jobs and (search := self._next_search()) is not None:
                         first, count, is_first_look = search.take_chunk()
                         look = self.first_look if is_first_look else self._look
-                        running[pool.submit(look, search.root, search.mutant.shape, first, count)] = search
+                        running[pool.submit(look, search.root, first, count)] = search
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in done:
                         yield self._chunk_done(running.pop(future), future)
             finally:
                 self._workers.stop()
 
-    def check_clean(self, shapes: Iterable[str]) -> None:
-        """The code as it is passes the first seeds in every shape that is used. Raises CleanCodeFails."""
-        count = min(FIRST_LOOK_SEEDS, self._seeds_max)
-        for shape in sorted(shapes):
-            for outcome in self.first_look(self._copies.clean, shape, self._first_seed, count):
-                _require_clean(outcome, shape)
+    def check_clean(self) -> None:
+        """The code as it is passes the first seeds. Raises CleanCodeFails."""
+        for outcome in self.first_look(self._copies.clean, self._first_seed, min(FIRST_LOOK_SEEDS, self._seeds_max)):
+            _require_clean(outcome)
 
-    def first_look(self, root: Path, shape: str, first_seed: int, count: int) -> list[SeedOutcome]:
+    def first_look(self, root: Path, first_seed: int, count: int) -> list[SeedOutcome]:
         """Run seeds; if nothing is caught, run some once more, hashing otherwise, and compare (one seed is one run)."""
-        outcomes = self._look(root, shape, first_seed, count)
+        outcomes = self._look(root, first_seed, count)
         if any(outcome.is_catch for outcome in outcomes):
             return outcomes
-        again = self._workers.run_seeds(root, shape, first_seed, min(count, REPLAYED_SEEDS), hash_seed=_HASH_SEEDS[1])
+        again = self._workers.run_seeds(root, first_seed, min(count, REPLAYED_SEEDS), hash_seed=_HASH_SEEDS[1])
         for place, (outcome, replayed) in enumerate(zip(outcomes, again, strict=False)):
             if outcome.trace_hash != replayed.trace_hash:
                 detail = f"trace hash {outcome.trace_hash} in one process, {replayed.trace_hash} in another"
                 return [*outcomes[:place], replace(outcome, rule=REPLAYED, detail=detail)]
         return outcomes
 
-    def _look(self, root: Path, shape: str, first_seed: int, count: int) -> list[SeedOutcome]:
-        outcomes = self._workers.run_seeds(root, shape, first_seed, count, hash_seed=_HASH_SEEDS[0])
+    def _look(self, root: Path, first_seed: int, count: int) -> list[SeedOutcome]:
+        outcomes = self._workers.run_seeds(root, first_seed, count, hash_seed=_HASH_SEEDS[0])
         last = outcomes[-1] if outcomes else None
         if last is not None and last.is_catch and root != self._copies.clean:
-            self._confirm(last.seed, shape)
+            self._confirm(last.seed)
         return outcomes
 
-    def _confirm(self, seed: int, shape: str) -> None:
+    def _confirm(self, seed: int) -> None:
         """What was caught is the mutant: the same seed passes without it. Raises CleanCodeFails."""
-        key = (seed, shape)
-        if key not in self._clean:
-            for outcome in self._workers.run_seeds(self._copies.clean, shape, seed, 1, hash_seed=_HASH_SEEDS[0]):
-                self._clean[key] = outcome
-        if key in self._clean:  # Not if the search was stopped meanwhile.
-            _require_clean(self._clean[key], shape)
+        if seed not in self._clean:
+            for outcome in self._workers.run_seeds(self._copies.clean, seed, 1, hash_seed=_HASH_SEEDS[0]):
+                self._clean[seed] = outcome
+        if seed in self._clean:  # Not if the search was stopped meanwhile.
+            _require_clean(self._clean[seed])
 
     def _next_search(self) -> _Search | None:
         """The one that has had the fewest seeds; of those the one with the fewest processes."""
@@ -182,6 +179,6 @@ class Hunt:
         return result
 
 
-def _require_clean(outcome: SeedOutcome, shape: str) -> None:
+def _require_clean(outcome: SeedOutcome) -> None:
     if outcome.rule is not None:
-        raise CleanCodeFails(outcome.seed, shape, outcome.rule, outcome.detail)
+        raise CleanCodeFails(outcome.seed, outcome.rule, outcome.detail)

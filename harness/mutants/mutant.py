@@ -8,7 +8,7 @@ file = "raft/writes.py"                   # in one of the packages raft, storage
 replaces = '''…'''                        # exact text, which occurs `count` times (1)
 by = '''…'''
 also = [{ file = "…", replaces = "…", by = "…" }]   # optional: further changes of the same defect
-shape = "drawn"                           # optional: how each seed's plan is bent, a name in shapes.py
+named = true                              # optional: a classic mistake, which any implementation is measured by
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from harness.mutants.errors import BadCatalogue, DoesNotApply
 
 CATALOGUE = Path(__file__).resolve().parent / "catalogue"
 MUTATED_PACKAGES = ("raft", "storage", "kvstore")
-DRAWN = "drawn"
-"""The shape of a plan as its seed drew it."""
 
 _TEXTS = ("name", "why", "property", "file", "replaces", "by")
 
@@ -46,13 +44,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One defect. `property_lost`: what no longer holds."""
+    """One defect. `property_lost`: what no longer holds. `is_named`: one of the classic mistakes."""
 
     name: str
     why: str
     property_lost: str
     changes: tuple[Change, ...]
-    shape: str = DRAWN
+    is_named: bool = False
 
     def mutated(self, root: Path) -> dict[str, str]:
         """The text of every changed file, by its path below `root`. Raises DoesNotApply."""
@@ -86,7 +84,7 @@ def load_catalogue(folder: Path = CATALOGUE) -> list[Mutant]:
 
 
 def _mutant(place: str, fields: Mapping[str, Any]) -> Mutant:
-    unknown = set(fields) - {*_TEXTS, "count", "also", "shape"}
+    unknown = set(fields) - {*_TEXTS, "count", "also", "named"}
     if unknown:
         raise BadCatalogue(place, f"unknown fields {', '.join(sorted(unknown))}")
     for name in _TEXTS:
@@ -98,7 +96,7 @@ def _mutant(place: str, fields: Mapping[str, Any]) -> Mutant:
         why=fields["why"],
         property_lost=fields["property"],
         changes=tuple(_change(place, each) for each in (first, *fields.get("also", ()))),
-        shape=fields.get("shape", DRAWN),
+        is_named=fields.get("named") is True,
     )
 
 

@@ -28,12 +28,12 @@ class Workers:
         self._running: set[subprocess.Popen[str]] = set()
         self._is_stopped = False
 
-    def run_seeds(self, root: Path, shape: str, first_seed: int, count: int, *, hash_seed: int) -> list[SeedOutcome]:
+    def run_seeds(self, root: Path, first_seed: int, count: int, *, hash_seed: int) -> list[SeedOutcome]:
         """Run `count` seeds on the copy at `root`, up to the first that a rule catches.
 
         `hash_seed` is the process's PYTHONHASHSEED. A seed that does not end is caught too. Raises WorkerFailed.
         """
-        command = [sys.executable, "-m", "harness.mutants.worker", str(root), shape, str(first_seed), str(count)]
+        command = [sys.executable, "-m", "harness.mutants.worker", str(root), str(first_seed), str(count)]
         environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONHASHSEED": str(hash_seed)}
         with self._lock:
             if self._is_stopped:

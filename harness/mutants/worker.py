@@ -1,4 +1,4 @@
-"""Runs seeds on one copy of the packages: `python -m harness.mutants.worker ROOT SHAPE FIRST_SEED COUNT`.
+"""Runs seeds on one copy of the packages: `python -m harness.mutants.worker ROOT FIRST_SEED COUNT`.
 
 One line of JSON per seed, until one breaks a rule or COUNT have passed. It runs inside the copy: the first thing it
 does is to be sure of that.
@@ -17,9 +17,7 @@ import raft
 import storage
 from harness.mutants.mutant import MUTATED_PACKAGES
 from harness.mutants.outcome import SeedOutcome
-from harness.mutants.shapes import SHAPES
-from harness.sim.plan import draw_plan
-from harness.sim.simulation import Simulation
+from harness.sim.simulation import run_seed
 
 
 def check_origin(root: Path) -> None:
@@ -33,9 +31,9 @@ def check_origin(root: Path) -> None:
         assert file is None or file.startswith(f"{root}/"), (name, file, root)
 
 
-def run_one(seed: int, shape: str) -> SeedOutcome:
-    """Run one seed, bent as `shape` says."""
-    result = Simulation(SHAPES[shape](draw_plan(seed))).run()
+def run_one(seed: int) -> SeedOutcome:
+    """Run one seed."""
+    result = run_seed(seed)
     violation = result.violation
     return SeedOutcome(
         seed=seed,
@@ -50,10 +48,10 @@ def run_one(seed: int, shape: str) -> SeedOutcome:
 
 def main() -> None:
     """See the module."""
-    root, shape, first_seed, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    root, first_seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     check_origin(root)
     for seed in range(first_seed, first_seed + count):
-        outcome = run_one(seed, shape)
+        outcome = run_one(seed)
         print(json.dumps(asdict(outcome)), flush=True)
         if outcome.is_catch:
             break
