@@ -26,6 +26,8 @@ UNSIGNED, BYTES, ARRAY = 0x00, 0x40, 0x80
 INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
 
+_BYTE = tuple(bytes((value,)) for value in range(256))
+
 _IDLE_MAX = 4  # Decoders kept for reuse: one per thread that decodes at the same moment, few in practice.
 
 
@@ -127,11 +129,14 @@ def encode_item(item: Any) -> bytes:
 def encode_head(major: int, number: int) -> bytes:
     """A head in its shortest form (RFC 8949 §3): `major` is the type in the upper three bits, `number` below 2**64."""
     if number < 24:
-        return bytes((major | number,))
-    for info, size_bytes in ((24, 1), (25, 2), (26, 4)):
-        if number < 1 << 8 * size_bytes:
-            return bytes((major | info,)) + number.to_bytes(size_bytes, "big")
-    return bytes((major | 27,)) + number.to_bytes(8, "big")
+        return _BYTE[major | number]
+    if number < 1 << 8:
+        return _BYTE[major | 24] + _BYTE[number]
+    if number < 1 << 16:
+        return _BYTE[major | 25] + number.to_bytes(2, "big")
+    if number < 1 << 32:
+        return _BYTE[major | 26] + number.to_bytes(4, "big")
+    return _BYTE[major | 27] + number.to_bytes(8, "big")
 
 
 def _check_types(item: Any) -> None:

@@ -49,7 +49,6 @@ _Other = (
     | PreVoteResponse
     | VoteRequest
     | VoteResponse
-    | AppendAccepted
     | AppendRejected
     | InstallSnapshot
     | InstallSnapshotProgress
@@ -60,6 +59,9 @@ def encode_message(group_id: int, message: Message) -> bytes:
     """The body of the frame that carries `message`."""
     if isinstance(message, AppendEntries):
         return _encode_append(group_id, message)
+    if isinstance(message, AppendAccepted):
+        m = message
+        return _encode_numbers(6, group_id, m.term, m.match_index, m.last_applied, m.read_counter)
     kind, fields = _fields(message)
     return encode_item([kind, group_id, message.term, *fields])
 
@@ -74,7 +76,7 @@ def decode_message(body: bytes) -> tuple[int, Message]:
     if decode is None:
         raise ProtocolError(f"a peer message of unknown kind {kind!r:.40}")
     reader = _Fields(item)
-    group_id, term = reader.number(), reader.number()
+    group_id, term = reader.numbers(2)
     return group_id, decode(term, reader)
 
 
@@ -96,11 +98,14 @@ def _encode_append(group_id: int, m: AppendEntries) -> bytes:
     return b"".join(parts)
 
 
+def _encode_numbers(*numbers: int) -> bytes:
+    """The same bytes as `encode_item(list(numbers))`, in half the time: every second message is an acknowledgement."""
+    return encode_head(ARRAY, len(numbers)) + b"".join([encode_head(UNSIGNED, number) for number in numbers])
+
+
 def _fields(message: _Other) -> tuple[int, list[Any]]:
     """The kind and what follows the term."""
     match message:
-        case AppendAccepted():
-            return 6, [message.match_index, message.last_applied, message.read_counter]
         case AppendRejected():
             r = message
             return 7, [r.rejected_index, r.hint_index, r.hint_term, r.last_applied, r.read_counter]
@@ -139,6 +144,21 @@ class _Fields:
             raise ProtocolError(f"item {self._at - 1} of a peer message of kind {self._items[0]} is no valid number")
         return item
 
+    def numbers(self, count: int) -> list[Any]:
+        """The next `count` items, each as `number()` would give it: one look at all of them, as they almost always are.
+
+        The result is a `list[int]`; the checker of types is told less, because it would ask for a copy.
+        """
+        items = self._items[self._at : self._at + count]
+        for item in items:
+            if type(item) is not int or not 0 <= item <= INT64_MAX:
+                break
+        else:
+            if len(items) == count:
+                self._at += count
+                return items
+        return [self.number() for _ in range(count)]  # It raises, and says where.
+
     def flag(self) -> bool:
         item = self.next()
         if type(item) is not bool:
@@ -171,8 +191,7 @@ def _vote_response(term: int, f: _Fields) -> Message:
 
 
 def _append_entries(term: int, f: _Fields) -> Message:
-    prev_index, prev_term = f.number(), f.number()
-    commit_index, low_watermark, read_counter = f.number(), f.number(), f.number()
+    prev_index, prev_term, commit_index, low_watermark, read_counter = f.numbers(5)
     return AppendEntries(
         term=term,
         prev_index=prev_index,
@@ -215,7 +234,8 @@ def _entry(item: Any, index: int) -> Entry:
 
 
 def _append_accepted(term: int, f: _Fields) -> Message:
-    return AppendAccepted(term=term, match_index=f.number(), last_applied=f.number(), read_counter=f.number())
+    match_index, last_applied, read_counter = f.numbers(3)
+    return AppendAccepted(term=term, match_index=match_index, last_applied=last_applied, read_counter=read_counter)
 
 
 def _append_rejected(term: int, f: _Fields) -> Message:
