@@ -35,6 +35,8 @@ from raft.quorum import Tally
 from raft.ready import Ready
 from raft.state import EntryKind, HardState, LogPosition, Role
 
+_VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # `A | B` would be made anew for every message.
+
 
 class RaftCore(CoreView):
     """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. Owned and called by one `Node` only.
@@ -190,9 +192,9 @@ class RaftCore(CoreView):
     def has_ready(self) -> bool:
         """True if `take_ready` would give something."""
         state = self._state
-        if state.writes.pending or not state.outbox.ready.is_empty or self._may_hand_out():
+        if self._leadership is not None and self._leadership.feed_wanted:
             return True
-        return self._leadership is not None and self._leadership.feed_wanted
+        return state.writes.pending or not state.outbox.ready.is_empty or self._may_hand_out()
 
     def take_ready(self) -> Ready:
         """All effects since the last call. The caller owes them in the order that `Ready` states."""
@@ -200,8 +202,8 @@ class RaftCore(CoreView):
         if self._leadership is not None and self._leadership.feed_wanted:
             self._leadership.feed()
         ready, state.outbox.ready = state.outbox.ready, Ready()
-        hint = min(state.commit_index, state.log.durable_index)
-        ready.write = state.writes.take(HardState(state.term, state.voted_for, hint))
+        if state.writes.pending:
+            ready.write = state.writes.take(HardState(state.term, state.voted_for, state.appliable_index))
         if self._may_hand_out():
             first_index = self._handed_out_index + 1
             ready.apply = state.log.read(first_index, state.appliable_index, state.config.apply_bytes_max)
@@ -210,13 +212,16 @@ class RaftCore(CoreView):
 
     def _may_hand_out(self) -> bool:
         """One batch to apply at a time, so that other events get their turn."""
-        return self._handed_out_index == self._state.last_applied < self._state.appliable_index
+        state = self._state
+        return self._handed_out_index == state.last_applied < state.commit_index and (
+            state.last_applied < state.appliable_index
+        )
 
     # Messages
 
     def _step(self, peer_id: str, message: Message) -> None:
         state = self._state
-        if isinstance(message, PreVoteRequest | VoteRequest) and not message.transfer and self._hears_a_leader():
+        if isinstance(message, _VOTE_REQUESTS) and not message.transfer and self._hears_a_leader():
             # Thesis §4.2.3: a live leader is not deposed by a member that lost sight of it, term included.
             pre_vote = isinstance(message, PreVoteRequest)
             state.trace("vote_refused", peer_id=peer_id, pre_vote=pre_vote, reason="a leader is heard")
@@ -351,11 +356,11 @@ class RaftCore(CoreView):
         self._leadership = Leadership(state)
 
     def _check_invariants(self) -> None:
-        state = self._state
-        assert state.log.first_index - 1 <= state.snapshot_index <= state.last_applied, self
-        assert state.last_applied <= state.commit_index <= state.log.last_index, self
-        assert state.log.durable_index <= state.log.last_index, self
-        assert state.log.last_term <= state.term, self
+        state, log = self._state, self._state.log
+        assert log.base_index <= state.snapshot_index <= state.last_applied, self
+        assert state.last_applied <= state.commit_index <= log.last_index, self
+        assert log.durable_index <= log.last_index, self
+        assert log.last_term <= state.term, self
         assert (state.role is Role.LEADER) == (self._leadership is not None), self
         if self._leadership is not None:
             assert state.leader_id == state.voted_for == state.node_id, self

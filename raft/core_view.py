@@ -39,6 +39,11 @@ class CoreView:
         return self._state.voted_for
 
     @property
+    def leading_term(self) -> int | None:
+        """The current term while this member leads it, otherwise None."""
+        return None if self._leadership is None else self._state.term
+
+    @property
     def leader_id(self) -> str | None:
         """The leader of the current term, if it is known."""
         return self._state.leader_id
@@ -47,6 +52,10 @@ class CoreView:
     def configuration(self) -> Configuration:
         """The members."""
         return self._state.configuration
+
+    def is_peer(self, peer_id: str) -> bool:
+        """True if this is another member."""
+        return peer_id in self._state.peer_ids
 
     @property
     def commit_index(self) -> int:

@@ -14,6 +14,7 @@ from raft.effects import PeerStatus
 from raft.errors import Busy, TooLarge
 from raft.messages import AppendAccepted, AppendEntries, AppendRejected, InstallSnapshotProgress
 from raft.progress import PeerState, Progress
+from raft.quorum import majority_index
 from raft.reads import ReadRounds
 from raft.state import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind, LogPosition
 
@@ -87,8 +88,11 @@ class Leadership:
         self.feed_wanted = True
 
     def _quorum_heard_at(self) -> int:
-        heard_at = {peer_id: peer.heard_at for peer_id, peer in self._peers.items()}
-        return self._state.quorum.agreed(heard_at | {self._state.node_id: self._state.now})
+        return self._agreed(self._state.now, [peer.heard_at for peer in self._peers.values()])
+
+    def _agreed(self, own: int, of_peers: list[int]) -> int:
+        """What a majority has reached. The voters are this member and the peers: no map by id is built per event."""
+        return majority_index([own, *of_peers])
 
     def _greatest_leader_time(self) -> int:
         state = self._state
@@ -171,8 +175,7 @@ class Leadership:
         state = self._state
         self.feed_wanted = True
         if state.commit_index < state.log.last_index:
-            own = {state.node_id: state.log.durable_index}
-            agreed = state.quorum.agreed({peer_id: peer.match_index for peer_id, peer in self._peers.items()} | own)
+            agreed = self._agreed(state.log.durable_index, [peer.match_index for peer in self._peers.values()])
             if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
                 state.commit_to(agreed)
         if self.reads.is_round_under_way:
@@ -195,8 +198,8 @@ class Leadership:
         return self._state.commit_index >= self._own_first_index
 
     def _confirm_reads(self) -> None:
-        counters = {peer_id: peer.read_counter for peer_id, peer in self._peers.items()}
-        self.reads.confirmed_up_to(self._state.quorum.agreed(counters | {self._state.node_id: self.reads.counter}))
+        counters = [peer.read_counter for peer in self._peers.values()]
+        self.reads.confirmed_up_to(self._agreed(self.reads.counter, counters))
 
     # Sending
 
@@ -205,12 +208,14 @@ class Leadership:
         self.feed_wanted = False
         if self.reads.round_wanted and self._has_committed_in_its_term:
             self._begin_read_round()
+        state = self._state
         for peer_id, peer in self._peers.items():
-            while peer.may_send(self._state.config) and self._send_entries(peer_id, peer):
-                pass
-            if peer.is_idle and self._can_tell_more(peer):
+            if peer.next_index <= state.log.last_index or peer.state is not PeerState.REPLICATE:  # It lacks something.
+                while peer.may_send(state.config) and self._send_entries(peer_id, peer):
+                    pass
+            if peer.commit_told < state.commit_index and peer.is_idle and self._can_tell_more(peer):
                 self._send_heartbeat(peer_id)
-        self._state.outbox.ready.reads_ready += self.reads.take_ready(self._state.last_applied)
+        state.outbox.ready.reads_ready += self.reads.take_ready(state.last_applied)
 
     def _begin_read_round(self) -> None:
         """Only after a commit of this term: before it, the mark may be behind what others saw (thesis §6.4)."""
@@ -287,5 +292,6 @@ class Leadership:
 
     def check_invariants(self) -> None:
         """The leader's side of Figure 2; constant cost."""
+        next_index_max = self._state.log.last_index + 1
         for peer in self._peers.values():
-            assert 0 <= peer.match_index < peer.next_index <= self._state.log.last_index + 1, (self._state.log, peer)
+            assert 0 <= peer.match_index < peer.next_index <= next_index_max, (self._state.log, peer)

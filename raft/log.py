@@ -48,7 +48,7 @@ class RaftLog:
     @property
     def last_term(self) -> int:
         """The term of the last entry, or of the position where an empty log begins."""
-        term = self.term_at(self.last_index)
+        term = self._runs[-1].term if self._runs else self.base_term
         assert term is not None, self.last_index
         return term
 
@@ -74,8 +74,8 @@ class RaftLog:
 
     def term_at(self, index: int) -> int | None:
         """The term at `index`; None if the log does not know (compacted away, or beyond the end). Cost: O(log runs)."""
-        if self._runs and self._runs[-1].index <= index <= self.last_index:
-            return self._runs[-1].term
+        if index <= self.last_index and self._runs and (last_run := self._runs[-1]).index <= index:
+            return last_run.term
         if self.base_index < index <= self.last_index:
             return self._runs[bisect_right(self._run_starts, index) - 1].term
         if index == self.base_index:

@@ -59,9 +59,22 @@ class Ready:
     events: list[TraceEvent] = field(default_factory=list)
 
     @property
+    def is_about_snapshots(self) -> bool:
+        """True if a transfer is wanted or goes on."""
+        return bool(self.snapshot_wanted or self.snapshot_chunks or self.snapshot_progress)
+
+    @property
     def is_empty(self) -> bool:
-        """True if there is nothing in it."""
-        return self == _NOTHING
-
-
-_NOTHING = Ready()
+        """True if there is nothing in it. Asked several times per event; to compare with an empty one takes longer."""
+        return not (  # The usual ones first.
+            self.send
+            or self.events
+            or self.apply
+            or self.write
+            or self.reads_ready
+            or self.reads_failed
+            or self.ended
+            or self.snapshot_wanted
+            or self.snapshot_chunks
+            or self.snapshot_progress
+        )

@@ -62,6 +62,14 @@ class Snapshotting:
         self._wanted_log_bytes = config.snapshot_log_bytes
         self._wanted = False
         self._drop_older = False
+        self._is_building = self._is_receiving = False  # Or its end was not looked at yet.
+
+    @property
+    def has_work(self) -> bool:
+        """True if `pump` would do something. It rarely would; to find that out in there took 7 % of an event."""
+        if self._wanted or self._is_building or self._is_receiving or self._drop_older or self._outgoing:
+            return True
+        return self._log_bytes >= self._wanted_log_bytes or self._core.snapshot_index >= self._core.first_index
 
     @property
     def next_deadline(self) -> int | None:
@@ -139,6 +147,7 @@ class Snapshotting:
             effects.events.append(TraceEvent("snapshot_given_up", {"reason": str(error)}))
         if (info := self._build.take_finished()) is not None:
             self._own_finished(info, effects)
+        self._is_building = self._build.is_under_way
         grown = self._log_bytes >= self._wanted_log_bytes
         if (grown or self._wanted) and not self._build.is_under_way:
             self._begin_build()
@@ -153,6 +162,7 @@ class Snapshotting:
         picture = self._machine.snapshot()
         header = SnapshotHeader(index=index, term=term, configuration=self._configuration, machine=picture.header)
         self._build.begin(header, picture)
+        self._is_building = True
         self._log_bytes, self._wanted_log_bytes = 0, self._config.snapshot_log_bytes
 
     def _own_finished(self, info: SnapshotInfo, effects: Effects) -> None:
@@ -171,6 +181,7 @@ class Snapshotting:
         if chunk.snapshot_index <= self._core.commit_index:
             return  # FORMATS §5: ignored; the core answers with what it has.
         self._incoming.chunk(peer_id, chunk)
+        self._is_receiving = True
 
     def _receive(self) -> None:
         if (failure := self._incoming.take_failure()) is not None:
@@ -179,6 +190,7 @@ class Snapshotting:
         if (info := self._incoming.take_finished()) is not None:
             self._install(info)
         index = self._incoming.snapshot_index
+        self._is_receiving = index is not None
         if index is not None and index <= self._core.commit_index:
             self._incoming.abandon()  # The log was faster.
         self._incoming.pump()

@@ -1,0 +1,83 @@
+"""What is written for speed says the same as what is written to be read: each has its slow twin here."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raft.cbor_profile import ARRAY, BYTES, INT64_MAX, UNSIGNED, encode_head, encode_item
+from raft.errors import ProtocolError
+from raft.messages import AppendAccepted
+from raft.peer_codec import _Fields, decode_message, encode_message
+from raft.quorum import Quorum, majority_index
+from raft.ready import Ready
+
+NUMBERS = st.one_of(
+    st.integers(0, INT64_MAX),
+    st.sampled_from([0, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, INT64_MAX]),
+)
+
+
+def test_a_ready_with_anything_in_it_is_not_empty() -> None:
+    """Its twin compares with a new one; a field that is added later is noticed here."""
+    assert Ready().is_empty
+
+    for field in dataclasses.fields(Ready):
+        ready = Ready()
+        something: Any = object() if field.name == "write" else [object()]
+        setattr(ready, field.name, something)
+        assert not ready.is_empty, field.name
+        assert ready.is_about_snapshots == field.name.startswith("snapshot_"), field.name
+
+
+@given(NUMBERS)
+def test_a_head_is_what_the_library_writes(number: int) -> None:
+    assert encode_head(UNSIGNED, number) == cbor2.dumps(number)
+
+
+@given(st.integers(0, 70_000))
+def test_the_head_of_bytes_is_what_the_library_writes(length: int) -> None:
+    data = bytes(length)
+    assert encode_head(BYTES, length) + data == cbor2.dumps(data)
+    assert encode_head(ARRAY, length)[0] & 0xE0 == ARRAY
+    assert encode_head(ARRAY, length)[1:] == encode_head(BYTES, length)[1:]
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+def test_an_acknowledgement_is_the_array_of_its_fields(
+    group_id: int, term: int, match: int, low: int, read: int
+) -> None:
+    message = AppendAccepted(term=term, match_index=match, last_applied=low, read_counter=read)
+    body = encode_message(group_id, message)
+
+    assert body == encode_item([6, group_id, term, match, low, read])
+    assert decode_message(body) == (group_id, message)
+
+
+@given(
+    st.lists(st.one_of(NUMBERS, st.integers(-2, -1), st.booleans(), st.text(max_size=2)), max_size=5), st.integers(1, 4)
+)
+def test_numbers_are_taken_together_as_one_by_one(items: list[Any], count: int) -> None:
+    """The same items, the same refusal with the same words, and the same place to go on from."""
+    together, one_by_one = _Fields([6, *items]), _Fields([6, *items])
+    try:
+        expected = [one_by_one.number() for _ in range(count)]
+    except ProtocolError as error:
+        with pytest.raises(ProtocolError, match=re.escape(str(error))):
+            together.numbers(count)
+    else:
+        assert together.numbers(count) == expected
+        assert together._at == one_by_one._at
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=9))
+def test_a_leader_counts_its_peers_as_its_quorum_does(positions: list[int]) -> None:
+    """The own position first, then those of the peers, is one position per voter."""
+    voters = tuple(f"s{place}" for place in range(len(positions)))
+    assert majority_index(positions) == Quorum(voters).agreed(dict(zip(voters, positions, strict=True)))
