@@ -120,9 +120,9 @@ class Node:
 
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""
-        if self.failure is None and self._core.configuration.member(peer_id) is not None:
-            if self._on_core(self._core.peer_unreachable, peer_id):
-                self._snapshots.peer_unreachable(peer_id)
+        is_known = self.failure is None and self._core.configuration.member(peer_id) is not None
+        if is_known and self._on_core(self._core.peer_unreachable, peer_id):
+            self._snapshots.peer_unreachable(peer_id)
 
     def tick(self, now: int) -> None:
         """Time has passed: `now` is monotonic ns. To be called by `next_deadline`, and before other events."""
