@@ -117,13 +117,9 @@ class Copies:
 
     def recovered(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> str:
         """Check what recovery found after a crash, which counts as durable from here on. Returns a mark."""
-        terms = expand(log.term_runs(), log.last_index)
         candidate = self.durable.copy()
-        kept = -1
-        for kept in self._might_be(candidate):
-            if holds(candidate, terms, log, snapshot) and self._may_be_in_force(kept, hard_state, snapshot):
-                break
-        else:
+        kept = self._whole_in(candidate, log, hard_state, snapshot)
+        if kept is None:
             broken(
                 "recovery finds what was promised",
                 f"{self.node_id} was sure of {describe(self.durable)}, might have had {describe(candidate)},",
@@ -137,6 +133,25 @@ class Copies:
         self._check_contents(log, candidate)
         self.durable, self.memory = candidate, candidate.copy()
         return "a crash lost un-synced writes" if lost else "a crash kept un-synced writes" if kept else ""
+
+    def are_all_in(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> bool:
+        """True if recovery found what was promised: to be asked of a disk that has lied, instead of required.
+
+        Such a disk may have lost entries. What it still has is what was written, or a checksum would tell.
+        """
+        found = ShadowLog(LogPosition(log.first_index - 1, 0), expand(log.term_runs(), log.last_index), HardState())
+        self._check_contents(log, found, first_index=log.first_index + 1)
+        return self._whole_in(self.durable.copy(), log, hard_state, snapshot) is not None
+
+    def _whole_in(
+        self, candidate: ShadowLog, log: LogStore, hard_state: HardState, snapshot: LogPosition
+    ) -> int | None:
+        """Move `candidate` on to what was found: how many of the waiting writes are whole; None if nothing fits."""
+        terms = expand(log.term_runs(), log.last_index)
+        for kept in self._might_be(candidate):
+            if holds(candidate, terms, log, snapshot) and self._may_be_in_force(kept, hard_state, snapshot):
+                return kept
+        return None
 
     def _might_be(self, candidate: ShadowLog) -> Iterator[int]:
         """Turn `candidate` into one state after the other that a crash may leave, and say how many writes are whole.
@@ -164,11 +179,12 @@ class Copies:
             return True  # Otherwise: whoever has an entry of a term, if only in a snapshot, knows the term.
         return found == replace(found, term=snapshot.term, voted_for=None) and allowed[0][0] < snapshot.term
 
-    def _check_contents(self, log: LogStore, shadow: ShadowLog) -> None:
+    def _check_contents(self, log: LogStore, shadow: ShadowLog, first_index: int = 0) -> None:
         """Log matching again, for what was read back: the same entries as when they were written."""
-        if log.first_index > log.last_index:
+        first_index = max(first_index, log.first_index)
+        if first_index > log.last_index:
             return
-        for entry in log.read(log.first_index, log.last_index, LOG_BYTES_MAX):
+        for entry in log.read(first_index, log.last_index, LOG_BYTES_MAX):
             before = shadow.term_at(entry.index - 1)
             if before is not None:
                 self._ledger.wrote(self.node_id, entry, before)

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from harness.sim.image import DiskImage
+from harness.sim.image import DiskImage, parent
 from storage import CreateFile, Done, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
 
 MICROSECOND_NS = 1_000
 MILLISECOND_NS = 1_000_000
+BALLAST_PATH = "ballast"
 
 Schedule = Callable[[int, Callable[[], None]], None]
 """Call back after a delay in ns, in the life of the process that asked."""
@@ -40,8 +41,11 @@ class SimFiles:
         self._dead = False
         self.slow_factor = 1
         self.accepted: set[str] = set()
-        self.fails_syncs_of: str | None = None  # The next sync of a file in this folder fails.
-        self.has_failed = False  # It did.
+        self.lies_about: str | None = None  # The next sync of bytes in this folder is a lie.
+        self.may_lie: Callable[[], bool] = lambda: True  # Asked when it would happen.
+        self.on_lie: Callable[[str], None] = lambda _: None  # Told once, in words, when it has happened.
+        self.has_failed = False  # A sync on which something was to rest did.
+        self.has_erred = False  # A sync or a read did.
         self.on_start: Callable[[int], None] | None = None  # Told once, with its duration, when a submission begins.
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
@@ -53,6 +57,10 @@ class SimFiles:
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """See storage.Files."""
+        start = self._image.fails_read_of
+        if start is not None and path.startswith(start):
+            self._image.fails_read_of, self.has_erred = None, True
+            raise OSError(errno.EIO, "Input/output error", path)
         return bytes(self._image.file(path).current[offset : offset + length])
 
     def size_bytes(self, path: str) -> int:
@@ -105,28 +113,57 @@ class SimFiles:
         operations, done = self._queue.popleft()
         error: BaseException | None = None
         try:
-            for operation in operations:
-                self._carry_out(operation)
+            for place, operation in enumerate(operations):
+                self._carry_out(operation, operations[:place])
         except OSError as failed:
             error = failed
         if self._queue:
             self._start()
         done(error)
 
-    def _carry_out(self, operation: Operation) -> None:
-        folder = self.fails_syncs_of
-        if folder is not None and isinstance(operation, SyncFile) and operation.path.startswith(f"{folder}/"):
-            self.fails_syncs_of, self.has_failed = None, True
-            self._image.file(operation.path).fail_sync()
+    def _carry_out(self, operation: Operation, before: Sequence[Operation]) -> None:
+        if isinstance(operation, SyncFile | SyncFolder) and self._fails(operation):
+            self._image.fails_sync, self.has_erred = None, True
+            self.has_failed = self.has_failed or any(map(is_relied_on, before))
+            self._image.fail_sync(operation, self._random)
             raise OSError(errno.EIO, "Input/output error", operation.path)
+        if isinstance(operation, SyncFile) and self._lies(operation.path):
+            self.lies_about = None
+            self.on_lie(self._image.lie(operation.path, self._random))
+            return
         try:
             self._image.carry_out(operation)
         except OSError as error:
             if error.errno == errno.ENOSPC and isinstance(operation, Write):
                 self.accepted.add(operation.path)  # Some of it may be there; until it is written again, nobody says so.
+            if error.errno == errno.ENOSPC and isinstance(operation, Rename):
+                self.accepted.add(operation.old_path)
             raise
         if isinstance(operation, Write):
             self.accepted.discard(operation.path)
+        if isinstance(operation, Rename):
+            self.accepted.discard(operation.new_path)
+
+    def _fails(self, operation: SyncFile | SyncFolder) -> bool:
+        match self._image.fails_sync, operation:
+            case SyncFolder(path=folder), SyncFolder(path=path):
+                return path == folder
+            case SyncFile(path=folder), SyncFile(path=path):
+                return parent(path) == folder and path != BALLAST_PATH
+        return False
+
+    def _lies(self, path: str) -> bool:
+        writes = any(isinstance(change, tuple) for change in self._image.file(path).pending)
+        return self.lies_about == parent(path) and writes and self.may_lie()
+
+
+def is_relied_on(operation: Operation) -> bool:
+    """True if this operation puts something there that a sync behind it is to make durable: no mere deletion."""
+    match operation:
+        case Write(path=path) | SetSize(path=path) | CreateFile(path=path) | Rename(new_path=path):
+            return path != BALLAST_PATH
+        case _:
+            return False
 
 
 def steps_done(operations: Sequence[Operation], random: Random) -> int:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from harness.sim.budget import DamageBudget
 from harness.sim.fault import Fault, Kinds
+from harness.sim.proven import SNAPSHOT_FOLDER
 from harness.sim.streams import stream
 from harness.sim.taps import LOG_FOLDER
+from storage import SyncFile, SyncFolder
 
 if TYPE_CHECKING:
     from harness.sim.member import Member
@@ -15,13 +18,28 @@ if TYPE_CHECKING:
 
 DISK_KINDS: Kinds = {
     "slow disk": (0.3, 2.0),
-    "fail a sync": (0.3, 2.0),  # The next sync of the log fails, and those behind it lie; the process must stop.
+    "fail a sync": (0.4, 2.0),  # The next one of some files or of a folder fails; the process must stop.
+    "fail a read": (0.2, 1.0),
     "full disk": (0.3, 3.0),  # No room for a while, or for a few bytes only.
-    "bit rot": (0.4, 1.0),  # Power is lost, and one bit that had been proven durable changes.
+    "bit rot": (0.4, 1.0),  # Power is lost, and one bit of what must be noticed changes.
+    "lying disk": (0.3, 3.0),  # A write of the log is lost or misdirected, and its sync succeeds; power is lost later.
 }
 
 SLOW_FACTOR = 20
 ROOM_BYTES_MAX = 4_000
+
+FAILING_SYNCS = (
+    SyncFile(LOG_FOLDER),
+    SyncFile(LOG_FOLDER),
+    SyncFolder(LOG_FOLDER),
+    SyncFile(SNAPSHOT_FOLDER),
+    SyncFolder(SNAPSHOT_FOLDER),
+    SyncFile(""),
+    SyncFolder(""),
+)
+"""Of a file in this folder, or of the folder itself. At the top there are `meta` and `pins`."""
+
+FAILING_READS = (LOG_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER, "meta", "pins")
 
 
 class DiskFaults:
@@ -30,6 +48,7 @@ class DiskFaults:
     def __init__(self, world: Simulation) -> None:
         self._world = world
         self._rot_random = stream(world.plan.seed, "rot")
+        self._budget = DamageBudget(world)
         self._failing: dict[str, Fault] = {}
         self._is_healed = False
 
@@ -38,17 +57,22 @@ class DiskFaults:
         world = self._world
         match fault.kind:
             case "fail a sync":
-                if member.files is not None:
-                    self._failing[member.node_id] = fault
-                    member.files.fails_syncs_of = LOG_FOLDER
+                self._failing[member.node_id] = fault
+                member.image.fails_sync = FAILING_SYNCS[int(fault.shape * len(FAILING_SYNCS))]
+            case "fail a read":
+                self._failing[member.node_id] = fault
+                member.image.fails_read_of = FAILING_READS[int(fault.shape * len(FAILING_READS))]
             case "full disk":
                 self._failing[member.node_id] = fault
                 member.image.size_bytes_max = member.image.size_bytes + int(ROOM_BYTES_MAX * fault.shape**2)
                 world.heap.after(fault.duration_ns, self._give_room, member)
             case "bit rot":
-                if member.files is not None and self._may_be_lost():
+                if member.files is not None and self._budget.allows(member):
                     world.striker.take_down([member], fault)
                     member.rot(self._rot_random)
+            case "lying disk":
+                if member.is_up and self._budget.allows(member):
+                    self._let_lie(member, fault)
             case "slow disk":
                 if member.files is not None:
                     member.files.slow_factor = SLOW_FACTOR
@@ -61,9 +85,10 @@ class DiskFaults:
         self._is_healed = True
         for member in self._world.members.values():
             member.image.size_bytes_max = None
+            member.image.fails_sync = member.image.fails_read_of = None
             if member.files is not None:
                 member.files.slow_factor = 1
-                member.files.fails_syncs_of = None
+                member.files.lies_about = None
 
     def has_failed(self, member: Member) -> None:
         """Its process has seen that a sync failed, and ends now. With it, or a little later, the power may go."""
@@ -72,14 +97,28 @@ class DiskFaults:
     def _take_down_failed(self, member: Member, life: int) -> None:
         if member.life == life:
             fault = self._failing[member.node_id]
-            kind = "kill" if fault.shape < 0.5 else "lose power"
+            kind = "kill" if fault.shape * 100 % 1 < 0.5 else "lose power"
             duration_ns = 0 if self._is_healed else fault.duration_ns
             self._world.striker.take_down([member], replace(fault, kind=kind, duration_ns=duration_ns))
 
-    def _may_be_lost(self) -> bool:
-        """True if one more member may be lost for good: a quorum of good copies stays."""
-        members = self._world.members.values()
-        return sum(member.is_damaged for member in members) < (len(members) - 1) // 2
+    def _let_lie(self, member: Member, fault: Fault) -> None:
+        """The next sync of the log is a lie, if the budget still allows it then. A while later power is lost."""
+        files = member.files
+        assert files is not None
+
+        def lied(how: str) -> None:
+            member.is_damaged = True
+            member.proven.lied()
+            self._world.mark(how)
+            self._world.note_world(f"{member.node_id}: {how}")
+            self._world.heap.after(fault.duration_ns, self._uncover, member, fault)
+
+        files.lies_about, files.on_lie = LOG_FOLDER, lied
+        files.may_lie = lambda: self._budget.allows(member)
+
+    def _uncover(self, member: Member, fault: Fault) -> None:
+        if not self._is_healed and member.image.is_lying:
+            self._world.striker.take_down([member], replace(fault, kind="lose power", duration_ns=0))
 
     def _give_room(self, member: Member) -> None:
         member.image.size_bytes_max = None

@@ -3,10 +3,12 @@
 Bytes of a file are durable after `SyncFile`, its name after `SyncFolder` of its folder (storage/files.py). Killing a
 process loses nothing that the operating system has taken; losing power settles everything un-synced by a seeded
 draw: nothing, everything, a prefix, or sector by sector with torn sectors and garbage. Bytes that were not being
-written are never harmed, unless they rot.
+written are never harmed, unless they rot or are hit by a misdirected write.
 
 After a sync that failed the system takes the pages for clean: programs go on seeing them, and no later sync, which
-succeeds, writes them.
+succeeds, writes those that did not reach the platter. Names are in a journal: the sync of a folder that failed has
+made some of them durable, in order, and the next one that succeeds the rest. A disk that *lies* says that a sync
+succeeded, and the bytes are nowhere, or elsewhere; until power is lost nobody sees it.
 """
 
 from __future__ import annotations
@@ -18,17 +20,21 @@ from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SetSize, 
 
 SECTOR_BYTES = 512
 
+NAME_BYTES = 32
+"""A new name in a folder takes room too, but only where there is hardly any: it is not counted while there is."""
+
 
 class Inode:
     """One file: what programs see, what is on the platter, and the changes between them in order."""
 
-    __slots__ = ("current", "durable", "has_failed", "pending")
+    __slots__ = ("current", "durable", "has_failed", "has_lied", "pending")
 
     def __init__(self) -> None:
         self.current = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes] | int] = []  # (offset, data) of a write, or a new size.
         self.has_failed = False  # A sync of it did: what is seen and what is durable may differ for good.
+        self.has_lied = False  # The same, and nobody was told.
 
     def change(self, pending: tuple[int, bytes] | int) -> None:
         """Carry out one write or size change; it is not durable yet."""
@@ -37,7 +43,9 @@ class Inode:
 
     @property
     def is_seen_durably(self) -> bool:
-        """True if every byte that programs see would survive."""
+        """True if every byte that programs see would survive, as far as the disk says."""
+        if self.has_lied:
+            return not self.pending
         return not (self.pending or self.has_failed) or self.durable[: len(self.current)] == self.current
 
     def sync(self) -> None:
@@ -45,12 +53,42 @@ class Inode:
         for pending in self.pending:
             carry_out(self.durable, pending)
         self.pending.clear()
-        assert self.has_failed or len(self.durable) == len(self.current)
+        assert self.has_failed or self.has_lied or len(self.durable) == len(self.current)
 
-    def fail_sync(self) -> None:
-        """A sync that fails: nothing of what was pending is written, now or by any later sync."""
+    def fail_sync(self, random: Random | None = None) -> None:
+        """A sync that fails: nothing of what was pending is written, with `random` some sectors; no later sync does."""
+        if random is not None:
+            for start, piece in self._pending_sectors():
+                if random.random() < 0.5:
+                    carry_out(self.durable, (start, piece))
         self.pending.clear()
         self.has_failed = True
+
+    def lose_sync(self, random: Random) -> None:
+        """A sync that succeeds and has written nothing; the file may have grown by zeroes."""
+        self.pending.clear()
+        self.has_lied = True
+        if random.random() < 0.5 and len(self.durable) < len(self.current):
+            self.durable.extend(bytes(len(self.current) - len(self.durable)))
+
+    def misdirect_sync(self, victim: Inode, random: Random) -> None:
+        """A sync that succeeds and has written elsewhere: over durable sectors of `victim`, which may be itself."""
+        for start, piece in self._pending_sectors():
+            place = start % SECTOR_BYTES + SECTOR_BYTES * random.randrange(len(victim.durable) // SECTOR_BYTES + 1)
+            there = piece[: max(0, len(victim.durable) - place)]
+            victim.durable[place : place + len(there)] = there
+        victim.has_lied = True
+        self.lose_sync(random)
+
+    def _pending_sectors(self) -> list[tuple[int, bytes]]:
+        writes = [change for change in self.pending if isinstance(change, tuple)]
+        return [piece for offset, data in writes for piece in sectors(offset, data)]
+
+    def forget_cache(self) -> None:
+        """Power is lost: what programs see from now on is what is on the platter."""
+        self.pending.clear()
+        self.current = bytearray(self.durable)
+        self.has_failed = self.has_lied = False
 
     def rot(self, offset: int, bit: int) -> None:
         """One durable bit has changed."""
@@ -85,6 +123,8 @@ class DiskImage:
         self.durable_names: dict[str, Inode | None] = {}
         self.pending_names: dict[str, list[tuple[Change, ...]]] = {}  # Per folder, in order; each is atomic.
         self.size_bytes_max: int | None = None  # All files together; None: there is room.
+        self.fails_sync: SyncFile | SyncFolder | None = None  # The next one of this folder (or in it) fails.
+        self.fails_read_of: str | None = None  # The next read of a file whose path begins so fails.
 
     def file(self, path: str) -> Inode:
         """The file with this name as programs see it. Raises FileNotFoundError."""
@@ -111,6 +151,7 @@ class DiskImage:
                 for changes in self.pending_names.pop(path, ()):
                     self._make_names_durable(changes)
             case SetSize(path, size_bytes):
+                self._need_room(path, size_bytes - len(self.file(path).current))
                 self.file(path).change(size_bytes)
             case CreateFile(path):
                 self._create(path)
@@ -119,6 +160,7 @@ class DiskImage:
             case Rename(old_path, new_path):
                 inode = self.file(old_path)
                 assert parent(old_path) == parent(new_path), "a rename stays in its folder"
+                self._need_room(new_path, 0 if new_path in self.names else NAME_BYTES)
                 self._rename(((old_path, inode, False), (new_path, inode, True)))
             case Delete(path):
                 if path in self.names:
@@ -140,12 +182,17 @@ class DiskImage:
                 raise OSError(errno.ENOSPC, "No space left on device", path)
         inode.change((offset, data))
 
+    def _need_room(self, path: str, size_bytes: int) -> None:
+        if self.size_bytes_max is not None and 0 < size_bytes > self.size_bytes_max - self.size_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
     def _create(self, path: str) -> None:
         if path in self.names:
             raise FileExistsError(17, "File exists", path)
         folder = parent(path)
         if folder and folder not in self.names:
             raise FileNotFoundError(2, "No such folder", folder)
+        self._need_room(path, NAME_BYTES)
         self._rename(((path, Inode(), True),))
 
     def _make_folder(self, path: str) -> None:
@@ -153,11 +200,41 @@ class DiskImage:
         for count in range(1, len(parts) + 1):
             folder = "/".join(parts[:count])
             if folder and folder not in self.names:
+                self._need_room(folder, NAME_BYTES)
                 self._rename(((folder, None, True),))
 
     def _rename(self, changes: tuple[Change, ...]) -> None:
         apply_names(self.names, changes)
         self.pending_names.setdefault(parent(changes[0][0]), []).append(changes)
+
+    def fail_sync(self, operation: SyncFile | SyncFolder, random: Random) -> None:
+        """Carry out a sync that fails: some of it is durable, see `Inode.fail_sync` and the head of this file."""
+        if isinstance(operation, SyncFile):
+            self.file(operation.path).fail_sync(random if random.random() < 0.5 else None)
+            return
+        pending = self.pending_names.get(operation.path, [])
+        for _ in range(random.randrange(len(pending) + 1)):
+            self._make_names_durable(pending.pop(0))
+
+    def lie(self, path: str, random: Random) -> str:
+        """Carry out a sync of the file at `path` that succeeds and wrote nothing, or elsewhere. Returns how, in words.
+
+        What it hits is a file of the same folder that is durable.
+        """
+        inode, folder = self.file(path), parent(path)
+        if random.random() < 0.5:
+            inode.lose_sync(random)
+            return "a write was lost"
+        known = (self.durable_names.get(f"{folder}/{name}") for name in self.children(folder))
+        victims = [file for file in known if file is not None and file.durable]
+        inode.misdirect_sync(random.choice(victims) if victims else inode, random)
+        return "a write was misdirected"
+
+    @property
+    def is_lying(self) -> bool:
+        """True if what programs see of a file, or would see of a deleted one, is not what the disk said it synced."""
+        inodes = (*self.names.values(), *self.durable_names.values())
+        return any(inode.has_lied for inode in inodes if inode is not None)
 
     def _make_names_durable(self, changes: tuple[Change, ...]) -> None:
         apply_names(self.durable_names, changes)
@@ -208,6 +285,8 @@ class DiskImage:
             inode = self.durable_names[path]
             if inode is not None and (inode.pending or inode.has_failed):
                 happened.add(settle(inode, random))
+            elif inode is not None and inode.has_lied:
+                inode.forget_cache()
         self.names = dict(self.durable_names)
         return happened
 
@@ -267,9 +346,7 @@ def settle(inode: Inode, random: Random) -> str:
     else:
         how = "un-synced sectors mixed"
         settle_sectors(inode, random)
-    inode.pending.clear()
-    inode.current = bytearray(inode.durable)
-    inode.has_failed = False
+    inode.forget_cache()
     return how
 
 

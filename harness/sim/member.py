@@ -15,7 +15,7 @@ from harness.sim.disk import Immediately, SimFiles
 from harness.sim.errors import Violation, require
 from harness.sim.image import DiskImage
 from harness.sim.promises import check_promise
-from harness.sim.proven import Proven
+from harness.sim.proven import SEALED_PATHS, Proven
 from harness.sim.streams import identifier, stream
 from harness.sim.taps import LOG_FOLDER, LogTap, MachineTap, NodeTap
 from harness.sim.watch import Watch
@@ -31,7 +31,7 @@ from raft import (
     decode_message,
     encode_message,
 )
-from storage import CorruptLog, OpenedStorage, initialize, open_storage
+from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage, initialize, open_storage
 
 if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
@@ -63,8 +63,8 @@ class Member:
         self.attention = Attention(world.heap)
         self.clock = Clock(world.heap, plan.seed, node_id, plan.clocks.spread)
         self.applied_max = 0  # Over all lives.
-        self.is_damaged = False  # A bit of its log has rotted.
-        self.is_lost = False  # It has refused to start on that, and stays down.
+        self.is_damaged = False  # A bit has rotted, or its disk has lied (budget.py).
+        self.is_lost = False  # It has refused to start on that, or cannot know what it lost, and stays down.
         self.proven = Proven(self.image)
         self._disk_random = stream(plan.seed, f"disk/{node_id}")
         self._crash_random = stream(plan.seed, f"crash/{node_id}")
@@ -135,25 +135,39 @@ class Member:
     def _opened(self, outcome: OpenedStorage | BaseException) -> None:
         world = self.world
         assert self.files is not None
-        if isinstance(outcome, CorruptLog) and self.is_damaged:
-            self.crash(power=False)
-            self.is_lost = True
-            world.note_world(f"{self.node_id} refuses to start, for good: {outcome}")
-            world.mark("a member refused to start on a rotten log")
+        if isinstance(outcome, CorruptLog | CorruptSnapshot | CorruptMeta) and self.is_damaged:
+            self._refuse(outcome)
             return
-        if isinstance(outcome, OSError) and (self.files.has_failed or outcome.errno == errno.ENOSPC):
+        if isinstance(outcome, OSError) and (self.files.has_erred or outcome.errno == errno.ENOSPC):
             world.striker.has_failed(self)
             return
         require(isinstance(outcome, OpenedStorage), "a member can always restart", self.node_id, repr(outcome))
         assert isinstance(outcome, OpenedStorage)
-        self.is_damaged = False  # If a bit rotted, it was one of which nothing is made.
-        require(not outcome.warnings, "no snapshot is ever damaged", self.node_id, outcome.warnings)
         header = outcome.snapshots.latest().header
+        to_fail, self.image.fails_read_of = self.image.fails_read_of, None  # What follows are our reads.
+        if self.is_damaged and not self._is_whole(outcome):
+            self._lose("its disk has lost what it said was synced")
+            return
+        require(self.is_damaged or not outcome.warnings, "no snapshot is damaged", self.node_id, outcome.warnings)
         found = self.copies.recovered(outcome.log, outcome.hard_state, LogPosition(header.index, header.term))
         if found:
             world.mark(found)
         self._check_is_durable(outcome)
         self.files.accepted = self.image.unsynced(LOG_FOLDER)
+        self.image.fails_read_of = to_fail
+        try:
+            self._run(outcome)
+        except OSError:
+            if not self.files.has_erred:
+                raise
+            world.striker.has_failed(self)  # It cannot read its snapshot.
+            return
+        world.on_up(self)
+        self.settle("start")
+
+    def _run(self, outcome: OpenedStorage) -> None:
+        """Make the node and what stands on it."""
+        world = self.world
         self.watch = Watch(self, outcome)
         self.machine = KvMachine()
         self._greeted.clear()
@@ -172,11 +186,53 @@ class Member:
         self.node = node
         if world.plan.load.with_service:
             self.service = Service(self.node, self.machine)
-        world.on_up(self)
-        self.settle("start")
+
+    def _refuse(self, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
+        """It has noticed that it is damaged: for a rotten snapshot or sealed file it must say which."""
+        rotten, is_log = self.proven.rotten_path, refusal.path.startswith(LOG_FOLDER)
+        is_named = refusal.path == rotten or (is_log and rotten.startswith(LOG_FOLDER))
+        require(is_named or (is_log and not rotten), "a refusal names the damage", self.node_id, rotten, repr(refusal))
+        kind = "log" if is_log else refusal.path.rpartition(".")[2]
+        self.world.mark(f"a member refused to start on a rotten {kind}" if rotten else "a member noticed a lying disk")
+        self._lose(str(refusal))
+
+    def _lose(self, reason: str) -> None:
+        self.world.note_world(f"{self.node_id} is lost for good: {reason}")
+        self.world.mark("a member is lost for good")
+        self.crash(power=False)
+        self.is_lost = True
+
+    def _is_whole(self, opened: OpenedStorage) -> bool:
+        """It starts although damaged. False if it cannot know what it lost, which is for no checksum to see.
+
+        What rotted must then be in no use, and what a later frame proves must have been noticed (FORMATS §4, §5).
+        """
+        rotten, latest = self.proven.rotten_path, opened.snapshots.latest()
+        header = latest.header
+        require(
+            rotten not in SEALED_PATHS and not rotten.endswith(f"/{latest.name}"),
+            "what has rotted is never used",
+            self.node_id,
+            rotten,
+        )
+        warned = {warning.path for warning in opened.warnings}
+        require(warned <= {rotten}, "no snapshot is damaged but the one that rotted", self.node_id, warned, rotten)
+        if warned:
+            self.world.mark("an older snapshot stood in for a rotten one")
+        position = LogPosition(header.index, header.term)
+        if not rotten and not self.copies.are_all_in(opened.log, opened.hard_state, position):
+            require(not self.proven.is_lie_proven, "a loss that later frames prove is noticed", self.node_id)
+            self.world.mark("no checksum can tell what a lying disk lost")
+            return False
+        if not self.image.is_lying and not warned:
+            self.is_damaged = False
+            self.proven.forget_damage()
+        return True
 
     def _check_is_durable(self, opened: OpenedStorage) -> None:
         """What recovery hands out would be found again if power failed now (FORMATS §3.5)."""
+        if self.image.is_lying:
+            return  # What is there in truth is seen when power is lost.
         again = recover_aside(self)
         require(isinstance(again, OpenedStorage), "what recovery keeps is durable", self.node_id, repr(again))
         assert isinstance(again, OpenedStorage)
@@ -203,8 +259,9 @@ class Member:
         self.life += 1
 
     def rot(self, random: Random) -> None:
-        """While it is down, one bit changes of what its log has proven to be durable."""
-        self.is_damaged = self.proven.rot(random)
+        """While it is down, one bit changes of what its log has proven to be durable, or of another file."""
+        rot = self.proven.rot if random.random() < 0.6 else self.proven.rot_elsewhere
+        self.is_damaged = rot(random)
         if self.is_damaged:
             self.world.mark("a bit rotted")
 
@@ -348,13 +405,16 @@ class Member:
             self._arm()
 
     def _check_failure(self, effects: Effects) -> None:
-        """After a failed sync, and only then, a node stops by itself, and promises nothing any more (FORMATS §3.5)."""
+        """After a failed sync a node stops by itself, and promises nothing any more (FORMATS §3.5).
+
+        It may do so after a failed read, or a failed sync on which nothing rests (deletions, the ballast); else never.
+        """
         assert self.files is not None
         if effects.failure is None:
             require(not self.files.has_failed, "a node stops after a failed sync", self.node_id)
             return
-        if not self.files.has_failed:
+        if not self.files.has_erred:
             raise Violation("a node does not stop by itself", f"{self.node_id}: {effects.failure}")
         require(not effects.send, "after a failed sync no promise leaves", self.node_id, effects.send)
-        self.world.mark("a node stopped after a failed sync")
+        self.world.mark("a node stopped after a failed " + ("sync" if self.files.has_failed else "read"))
         self.world.striker.has_failed(self)

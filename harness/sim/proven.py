@@ -1,24 +1,30 @@
-"""Which bytes of a log have been proven durable: of these, damage must be seen at the next start (FORMATS §4)."""
+"""What a member must notice at its next start: damage to proven bytes of its log (FORMATS §4), or to another file."""
 
 from __future__ import annotations
 
 from random import Random
 
-from harness.sim.image import DiskImage
+from harness.sim.image import DiskImage, Inode
 from harness.sim.taps import LOG_FOLDER
+
+SNAPSHOT_FOLDER = "groups/0/snapshots"
+SEALED_PATHS = ("meta", "pins")
 
 
 class Proven:
-    """Sizes of the segments of one member, known from the outside.
+    """Sizes of the segments of one member, known from the outside, and what has become untrue on its disk.
 
     A frame says up to which batch it knew the log synced. So once a second sync has ended well, every byte that the
-    first one made durable is proven by what the second one wrote.
+    first one made durable is proven by what the second one wrote. A write that was lost by the *last* sync is proven by
+    nothing: no checksum can tell such a log from one that ends there.
     """
 
     def __init__(self, image: DiskImage) -> None:
         self._image = image
         self._synced: dict[str, int] = {}
         self._proven: dict[str, int] = {}
+        self._syncs_since_lie: int | None = None
+        self._rotten: tuple[str, Inode] | None = None
 
     def log_synced(self) -> None:
         """A sync of the log has ended well."""
@@ -29,17 +35,53 @@ class Proven:
             for path, inode in self._image.names.items()
             if inode is not None and path.startswith(start)
         }
+        if self._syncs_since_lie is not None:
+            self._syncs_since_lie += 1
+
+    def lied(self) -> None:
+        """The sync of the log that is under way is a lie."""
+        self._syncs_since_lie = 0
+
+    @property
+    def is_lie_proven(self) -> bool:
+        """True if a later sync, which was none, has written that the lie had been synced."""
+        return self._syncs_since_lie is not None and self._syncs_since_lie > 1
+
+    @property
+    def rotten_path(self) -> str:
+        """The file that has rotted, if it is still there; "" if there is none."""
+        if self._rotten is None:
+            return ""
+        path, inode = self._rotten
+        return path if self._image.names.get(path) is inode else ""
+
+    def forget_damage(self) -> None:
+        """The member has started from all that it promised."""
+        self._syncs_since_lie = self._rotten = None
 
     def rot(self, random: Random) -> bool:
-        """Change one bit of it, in the newest segment as often as in any other; False if nothing is proven."""
+        """Change one proven bit of the log, in the newest segment as often as in any other; False if there is none."""
         sizes = []
         for path in sorted(self._proven):
             inode = self._image.names.get(path)
             size = min(self._proven[path], len(inode.durable)) if inode is not None else 0
             if inode is not None and size:
-                sizes.append((inode, size))
+                sizes.append((path, inode, size))
         if not sizes:
             return False
-        inode, size = sizes[-1] if random.random() < 0.5 else random.choice(sizes)
+        path, inode, size = sizes[-1] if random.random() < 0.5 else random.choice(sizes)
+        return self._rot(path, inode, size, random)
+
+    def rot_elsewhere(self, random: Random) -> bool:
+        """Change one durable bit of the newest snapshot, or of any other; or of `meta` or `pins`."""
+        names = self._image.children(SNAPSHOT_FOLDER)
+        snapshots = [f"{SNAPSHOT_FOLDER}/{name}" for name in names if name.endswith(".snap")]
+        draw = random.random()
+        path = random.choice(SEALED_PATHS) if draw < 0.2 else snapshots[-1] if draw < 0.8 else random.choice(snapshots)
+        inode = self._image.file(path)
+        return self._rot(path, inode, len(inode.durable), random)
+
+    def _rot(self, path: str, inode: Inode, size: int, random: Random) -> bool:
         inode.rot(random.randrange(size), random.randrange(8))
+        self._rotten = path, inode
         return True

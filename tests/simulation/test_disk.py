@@ -159,7 +159,7 @@ def test_after_a_sync_that_failed_the_next_one_succeeds_and_has_persisted_nothin
     image, aside = an_image(MakeFolder("log"), CreateFile("log/1"), SyncFolder("log"), SyncFolder("")), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     ends: list[BaseException | None] = []
-    files.fails_syncs_of = "log"
+    image.fails_sync = SyncFile("log")
     files.submit([Write("log/1", 0, (b"lost",)), SyncFile("log/1")], ends.append)
     files.submit([SyncFile("log/1")], ends.append)
     files.submit([Write("log/1", 4, (b"kept",)), SyncFile("log/1")], ends.append)
@@ -198,13 +198,12 @@ def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
 
 def test_a_full_disk_takes_what_fits_and_says_no_until_there_is_room() -> None:
     """`writev` may write short. What is left of such a write is no part of what the log says, until written again."""
-    image, aside = an_image(MakeFolder("log"), *a_synced_file(b"old")), Immediately()
+    image = an_image(MakeFolder("log"), CreateFile("log/1"), SyncFolder("log"), SyncFolder(""), *a_synced_file(b"old"))
+    aside = Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
-    steps: list[Operation] = [CreateFile("log/1"), SyncFolder("log"), SyncFolder("")]
     again: list[Operation] = [Write("log/1", 0, (b"abcd",)), SyncFile("log/1")]
     ends: list[BaseException | None] = []
     image.size_bytes_max = image.size_bytes + 2
-    files.submit(steps, ends.append)
     files.submit([Write("f", 0, (b"new",))], ends.append)  # What replaces bytes takes no room.
     files.submit(again, ends.append)
     aside.run()
@@ -217,7 +216,46 @@ def test_a_full_disk_takes_what_fits_and_says_no_until_there_is_room() -> None:
     files.submit(again[1:], ends.append)
     aside.run()
 
-    assert [getattr(end, "errno", None) for end in ends] == [None, None, errno.ENOSPC, None, None, None]
+    assert [getattr(end, "errno", None) for end in ends] == [None, errno.ENOSPC, None, None, None]
     assert (found, is_synced) == (b"ab", True)
     assert (is_written_synced, files.is_synced("log")) == (False, True)
     assert bytes(image.file("log/1").durable) == b"abcd"
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [CreateFile("g"), MakeFolder("folder"), Rename("f", "g"), SetSize("f", 100)],
+    ids=lambda operation: type(operation).__name__,
+)
+def test_a_full_disk_has_no_room_for_names_and_sizes_either(operation: Operation) -> None:
+    """A folder grows with its names. What replaces a name, or makes a file smaller, needs no room."""
+    image = an_image(*a_synced_file(b"abc"), CreateFile("other"))
+    image.size_bytes_max = image.size_bytes
+
+    with pytest.raises(OSError, match="No space left") as failed:
+        image.carry_out(operation)
+    image.carry_out(SetSize("f", 1))
+    image.carry_out(Rename("f", "other"))
+
+    assert failed.value.errno == errno.ENOSPC
+    assert (sorted(image.names), bytes(image.file("other").current)) == (["other"], b"a")
+
+
+def test_a_file_that_found_no_room_for_its_name_is_no_part_of_what_the_log_says() -> None:
+    """A segment is written aside; only its name makes it one."""
+    image = an_image(MakeFolder("log"), CreateFile("log/1.tmp"), SyncFolder(""))
+    aside = Immediately()
+    files = SimFiles(image, DiskPlan(), Random(1), aside)
+    image.size_bytes_max = image.size_bytes + 1
+    naming: list[Operation] = [Rename("log/1.tmp", "log/1"), SyncFolder("log")]
+    ends: list[BaseException | None] = []
+    files.submit([Write("log/1.tmp", 0, (b"a",)), SyncFile("log/1.tmp"), *naming], ends.append)
+    aside.run()
+    was_synced = files.is_synced("log")
+
+    image.size_bytes_max = None
+    files.submit(naming[:1], ends.append)
+    aside.run()
+
+    assert [getattr(end, "errno", None) for end in ends] == [errno.ENOSPC, None]
+    assert (was_synced, files.is_synced("log")) == (True, False)

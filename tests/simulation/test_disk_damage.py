@@ -1,0 +1,292 @@
+"""Disks that fail, lie and rot: what such a disk does, and that whole runs on such disks hold every rule."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from harness.sim.budget import DamageBudget
+from harness.sim.copies import Copies
+from harness.sim.disk import BALLAST_PATH, DiskPlan, Immediately, SimFiles
+from harness.sim.disk_faults import DISK_KINDS, FAILING_SYNCS
+from harness.sim.errors import Violation
+from harness.sim.fault import Fault
+from harness.sim.image import SECTOR_BYTES, DiskImage
+from harness.sim.ledger import Ledger
+from harness.sim.plan import Plan, draw_plan
+from harness.sim.proven import SEALED_PATHS, SNAPSHOT_FOLDER, Proven
+from harness.sim.simulation import Simulation
+from harness.sim.taps import LOG_FOLDER
+from raft import Entry, EntryKind, HardState, LogPosition, LogStore, LogWrite, encode_batch
+from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SyncFile, SyncFolder, Write
+
+SEEDS = range(200)
+FOLDER: list[Operation] = [MakeFolder("log"), SyncFolder("")]
+
+
+def a_file(path: str, content: bytes) -> list[Operation]:
+    return [CreateFile(path), Write(path, 0, (content,)), SyncFile(path), SyncFolder("log")]
+
+
+def a_disk(*operations: Operation, seed: int = 1) -> tuple[DiskImage, SimFiles, Immediately]:
+    image, aside = DiskImage(), Immediately()
+    for operation in (*FOLDER, *operations):
+        image.carry_out(operation)
+    return image, SimFiles(image, DiskPlan(), Random(seed), aside), aside
+
+
+def outcomes(files: SimFiles, aside: Immediately, *submissions: list[Operation]) -> list[int | None]:
+    """The error number of each; None if it ended well."""
+    ends: list[BaseException | None] = []
+    for operations in submissions:
+        files.submit(operations, ends.append)
+    aside.run()
+    return [getattr(end, "errno", None) for end in ends]
+
+
+def test_a_sync_that_fails_may_have_written_some_sectors_and_no_later_sync_writes_the_others() -> None:
+    """Pages are written one by one, and taken for clean all together."""
+    new, durable = b"n" * 3 * SECTOR_BYTES, set()
+    for seed in SEEDS:
+        image, files, aside = a_disk(*a_file("log/1", b""), seed=seed)
+        image.fails_sync = SyncFile("log")
+
+        ends = outcomes(files, aside, [Write("log/1", 0, (new,)), SyncFile("log/1")], [SyncFile("log/1")])
+        durable.add(bytes(image.file("log/1").durable))
+
+        assert ends == [errno.EIO, None]
+        assert bytes(image.file("log/1").current) == new
+        assert files.has_failed
+
+    assert {b"", b"n" * SECTOR_BYTES, bytes(SECTOR_BYTES) + b"n" * SECTOR_BYTES} < durable
+
+
+def test_names_of_a_folder_whose_sync_failed_may_be_durable_in_order_and_the_next_sync_makes_them_so() -> None:
+    """They are in a journal: an error loses none that a later sync then promises."""
+    found = set()
+    for seed in SEEDS:
+        image, files, aside = a_disk(seed=seed)
+        image.fails_sync = SyncFolder("log")
+        ends = outcomes(files, aside, [CreateFile("log/1"), CreateFile("log/2"), SyncFolder("log")])
+        found.add(tuple(sorted(image.synced_copy().children("log"))))
+
+        assert ends == [errno.EIO]
+        assert outcomes(files, aside, [SyncFolder("log")]) == [None]
+        assert image.synced_copy().children("log") == ["1", "2"]
+        assert files.is_synced("log")
+
+    assert found == {(), ("1",), ("1", "2")}
+
+
+@pytest.mark.parametrize(
+    ("operations", "failing", "rests_on_it"),
+    [
+        ([Delete("log/1"), SyncFolder("log")], SyncFolder("log"), False),
+        ([CreateFile(BALLAST_PATH), SyncFolder("")], SyncFolder(""), False),
+        ([Rename("log/1", "log/2"), SyncFolder("log")], SyncFolder("log"), True),
+        ([Write("log/1", 0, (b"a",)), SyncFile("log/1")], SyncFile("log"), True),
+    ],
+)
+def test_a_node_must_stop_after_a_failed_sync_only_if_something_was_to_rest_on_it(
+    operations: list[Operation], failing: SyncFile | SyncFolder, rests_on_it: bool
+) -> None:
+    """A deletion promises nothing, and the ballast is there to be given back."""
+    image, files, aside = a_disk(*a_file("log/1", b"abc"))
+    image.fails_sync = failing
+
+    assert outcomes(files, aside, operations) == [errno.EIO]
+    assert (files.has_failed, files.has_erred) == (rests_on_it, True)
+
+
+def test_a_read_fails_once_and_only_where_it_is_meant_to() -> None:
+    """The contract of `Files.read`: everything that was asked for, or an error. Never less."""
+    image, files, _ = a_disk(*a_file("log/1", b"abc"))
+    image.fails_read_of = "log"
+
+    with pytest.raises(OSError, match="Input/output error"):
+        files.read("log/1", 0, 3)
+
+    assert files.has_erred
+    assert files.read("log/1", 0, 3) == b"abc"
+
+
+def a_lie(seed: int) -> tuple[DiskImage, str]:
+    """A disk with an old file, and a second one whose last write was lost or misdirected."""
+    image, files, aside = a_disk(*a_file("log/1", b"o" * 700), *a_file("log/2", b"p" * 10), seed=seed)
+    told: list[str] = []
+    files.lies_about, files.on_lie = "log", told.append
+    assert outcomes(files, aside, [Write("log/2", 10, (b"new",)), SyncFile("log/2")]) == [None]
+    assert files.is_synced("log")  # As far as the disk says.
+    return image, told[0]
+
+
+def test_a_lost_or_misdirected_write_is_seen_by_nobody_until_power_is_lost() -> None:
+    """The page cache has it."""
+    for seed in SEEDS:
+        image, _ = a_lie(seed)
+
+        assert bytes(image.file("log/1").current) == b"o" * 700
+        assert bytes(image.file("log/2").current) == b"p" * 10 + b"new"
+
+        lying = [image.is_lying]
+        image.lose_power(Random(seed))
+        lying.append(image.is_lying)
+
+        assert lying == [True, False]
+        assert bytes(image.file("log/2").current) != b"p" * 10 + b"new"
+
+
+def test_a_lost_write_harms_nothing_else_and_a_misdirected_one_what_was_durable_in_that_folder() -> None:
+    """The file may have grown, by zeroes; what is hit keeps its size."""
+    found: dict[str, set[tuple[bytes, bytes]]] = {}
+    for seed in SEEDS:
+        image, how = a_lie(seed)
+        image.lose_power(Random(seed))
+        found.setdefault(how, set()).add((bytes(image.file("log/1").current), bytes(image.file("log/2").current)))
+
+    old, short = b"o" * 700, b"p" * 10
+    assert found["a write was lost"] == {(old, short), (old, short + bytes(3))}
+    assert {first for first, _ in found["a write was misdirected"]} == {
+        old,  # The other file was hit, or this one behind its end.
+        b"o" * 10 + b"new" + b"o" * 687,
+        b"o" * 522 + b"new" + b"o" * 175,
+    }
+
+
+def test_a_lie_is_proven_by_the_second_sync_that_ends_well_behind_it() -> None:
+    """The first is the lie itself. FORMATS §4: a frame says up to which batch the log was known to be synced."""
+    proven = Proven(DiskImage())
+    proven.log_synced()
+    seen = [proven.is_lie_proven]
+    proven.lied()
+    for _ in range(2):
+        proven.log_synced()
+        seen.append(proven.is_lie_proven)
+    proven.forget_damage()
+
+    assert seen == [False, False, True]
+    assert not proven.is_lie_proven
+
+
+def test_other_files_rot_too_and_the_rotten_one_is_known_until_another_takes_its_name() -> None:
+    """One bit, in a snapshot or in a sealed file."""
+    hit = set()
+    for seed in SEEDS:
+        image = DiskImage()
+        image.carry_out(MakeFolder(SNAPSHOT_FOLDER))
+        snapshots = [f"{SNAPSHOT_FOLDER}/{number}.snap" for number in (1, 2)]
+        for path in (*snapshots, *SEALED_PATHS, f"{SNAPSHOT_FOLDER}/aside.tmp"):
+            for operation in (CreateFile(path), Write(path, 0, (b"abc",)), SyncFile(path)):
+                image.carry_out(operation)
+        proven = Proven(image)
+
+        assert proven.rot_elsewhere(Random(seed))
+        path = proven.rotten_path
+        hit.add(path)
+        changed = bytes(a ^ b for a, b in zip(image.file(path).current, b"abc", strict=True))
+        image.carry_out(Delete(path))
+        image.carry_out(CreateFile(path))
+
+        assert changed.count(0) == 2
+        assert sum(changed).bit_count() == 1
+        assert proven.rotten_path == ""
+
+    assert hit == {*snapshots, *SEALED_PATHS}
+
+
+class FoundLog:
+    """As much of a `LogStore` as recovery's judge asks for."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.first_index, self.last_index = 1, len(entries)
+
+    def term_runs(self) -> list[LogPosition]:
+        return [LogPosition(1, 1)] if self.entries else []
+
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
+        return self.entries[first_index - 1 : last_index]
+
+
+def test_a_disk_that_lied_may_have_lost_entries_but_not_changed_one() -> None:
+    """What a checksum covers is what was written, or nothing."""
+    entries = [Entry(index, 1, EntryKind.COMMANDS, encode_batch(index, [])) for index in (1, 2, 3)]
+    copies, state = Copies("n1", Ledger()), HardState(term=1)
+    copies.append(LogWrite(sequence=1, hard_state=state, entries=tuple(entries)))
+    copies.synced(1)
+
+    def is_all(found: list[Entry]) -> bool:
+        log: LogStore = FoundLog(found)  # type: ignore[assignment]
+        return copies.are_all_in(log, state, LogPosition(0, 0))
+
+    assert is_all(entries)
+    assert not is_all(entries[:2])
+    with pytest.raises(Violation, match="log matching"):
+        is_all([*entries[:1], replace(entries[1], payload=encode_batch(9, []))])
+
+
+@pytest.mark.parametrize(("count", "allowed"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2)])
+def test_the_budget_of_damage_is_a_minority_and_one_damage_per_member(count: int, allowed: int) -> None:
+    """A quorum of good copies always stays."""
+    plan = replace(draw_plan(1), members=tuple(f"n{number}" for number in range(count)))
+    disk = next(iter(plan.disks.values()))
+    world = Simulation(replace(plan, disks=dict.fromkeys(plan.members, disk)))
+    budget, members = DamageBudget(world), list(world.members.values())
+    damaged = 0
+    for member in members:
+        if budget.allows(member):
+            member.is_damaged, damaged = True, damaged + 1
+            assert not budget.allows(member)
+
+    assert damaged == allowed
+
+
+def dense(seed: int) -> Plan:
+    """The plan of a seed, with a dozen more faults of disks."""
+    plan, random = draw_plan(seed), Random(seed)
+    more = [
+        Fault(
+            at_ns=int(plan.until_ns * random.random()),
+            kind=random.choice(list(DISK_KINDS)),
+            duration_ns=int(2e8 * random.random()),
+            target=None if random.random() < 0.5 else random.random(),
+            shape=random.random(),
+        )
+        for _ in range(12)
+    ]
+    return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: (fault.at_ns, fault.kind))))
+
+
+MARKS = {
+    "a member noticed a lying disk",
+    "a member refused to start on a rotten log",
+    "a member refused to start on a rotten snap",
+    "a node stopped after a failed read",
+    "a node stopped after a failed sync",
+    "a write was lost",
+    "a write was misdirected",
+    "disk_full",
+}
+
+
+@pytest.mark.timeout(300)
+def test_runs_full_of_disk_faults_hold_every_rule_and_reach_each_kind_of_damage() -> None:
+    """Within the budget nothing is lost, nothing wrong is served, and who is damaged says so."""
+    marks: set[str] = set()
+    for seed in range(1, 31):
+        result = Simulation(dense(seed)).run()
+        marks |= result.marks
+
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+
+    assert MARKS - marks == set()
+
+
+def test_every_kind_of_sync_is_made_to_fail() -> None:
+    """Of bytes and of names, of the log, of snapshots, and of what is sealed at the top."""
+    assert {(type(target), target.path) for target in FAILING_SYNCS} == {
+        (kind, folder) for kind in (SyncFile, SyncFolder) for folder in (LOG_FOLDER, SNAPSHOT_FOLDER, "")
+    }
