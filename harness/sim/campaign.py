@@ -6,13 +6,14 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
 from harness.sim.simulation import SeedResult, run_seed
+from harness.sim.sometimes import CAMPAIGN_SEEDS_MIN, WANTED, never
 
 VIOLATIONS_MAX = 20
 """A campaign ends after so many failing seeds: more of them teach nothing."""
@@ -52,8 +53,16 @@ class Totals:
         """Simulated seconds per real second of one core."""
         return self.simulated_ns / 1e9 / self.seconds if self.seconds else 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        """For programs."""
+    def not_reached(self) -> list[str]:
+        """The wanted marks that were never hit, once there were seeds enough for them."""
+        return never(self.marks) if self.seeds >= CAMPAIGN_SEEDS_MIN else []
+
+    def reached_words(self) -> str:
+        """How many of the wanted marks were hit, in words."""
+        return f"{len(WANTED) - len(never(self.marks))} of {len(WANTED)} wanted marks"
+
+    def to_json(self, commands: Mapping[int, str] | None = None) -> dict[str, Any]:
+        """For programs. `commands`: how each failure is replayed, by seed."""
         return {
             "seeds": self.seeds,
             "events": self.events,
@@ -64,8 +73,10 @@ class Totals:
             "simulated_per_core_second": round(self.speed, 2),
             "counts": dict(sorted(self.counts.items())),
             "marks": dict(sorted(self.marks.items())),
+            "never_hit": never(self.marks),
             "failures": [
                 {"seed": f.seed, "rule": f.violation.rule, "detail": f.violation.detail}
+                | ({"replay": f"hwm-harness simulate {commands[f.seed]} --trace"} if commands else {})
                 for f in sorted(self.failures, key=lambda f: f.seed)
                 if f.violation is not None
             ],

@@ -17,6 +17,7 @@ from harness.sim.member import Member
 from harness.sim.network import Network
 from harness.sim.plan import PROBE_ELECTION_TIMEOUTS_MAX, Plan, draw_plan
 from harness.sim.service_load import ServiceLoad
+from harness.sim.sometimes import Sometimes
 from harness.sim.striker import Striker
 from harness.sim.trace import Trace
 from kvstore import ClientLimits
@@ -65,6 +66,7 @@ class Simulation:
         self.striker = Striker(self)
         self.healing = Healing(self)
         self.commitment = Commitment(self)
+        self.sometimes = Sometimes(self)
 
     # -- the run
 
@@ -208,6 +210,7 @@ class Simulation:
         now = self.heap.now
         stamp = f"{now} {member.node_id} {what} {core.term} {core.commit_index} {core.last_applied} {core.last_index}"
         self.trace.event(stamp, content)
+        self.sometimes.look(member, node, message, effects)
         if self.trace.is_on:
             words = what if message is None else f"{what} {message}"
             told = " ".join(f"<{event.name} {event.fields}>" for event in effects.events)
