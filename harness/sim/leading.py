@@ -18,6 +18,7 @@ class LeadingWatch:
         self._heard_at: dict[str, int] = {}
         self._silent_at = 0  # Not before this moment is a majority silent for too long.
         self._answered: dict[str, int] = {}  # The highest read round that each peer has answered in this term.
+        self._matched: dict[str, int] = {}  # What each peer has acknowledged in this term.
         self._round = 0
         self._reads: dict[int, tuple[int, int]] = {}  # ticket → (mark when it was asked, earliest round for it)
 
@@ -28,11 +29,14 @@ class LeadingWatch:
         self._term, self._round = core.term, 0
         self._heard_at = dict.fromkeys(self._peer_ids, now)
         self._answered = dict.fromkeys(self._peer_ids, 0)
+        self._matched = dict.fromkeys(self._peer_ids, 0)
         self._reads.clear()
         self._silent_at = now + self._silence_ns_max
 
     def received(self, core: RaftCore, peer_id: str, message: Message, now: int) -> None:
         """It leads, and was handed a message."""
+        if isinstance(message, AppendAccepted):
+            self._acknowledged(core, peer_id, message)
         if message.term != self._term or core.term != self._term:
             return
         match message:
@@ -43,6 +47,17 @@ class LeadingWatch:
                 self._heard_at[peer_id] = now
             case _:
                 pass
+
+    def _acknowledged(self, core: RaftCore, peer_id: str, message: AppendAccepted) -> None:
+        """Raft §5.3: what a peer acknowledged to an earlier leadership may have been cut since."""
+        if message.term == core.term == self._term:
+            self._matched[peer_id] = max(message.match_index, self._matched[peer_id])
+        believed = next(peer.match_index for peer in core.peers_status() if peer.peer_id == peer_id)
+        if core.term == self._term and believed > self._matched[peer_id]:
+            broken(
+                "a copy counts when it is acknowledged in this term",
+                f"{self._node_id} believes that {peer_id} has {believed}, and was told {self._matched[peer_id]}",
+            )
 
     def ticked(self, core: RaftCore, now: int) -> None:
         """It was told the time: with a silent majority it does not lead any more.

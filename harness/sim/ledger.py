@@ -6,7 +6,7 @@ Every check is incremental. Log matching needs no hash chain: if each (index, te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.sim.errors import broken, require
@@ -56,6 +56,15 @@ class Ledger:
         if known != (node_id, life):
             broken("election safety", f"term {term} has leaders {known} and {(node_id, life)}")
         return False
+
+    def leader_of(self, term: int) -> str | None:
+        """Who has led this term, if anybody has."""
+        known = self._leaders.get(term)
+        return known[0] if known is not None else None
+
+    def votes_for(self, candidate: str, term: int, voters: Iterable[str]) -> int:
+        """How many of `voters` have voted for `candidate` in this term: what it gave itself need not have left it."""
+        return sum(voter == candidate or self._votes.get((voter, term)) == candidate for voter in voters)
 
     def voted(self, voter: str, term: int, candidate: str) -> None:
         """One vote per term, across crashes (Raft §5.2): seen from grants and requests which leave a node."""

@@ -109,9 +109,10 @@ def forgetful(plan: Plan, random: Random) -> Plan:
             snapshot_log_bytes=random.choice((200, 600)),
             retention_bytes_max=100,
             snapshot_chunk_bytes=random.choice((100, 1_000, 4_096)),
+            outcome_wait_ns=random.choice((plan.raft.outcome_wait_ns, 2 * SECOND_NS)),
         ),
         storage=StorageLimits(segment_bytes_max=300, ballast_bytes=0),
-        load=replace(plan.load, session_ttl_ns=random.choice((SECOND_NS // 2, SECOND_NS, 60 * SECOND_NS))),
+        load=replace(plan.load, session_ttl_ns=random.choice((SECOND_NS // 5, SECOND_NS // 2, 60 * SECOND_NS))),
     )
 
 
@@ -135,6 +136,25 @@ def without_power(plan: Plan, random: Random) -> Plan:
         load=replace(plan.load, value_bytes_max=random.choice((1_000, 4_000)), read_share=0.0),
         storage=replace(plan.storage, frame_bytes_max=64 * 1024 * 1024, ballast_bytes=0),
     )
+
+
+def stumbling(plan: Plan, random: Random) -> Plan:
+    """Whoever dies dies again amid its recovery, on a slow disk: what one death left half done, the next one finds."""
+    kinds = ("kill", "lose power")
+    faults = [
+        replace(
+            fault,
+            at_ns=fault.at_ns + place * (fault.duration_ns + int(25 * MILLISECOND_NS * random.random())),
+            kind=random.choice(kinds),
+            target=target,
+            shape=0.7 * random.random(),
+        )
+        for fault, target in (
+            (replace(fault, duration_ns=fault.duration_ns // 8), random.random()) for fault in plan.faults
+        )
+        for place in range(3)
+    ]
+    return replace(plan, faults=in_order(faults), disks=syncing_in(random.choice((1, 5, 10)) * MILLISECOND_NS, plan))
 
 
 def late(plan: Plan, random: Random) -> Plan:
@@ -201,6 +221,7 @@ MOODS = (
     Mood(name="restless, late, forgetful", weight=5, members=QUORATE, traits=(restless, late, forgetful)),
     Mood(name="restless, trickling", weight=5, members=QUORATE, traits=(restless, trickling)),
     Mood(name="without power", weight=6, members=QUORATE, traits=(restless, without_power)),
-    Mood(name="lone", weight=3, members={1: 1}, traits=(lone,)),
+    Mood(name="stumbling", weight=6, members=QUORATE, traits=(restless, forgetful, stumbling)),
+    Mood(name="lone", weight=5, members={1: 1}, traits=(lone,)),
     Mood(name="stock", weight=5, traits=(stock,)),
 )

@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.sim.errors import broken
-from raft import AppendAccepted, AppendEntries, Message, Node, PreVoteRequest, VoteRequest, VoteResponse
+from raft import (
+    AppendAccepted,
+    AppendEntries,
+    AppendRejected,
+    InstallSnapshotProgress,
+    Message,
+    Node,
+    PreVoteRequest,
+    PreVoteResponse,
+    VoteRequest,
+    VoteResponse,
+)
 
 if TYPE_CHECKING:
     from harness.sim.member import Member
+
+ANSWERS = (AppendAccepted, AppendRejected, InstallSnapshotProgress, PreVoteResponse, VoteResponse)
 
 
 def check_promise(member: Member, node: Node, receiver: str, message: Message) -> None:
@@ -21,6 +34,8 @@ def check_promise(member: Member, node: Node, receiver: str, message: Message) -
     if message.term > state.term:
         broken("a term is durable before it is told", f"{member.node_id} sends {message}, its disk says {state}")
     is_current = message.term == state.term
+    if isinstance(message, ANSWERS):
+        check_pin(member, receiver)
     match message:
         case VoteResponse(term=term, granted=True):
             check_vote(member, term, receiver, is_current)
@@ -30,14 +45,34 @@ def check_promise(member: Member, node: Node, receiver: str, message: Message) -
                 check_tail(member, index, last_term)
         case PreVoteRequest(last_index=index, last_term=last_term) if is_current:
             check_tail(member, index, last_term)
-        case AppendAccepted(match_index=index) if is_current:
-            check_acknowledgement(member, node, message.term, index)
+        case AppendAccepted(match_index=index):
+            check_leads(member, message.term, receiver)
+            if is_current:
+                check_acknowledgement(member, node, message.term, index)
         case AppendEntries(commit_index=commit_index):
             committed = member.world.ledger.commit_index
             if commit_index > committed:
                 broken("nothing is shown above the mark", f"{member.node_id} tells {commit_index} of {committed}")
         case _:
             pass
+
+
+def check_pin(member: Member, receiver: str) -> None:
+    """Nothing of a peer is used, let alone answered, before its pin is durable (FORMATS §1)."""
+    pins = member.image.durable_names.get("pins")
+    incarnation_id = member.world.members[receiver].identity.incarnation_id
+    if not member.is_damaged and (pins is None or incarnation_id not in pins.durable):
+        broken("a pin is durable before its peer is answered", f"{member.node_id} answers {receiver}")
+
+
+def check_leads(member: Member, term: int, receiver: str) -> None:
+    """Whoever appends without being the leader of the term is refused (Raft §5.1)."""
+    leader = member.world.ledger.leader_of(term)
+    if receiver != leader:
+        broken(
+            "an append is acknowledged to the leader of the term",
+            f"{member.node_id} acknowledges to {receiver} in term {term}, which {leader} leads",
+        )
 
 
 def check_vote(member: Member, term: int, candidate: str, is_current: bool) -> None:

@@ -40,6 +40,7 @@ class Watch:
             self.leading.seen(core, self._member.now())
             if self._world.ledger.leads(node_id, self._member.life, core.term):
                 self._check_leader_completeness(core.term)
+                self._check_votes(core.term)
         commit, applied = core.commit_index, core.last_applied
         if commit != self._commit_index:
             require(commit > self._commit_index, "the mark never falls in a life", node_id, self._commit_index, commit)
@@ -68,6 +69,12 @@ class Watch:
                 f"{self._node_id} says {mark}, {member.node_id} has applied {member.applied_max}",
                 f"and holds {member.copies.durable.last_index}",
             )
+
+    def _check_votes(self, term: int) -> None:
+        """Raft §5.2: a leader has the votes of a majority, given in its own term."""
+        voters = self._world.plan.members
+        votes = self._world.ledger.votes_for(self._node_id, term, voters)
+        require(2 * votes > len(voters), "a leader has the votes of a majority", self._node_id, term, votes)
 
     def _check_leader_completeness(self, term: int) -> None:
         ledger, memory = self._world.ledger, self._copies.memory
