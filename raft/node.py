@@ -112,7 +112,7 @@ class Node:
         """Take one message of a peer. Dropped unless the peer is a member and its pin is durable."""
         if self._stop_is_overdue:
             return  # It would never be quiet.
-        if self.failure or not self._pins.is_pinned(peer_id) or self._core.configuration.member(peer_id) is None:
+        if self.failure or not self._pins.is_pinned(peer_id) or not self._core.is_peer(peer_id):
             return
         if self._on_core(self._core.step, peer_id, message):
             self._notice_leadership()
@@ -134,7 +134,9 @@ class Node:
             return
         self._notice_leadership()
         self._snapshots.tick(now)
-        self._effects.completions += self._outcomes.expire(now)
+        outcomes_due = self._outcomes.next_deadline
+        if outcomes_due is not None and outcomes_due <= now:
+            self._effects.completions += self._outcomes.expire(now)
 
     def propose(self, command: bytes, ticket: int) -> None:
         """Replicate one command, which is one raw CBOR item. Its end is told as a completion of `ticket`.
@@ -186,15 +188,17 @@ class Node:
         """Monotonic ns by which `tick` and `take_effects` want to be called; not later than now if work is left."""
         if self._to_apply or self._core.has_ready():
             return self._now
-        deadlines = (
-            self._core.next_deadline,
+        first = self._core.next_deadline
+        for deadline in (
             self._outcomes.next_deadline,
             self._snapshots.next_deadline,
             self._prove_at,
             self._search_at,
             None if self._stopped or self._stop_is_overdue else self._stop_by,  # Then it waits for the disk only.
-        )
-        return min(deadline for deadline in deadlines if deadline is not None)
+        ):
+            if deadline is not None and deadline < first:
+                first = deadline
+        return first
 
     # To look at.
 
@@ -283,10 +287,12 @@ class Node:
         self._propose_pending()
         self._drain_core()
         self._apply_slice()
-        self._snapshots.pump(self._effects)
-        self._drain_core()
+        if self._snapshots.has_work:
+            self._snapshots.pump(self._effects)
+            self._drain_core()
         if self.failure is None:
-            self._commit.start(self._commit_hint)
+            if not self._commit.under_way:
+                self._commit.start(self._commit_hint)
             self._prove_when_idle()
             self._effects.send += self._commit.take_sends()
             self._stop_when_done()
@@ -309,7 +315,7 @@ class Node:
 
     def _notice_leadership(self) -> None:
         """React to the end of a period of leadership, even if the next one has begun."""
-        term = self._core.term if self._core.role is Role.LEADER else None
+        term = self._core.leading_term
         if term == self._leading_term:
             return
         if self._leading_term is not None:
@@ -321,6 +327,8 @@ class Node:
     def _notice_disk(self) -> None:
         """Without room what waits is refused, which is certain: it was appended nowhere. Look for room now and then."""
         is_full, was_full = self._log.is_disk_full, self._search_at is not None
+        if not is_full and not was_full:
+            return
         if is_full:
             self._refuse_pending(DiskFull(self.identity.node_id))
             if self._search_at is not None and self._search_at <= self._now:
@@ -366,7 +374,8 @@ class Node:
         if ready.write is not None:
             self._commit.append(ready.write)
         effects.send += ready.send
-        self._to_apply.extend(ready.apply)
+        if ready.apply:
+            self._to_apply.extend(ready.apply)
         for ticket in ready.reads_ready:
             del self._reads[ticket]
             effects.completions.append(ReadReady(ticket))
@@ -375,7 +384,8 @@ class Node:
             effects.completions.append(Refused(ticket, error))
         for end in ready.ended:
             effects.completions += self._outcomes.ended(end, self._not_leader())
-        self._snapshots.handle(ready, self._now)
+        if ready.is_about_snapshots:
+            self._snapshots.handle(ready, self._now)
         effects.events += ready.events
 
     def _apply_slice(self) -> None:
