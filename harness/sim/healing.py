@@ -33,14 +33,21 @@ CALM_ELECTION_TIMEOUTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dead:
+    """One who is left dead, and how (DEAD_KINDS). `target` is a share of the members in order, or who leads then."""
+
+    kind: str
+    target: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HealPlan:
     """Who stays dead when the rest is healed: at most a minority, members lost for other reasons counted in.
 
-    `dead`: (kind, share of the members in order) in the order in which they are taken. `returns`: they come back
-    when the quorum has shown that it works.
+    `dead` is in the order in which they are taken. `returns`: they come back when the quorum has shown that it works.
     """
 
-    dead: tuple[tuple[str, float], ...] = ()
+    dead: tuple[Dead, ...] = ()
     returns: bool = False
 
 
@@ -48,10 +55,14 @@ ALL_HEALED = HealPlan()
 
 
 def draw_heal(seed: int) -> HealPlan:
-    """Everybody is healed in a third of the seeds; else one member stays dead, or as many as there may be."""
+    """Everybody is healed in a third of the seeds; else one member stays dead, or as many as there may be.
+
+    Half of the time who leads is among them: then the others have to elect, from whatever the faults have left.
+    """
     random = stream(seed, "heal")
     count = random.choice((0, 1, DEAD_MAX))
-    dead = tuple((random.choice(DEAD_KINDS), random.random()) for _ in range(count))
+    targets = [random.random() if place or random.random() < 0.5 else None for place in range(count)]
+    dead = tuple(Dead(kind=random.choice(DEAD_KINDS), target=target) for target in targets)
     return HealPlan(dead=dead, returns=random.random() < 0.5)
 
 
@@ -91,10 +102,10 @@ class Healing:
         members = self._world.members
         left = (len(members) - 1) // 2 - sum(m.is_damaged or m.is_lost for m in members.values())
         chosen: dict[str, str] = {}
-        for kind, share in self._world.plan.heal.dead:
-            member = members[self._world.striker.aim(share)]
+        for dead in self._world.plan.heal.dead:
+            member = members[self._world.striker.aim(dead.target)]
             if len(chosen) < left and not (member.is_damaged or member.is_lost or member.node_id in chosen):
-                chosen[member.node_id] = kind
+                chosen[member.node_id] = dead.kind
         return chosen
 
     def _leave(self, member: Member, kind: str) -> None:
@@ -104,7 +115,7 @@ class Healing:
                 links = cut_links(fault, member.node_id, self._world.plan.members)
                 self._world.network.cut(links, count=CUT_FOR_GOOD)
             case "pause":
-                member.paused_until = EVER_NS
+                member.attention.pause(EVER_NS)
             case _:
                 self._world.striker.take_down([member], fault)
                 member.is_lost = True
@@ -112,7 +123,7 @@ class Healing:
     # -- the dead come back
 
     def bring_back(self) -> None:
-        """Those who were left dead live again: cuts are mended, processes start, or start anew."""
+        """Those who were left dead live again: cuts are mended, processes start, or go on."""
         world = self._world
         dead, self._dead = self._dead, {}
         self._check_terms()
@@ -121,13 +132,11 @@ class Healing:
             world.note_world(f"{node_id} comes back")
             world.mark(f"a member came back: {kind}")
             member = world.members[node_id]
-            if kind == "cut off":
-                continue
             if kind == "pause":
-                member.crash(power=False)  # What nobody has heard of for so long is killed and started again.
-                world.load.on_down(member)
-            member.is_lost = False
-            member.boot()
+                member.attention.wake()  # As if nothing had happened.
+            elif kind != "cut off":
+                member.is_lost = False
+                member.boot()
 
     def has_dead_to_bring_back(self) -> bool:
         """True if there is anybody."""

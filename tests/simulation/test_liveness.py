@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 import raft.elections
+from harness.sim.clock import GOOD_CLOCKS
 from harness.sim.fault import MILLISECOND_NS
-from harness.sim.healing import ALL_HEALED, DEAD_KINDS, HealPlan, draw_heal
+from harness.sim.healing import ALL_HEALED, DEAD_KINDS, Dead, HealPlan, draw_heal
 from harness.sim.network import CALM
 from harness.sim.plan import Plan, draw_plan
 from harness.sim.simulation import Simulation
 from raft.quorum import Tally
 
 MEMBERS = ("n1", "n2", "n3", "n4", "n5")
-EVERYBODY = tuple((kind, share) for kind in DEAD_KINDS for share in (0.0, 0.2, 0.4, 0.6, 0.8))
+EVERYBODY = tuple(Dead(kind=kind, target=share) for kind in DEAD_KINDS for share in (0.0, 0.2, 0.4, 0.6, 0.8))
 
 
 def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
@@ -29,6 +30,7 @@ def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
         until_ns=1_000 * MILLISECOND_NS,
         disks=dict.fromkeys(MEMBERS[:members], disk),
         network=CALM,
+        clocks=GOOD_CLOCKS,
         faults=(),
         heal=heal,
     )
@@ -53,12 +55,14 @@ def test_the_dead_are_a_minority_however_many_are_drawn(members: int) -> None:
 @pytest.mark.parametrize("kind", DEAD_KINDS)
 def test_a_quorum_works_without_a_dead_member(kind: str, returns: bool) -> None:
     """Whoever is dead, how, and for how long."""
-    for share in (0.0, 0.4, 0.8):
-        world = Simulation(a_calm_plan(members=3, heal=HealPlan(dead=((kind, share),), returns=returns)))
+    for target in (0.0, 0.4, None):
+        world = Simulation(
+            a_calm_plan(members=3, heal=HealPlan(dead=(Dead(kind=kind, target=target),), returns=returns))
+        )
 
         result = world.run()
 
-        assert result.violation is None
+        assert result.violation is None, target
         assert f"a member stayed dead: {kind}" in result.marks
         assert (f"a member came back: {kind}" in result.marks) == returns
         assert ("members came back to a calm quorum" in result.marks) == returns
@@ -80,7 +84,7 @@ def test_who_stays_dead_is_drawn_for_itself() -> None:
 def rule_broken_with(dead: str) -> str:
     """What a run finds in which the last member is dead for a while; the calm plan passes on the code as it is."""
     for seed in range(1, 6):
-        heal = HealPlan(dead=((dead, 0.9),), returns=True)
+        heal = HealPlan(dead=(Dead(kind=dead, target=0.9),), returns=True)
         violation = Simulation(a_calm_plan(members=3, heal=heal, seed=seed)).run().violation
         if violation is not None:
             return violation.rule
