@@ -1,72 +1,139 @@
-"""`hwm-harness simulate`: seeds on all cores, progress while they run, a table at the end."""
+"""`hwm-harness simulate`: seeds on all cores, progress while they run, a table at the end; or one run, closely."""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 
+from harness.errors import BadInput
 from harness.sim.campaign import Totals, run_campaign
-from harness.sim.plan import draw_plan
+from harness.sim.lamport import EVENTS_SHOWN, draw_lamport
+from harness.sim.lamport_record import Picture, RecordedSimulation
+from harness.sim.plan import Plan, draw_plan
+from harness.sim.plan_file import read_plan, write_plan
+from harness.sim.report import progress, report
+from harness.sim.shrink import Shrinker
 from harness.sim.simulation import Simulation
 
-EXIT_VIOLATION = 1
+EXIT_VIOLATION, EXIT_BAD_INPUT, EXIT_NOT_REACHED = 1, 2, 4
 LINE_EVERY_SECONDS = 10.0
+
+SHRUNK_MAX = 3
+"""So many failing seeds of a campaign are shrunk: the others mostly show the same."""
 
 
 @click.command("simulate")
 @click.option("--seeds", type=click.IntRange(1), default=None, help="How many seeds to run.  [default: 100]")
 @click.option("--first-seed", type=int, default=1, show_default=True, help="The first of them.")
 @click.option("--seed", type=int, default=None, help="Run only this seed: the replay of a failure.")
+@click.option("--plan", "plan_path", type=click.Path(path_type=Path), default=None, help="Run only the plan of a file.")
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), default=None, help="Run seeds for so long.")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: one per core]")
-@click.option("--trace", is_flag=True, help="With --seed: write one line per event.")
+@click.option("--trace", is_flag=True, help="With --seed or --plan: write one line per event.")
+@click.option("--lamport", type=click.Path(path_type=Path), default=None, help="With --seed or --plan: draw the run.")
+@click.option("--last", type=click.IntRange(1), default=EVENTS_SHOWN, show_default=True, help="Events that it shows.")
+@click.option("--shrink", is_flag=True, help="Make what fails small, and write it into a file that --plan plays.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path(), help="The folder for these files.  [default: this one]"
+)
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def simulate(
     seeds: int | None,
     first_seed: int,
     seed: int | None,
+    plan_path: Path | None,
     minutes: float | None,
     jobs: int | None,
     trace: bool,
+    lamport: Path | None,
+    last: int,
+    shrink: bool,
+    out: Path,
     as_json: bool,
 ) -> None:
     """Run the production node in a simulated world that breaks everything, one world per seed.
 
-    The same seed is the same run, event for event, on every machine. Exit code 1: a rule was violated.
+    The same seed is the same run, event for event, on every machine. Exit code 1: a rule was violated; 4: so many
+    seeds should have reached something that none did; 2: bad input.
     """
-    if seed is not None:
-        totals = replay(seed, trace=trace)
-    elif trace:
-        raise click.UsageError("--trace needs --seed: it writes one line per event.")
-    else:
-        if seeds is None and minutes is None:
-            seeds = 100
-        totals = campaign(first_seed, seeds, minutes, jobs)
+    try:
+        if seed is not None and plan_path is not None:
+            raise click.UsageError("--seed and --plan are two ways to say what to run: take one.")
+        if seed is not None or plan_path is not None:
+            plan = read_plan(plan_path) if plan_path is not None else draw_plan(seed or 0)
+            names = f"--seed {seed}" if plan_path is None else f"--plan {plan_path}"
+            plans = {plan.seed: (names, plan)}
+            totals = replay(plan, trace=trace, lamport=lamport, last=last)
+        elif trace or lamport:
+            raise click.UsageError(f"{'--trace' if trace else '--lamport'} needs --seed or --plan: it shows one run.")
+        else:
+            plans = {}
+            totals = campaign(first_seed, 100 if seeds is None and minutes is None else seeds, minutes, jobs)
+        commands = {
+            failed.seed: plans.get(failed.seed, (f"--seed {failed.seed}", None))[0] for failed in totals.failures
+        }
+        if shrink:
+            for failed in sorted(totals.failures, key=lambda failed: failed.seed)[:SHRUNK_MAX]:
+                _, known = plans.get(failed.seed, ("", None))
+                path = shrink_into(out, known or draw_plan(failed.seed))
+                commands[failed.seed] = f"--plan {path}"
+    except BadInput as error:
+        click.echo(f"hwm-harness: {error}", err=True)
+        sys.exit(EXIT_BAD_INPUT)
+    is_campaign = not plans
     if as_json:
-        click.echo(json.dumps(totals.to_json(), indent=2, sort_keys=True))
+        click.echo(json.dumps(totals.to_json(commands), indent=2, sort_keys=True))
     else:
-        report(totals)
+        report(totals, commands, is_campaign=is_campaign)
     if totals.failures:
         sys.exit(EXIT_VIOLATION)
+    if is_campaign and totals.not_reached():
+        sys.exit(EXIT_NOT_REACHED)
 
 
-def replay(seed: int, *, trace: bool) -> Totals:
-    """One seed in this process."""
-    plan = draw_plan(seed)
+def replay(plan: Plan, *, trace: bool, lamport: Path | None, last: int) -> Totals:
+    """One run in this process."""
     words = Console(stderr=True, highlight=False)
     words.print(plan.words(), markup=False)
-    simulation = Simulation(plan, click.echo if trace else None)
+    write = click.echo if trace else None
+    simulation = Simulation(plan, write) if lamport is None else RecordedSimulation(plan, write, last=last)
     result = simulation.run()
     words.print(f"trace hash {result.trace_hash}", markup=False)
+    if lamport is not None and isinstance(simulation, RecordedSimulation):
+        draw(lamport, simulation.picture(result))
+        words.print(f"drawn: {lamport}", markup=False)
     totals = Totals()
     totals.add(result)
-    totals.wall_seconds = result.seconds  # One seed has its core alone.
+    totals.wall_seconds = result.seconds  # One run has its core alone.
     return totals
+
+
+def draw(path: Path, picture: Picture) -> None:
+    """The picture of a run, in a file."""
+    try:
+        path.write_text(draw_lamport(picture), encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error}", "name a file in a folder that is there") from error
+
+
+def shrink_into(folder: Path, plan: Plan) -> Path:
+    """The smallest plan that fails as `plan` does, in a file of this folder."""
+    path = folder / f"seed-{plan.seed}.toml"
+    click.echo(f"seed {plan.seed}: shrinking", err=True)
+    shrunk = Shrinker(plan, tell=lambda line: click.echo(f"  {line}", err=True)).run()
+    assert shrunk is not None, "it has failed a moment ago"
+    click.echo(shrunk.words(), err=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_plan(shrunk.plan, path, f"{shrunk.words()}\nPlayed by: hwm-harness simulate --plan FILE --trace")
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error}", "name another folder with --out") from error
+    return path
 
 
 def campaign(first_seed: int, seeds: int | None, minutes: float | None, jobs: int | None) -> Totals:
@@ -82,40 +149,5 @@ def campaign(first_seed: int, seeds: int | None, minutes: float | None, jobs: in
             elif totals.wall_seconds >= line_due:
                 line_due = totals.wall_seconds + LINE_EVERY_SECONDS
                 words = f"{totals.seeds:,} seeds, {len(totals.failures)} failed, {totals.events:,} events"
-                click.echo(f"{words}, {totals.wall_seconds:.0f} s", err=True)
+                click.echo(f"{words}, {totals.wall_seconds:.0f} s, {totals.reached_words()}", err=True)
     return totals
-
-
-def progress(totals: Totals, seeds: int | None) -> Table:
-    """What is seen while seeds run."""
-    table = Table.grid(padding=(0, 2))
-    of = f" of {seeds}" if seeds else ""
-    table.add_row("seeds", f"{totals.seeds}{of}", "failed", str(len(totals.failures)))
-    table.add_row(
-        "events per core second", f"{totals.events_per_second:,.0f}", "simulated : real", f"{totals.speed:.1f}"
-    )
-    rare = ", ".join(f"{name} {hits}" for name, hits in sorted(totals.marks.items(), key=lambda item: item[1])[:4])
-    table.add_row("marks", str(len(totals.marks)), "rarest", rare)
-    return table
-
-
-def report(totals: Totals) -> None:
-    """The tables at the end: figures, marks, and for each failure the command that replays it."""
-    console = Console()
-    figures = Table(title="simulated runs", show_header=False)
-    figures.add_row("seeds", f"{totals.seeds:,}")
-    figures.add_row("failed", f"{len(totals.failures):,}")
-    figures.add_row("events", f"{totals.events:,}")
-    figures.add_row("events per core second", f"{totals.events_per_second:,.0f}")
-    figures.add_row("simulated : real, per core", f"{totals.speed:.1f}")
-    figures.add_row("wall time", f"{totals.wall_seconds:.1f} s")
-    for name, number in sorted(totals.counts.items()):
-        figures.add_row(name, f"{number:,}")
-    console.print(figures)
-    marks = Table("mark", "seeds", title="what happened at least once")
-    for name, hits in sorted(totals.marks.items(), key=lambda item: (-item[1], item[0])):
-        marks.add_row(name, str(hits))
-    console.print(marks)
-    for failure in sorted(totals.failures, key=lambda failure: failure.seed):
-        console.print(f"seed {failure.seed}: {failure.violation}", markup=False, highlight=False, soft_wrap=True)
-        click.echo(f"  replay: hwm-harness simulate --seed {failure.seed} --trace")

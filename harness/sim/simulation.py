@@ -53,9 +53,11 @@ def run_seed(seed: int) -> SeedResult:
 class Simulation:
     """The world of one seed."""
 
-    def __init__(self, plan: Plan, write_line: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, write_line: Callable[[str], None] | None = None, *, heap: EventHeap | None = None
+    ) -> None:
         self.plan = plan
-        self.heap = EventHeap()
+        self.heap = EventHeap() if heap is None else heap
         self.ledger = Ledger()
         self.trace = Trace(write_line)
         self.marks: set[str] = set()

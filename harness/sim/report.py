@@ -1,0 +1,65 @@
+"""What people see of simulated runs: a picture while they go on, and tables at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from harness.sim.campaign import Totals
+from harness.sim.sometimes import CAMPAIGN_SEEDS_MIN, WANTED, is_too_rare, never
+
+RAREST_SHOWN = 4
+
+
+def progress(totals: Totals, seeds: int | None) -> Table:
+    """What is seen while seeds run."""
+    table = Table.grid(padding=(0, 2))
+    of = f" of {seeds:,}" if seeds else ""
+    table.add_row("seeds", f"{totals.seeds:,}{of}", "failed", str(len(totals.failures)))
+    table.add_row(
+        "events per core second", f"{totals.events_per_second:,.0f}", "simulated : real", f"{totals.speed:.1f}"
+    )
+    rarest = sorted((mark for mark in WANTED if totals.marks[mark]), key=lambda mark: totals.marks[mark])
+    rare = ", ".join(f"{mark} {totals.marks[mark]}" for mark in rarest[:RAREST_SHOWN])
+    table.add_row("marks", totals.reached_words(), "rarest", rare)
+    return table
+
+
+def report(totals: Totals, commands: Mapping[int, str], *, is_campaign: bool) -> None:
+    """The tables at the end: figures, marks, and for each failure the command that replays it."""
+    console = Console()
+    figures = Table(title="simulated runs", show_header=False)
+    figures.add_row("seeds", f"{totals.seeds:,}")
+    figures.add_row("failed", f"{len(totals.failures):,}")
+    figures.add_row("events", f"{totals.events:,}")
+    figures.add_row("events per core second", f"{totals.events_per_second:,.0f}")
+    figures.add_row("simulated : real, per core", f"{totals.speed:.1f}")
+    figures.add_row("wall time", f"{totals.wall_seconds:.1f} s")
+    for name, number in sorted(totals.counts.items()):
+        figures.add_row(name, f"{number:,}")
+    console.print(figures)
+    console.print(mark_table(totals, with_wanted=is_campaign))
+    if is_campaign and never(totals.marks):
+        weight = "NOT REACHED" if totals.not_reached() else f"not reached (it counts from {CAMPAIGN_SEEDS_MIN:,} seeds)"
+        click.echo(f"{weight}: {'; '.join(never(totals.marks))}")
+    for failure in sorted(totals.failures, key=lambda failure: failure.seed):
+        how = commands[failure.seed]
+        console.print(f"seed {failure.seed}: {failure.violation}", markup=False, highlight=False, soft_wrap=True)
+        click.echo(f"  replay: hwm-harness simulate {how} --trace")
+        click.echo(f"  picture: hwm-harness simulate {how} --lamport seed-{failure.seed}.html")
+
+
+def mark_table(totals: Totals, *, with_wanted: bool) -> Table:
+    """In how many seeds each mark was hit, and how many are wanted."""
+    table = Table("mark", "seeds", "wanted in", title="what happened at least once")
+    names = {*totals.marks, *(WANTED if with_wanted else ())}
+    for name in sorted(names, key=lambda name: (-totals.marks[name], name)):
+        hits = totals.marks[name]
+        wanted = f"1 of {WANTED[name]}" if name in WANTED else ""
+        if with_wanted and is_too_rare(name, hits, totals.seeds):
+            wanted += ": rare" if hits else ": never"
+        table.add_row(name, f"{hits:,}", wanted)
+    return table
