@@ -18,12 +18,14 @@ SILENCE_NS_MAX = 100  # An election time-out and a heartbeat.
 SILENT = "a leader whose quorum is silent steps down"
 CONFIRMED = "a read is confirmed by answers to its own round"
 WAITS = "a read waits until its index is applied"
+COPIES = "a copy counts when it is acknowledged in this term"
 COUNTER = "each round of reads has its own counter"
 
 
-def core(term: int = 1, role: Role = Role.LEADER) -> RaftCore:
-    """What the watch looks at of a core."""
-    return cast(RaftCore, SimpleNamespace(term=term, role=role))
+def core(term: int = 1, role: Role = Role.LEADER, *, match_index: int = 0) -> RaftCore:
+    """What the watch looks at of a core. `match_index`: what it believes of each peer."""
+    peers = [SimpleNamespace(peer_id=f"s{number}", match_index=match_index) for number in range(2, 6)]
+    return cast(RaftCore, SimpleNamespace(term=term, role=role, peers_status=lambda: peers))
 
 
 def accepted(term: int = 1, read_counter: int = 0) -> Message:
@@ -128,6 +130,16 @@ def test_a_round_that_began_before_the_read_is_no_answer_to_it() -> None:
 
     with pytest.raises(Violation, match=CONFIRMED):
         watch.read_ready(1, last_applied=0)
+
+
+def test_a_copy_counts_when_it_was_acknowledged_to_this_leadership() -> None:
+    """Raft §5.3: what was acknowledged to an earlier one may have been cut since."""
+    a_leader(peers=2).received(core(match_index=1), "s2", accepted(), 5)
+
+    with pytest.raises(Violation, match=COPIES):
+        a_leader(peers=2).received(core(match_index=2), "s2", accepted(), 5)
+    with pytest.raises(Violation, match=COPIES):
+        a_leader(peers=2).received(core(match_index=1), "s2", accepted(term=0), 5)
 
 
 def test_answers_of_an_earlier_leadership_confirm_nothing() -> None:
