@@ -1,0 +1,133 @@
+"""`python -m benchmarks`: run a plan and write what it showed."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from benchmarks.conductor import Conductor
+from benchmarks.machine import describe, is_real_disk
+from benchmarks.plan import CONTENDERS, PLANS, narrowed
+from benchmarks.plots import draw
+from benchmarks.systems import etcd_version, missing
+from benchmarks.table import report
+
+RESULTS = Path(__file__).resolve().parent / "results"
+FALLBACK_FOLDER = Path(__file__).resolve().parent.parent / "build"
+
+
+@click.command()
+@click.option("--quick", "plan_name", flag_value="quick", help="Puts and reads at three levels, about two minutes.")
+@click.option("--smoke", "plan_name", flag_value="smoke", help="Does everything work? Tiny; for no comparison.")
+@click.option("--full", "plan_name", flag_value="full", default=True, help="Everything (default): about two hours.")
+@click.option("--only", "works", multiple=True, type=click.Choice(["put", "get", "mixed"]), help="This work.")
+@click.option("--system", "systems", multiple=True, type=click.Choice([each.name for each in CONTENDERS]))
+@click.option("--in-flight", multiple=True, type=click.IntRange(1, 4096), help="This level of a closed loop.")
+@click.option("--rate", "rates", multiple=True, type=click.IntRange(1), help="Puts per second of an open loop.")
+@click.option("--value-bytes", multiple=True, type=click.IntRange(1, 1 << 20))
+@click.option("--members", multiple=True, type=click.IntRange(1, 9))
+@click.option("--keys", "existing_keys", multiple=True, type=click.IntRange(1), help="Keys that exist before.")
+@click.option("--repetitions", type=click.IntRange(1))
+@click.option("--seconds", type=click.FloatRange(min=0.1), help="Of each measured window.")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For data, on the disk to measure.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=RESULTS, show_default=True)
+def main(
+    plan_name: str,
+    works: tuple[str, ...],
+    systems: tuple[str, ...],
+    in_flight: tuple[int, ...],
+    rates: tuple[int, ...],
+    value_bytes: tuple[int, ...],
+    members: tuple[int, ...],
+    existing_keys: tuple[int, ...],
+    repetitions: int | None,
+    seconds: float | None,
+    folder: Path | None,
+    out: Path,
+) -> None:
+    """Measure Highwatermark, etcd and PySyncObj in turns on this machine.
+
+    Writes DATE.json, DATE.md and plots to the results folder. A whole plan without failures also becomes latest.json
+    and latest.md there; a narrowed or smoke run does not, unless --out names another folder.
+    """
+    plan = narrowed(
+        PLANS[plan_name](),
+        works=works,
+        in_flight=in_flight,
+        rates=rates,
+        value_bytes=value_bytes,
+        members=members,
+        existing_keys=existing_keys,
+    )
+    plan = replace(plan, repetitions=repetitions or plan.repetitions, seconds=seconds or plan.seconds)
+    wanted = [each for each in CONTENDERS if not systems or each.name in systems]
+    skipped = [f"{each.name}: {why}" for each in wanted if (why := missing(each)) is not None]
+    for line in skipped:
+        click.echo(f"skipped: {line}", err=True)
+    whole = plan.name != "smoke" and not (
+        works or systems or in_flight or rates or value_bytes or members or existing_keys
+    )
+    with tempfile.TemporaryDirectory(prefix="hwm-bench-", dir=data_folder(folder)) as home:
+        began = datetime.now(UTC).replace(microsecond=0)
+        machine = describe(Path(home))
+        conductor = Conductor(
+            plan,
+            [each for each in wanted if missing(each) is None],
+            Path(home),
+            lambda line: click.echo(line, err=True),
+        )
+        conductor.run()
+    document = {
+        "date": began.isoformat(),
+        "plan": plan.name,
+        "repetitions": plan.repetitions,
+        "seconds": plan.seconds,
+        "machine": machine,
+        "etcd": etcd_version(),
+        "skipped": skipped,
+        "failures": conductor.failures,
+        "rows": conductor.rows,
+    }
+    write(document, out, f"{began:%Y-%m-%dT%H%M%SZ}-{plan.name}", latest=whole or out != RESULTS)
+    if conductor.failures or not conductor.rows or not all(row["verified"] for row in conductor.rows):
+        raise SystemExit(1)
+
+
+def data_folder(given: Path | None) -> Path:
+    """Where servers keep their data: on a real disk, or a sync is no sync."""
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        if not is_real_disk(given):
+            click.echo(f"warning: {given} is memory: a sync costs nothing there", err=True)
+        return given
+    usual = Path(tempfile.gettempdir())
+    if is_real_disk(usual):
+        return usual
+    FALLBACK_FOLDER.mkdir(exist_ok=True)
+    return FALLBACK_FOLDER
+
+
+def write(document: dict[str, object], out: Path, stem: str, *, latest: bool) -> None:
+    """Raw rows, the report, and the plots; `latest.json` and `latest.md` are copies of the newest."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows = document["rows"]
+    assert isinstance(rows, list)
+    pictures = draw(rows, out, stem)
+    text = report(document) + "".join(f"\n![{path.stem}]({path.name})\n" for path in pictures)
+    raw = json.dumps(document | {"rows": []}, indent=1, ensure_ascii=False).replace(
+        '"rows": []', '"rows": [\n' + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]"
+    )
+    for name in (stem, "latest") if latest else (stem,):
+        (out / f"{name}.json").write_text(raw + "\n", encoding="utf-8")
+        (out / f"{name}.md").write_text(text, encoding="utf-8")
+    click.echo(f"{os.path.relpath(out / stem)}.md", err=True)
+
+
+if __name__ == "__main__":
+    main()

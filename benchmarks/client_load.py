@@ -1,0 +1,93 @@
+"""The same closed loops through the production client: `kvstore.Client`, sessions, retries and all.
+
+Started as `python -m benchmarks.client_load` with a `LoadSpec` on stdin; prints a `LoadResult`. One process; as many
+clients (each keeps one connection to the leader) as the spec has connections, and one task per request in flight that
+awaits one call after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import trio
+
+from benchmarks.spec import LoadResult, LoadSpec
+from benchmarks.statistics import latencies_ms
+from benchmarks.usage import cpu_seconds
+from benchmarks.workload import Operation, drawn, values_of
+from kvstore import Client, StoreError
+
+
+class ClientLoad:
+    """One run."""
+
+    def __init__(self, spec: LoadSpec) -> None:
+        if spec.rate or spec.fill:
+            raise ValueError("the production client is measured in a closed loop only")
+        self.spec = spec
+        self.values = itertools.cycle(values_of(spec.value_bytes, spec.seed))
+        self.latencies: list[float] = []
+        self.errors: Counter[str] = Counter()
+        self.puts = 0
+        self.stopping = False
+
+    async def run(self) -> LoadResult:
+        """Warm-up, window, drain, and the proof."""
+        spec = self.spec
+        async with Client(spec.endpoints) as asker:
+            before = (await asker.get("no such key")).revision
+            async with trio.open_nursery() as nursery:
+                for number in range(spec.connections):
+                    operations = drawn(spec.work, spec.existing_keys, spec.seed, number)
+                    nursery.start_soon(self._run_client, operations, spec.in_flight // spec.connections)
+                await trio.sleep(spec.warmup_seconds)
+                self.latencies = []
+                cpu, own, began = cpu_seconds(spec.pids), time.process_time(), time.perf_counter()
+                await trio.sleep(spec.seconds)
+                ended, own_after, cpu_after = time.perf_counter(), time.process_time(), cpu_seconds(spec.pids)
+                measured, self.latencies = self.latencies, []
+                self.stopping = True
+            after = (await asker.get("no such key")).revision
+        return LoadResult(
+            operations=len(measured),
+            seconds=ended - began,
+            puts=self.puts,
+            revision_before=before,
+            revision_after=after,
+            latencies_ms=latencies_ms(measured),
+            cpu_seconds={name: cpu_after[name] - cpu[name] for name in cpu},
+            generator_cpu_seconds=own_after - own,
+            errors=dict(self.errors),
+        )
+
+    async def _run_client(self, operations: Iterator[Operation], tasks: int) -> None:
+        async with Client(self.spec.endpoints) as client, trio.open_nursery() as nursery:
+            for _ in range(tasks):
+                nursery.start_soon(self._call_forever, client, operations)
+
+    async def _call_forever(self, client: Client, operations: Iterator[Operation]) -> None:
+        while not self.stopping:
+            key, is_put = next(operations)
+            began = time.perf_counter()
+            try:
+                if is_put:
+                    self.puts += 1
+                    await client.put(key, next(self.values))
+                elif (await client.get(key)).record is None:
+                    self.errors["absent"] += 1
+            except StoreError as error:
+                self.errors[type(error).__name__] += 1
+            self.latencies.append(time.perf_counter() - began)
+
+
+def main() -> None:
+    """Read a spec, run, print the result."""
+    print(trio.run(ClientLoad(LoadSpec.from_json(sys.stdin.read())).run).to_json())
+
+
+if __name__ == "__main__":
+    main()

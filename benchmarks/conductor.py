@@ -1,0 +1,144 @@
+"""Runs a plan: repetition by repetition, group by group, the contenders in turns, with fresh servers and folders."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from benchmarks.plan import Cell, Contender, Group, Plan
+from benchmarks.spec import LoadResult, LoadSpec
+from benchmarks.systems import Running, SystemFailed, running
+
+_FILL_IN_FLIGHT, _FILL_CONNECTIONS = 256, 8
+_FILL_BYTES_IN_FLIGHT_MAX = 4 << 20
+
+Row = dict[str, Any]
+
+
+class Conductor:
+    """`rows` and `failures` grow as it runs, so that an interrupted run keeps what it has."""
+
+    def __init__(self, plan: Plan, contenders: Sequence[Contender], folder: Path, say: Callable[[str], None]) -> None:
+        self.plan, self.contenders, self.folder, self.say = plan, contenders, folder, say
+        self.rows: list[Row] = []
+        self.failures: list[str] = []
+
+    def run(self) -> None:
+        """All repetitions. What fails is told, noted, and does not stop the rest."""
+        for repetition in range(1, self.plan.repetitions + 1):
+            for group, cells in groupby(self.plan.cells, key=lambda cell: cell.group):
+                self._run_group(group, list(cells), repetition)
+
+    def _run_group(self, group: Group, cells: Sequence[Cell], repetition: int) -> None:
+        turn = (repetition - 1) % len(self.contenders)  # Each is first once: a disk that warms up favours nobody.
+        for contender in (*self.contenders[turn:], *self.contenders[:turn]):
+            wanted = [cell for cell in cells if contender.takes_part(cell)]
+            if not wanted:
+                continue
+            home = self.folder / f"{repetition}-{contender.name}"
+            home.mkdir()
+            try:
+                with running(contender, group.members, home) as cluster:
+                    self._fill(contender, cluster, group)
+                    for cell in wanted:
+                        self._measure(contender, cluster, cell, repetition)
+            except (SystemFailed, subprocess.SubprocessError) as error:
+                self._failed(f"{contender.name}, {group}: {error}")
+            finally:
+                shutil.rmtree(home, ignore_errors=True)
+
+    def _fill(self, contender: Contender, cluster: Running, group: Group) -> None:
+        in_flight = max(8, min(_FILL_IN_FLIGHT, _FILL_BYTES_IN_FLIGHT_MAX // group.value_bytes))
+        spec = _spec(contender, cluster, Cell(group, "put", in_flight, _FILL_CONNECTIONS), seed=0, fill=True)
+        result = cluster.run(spec)
+        if result.errors or result.unanswered or result.revision_after - result.revision_before != group.existing_keys:
+            raise SystemFailed(f"filling: {result}")
+
+    def _measure(self, contender: Contender, cluster: Running, cell: Cell, repetition: int) -> None:
+        spec = _spec(
+            contender, cluster, cell, seed=repetition, seconds=self.plan.seconds, warmup=self.plan.warmup_seconds
+        )
+        where = f"{contender.name} {cell.label} in flight {cell.in_flight} rate {cell.rate} #{repetition}"
+        try:
+            result = cluster.run(spec)
+        except SystemFailed as error:
+            self._failed(f"{where}: {error}")
+            return
+        if not result.operations:
+            self._failed(f"{where}: no operation ended in {spec.seconds} s")
+            return
+        row = row_of(contender, cell, repetition, result)
+        self.rows.append(row)
+        doubt = "" if row["verified"] else f"  NOT VERIFIED: {result.errors} {result.unanswered} unanswered"
+        self.say(
+            f"{contender.name:21} {cell.label:12} {cell.group.value_bytes:6} B {cell.group.members} members "
+            f"{cell.in_flight or f'{cell.rate}/s':>6}  {row['ops_per_second']:>9,.0f}/s  p50 {row['p50_ms']:8.2f}  "
+            f"p99 {row['p99_ms']:8.2f} ms  servers {row['cpu_us_per_op']:7.1f} µs/op{doubt}"
+        )
+
+    def _failed(self, text: str) -> None:
+        self.failures.append(text)
+        self.say(f"FAILED {text}")
+
+
+def _spec(
+    contender: Contender,
+    cluster: Running,
+    cell: Cell,
+    *,
+    seed: int,
+    seconds: float = 0.0,
+    warmup: float = 0.0,
+    fill: bool = False,
+) -> LoadSpec:
+    return LoadSpec(
+        kind=contender.kind,
+        endpoints=cluster.endpoints,
+        work=cell.work,
+        in_flight=cell.in_flight,
+        connections=cell.connections,
+        rate=cell.rate,
+        value_bytes=cell.group.value_bytes,
+        existing_keys=cell.group.existing_keys,
+        seed=seed,
+        warmup_seconds=warmup,
+        seconds=seconds,
+        fill=fill,
+        pids=cluster.pids,
+    )
+
+
+def row_of(contender: Contender, cell: Cell, repetition: int, result: LoadResult) -> Row:
+    """What `latest.json` says of one run. `verified`: no error, all answered, and exactly the puts sent took place."""
+    per_op = 1e6 / result.operations
+    changed = result.revision_after - result.revision_before
+    return {
+        "system": contender.name,
+        "work": cell.label,
+        "in_flight": cell.in_flight or None,
+        "connections": cell.connections if contender.generator != "in-process" else 0,
+        "value_bytes": cell.group.value_bytes,
+        "members": cell.group.members,
+        "repetition": repetition,
+        "ops_per_second": round(result.operations / result.seconds, 1),
+        "p50_ms": result.latencies_ms.get("p50_ms"),
+        "p99_ms": result.latencies_ms.get("p99_ms"),
+        "cpu_us_per_op": round(sum(result.cpu_seconds.values()) * per_op, 2),
+        "p999_ms": result.latencies_ms.get("p999_ms"),
+        "max_ms": result.latencies_ms.get("max_ms"),
+        "cpu_us_per_op_by_process": {name: round(spent * per_op, 2) for name, spent in result.cpu_seconds.items()},
+        "generator": contender.generator,
+        "generator_cpu_us_per_op": (
+            None if contender.generator == "in-process" else round(result.generator_cpu_seconds * per_op, 2)
+        ),
+        "existing_keys": cell.group.existing_keys,
+        "offered_per_second": cell.rate or None,
+        "operations": result.operations,
+        "seconds": round(result.seconds, 3),
+        "errors": sum(result.errors.values()) + result.unanswered,
+        "verified": not result.errors and not result.unanswered and changed == result.puts,
+    }

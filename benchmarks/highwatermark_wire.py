@@ -1,0 +1,109 @@
+"""Our own frames (`kvstore.protocol`), written and read at the least cost that Python allows.
+
+Not a client: it knows the leader, never retries, and reads of an answer only what proves that it is one. Puts go under
+a session per connection, with acknowledgements, as those of `kvstore.Client` do. Request ids and numbers begin above
+65,536, so that each is five bytes, in its shortest form, and a head can be packed by one struct.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import cbor2
+
+from benchmarks.dialect import receive_exactly
+from benchmarks.plan import KEY_BYTES
+from benchmarks.workload import Operation
+from raft import Hello, HelloRole, encode_item, frame
+
+FIRST = 1 << 16
+"""Token 0 is request id (and request number) FIRST + 1."""
+
+_SESSION_TTL_NS = 600_000_000_000
+_REQUEST = struct.Struct(">I2sIB")  # length, array of three, request id; kind
+_PUT = struct.Struct(">BIBI2s16s")  # request_no, acknowledged_up_to, put and the head of 16 bytes, key
+_ANSWER = struct.Struct(">IBBIB")  # length, array, five-byte int, request id, code
+_FIVE_BYTE_INT = 0x1A
+_REFUSALS = {16: "not the leader", 17: "busy", 18: "unknown", 22: "stopped", 23: "too large"}
+
+
+class HighwatermarkDialect:
+    """One connection to the leader."""
+
+    def __init__(self, values: Sequence[bytes], work: str) -> None:
+        self.errors: Counter[str] = Counter()
+        self._values = itertools.cycle([encode_item(value) for value in values])
+        self._value_bytes = len(encode_item(values[0]))
+        self._answer_bytes_min = len(values[0]) if work == "get" else 0  # Shorter: the key was not there.
+        self._session = b""
+        self._last_id = FIRST
+        self._out: list[bytes] = []
+        self._rest = b""
+
+    def setup(self, link: socket.socket) -> int:
+        hello = Hello(cluster_id=b"", group_id=0, node_id="", incarnation_id=b"", role=HelloRole.CLIENT)
+        link.sendall(frame(hello.encode()))
+        _read_body(link)
+        answer = self._ask(link, [1, 2, [0, 0, 0, 16, _SESSION_TTL_NS]])
+        self._session = encode_item(answer[5][1])
+        return self.revision(link)
+
+    def revision(self, link: socket.socket) -> int:
+        revision = self._ask(link, [2, 3, 1, [2, b"no such key"]])[2]
+        assert isinstance(revision, int)
+        return revision
+
+    def write(self, operations: Sequence[Operation], answered_below: int) -> None:
+        number, out, values, session = self._last_id, self._out, self._values, self._session
+        floor, pack_head, pack_put = FIRST + answered_below, _REQUEST.pack, _PUT.pack
+        put_bytes = 7 + 1 + len(session) + _PUT.size + self._value_bytes
+        get_bytes = 7 + 4 + KEY_BYTES
+        for key, is_put in operations:
+            number += 1
+            if is_put:
+                head = pack_head(put_bytes, b"\x83\x1a", number, 2)
+                out += (head, b"\x86", session, pack_put(0x1A, number, 0x1A, floor, b"\x01\x50", key), next(values))
+            else:
+                out += (pack_head(get_bytes, b"\x84\x1a", number, 3), b"\x01\x82\x02\x50", key)
+        self._last_id = number
+
+    def read(self, data: bytes) -> list[int]:
+        data = self._rest + data if self._rest else data
+        position, end, tokens, unpack = 0, len(data) - _ANSWER.size, [], _ANSWER.unpack_from
+        while position <= end:
+            length, _, form, request_id, code = unpack(data, position)
+            after = position + 4 + length
+            if after > len(data):
+                break
+            if form != _FIVE_BYTE_INT:
+                raise ConnectionError(f"not an answer to a request: {data[position : position + 200]!r}")
+            if code:
+                self.errors[_REFUSALS.get(code, f"code {code}")] += 1
+            elif length < self._answer_bytes_min:
+                self.errors["absent"] += 1
+            tokens.append(request_id - FIRST - 1)
+            position = after
+        self._rest = data[position:]
+        return tokens
+
+    def take_output(self) -> bytes:
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
+
+    def _ask(self, link: socket.socket, request: list[Any]) -> list[Any]:
+        link.sendall(frame(encode_item(request)))
+        answer = cbor2.loads(_read_body(link))
+        if answer[1] != 0:
+            raise ConnectionError(f"the member answered {answer!r}")
+        assert isinstance(answer, list)
+        return answer
+
+
+def _read_body(link: socket.socket) -> bytes:
+    return receive_exactly(link, int.from_bytes(receive_exactly(link, 4), "big"))

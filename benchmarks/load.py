@@ -1,0 +1,214 @@
+"""The lean load generator: one process, one loop, many connections; closed loop, open loop, or filling.
+
+Started as `python -m benchmarks.load` with a `LoadSpec` on stdin; prints a `LoadResult`. A latency runs from just
+before a request is handed to the kernel (closed loop), or from when it was *due* (open loop: a late generator or a
+stalled server cannot hide it), until the answer has been read out of the socket.
+"""
+
+from __future__ import annotations
+
+import gc
+import select
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from benchmarks.dialect import RECEIVE_BYTES_MAX, Dialect, dialed
+from benchmarks.etcd_wire import EtcdDialect
+from benchmarks.highwatermark_wire import HighwatermarkDialect
+from benchmarks.spec import LoadResult, LoadSpec
+from benchmarks.statistics import latencies_ms
+from benchmarks.usage import cpu_seconds
+from benchmarks.workload import Operation, drawn, filling, values_of
+
+DRAIN_SECONDS_MAX = 20.0
+"""After the window: what is not answered by then is counted as unanswered."""
+
+BATCH_MAX = 512
+"""Operations written in one go: a late open loop must still read."""
+
+
+class Connection:
+    """A socket, its dialect, what is open on it, and what is next."""
+
+    def __init__(self, address: str, dialect: Dialect, operations: Iterator[Operation]) -> None:
+        self.link = dialed(address)
+        self.dialect, self.operations = dialect, operations
+        self.revision = dialect.setup(self.link)
+        self.open: dict[int, float] = {}  # token → when its latency began; tokens in order.
+        self.next_token = 0
+        self.puts = 0
+        self.unsent = b""
+        self.link.setblocking(False)
+
+    def issue(self, moments: list[float]) -> int:
+        """Write one operation for each moment, fewer if there are no more; returns how many."""
+        batch = list(islice(self.operations, len(moments)))
+        answered_below = next(iter(self.open)) if self.open else self.next_token
+        self.dialect.write(batch, answered_below)
+        self.open.update(zip(range(self.next_token, self.next_token + len(batch)), moments, strict=False))
+        self.next_token += len(batch)
+        self.puts += sum([is_put for _, is_put in batch])
+        return len(batch)
+
+    def flush(self) -> None:
+        """Send what the dialect allows and the socket takes."""
+        data = self.unsent + self.dialect.take_output()
+        if data:
+            try:
+                sent = self.link.send(data)
+            except BlockingIOError:
+                sent = 0
+            self.unsent = data[sent:]
+
+    def receive(self) -> list[float]:
+        """Read once; returns when the latencies began of what was answered."""
+        data = self.link.recv(RECEIVE_BYTES_MAX)
+        if not data:
+            raise ConnectionError("the server closed a connection")
+        pop = self.open.pop
+        return [pop(token) for token in self.dialect.read(data)]
+
+
+class Load:
+    """One run."""
+
+    def __init__(self, spec: LoadSpec) -> None:
+        self.spec = spec
+        values = values_of(spec.value_bytes, spec.seed)
+        kinds: dict[str, Callable[[list[bytes], str], Dialect]] = {
+            "highwatermark": HighwatermarkDialect,
+            "etcd": EtcdDialect,
+        }
+        kind = kinds[spec.kind]
+        self.connections = [
+            Connection(spec.endpoints[0], kind(values, spec.work), self._operations(number))
+            for number in range(spec.connections)
+        ]
+        self.by_fileno = {connection.link.fileno(): connection for connection in self.connections}
+        self.latencies: list[float] = []
+        self.answers = 0
+
+    def _operations(self, connection: int) -> Iterator[Operation]:
+        if self.spec.fill:
+            return filling(self.spec.existing_keys, connection, self.spec.connections)
+        return drawn(self.spec.work, self.spec.existing_keys, self.spec.seed, connection)
+
+    def run(self) -> LoadResult:
+        """All of it: warm-up, window, drain, and the proof."""
+        before = max(connection.revision for connection in self.connections)
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # Nothing here makes cycles; a collection would be the generator's pause, not the server's.
+        start = time.perf_counter()
+        self._loop(start, start + self.spec.warmup_seconds)
+        self.latencies, answers = [], self.answers
+        cpu, own, began = cpu_seconds(self.spec.pids), time.process_time(), time.perf_counter()
+        self._loop(start, began + self.spec.seconds)
+        ended, own_after, cpu_after = time.perf_counter(), time.process_time(), cpu_seconds(self.spec.pids)
+        operations = self.answers - answers
+        measured = self.latencies
+        self._drain(began, ended, measured)
+        for connection in self.connections:
+            connection.link.setblocking(True)
+        unanswered = sum(len(connection.open) for connection in self.connections)
+        after = before if unanswered else self.connections[0].dialect.revision(self.connections[0].link)
+        return LoadResult(
+            operations=operations,
+            seconds=ended - began,
+            puts=sum(connection.puts for connection in self.connections),
+            revision_before=before,
+            revision_after=after,
+            latencies_ms=latencies_ms(measured),
+            cpu_seconds={name: cpu_after[name] - cpu[name] for name in cpu},
+            generator_cpu_seconds=own_after - own,
+            errors=dict(sum((connection.dialect.errors for connection in self.connections), Counter())),
+            unanswered=unanswered,
+        )
+
+    def _loop(self, start: float, until: float) -> None:
+        if self.spec.rate:
+            self._open_loop(start, until)
+        else:
+            self._closed_loop(until)
+
+    def _closed_loop(self, until: float) -> None:
+        """Keep `in_flight` open. When filling, until there is nothing more to put, whatever the time."""
+        share = self.spec.in_flight // len(self.connections)
+        for connection in self.connections:
+            self._issue_now(connection, share - len(connection.open))
+        while (now := time.perf_counter()) < until or (self.spec.fill and any(c.open for c in self.connections)):
+            for connection in self._readable(1.0 if self.spec.fill else until - now):
+                began = connection.receive()
+                moment = time.perf_counter()
+                self.latencies += [moment - each for each in began]
+                self.answers += len(began)
+                self._issue_now(connection, len(began))
+
+    def _issue_now(self, connection: Connection, count: int) -> None:
+        if count > 0:
+            connection.issue([time.perf_counter()] * count)
+        connection.flush()
+
+    def _open_loop(self, start: float, until: float) -> None:
+        """Issue what is due, evenly spaced since `start`, over the connections in turn."""
+        rate, connections = self.spec.rate, self.connections
+        while (now := time.perf_counter()) < until:
+            issued = sum([connection.next_token for connection in connections])
+            due = min(int((now - start) * rate) + 1, issued + BATCH_MAX)
+            moments = [start + number / rate for number in range(issued, due)]
+            for number in range(min(len(moments), len(connections))):
+                connection = connections[(issued + number) % len(connections)]
+                connection.issue(moments[number :: len(connections)])
+                connection.flush()
+            next_due = start + due / rate
+            for connection in self._readable(min(next_due, until) - time.perf_counter()):
+                self._receive_open(connection)
+
+    def _receive_open(self, connection: Connection) -> None:
+        began = connection.receive()
+        moment = time.perf_counter()
+        self.latencies += [moment - each for each in began]
+        self.answers += len(began)
+        connection.flush()
+
+    def _drain(self, began: float, ended: float, measured: list[float]) -> None:
+        """Await what is open. An open loop's requests that were due in the window count, however late they come."""
+        until = time.perf_counter() + DRAIN_SECONDS_MAX
+        while any(connection.open for connection in self.connections) and time.perf_counter() < until:
+            for connection in self._readable(0.5):
+                moments = connection.receive()
+                moment = time.perf_counter()
+                if self.spec.rate:
+                    measured += [moment - each for each in moments if began <= each < ended]
+                connection.flush()
+
+    def _readable(self, timeout_seconds: float) -> list[Connection]:
+        """Wait for answers, and send on what a full socket did not take. `select`: it alone counts microseconds."""
+        stuck = [number for number, connection in self.by_fileno.items() if connection.unsent]
+        readable, writable, _ = select.select(list(self.by_fileno), stuck, [], max(timeout_seconds, 0.0))
+        for number in writable:
+            self.by_fileno[number].flush()
+        return [self.by_fileno[number] for number in readable]
+
+    def close(self) -> None:
+        """Hang up."""
+        for connection in self.connections:
+            connection.link.close()
+
+
+def main() -> None:
+    """Read a spec, run, print the result."""
+    load = Load(LoadSpec.from_json(sys.stdin.read()))
+    try:
+        print(load.run().to_json())
+    except OSError as error:
+        raise SystemExit(f"load generator: {error}") from error
+    finally:
+        load.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""On what it was measured: enough to judge the numbers, nothing that names the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.statistics import median
+
+_SYNCS = 200
+_MEMORY_FILESYSTEMS = {"tmpfs", "ramfs"}
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """Processor, memory, system, versions, and what a sync costs in `folder`. `load_average`: before the run."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory.total / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "versions": {name: _version(name) for name in ("trio", "cbor2", "pysyncobj")},
+        "filesystem": filesystem(folder),
+        "fdatasync_us": round(sync_microseconds(folder)),
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def filesystem(folder: Path) -> str:
+    """Its type, such as `ext4`; "unknown" if the system does not tell."""
+    import psutil
+
+    path, best = folder.resolve(), ("", "unknown")
+    for mounted in psutil.disk_partitions(all=True):
+        if path.is_relative_to(mounted.mountpoint) and len(mounted.mountpoint) >= len(best[0]):
+            best = (mounted.mountpoint, mounted.fstype)
+    return best[1]
+
+
+def is_real_disk(folder: Path) -> bool:
+    """False where a sync costs nothing because nothing is on a disk."""
+    return filesystem(folder) not in _MEMORY_FILESYSTEMS
+
+
+def sync_microseconds(folder: Path) -> float:
+    """The median cost of one appended and synced block of 4 KiB."""
+    sync = getattr(os, "fdatasync", os.fsync)
+    costs = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(_SYNCS):
+            began = time.perf_counter()
+            os.write(file.fileno(), b"\x5a" * 4096)
+            sync(file.fileno())
+            costs.append(time.perf_counter() - began)
+    return median(costs) * 1e6

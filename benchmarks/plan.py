@@ -1,0 +1,156 @@
+"""What is measured: cells, the contenders that take part in them, and the three plans (full, quick, smoke)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+KEY_BYTES = 16
+SHAPES: tuple[tuple[int, int], ...] = ((1, 1), (16, 4), (64, 8), (256, 8), (1024, 16))
+"""(in flight, connections): the same for every system that has connections."""
+
+USUAL_VALUE_BYTES = 128
+USUAL_KEYS = 100_000
+USUAL_MEMBERS = 3
+OPEN_LOOP_CONNECTIONS = 16
+MIXED_PUT_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cells that one freshly started and filled cluster serves."""
+
+    members: int = USUAL_MEMBERS
+    existing_keys: int = USUAL_KEYS
+    value_bytes: int = USUAL_VALUE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One thing to measure. Exactly one of `in_flight` (closed loop) and `rate` (open loop, per second) is not 0."""
+
+    group: Group
+    work: str  # put, get, mixed
+    in_flight: int
+    connections: int
+    rate: int = 0
+
+    @property
+    def label(self) -> str:
+        """The name of the work in results: what is not at the usual number of keys, or at a rate, has its own."""
+        keys = "" if self.group.existing_keys <= USUAL_KEYS else f"_{self.group.existing_keys}_keys"
+        return self.work + keys + ("_at_rate" if self.rate else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A system driven in one way. `name` is the `system` of its rows."""
+
+    name: str
+    kind: str  # Which servers: highwatermark, etcd, pysyncobj.
+    generator: str  # lean, client, in-process
+    tuned: bool = False
+
+    def takes_part(self, cell: Cell) -> bool:
+        """False for what a system does not offer, and for what would only say the same again."""
+        if self.generator == "lean":
+            return True
+        usual = not cell.rate and cell.group.members == USUAL_MEMBERS and cell.group.value_bytes == USUAL_VALUE_BYTES
+        if not usual or cell.group.existing_keys > USUAL_KEYS:
+            return False
+        return cell.work == "put" or self.kind != "pysyncobj"  # PySyncObj has no linearizable read.
+
+
+CONTENDERS: tuple[Contender, ...] = (
+    Contender("highwatermark", "highwatermark", "lean"),
+    Contender("etcd", "etcd", "lean"),
+    Contender("pysyncobj", "pysyncobj", "in-process"),
+    Contender("pysyncobj-tuned", "pysyncobj", "in-process", tuned=True),
+    Contender("highwatermark-client", "highwatermark", "client"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`cells` in order of their groups; every repetition goes through all contenders, in turns."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    repetitions: int
+    seconds: float
+    warmup_seconds: float
+
+
+def closed(group: Group, works: Iterable[str], shapes: Iterable[tuple[int, int]]) -> list[Cell]:
+    """A fixed number in flight: the next request leaves when an answer comes."""
+    return [Cell(group, work, in_flight, connections) for work in works for in_flight, connections in shapes]
+
+
+def open_loop(group: Group, rates: Iterable[int]) -> list[Cell]:
+    """Requests leave when they are due, whether or not the earlier ones were answered."""
+    return [Cell(group, "put", 0, OPEN_LOOP_CONNECTIONS, rate) for rate in rates]
+
+
+def full_plan() -> Plan:
+    """Everything; about two hours."""
+    usual = Group()
+    at_64 = ((64, 8),)
+    cells = closed(usual, ("put", "get", "mixed"), SHAPES)
+    cells += open_loop(usual, (500, 1_000, 2_000, 4_000, 8_000, 16_000))
+    for value_bytes in (16, 1_024, 16_384, 65_536):
+        group = Group(existing_keys=10_000, value_bytes=value_bytes)  # Fewer keys: 64 KiB × 10⁵ is past the quota.
+        cells += closed(group, ("put", "get"), at_64)
+    cells += closed(Group(existing_keys=1_000_000), ("put", "get"), ((64, 8), (256, 8)))
+    for members in (1, 5, 7):
+        cells += closed(Group(members=members), ("put", "get"), at_64)
+    return Plan("full", tuple(cells), repetitions=3, seconds=5.0, warmup_seconds=1.5)
+
+
+def quick_plan() -> Plan:
+    """Puts and reads at three levels, in two to three minutes. Noisier than the full plan, which is for claims."""
+    shapes = ((1, 1), (64, 8), (1024, 16))
+    return Plan("quick", tuple(closed(Group(existing_keys=10_000), ("put", "get"), shapes)), 3, 1.0, 0.4)
+
+
+def smoke_plan() -> Plan:
+    """One second of everything that moves: do all generators and servers still understand each other?"""
+    cells = closed(Group(existing_keys=500), ("put", "get", "mixed"), ((8, 2),))
+    cells += open_loop(Group(existing_keys=500), (300,))
+    cells += closed(Group(existing_keys=50, value_bytes=65_536), ("put", "get"), ((8, 2),))
+    return Plan("smoke", tuple(cells), repetitions=1, seconds=0.6, warmup_seconds=0.2)
+
+
+PLANS = {"full": full_plan, "quick": quick_plan, "smoke": smoke_plan}
+
+
+def narrowed(
+    plan: Plan,
+    *,
+    works: Sequence[str] = (),
+    in_flight: Sequence[int] = (),
+    value_bytes: Sequence[int] = (),
+    members: Sequence[int] = (),
+    existing_keys: Sequence[int] = (),
+    rates: Sequence[int] = (),
+) -> Plan:
+    """The cells of `plan` that the options name; what no cell of it has is made. Without options: all of `plan`."""
+    if not (works or in_flight or value_bytes or members or existing_keys or rates):
+        return plan
+    connections = dict(SHAPES)
+    usual = plan.cells[0].group
+    groups = [
+        Group(members=count, existing_keys=keys, value_bytes=size)
+        for count, keys, size in itertools.product(
+            members or (usual.members,), existing_keys or (usual.existing_keys,), value_bytes or (usual.value_bytes,)
+        )
+    ]
+    shapes = [(n, connections.get(n) or next(c for c in (16, 8, 4, 2, 1) if n % c == 0)) for n in in_flight]
+    cells = []
+    for group in groups:
+        if not rates or in_flight:
+            kept = {cell.work: None for cell in plan.cells if not cell.rate}
+            in_plan = {(cell.in_flight, cell.connections): None for cell in plan.cells if cell.in_flight}
+            cells += closed(group, works or tuple(kept), shapes or tuple(in_plan))
+        cells += open_loop(group, rates)
+    return Plan(plan.name, tuple(cells), plan.repetitions, plan.seconds, plan.warmup_seconds)

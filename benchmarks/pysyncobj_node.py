@@ -1,0 +1,170 @@
+"""One member of a PySyncObj cluster, and the load on it: `python -m benchmarks.pysyncobj_node JSON`.
+
+PySyncObj is a library without a client protocol, so the load is made inside the leader's process, by direct calls of a
+replicated method: no client, no connection, no bytes of requests. That is its best case, and there is no CPU time of a
+generator apart from the leader's. It has a journal, which is never synced.
+
+`tuned` false: all defaults (a thread of its own ticks every 50 ms). `tuned` true: this program ticks, woken
+by its sockets; the interval of appends is 0.5 ms; below 16 in flight each command is sent at once; no compaction.
+
+On stdout: `ready`, then a line `leader` or `follower` for every `who` on stdin; a `LoadSpec` runs a load.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from typing import Any
+
+from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, replicated
+
+from benchmarks.spec import LoadResult, LoadSpec
+from benchmarks.statistics import latencies_ms
+from benchmarks.usage import cpu_seconds
+from benchmarks.workload import drawn, filling, values_of
+
+TUNED: dict[str, Any] = {
+    "autoTick": False,
+    "appendEntriesPeriod": 0.0005,
+    "appendEntriesUseBatch": False,  # At the start, so that it makes what it needs; then by the number in flight.
+    "logCompactionMinEntries": 1 << 40,
+    "logCompactionMinTime": 1 << 40,
+}
+UNBATCHED_IN_FLIGHT_MAX = 15
+UNBATCHED_PERIOD_SECONDS = 0.05  # Commands leave at once anyway; a shorter one makes it send everything twice.
+DRAIN_SECONDS_MAX, FILL_SECONDS_MAX = 20.0, 600.0  # It has been seen to never call back.
+IDLE_TICK_SECONDS = 0.002
+LEADER_CALL_SECONDS = 0.001
+
+
+class Store(SyncObj):  # type: ignore[misc]  # The library has no types.
+    """A replicated dict that counts what it applied."""
+
+    def __init__(self, own: str, partners: list[str], settings: Any) -> None:
+        self.records: dict[bytes, bytes] = {}
+        self.revision = 0
+        super().__init__(own, partners, settings)
+
+    @replicated  # type: ignore[untyped-decorator]
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write a value, on every member."""
+        self.records[key] = value
+        self.revision += 1
+
+
+class InProcessLoad:
+    """A closed loop by callbacks: each answer issues the next request."""
+
+    def __init__(self, store: Store, spec: LoadSpec) -> None:
+        self.store, self.spec = store, spec
+        self.operations: Iterator[tuple[bytes, bool]] = (
+            filling(spec.existing_keys, 0, 1)
+            if spec.fill
+            else drawn(spec.work, spec.existing_keys, spec.seed, connection=0)
+        )
+        self.values = itertools.cycle(values_of(spec.value_bytes, spec.seed))
+        self.latencies: list[float] = []
+        self.errors: Counter[str] = Counter()
+        self.puts = self.open = 0
+        self.stopping = False
+        self._counting = threading.Lock()  # The first ones are issued beside the library's own thread.
+
+    def issue(self) -> None:
+        """Put the next key, if there is one."""
+        with self._counting:
+            operation = None if self.stopping else next(self.operations, None)
+            if operation is None:
+                return
+            self.puts += 1
+            self.open += 1
+        began = time.perf_counter()
+
+        def done(_: object, reason: int) -> None:
+            self.latencies.append(time.perf_counter() - began)
+            if reason != FAIL_REASON.SUCCESS:
+                self.errors[f"reason {reason}"] += 1
+            self.issue()
+            with self._counting:
+                self.open -= 1
+
+        self.store.put(operation[0], next(self.values), callback=done)
+
+    def run(self, pause: Any) -> LoadResult:
+        """Warm-up, window, drain. `pause(seconds)` returns then or earlier, and lets the store work meanwhile."""
+        spec, before = self.spec, self.store.revision
+        for _ in range(spec.in_flight):
+            self.issue()
+        self._wait(pause, time.perf_counter() + spec.warmup_seconds)
+        self.latencies = []
+        cpu, began = cpu_seconds(spec.pids), time.perf_counter()
+        self._wait(pause, began + spec.seconds)
+        ended, cpu_after = time.perf_counter(), cpu_seconds(spec.pids)
+        measured, self.latencies = self.latencies, []
+        self.stopping = not spec.fill
+        until = time.perf_counter() + (FILL_SECONDS_MAX if spec.fill else DRAIN_SECONDS_MAX)
+        while self.open and time.perf_counter() < until:
+            pause(0.01)
+        return LoadResult(
+            operations=len(measured),
+            seconds=ended - began,
+            puts=self.puts,
+            revision_before=before,
+            revision_after=self.store.revision,
+            latencies_ms=latencies_ms(measured),
+            cpu_seconds={name: cpu_after[name] - cpu[name] for name in cpu},
+            generator_cpu_seconds=0.0,
+            errors=dict(self.errors),
+            unanswered=self.open,
+        )
+
+    def _wait(self, pause: Any, until: float) -> None:
+        while (left := until - time.perf_counter()) > 0:
+            pause(left)
+
+
+def answer(store: Store, line: str, settings: Any, tuned: bool) -> str:
+    """Carry out one line of stdin."""
+    if line == "who":
+        return "leader" if store.isReady() and store.getStatus()["state"] == 2 else "follower"
+    spec = LoadSpec.from_json(line)
+    if tuned:
+        batched = spec.in_flight > UNBATCHED_IN_FLIGHT_MAX
+        settings.appendEntriesUseBatch = batched
+        settings.appendEntriesPeriod = TUNED["appendEntriesPeriod"] if batched else UNBATCHED_PERIOD_SECONDS
+    pause = (lambda seconds: store.doTick(min(seconds, LEADER_CALL_SECONDS))) if tuned else time.sleep
+    return InProcessLoad(store, spec).run(pause).to_json()
+
+
+def main() -> None:
+    """Run a member until stdin ends."""
+    given = json.loads(sys.argv[1])
+    tuned = bool(given["tuned"])
+    settings = SyncObjConf(journalFile=given["journal"], **(TUNED if tuned else {}))
+    store = Store(given["own"], given["partners"], settings)
+    print("ready", flush=True)
+    if not tuned:
+        for line in sys.stdin:
+            print(answer(store, line.strip(), settings, tuned), flush=True)
+        os._exit(0)
+    lines: deque[str] = deque()
+    threading.Thread(target=_read_lines, args=(lines,), daemon=True).start()
+    while True:
+        store.doTick(DRAIN_SECONDS_MAX, FILL_SECONDS_MAX = 20.0, 600.0  # It has been seen to never call back.
+IDLE_TICK_SECONDS)
+        if lines:
+            print(answer(store, lines.popleft(), settings, tuned), flush=True)
+
+
+def _read_lines(lines: deque[str]) -> None:
+    lines.extend(line.strip() for line in sys.stdin)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What the conductor tells a load generator, and what that answers: one JSON object each, on stdin and stdout."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSpec:
+    """One run of load. `fill`: put every existing key once and measure nothing else."""
+
+    kind: str
+    endpoints: list[str]  # The leader's first.
+    work: str
+    in_flight: int
+    connections: int
+    rate: int
+    value_bytes: int
+    existing_keys: int
+    seed: int
+    warmup_seconds: float
+    seconds: float
+    fill: bool = False
+    pids: dict[str, int] = field(default_factory=dict)  # Whose CPU time is read when the measured window begins, ends.
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> LoadSpec:
+        """Read what `to_json` wrote."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """What one run of load did. `puts` and the revisions are of the whole run, warm-up included; the rest is not.
+
+    `revision_after - revision_before == puts` proves that every put took place, once. `errors`: what → how often.
+    """
+
+    operations: int
+    seconds: float
+    puts: int
+    revision_before: int
+    revision_after: int
+    latencies_ms: dict[str, float]
+    cpu_seconds: dict[str, float]
+    generator_cpu_seconds: float
+    errors: dict[str, int]
+    unanswered: int = 0
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> LoadResult:
+        """Read what `to_json` wrote."""
+        return cls(**json.loads(text))

