@@ -1,16 +1,17 @@
 # Needs only make and Python 3.11+ with venv; everything else goes into .venv here.
 #   make demo   three servers, two leaders killed, and a Spark audit that proves what clients saw
 #   make test   lint, types and all tests
+#   make bench  beside etcd and PySyncObj, two hours; `make bench ARGS=--quick` takes minutes
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format simulate clean
+.PHONY: help setup demo test lint format simulate bench clean
 
 PYTHON ?= $(shell scripts/find-python)
 BIN := .venv/bin
 READY := .venv/.ready
 
 help:
-	@sed -n '2,4s/^# *//p' Makefile
+	@sed -n '2,5s/^# *//p' Makefile
 
 # One stamp: a changed pyproject.toml or a half-made folder is set up again.
 $(READY): pyproject.toml scripts/find-python
@@ -42,6 +43,15 @@ test: lint
 SEEDS ?= 1000
 simulate: $(READY)
 	$(BIN)/hwm-harness simulate --seeds $(SEEDS)
+
+# Options after ARGS: `make bench ARGS='--only put --in-flight 64'`; all of them: `make bench ARGS=--help`.
+BENCH_READY := .venv/.bench-ready
+$(BENCH_READY): $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $(BENCH_READY)
+
+bench: $(BENCH_READY)
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
