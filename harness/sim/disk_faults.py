@@ -21,12 +21,13 @@ DISK_KINDS: Kinds = {
     "fail a sync": (0.4, 2.0),  # The next one of some files or of a folder fails; the process must stop.
     "fail a read": (0.2, 1.0),
     "full disk": (0.3, 3.0),  # No room for a while, or for a few bytes only.
-    "bit rot": (0.4, 1.0),  # Power is lost, and one bit of what must be noticed changes.
+    "bit rot": (0.4, 1.0),  # Power is lost, and one bit of what must be noticed changes; or one of a snapshot in use.
     "lying disk": (0.3, 3.0),  # A write of the log is lost or misdirected, and its sync succeeds; power is lost later.
 }
 
 SLOW_FACTOR = 20
 ROOM_BYTES_MAX = 4_000
+ROT_IN_USE_SHARE = 0.3
 
 FAILING_SYNCS = (
     SyncFile(LOG_FOLDER),
@@ -67,7 +68,9 @@ class DiskFaults:
                 member.image.size_bytes_max = member.image.size_bytes + int(ROOM_BYTES_MAX * fault.shape**2)
                 world.heap.after(fault.duration_ns, self._give_room, member)
             case "bit rot":
-                if member.files is not None and self._budget.allows(member):
+                if member.is_up and fault.shape < ROT_IN_USE_SHARE and self._budget.allows(member):
+                    self._rot_in_use(member, fault)
+                elif member.files is not None and self._budget.allows(member):
                     world.striker.take_down([member], fault)
                     member.rot(self._rot_random)
             case "lying disk":
@@ -89,6 +92,8 @@ class DiskFaults:
             if member.files is not None:
                 member.files.slow_factor = 1
                 member.files.lies_about = None
+            if member.is_up and member.proven.rotten_path:
+                self._restart(member, "kill")  # Nobody else could give a member that is behind what has rotted.
 
     def has_failed(self, member: Member) -> None:
         """Its process has seen that a sync failed, and ends now. With it, or a little later, the power may go."""
@@ -111,14 +116,28 @@ class DiskFaults:
             member.proven.lied()
             self._world.mark(how)
             self._world.note_world(f"{member.node_id}: {how}")
-            self._world.heap.after(fault.duration_ns, self._uncover, member, fault)
+            self._world.heap.after(fault.duration_ns, self._uncover, member)
 
         files.lies_about, files.on_lie = LOG_FOLDER, lied
         files.may_lie = lambda: self._budget.allows(member)
 
-    def _uncover(self, member: Member, fault: Fault) -> None:
+    def _uncover(self, member: Member) -> None:
         if not self._is_healed and member.image.is_lying:
-            self._world.striker.take_down([member], replace(fault, kind="lose power", duration_ns=0))
+            self._restart(member, "lose power")
+
+    def _rot_in_use(self, member: Member, fault: Fault) -> None:
+        """A bit of its newest snapshot changes, which it may be sending. After a while it starts anew, and notices."""
+        member.is_damaged = member.proven.rot_snapshot(self._rot_random)
+        self._world.mark("a snapshot rotted in use")
+        self._world.heap.after(fault.duration_ns, self._reread, member)
+
+    def _reread(self, member: Member) -> None:
+        if member.proven.rotten_path:
+            self._restart(member, "kill")
+
+    def _restart(self, member: Member, kind: str) -> None:
+        fault = Fault(at_ns=self._world.heap.now, kind=kind, duration_ns=0, target=None, shape=0.0)
+        self._world.striker.take_down([member], fault)
 
     def _give_room(self, member: Member) -> None:
         member.image.size_bytes_max = None

@@ -73,11 +73,17 @@ class Proven:
         return self._rot(path, inode, size, random)
 
     def rot_elsewhere(self, random: Random) -> bool:
-        """Change one durable bit of the newest snapshot, or of any other; or of `meta` or `pins`."""
+        """Change one durable bit of a snapshot, or of `meta` or `pins`."""
+        if random.random() < 0.8:
+            return self.rot_snapshot(random)
+        path = random.choice(SEALED_PATHS)
+        return self._rot(path, self._image.file(path), len(self._image.file(path).durable), random)
+
+    def rot_snapshot(self, random: Random) -> bool:
+        """Change one durable bit of the newest snapshot, or now and then of any other."""
         names = self._image.children(SNAPSHOT_FOLDER)
         snapshots = [f"{SNAPSHOT_FOLDER}/{name}" for name in names if name.endswith(".snap")]
-        draw = random.random()
-        path = random.choice(SEALED_PATHS) if draw < 0.2 else snapshots[-1] if draw < 0.8 else random.choice(snapshots)
+        path = snapshots[-1] if random.random() < 0.75 else random.choice(snapshots)
         inode = self._image.file(path)
         return self._rot(path, inode, len(inode.durable), random)
 
