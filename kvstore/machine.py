@@ -19,7 +19,14 @@ from kvstore.refusals import Reason, ResultCode, StoreBusy
 from kvstore.results import GetResult, RangeResult, ResultItem, read_result, refusal_item
 from kvstore.sessions import Session, Sessions
 from kvstore.shapes import HEAD_ITEMS, command_flaw, head_flaw
-from kvstore.snapshots import UnsupportedFeatureLevel, header_of, read_header, read_state, take_picture
+from kvstore.snapshots import (
+    CHUNK_BYTES,
+    UnsupportedFeatureLevel,
+    header_of,
+    read_header,
+    read_state,
+    take_picture,
+)
 from kvstore.store import Store
 from kvstore.transactions import compare_and_set, operation, put, txn
 from raft import Entry, EntryKind, StateSnapshot
@@ -54,14 +61,18 @@ def initial_header(limits: StoreLimits | None = None) -> dict[str, Any]:
 
 
 class KvMachine:
-    """A `raft.StateMachine` of records, sessions and their kept results. It starts as the empty store."""
+    """A `raft.StateMachine` of records, sessions and their kept results. It starts as the empty store.
 
-    def __init__(self, limits: StoreLimits | None = None) -> None:
+    `chunk_bytes`: about so much of a snapshot is encoded in one go; each member may have its own.
+    """
+
+    def __init__(self, limits: StoreLimits | None = None, *, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._store = Store()
         self._sessions = Sessions()
         self._limits = limits or StoreLimits()
         self._leader_time = 0
         self._level = FEATURE_LEVEL
+        self._chunk_bytes = chunk_bytes
 
     # What it is now.
 
@@ -227,7 +238,7 @@ class KvMachine:
     def snapshot(self) -> StateSnapshot:
         """A picture of this moment, however late its chunks are read. Cost: O(n) references, no copies of values."""
         header = header_of(self._store, self._sessions, self._limits, self._leader_time, self._level)
-        return take_picture(self._store, self._sessions, header)
+        return take_picture(self._store, self._sessions, header, self._chunk_bytes)
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
         """Become what a snapshot describes. Raises InvalidSnapshot, UnsupportedFeatureLevel, and changes nothing."""

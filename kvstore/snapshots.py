@@ -30,7 +30,7 @@ from raft import INT64_MAX, INT64_MIN, StateSnapshot
 
 FORMAT = 1
 CHUNK_BYTES = 256 * 1024
-"""Rows are gathered up to about this much; a chunk is larger only if one row is."""
+"""Rows are gathered up to about this much, if nobody says otherwise; a chunk is larger only if one row is."""
 
 RECORDS, DELETIONS, SESSIONS, RESULTS = 1, 2, 3, 4
 
@@ -76,7 +76,9 @@ def header_of(store: Store, sessions: Sessions, limits: StoreLimits, leader_time
     }
 
 
-def take_picture(store: Store, sessions: Sessions, header: Mapping[str, Any]) -> StateSnapshot:
+def take_picture(
+    store: Store, sessions: Sessions, header: Mapping[str, Any], chunk_bytes: int = CHUNK_BYTES
+) -> StateSnapshot:
     """Take hold of everything now, as references; encode when the chunks are asked for. Cost: O(n) references."""
     keys, records, deletions = list(store.keys), store.records.copy(), list(store.deletions.items())
     opened = [(s.session_id, s.ttl_ns, s.deadline, s.floor, s.results.copy()) for s in _by_id(sessions)]
@@ -93,14 +95,14 @@ def take_picture(store: Store, sessions: Sessions, header: Mapping[str, Any]) ->
             for number in sorted(results):
                 yield RESULTS, (session_id, number, results[number]), result_bytes(results[number])
 
-    return StateSnapshot(header=header, chunks=_chunks(rows()))
+    return StateSnapshot(header=header, chunks=_chunks(rows(), chunk_bytes))
 
 
 def _by_id(sessions: Sessions) -> list[Session]:
     return [sessions.by_id[session_id] for session_id in sorted(sessions.by_id)]
 
 
-def _chunks(rows: Iterable[tuple[int, tuple[Any, ...], int]]) -> Iterator[bytes]:
+def _chunks(rows: Iterable[tuple[int, tuple[Any, ...], int]], chunk_bytes: int) -> Iterator[bytes]:
     chunk: list[Any] = []
     room = 0
     for section, row, size_bytes in rows:
@@ -109,7 +111,7 @@ def _chunks(rows: Iterable[tuple[int, tuple[Any, ...], int]]) -> Iterator[bytes]
             yield cbor2.dumps(chunk)
             chunk = []
         if not chunk:
-            chunk, room = [section], CHUNK_BYTES
+            chunk, room = [section], chunk_bytes
         chunk.append(row)
         room -= size_bytes
     if chunk:

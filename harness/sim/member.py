@@ -169,7 +169,7 @@ class Member:
         """Make the node and what stands on it."""
         world = self.world
         self.watch = Watch(self, outcome)
-        self.machine = KvMachine()
+        self.machine = KvMachine(chunk_bytes=world.plan.raft.snapshot_chunk_bytes)
         self._greeted.clear()
         node = NodeTap(
             identity=self.identity,

@@ -163,6 +163,16 @@ def test_chunks_are_bounded_unless_one_row_is_larger() -> None:
     assert restored(fed.machine).state_hash() == fed.machine.state_hash()
 
 
+def test_a_member_may_choose_the_size_of_its_chunks() -> None:
+    """It is no replicated state: others read them as well."""
+    fed = Fed()
+    fed.machine = KvMachine(chunk_bytes=1)
+    for i in range(5):
+        fed.do(Put(b"%d" % i, b"v"))
+    assert len(list(fed.machine.snapshot().chunks)) == 5
+    assert restored(fed.machine).state_hash() == fed.machine.state_hash()
+
+
 Damage = Callable[[dict[str, Any], list[Any]], Any]
 
 CHANGES: dict[str, Damage] = {
