@@ -18,6 +18,7 @@ from harness.sim.direct_load import Probe
 from harness.sim.errors import require
 from harness.sim.history_book import HistoryBook
 from harness.sim.lines import Lines
+from harness.sim.session_book import SessionBook
 from harness.sim.streams import stream
 from harness.workload.mix import OperationSource, Planned, View, key_names
 from kvstore import (
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
 
 PROBE_VALUE = b"probe"
+CLOSED_WORDS = "is closed: all up to"
+"""Of a `RequestClosed`."""
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ class ServiceLoad:
         self._endpoints = [voter.client_address for voter in world.configuration.voters]
         self._workers: list[Worker] = []
         self._book = HistoryBook(world.plan.seed, world.mark)
+        self._sessions = SessionBook(world.plan.store.results_per_session_max, world.mark)
         self._probe: Probe | None = None
         self._stopped = False
         self._final_reads_open = 0
@@ -145,6 +149,8 @@ class ServiceLoad:
         return command_request(command)
 
     def _ended(self, worker: Worker, row: Row, planned: Planned, end: CallEnded) -> None:
+        is_told_closed = CLOSED_WORDS in str(end.error)  # A lost attempt before it makes it an unknown outcome.
+        require(not is_told_closed, "an open request is never told that it is closed", worker.name, end.error)
         if isinstance(end.error, OutcomeUnknown):
             worker.life += 1
             row["error"] = end.error.word
@@ -188,7 +194,9 @@ class ServiceLoad:
         """Every committed command comes by here once, in order."""
         if entry.kind is not EntryKind.COMMANDS:
             return
-        for command, result in zip(cbor2.loads(entry.payload)[1:], results, strict=True):
+        leader_time, *commands = cbor2.loads(entry.payload)
+        self._sessions.applied(leader_time, commands, results)
+        for command, result in zip(commands, results, strict=True):
             self._book.carried_out(entry.index, command, result)
             if self._probe is not None and self._probe.index is None and command[3] == CommandKind.PUT:
                 self._probe.index = entry.index if command[5].startswith(PROBE_VALUE) else None

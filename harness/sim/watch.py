@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.sim.errors import broken, require
 from harness.sim.leading import LeadingWatch
+from harness.sim.retention import check_built
 from raft import Effects, Entry, Node, ReadReady, Refused, Role
 from storage import OpenedStorage
 
@@ -92,6 +93,8 @@ class Watch:
             if event.name == "read_round":
                 self._read_round(event.fields["term"], event.fields["read_index"])
                 self.leading.round_began(event.fields["counter"])
+            elif event.name == "snapshot_built":
+                check_built(self._member, self._storage)
         for completion in effects.completions:
             match completion:
                 case ReadReady(ticket=ticket):
@@ -144,6 +147,9 @@ class Watch:
 
     def restored(self) -> None:
         """A snapshot has replaced the state: that which is newest now."""
+        node = self._member.node
+        if node is not None and node.core.commit_index > self._applied_index:
+            self._world.mark("a snapshot overtook what waited to be applied")
         self._applied_index = self._storage.snapshots.latest().header.index
         self._member.applied_max = max(self._member.applied_max, self._applied_index)
         if self._applied_index:

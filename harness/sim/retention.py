@@ -1,0 +1,25 @@
+"""What snapshots on a member's disk are worth: one that was just built is read back, and is the state at its index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.sim.errors import require
+from kvstore import KvMachine
+from storage import OpenedStorage
+
+if TYPE_CHECKING:
+    from harness.sim.member import Member
+
+
+def check_built(member: Member, storage: OpenedStorage) -> None:
+    """A snapshot is the state at its index (FORMATS §5), however long it took and whatever was applied meanwhile."""
+    info, ledger = storage.snapshots.latest(), member.world.ledger
+    index, term = info.header.index, info.header.term
+    who = f"{member.node_id}'s snapshot"
+    require(ledger.is_committed(index, term), "a snapshot is of what is committed", who, index, term)
+    image, machine = member.image, KvMachine()
+    to_fail, image.fails_read_of = image.fails_read_of, None  # What follows are our reads.
+    machine.restore(info.header.machine, storage.snapshots.chunks(info))
+    image.fails_read_of = to_fail
+    ledger.hashed(who, index, machine.state_hash())
