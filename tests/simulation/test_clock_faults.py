@@ -1,0 +1,149 @@
+"""Members whose clocks are wrong: what the production node makes of it, and that the rules judge by its own clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.sim.clock import GOOD_CLOCKS, ClockPlan
+from harness.sim.clock_faults import CLOCK_KINDS
+from harness.sim.disk import DiskPlan
+from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.member import Member
+from harness.sim.network import CALM
+from harness.sim.plan import Plan, draw_plan
+from harness.sim.simulation import Simulation
+from raft import Role
+
+MEMBERS = ("n1", "n2", "n3")
+
+
+def a_calm_plan(*, with_service: bool = False, faults: tuple[Fault, ...] = (), clocks: ClockPlan = GOOD_CLOCKS) -> Plan:
+    """Three members on quick disks and a quiet network, with programs that read and write."""
+    plan = draw_plan(1)
+    return replace(
+        plan,
+        members=MEMBERS,
+        until_ns=2 * SECOND_NS,
+        raft=replace(
+            plan.raft,
+            heartbeat_interval_ns=50 * MILLISECOND_NS,
+            election_timeout_min_ns=200 * MILLISECOND_NS,
+            election_timeout_max_ns=400 * MILLISECOND_NS,
+        ),
+        disks=dict.fromkeys(MEMBERS, DiskPlan(sync_ns=MILLISECOND_NS)),
+        network=CALM,
+        load=replace(plan.load, with_service=with_service, clients=3, think_ns=5 * MILLISECOND_NS, read_share=0.5),
+        clocks=clocks,
+        faults=faults,
+    )
+
+
+def strike(world: Simulation, kind: str, member: Member, *, duration_ns: int, shape: float = 0.5) -> None:
+    assert kind in CLOCK_KINDS
+    target = (MEMBERS.index(member.node_id) + 0.5) / len(MEMBERS)
+    fault = Fault(at_ns=world.heap.now, kind=kind, duration_ns=duration_ns, target=target, shape=shape)
+    world.striker._strike(fault)
+
+
+def a_world_with_a_leader(plan: Plan) -> tuple[Simulation, Member]:
+    world = Simulation(plan)
+    for member in world.members.values():
+        member.initialize()
+        world.heap.at(0, member.boot)
+    world.load.start()
+    run_until(world, SECOND_NS)
+    return world, next(member for member in world.members.values() if leads(member))
+
+
+def leads(member: Member) -> bool:
+    return member.node is not None and member.node.core.role is Role.LEADER
+
+
+def run_until(world: Simulation, time_ns: int) -> None:
+    while (due := world.heap.next_time()) is not None and due <= time_ns:
+        world.heap.step()
+
+
+def test_a_leader_whose_clock_jumps_past_an_election_time_out_leads_no_more_from_that_moment() -> None:
+    """For it a majority was silent for so long; its timer, armed before the jump, must not wait for the old moment."""
+    world, leader = a_world_with_a_leader(a_calm_plan())
+
+    strike(world, "clock jumps", leader, duration_ns=400 * MILLISECOND_NS)
+    run_until(world, world.heap.now)
+
+    assert not leads(leader)
+
+
+def test_a_leader_whose_clock_jumps_a_little_leads_on() -> None:
+    """A heartbeat or two seem to be late."""
+    world, leader = a_world_with_a_leader(a_calm_plan())
+
+    strike(world, "clock jumps", leader, duration_ns=100 * MILLISECOND_NS)
+    run_until(world, 2 * SECOND_NS)
+
+    assert leads(leader)
+
+
+def test_a_suspended_leader_learns_from_its_peers_alone_that_it_was_deposed() -> None:
+    """Its clock stood still, so no time-out can tell it: until it has heard somebody it must answer nobody (§6.4).
+
+    The programs at its side read all the time; the rules look at each read that is let through.
+    """
+    world, leader = a_world_with_a_leader(a_calm_plan())
+    term, shown_ns = leader.current_term, leader.now()
+    resumes_at = world.heap.now + SECOND_NS
+
+    strike(world, "suspend", leader, duration_ns=SECOND_NS)
+    run_until(world, resumes_at - 1)
+
+    others = [member for member in world.members.values() if member is not leader]
+    assert max(member.current_term for member in others) > term
+    assert max(member.applied_max for member in others) > leader.applied_max
+    assert (leads(leader), leader.current_term, leader.now()) == (True, term, shown_ns)
+
+    run_until(world, resumes_at + 200 * MILLISECOND_NS)
+    assert not leads(leader)
+    assert leader.current_term > term
+
+
+def test_a_machine_that_loses_its_power_begins_its_clock_anew_anywhere() -> None:
+    """Nothing durable may rest on a monotonic clock."""
+    before, after = list[int](), list[int]()
+    for seed in range(20):
+        world = Simulation(replace(a_calm_plan(), seed=seed))
+        member = world.members["n1"]
+        member.initialize()
+        member.boot()
+        run_until(world, SECOND_NS)
+        before.append(member.now())
+        member.crash(power=True)
+        after.append(member.now())
+
+    assert any(late > early for early, late in zip(before, after, strict=True))
+    assert any(late < early for early, late in zip(before, after, strict=True))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("with_service", [False, True], ids=["programs", "clients"])
+@pytest.mark.parametrize("kind", sorted(CLOCK_KINDS))
+def test_runs_full_of_one_fault_of_clocks_hold_every_rule(kind: str, with_service: bool) -> None:
+    """Clocks of half to twice their rate as well, and the leader is struck four times a second."""
+    faults = tuple(
+        Fault(
+            at_ns=at_ms * MILLISECOND_NS,
+            kind=kind,
+            duration_ns=(at_ms % 700 + 50) * MILLISECOND_NS,
+            target=None if at_ms % 500 else 0.5,
+            shape=at_ms % 1_000 / 1_000,
+        )
+        for at_ms in range(250, 2_000, 250)
+    )
+    plan = a_calm_plan(with_service=with_service, faults=faults, clocks=ClockPlan(spread=2.0, client_spread=2.0))
+
+    result = Simulation(plan).run()
+
+    assert result.violation is None
+    assert kind in result.marks
+    assert result.counts["commits"] > 10
