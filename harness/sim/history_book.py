@@ -175,8 +175,8 @@ def values_of(command: Command) -> list[bytes]:
     match command:
         case Put(value=value) | CompareAndSet(value=value):
             return [value]
-        case Txn(success=success):
-            return [operation.value for operation in success if isinstance(operation, Put)]
+        case Txn(success=success, failure=failure):
+            return [operation.value for operation in (*success, *failure) if isinstance(operation, Put)]
     return []
 
 
@@ -189,6 +189,7 @@ def written_values(kind: int, body: Sequence[Any], result: Sequence[Any]) -> lis
             return [body[1]]
         case CommandKind.COMPARE_AND_SET if result[2][1]:
             return [body[1]]
-        case CommandKind.TXN if result[2][1]:
-            return [operation[2] for operation in body[1] if operation[0] == CommandKind.PUT]
+        case CommandKind.TXN:
+            branch = body[1] if result[2][1] else body[2]
+            return [operation[2] for operation in branch if operation[0] == CommandKind.PUT]
     return []

@@ -40,8 +40,10 @@ class View:
 
     def __init__(self) -> None:
         self._seen: dict[bytes, Seen] = {}
+        self.revision = 0  # The latest change that anybody has seen.
 
     def saw(self, key: bytes, value: bytes, mod_revision: int) -> None:
+        self.revision = max(self.revision, mod_revision)
         before = self._seen.get(key)
         if before is None or before.mod_revision < mod_revision:
             self._seen[key] = Seen(value, mod_revision)
@@ -95,11 +97,16 @@ class OperationSource:
         return CompareAndSet(key, value, seen.value if self._random.random() < 0.5 else seen.mod_revision)
 
     def _range(self) -> Range:
+        """What lies between two keys, or has a prefix; now and then a later page of a listing that somebody began."""
         random = self._random
         start, end = sorted((self._key(), self._key()))
+        if random.random() < 0.15:
+            prefix = start[:-1]
+            return Range(start=prefix, end=prefix[:-1] + bytes([prefix[-1] + 1]))
         return Range(
             start=b"" if random.random() < 0.2 else start,
             end=None if random.random() < 0.2 or start == end else end,
+            revision=self._view.revision if random.random() < 0.1 else 0,
             limit=random.choice((0, 0, 3)),
             reverse=random.random() < 0.3,
             keys_only=random.random() < 0.1,
@@ -107,19 +114,31 @@ class OperationSource:
         )
 
     def _txn(self) -> Txn:
-        """Two keys change together, if the first is as it was seen; else both are read."""
+        """Two keys change together, if all is as it was seen; else both are read, or one of them changes."""
         first, second = self._key(), self._key()
-        seen = self._view.of(first)
-        if seen is None:
-            compare = Compare(first, Target.VERSION, Comparison.EQUAL, 0)
-        elif self._random.random() < 0.5:
-            compare = Compare(first, Target.VALUE, Comparison.EQUAL, seen.value)
-        else:
-            compare = Compare(first, Target.MOD_REVISION, Comparison.EQUAL, seen.mod_revision)
+        compares = [self._compare(first)]
+        if self._random.random() < 0.2:
+            compares.append(self._compare(second))
         success: list[Operation] = [Put(first, self._value()), Get(first)]
         if second != first:  # No key is written twice (FORMATS §8).
             success.append(Delete(second) if self._random.random() < 0.2 else Put(second, self._value()))
-        return Txn((compare,), tuple(success), (Get(first), Get(second)))
+        failure: tuple[Operation, ...] = (Get(first), Get(second))
+        if self._random.random() < 0.2:
+            failure = (Put(second, self._value()), Range(limit=3))
+        return Txn(tuple(compares), tuple(success), failure)
+
+    def _compare(self, key: bytes) -> Compare:
+        """Mostly "as it was seen"; else by order, of whatever there is to compare."""
+        random, seen = self._random, self._view.of(key)
+        if random.random() < 0.2:
+            target = random.choice((Target.VERSION, Target.CREATE_REVISION, Target.MOD_REVISION))
+            comparison = random.choice((Comparison.NOT_EQUAL, Comparison.LESS, Comparison.GREATER))
+            return Compare(key, target, comparison, seen.mod_revision if seen and random.random() < 0.7 else 1)
+        if seen is None:
+            return Compare(key, Target.VERSION, Comparison.EQUAL, 0)
+        if random.random() < 0.5:
+            return Compare(key, Target.VALUE, Comparison.EQUAL, seen.value)
+        return Compare(key, Target.MOD_REVISION, Comparison.EQUAL, seen.mod_revision)
 
     def _key(self) -> bytes:
         hot = max(1, len(self._keys) // 4)

@@ -46,7 +46,8 @@ def written_values(planned: Planned) -> list[bytes]:
         case Put(_, value) | CompareAndSet(_, value):
             return [value]
         case Txn():
-            return [each.value for each in planned.command.success if isinstance(each, Put)]
+            command = planned.command
+            return [each.value for each in (*command.success, *command.failure) if isinstance(each, Put)]
     return []
 
 
@@ -69,6 +70,13 @@ def test_the_mix_has_every_operation_and_every_way_to_compare() -> None:
     assert set(kinds) == {Put, Get, Delete, CompareAndSet, Range, Txn}
     expected = [each.command.expected for each in stream if isinstance(each.command, CompareAndSet)]
     assert {b"seen", 7, 0} <= set(expected)
+    transactions = [each.command for each in stream if isinstance(each.command, Txn)]
+    assert {compare.comparison for txn in transactions for compare in txn.compares} == set(Comparison)
+    assert {compare.target for txn in transactions for compare in txn.compares} == set(Target)
+    assert {type(step) for txn in transactions for step in txn.failure} == {Get, Put, Range}
+    ranges = [each.command for each in stream if isinstance(each.command, Range)]
+    assert {listed.revision for listed in ranges} == {0, 7}  # A later page of what was listed then.
+    assert any(listed.end == listed.start[:-1] + bytes([listed.start[-1] + 1]) for listed in ranges if listed.start)
     assert {each.local_of is None for each in stream if isinstance(each.command, Get)} == {True, False}
     assert all(each.local_of is None for each in stream if not isinstance(each.command, Get))
 
@@ -77,8 +85,9 @@ def test_no_transaction_writes_a_key_twice() -> None:
     """FORMATS §8: it would be refused, and teach nothing."""
     for each in a_stream(7, 1, 2000):
         if isinstance(each.command, Txn):
-            written = [part.key for part in each.command.success if isinstance(part, Put | Delete)]
-            assert len(written) == len(set(written))
+            for branch in (each.command.success, each.command.failure):
+                written = [part.key for part in branch if isinstance(part, Put | Delete)]
+                assert len(written) == len(set(written))
 
 
 def test_a_view_keeps_the_newest_record() -> None:
