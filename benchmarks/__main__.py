@@ -18,6 +18,9 @@ from benchmarks.plots import draw
 from benchmarks.systems import etcd_version, missing
 from benchmarks.table import report
 
+REPETITIONS_MIN = 3
+"""Of a run that becomes `latest.json`: fewer have no median worth the name."""
+
 RESULTS = Path(__file__).resolve().parent / "results"
 FALLBACK_FOLDER = Path(__file__).resolve().parent.parent / "build"
 
@@ -53,8 +56,8 @@ def main(
 ) -> None:
     """Measure Highwatermark, etcd and PySyncObj in turns on this machine.
 
-    Writes DATE.json, DATE.md and plots to the results folder. A whole plan without failures also becomes latest.json
-    and latest.md there; a narrowed or smoke run does not, unless --out names another folder.
+    Writes DATE.json, DATE.md and plots to the results folder. A whole plan of at least three repetitions also becomes
+    latest.json and latest.md there; a narrowed or smoke run does not, unless --out names another folder.
     """
     plan = narrowed(
         PLANS[plan_name](),
@@ -70,9 +73,8 @@ def main(
     skipped = [f"{each.name}: {why}" for each in wanted if (why := missing(each)) is not None]
     for line in skipped:
         click.echo(f"skipped: {line}", err=True)
-    whole = plan.name != "smoke" and not (
-        works or systems or in_flight or rates or value_bytes or members or existing_keys
-    )
+    narrower = works or systems or in_flight or rates or value_bytes or members or existing_keys
+    whole = plan.name != "smoke" and not narrower and plan.repetitions >= REPETITIONS_MIN
     with tempfile.TemporaryDirectory(prefix="hwm-bench-", dir=data_folder(folder)) as home:
         began = datetime.now(UTC).replace(microsecond=0)
         machine = describe(Path(home))
