@@ -85,15 +85,6 @@ class Member:
         """True while the process stands still."""
         return self.attention.is_paused
 
-    @property
-    def paused_until(self) -> int:
-        """When it goes on, or went on, after it stood still."""
-        return self.attention.paused_until
-
-    @paused_until.setter
-    def paused_until(self, time_ns: int) -> None:
-        self.attention.pause(time_ns)
-
     def initialize(self) -> None:
         """Make the data folder, without time, and be sure that all of it is durable."""
         aside = Immediately()
