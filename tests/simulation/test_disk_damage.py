@@ -13,7 +13,7 @@ from harness.sim.copies import Copies
 from harness.sim.disk import BALLAST_PATH, DiskPlan, Immediately, SimFiles
 from harness.sim.disk_faults import DISK_KINDS, FAILING_SYNCS
 from harness.sim.errors import Violation
-from harness.sim.fault import Fault
+from harness.sim.fault import SECOND_NS, Fault
 from harness.sim.image import SECTOR_BYTES, DiskImage
 from harness.sim.ledger import Ledger
 from harness.sim.plan import Plan, draw_plan
@@ -245,8 +245,8 @@ def test_the_budget_of_damage_is_a_minority_and_one_damage_per_member(count: int
 
 
 def dense(seed: int) -> Plan:
-    """The plan of a seed, with a dozen more faults of disks."""
-    plan, random = draw_plan(seed), Random(seed)
+    """The plan of a seed, in two seconds, with a dozen more faults of disks."""
+    plan, random = replace(draw_plan(seed), until_ns=2 * SECOND_NS), Random(seed)
     more = [
         Fault(
             at_ns=int(plan.until_ns * random.random()),
@@ -276,13 +276,26 @@ MARKS = {
 def test_runs_full_of_disk_faults_hold_every_rule_and_reach_each_kind_of_damage() -> None:
     """Within the budget nothing is lost, nothing wrong is served, and who is damaged says so."""
     marks: set[str] = set()
-    for seed in range(1, 31):
+    for seed in range(1, 81):
         result = Simulation(dense(seed)).run()
         marks |= result.marks
 
         assert result.violation is None, f"seed {seed}: {result.violation}"
 
     assert MARKS - marks == set()
+
+
+@pytest.mark.timeout(120)
+def test_beyond_the_budget_a_cluster_may_stop_but_says_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever notices damage refuses to start. So what goes is the quorum: liveness, and no rule but that."""
+    monkeypatch.setattr(DamageBudget, "allows", lambda _, member: not (member.is_damaged or member.is_lost))
+    ends = []
+    for seed in range(1, 21):
+        result = Simulation(dense(seed)).run()
+        ends.append(result.violation.rule if result.violation is not None else None)
+
+    assert set(ends) <= {None, "a healed cluster takes a write"}
+    assert ends.count("a healed cluster takes a write") >= 3
 
 
 def test_every_kind_of_sync_is_made_to_fail() -> None:
