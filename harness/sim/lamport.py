@@ -122,6 +122,7 @@ class Drawing:
     def _bars(self, svg: Element) -> None:
         """Who is down, and faults on the line of their member; those of all members at the left."""
         first_ns = self._times[0] if self._times else 0
+        healed_ns = next((at_ns for at_ns, words in self._picture.faults if words == "healed"), self._picture.end_ns)
         for node_id, since, until in self._picture.downs:
             until_ns = self._picture.end_ns if until is None else until
             if until_ns > first_ns:
@@ -129,11 +130,11 @@ class Drawing:
         for lane, (time_ns, words) in enumerate(self._picture.faults):
             found = re.search(r"\b(n\d+)\b(?: for (\d+) ms)?", words)
             until_ns = time_ns + (int(found[2]) * 1_000_000 if found and found[2] else 0)
-            if until_ns < first_ns:
+            if max(time_ns, min(until_ns, healed_ns)) < first_ns:
                 continue
             x = self._x.get(found[1], LEFT) if found else float(LEFT)
             x -= 12 + lane % BAR_LANES * (BAR_WIDTH + 1)
-            self._bar(svg, x, BAR_WIDTH, (time_ns, min(until_ns, self._picture.end_ns)), FAULT, words)
+            self._bar(svg, x, BAR_WIDTH, (time_ns, max(time_ns, min(until_ns, healed_ns))), FAULT, words)
             if time_ns >= first_ns:
                 text(svg, x + BAR_WIDTH + 16, self._at(time_ns) - 2, words, "#b45309", size=10)
 
@@ -156,6 +157,9 @@ class Drawing:
             arrow = line(svg, x1, y1, x2, self._y[receiver.number], ARROW, width=1.1, end="url(#head)")
             SubElement(arrow, "title").text = words
             return
+        if self._picture.violation is not None and flight.due_ns == self._picture.end_ns:
+            self._last_flight(svg, x1, y1, x2, words)
+            return
         is_under_way = flight.due_ns is not None and flight.due_ns > self._picture.end_ns
         share = 0.45 if flight.due_ns is None else 0.92
         y2 = y1 + 14 if flight.due_ns is None else self._at(flight.due_ns)
@@ -166,6 +170,13 @@ class Drawing:
         if not is_under_way:
             line(svg, x - 4, y - 4, x + 4, y + 4, LOST, width=1.6)
             line(svg, x - 4, y + 4, x + 4, y - 4, LOST, width=1.6)
+
+    def _last_flight(self, svg: Element, x1: float, y1: float, x2: float, words: str) -> None:
+        """What arrived at the very moment of the violation: the event that a rule did not let pass."""
+        y2 = self._heights[-1] + 14
+        arrow = line(svg, x1, y1, x2, y2, VIOLATION, width=2.0)
+        SubElement(arrow, "title").text = f"{words}: with this the rule was broken"
+        SubElement(svg, "circle", {"cx": f"{x2:.1f}", "cy": f"{y2:.1f}", "r": "5", "fill": VIOLATION})
 
     def _event(self, svg: Element, event: Event) -> None:
         x, y, colour = self._x[event.place], self._y[event.number], ROLES.get(event.role, "#6b7280")

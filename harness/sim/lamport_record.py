@@ -22,6 +22,9 @@ from raft import Effects, Node, decode_message
 FLIGHTS_MAX = 20_000
 """So many messages are remembered, the newest; a picture of the end of a run needs no more."""
 
+UNLABELLED = ("commit_advanced", "low_watermark_advanced")
+"""Trace events that happen all the time: they are told when the mouse is there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -120,7 +123,7 @@ class RecordedSimulation(Simulation):
         before = self._seen.get(member.node_id)
         now = (core.role.value, core.term, core.commit_index)
         self._seen[member.node_id] = now
-        labels = [event.name for event in effects.events if event.name != "commit_advanced"]
+        labels = [event.name for event in effects.events if event.name not in UNLABELLED]
         if before is None or before[:2] != now[:2]:
             labels.insert(0, f"{core.role.value} t{core.term}")
         if before is not None and before[2] != now[2]:

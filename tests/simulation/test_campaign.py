@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections import Counter
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from harness.sim.campaign import Totals, run_campaign
-from harness.sim.cli import EXIT_VIOLATION, simulate
+from harness.sim.cli import EXIT_NOT_REACHED, EXIT_VIOLATION, simulate
 from harness.sim.errors import Violation
-from harness.sim.simulation import SeedResult, run_seed
-from tests.simulation.deliberate_bugs import half_is_a_majority
+from harness.sim.faults import KINDS
+from harness.sim.plan_file import read_plan
+from harness.sim.simulation import SeedResult, Simulation, run_seed
+from harness.sim.sometimes import CAMPAIGN_SEEDS_MIN, FIGURE_8, WANTED, is_too_rare
+from tests.simulation.deliberate_bugs import messages_do_not_wait_for_the_sync
+
+PLANS = Path(__file__).parent / "regressions"
 
 
 def test_a_violation_travels_between_processes() -> None:
@@ -59,6 +66,8 @@ def test_totals_keep_failures_in_the_form_that_programs_read() -> None:
     assert found["simulated_per_core_second"] == 3.0
     assert found["marks"] == {"truncated": 1}
     assert found["failures"] == [{"seed": 4, "rule": "log matching", "detail": "…"}]
+    replay = totals.to_json({4: "--seed 4"})["failures"][0]["replay"]
+    assert replay == "hwm-harness simulate --seed 4 --trace"
 
 
 def test_one_seed_is_replayed_with_one_line_per_event() -> None:
@@ -70,18 +79,19 @@ def test_one_seed_is_replayed_with_one_line_per_event() -> None:
     assert run_seed(3).trace_hash in done.stderr
     lines = [line for line in done.stdout.splitlines() if "<became_leader" in line]
     assert lines
-    assert lines[0].split()[1:3] == ["n1", "leader"]
+    assert lines[0].split()[2] == "leader"
 
 
 def test_a_failure_ends_with_the_command_that_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed or it did not happen."""
-    half_is_a_majority(monkeypatch)
+    messages_do_not_wait_for_the_sync(monkeypatch)
 
     done = CliRunner().invoke(simulate, ["--seed", "4"])
 
     assert done.exit_code == EXIT_VIOLATION
-    assert "seed 4: committed means durable on a majority" in done.stdout
-    assert "hwm-harness simulate --seed 4 --trace" in done.stdout
+    assert "seed 4: a term is durable before it is told" in done.stdout
+    assert "replay: hwm-harness simulate --seed 4 --trace" in done.stdout
+    assert "picture: hwm-harness simulate --seed 4 --lamport seed-4.html" in done.stdout
 
 
 def test_json_is_all_that_is_on_stdout() -> None:
@@ -97,3 +107,62 @@ def test_a_trace_of_many_seeds_is_refused_with_the_reason() -> None:
 
     assert done.exit_code == 2
     assert "--trace needs --seed" in done.stderr
+
+
+def hit(*, seeds: int, but: str | None = None) -> Totals:
+    """A campaign of so many seeds that has hit all wanted marks, or all but one."""
+    return Totals(seeds=seeds, marks=Counter({mark: seeds for mark in WANTED if mark != but}))
+
+
+def test_every_kind_of_fault_is_wanted_of_a_long_run() -> None:
+    """A kind that is added tomorrow is, too."""
+    assert set(KINDS) <= set(WANTED)
+    assert {FIGURE_8, "truncated", "stepped_down"} <= set(WANTED)
+
+
+@pytest.mark.parametrize("mark", sorted(WANTED))
+def test_a_long_campaign_that_never_hit_a_wanted_mark_fails_and_says_which(
+    mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run in which something never happened proves nothing about it; a short one only tells."""
+
+    def simulated(totals: Totals) -> Result:
+        monkeypatch.setattr("harness.sim.cli.campaign", lambda *_: totals)
+        return CliRunner().invoke(simulate, [])
+
+    missing = simulated(hit(seeds=CAMPAIGN_SEEDS_MIN, but=mark))
+    short = simulated(hit(seeds=CAMPAIGN_SEEDS_MIN - 1, but=mark))
+    complete = simulated(hit(seeds=CAMPAIGN_SEEDS_MIN))
+
+    assert (missing.exit_code, short.exit_code, complete.exit_code) == (EXIT_NOT_REACHED, 0, 0)
+    assert f"NOT REACHED: {mark}" in missing.stdout
+    assert f"not reached (it counts from 1,000 seeds): {mark}" in short.stdout
+    assert "reached" not in complete.stdout.lower()
+
+
+def test_a_mark_is_told_to_be_rare_below_its_share() -> None:
+    """Rare is shown; never is what fails."""
+    assert is_too_rare("truncated", 49, 1_000)
+    assert not is_too_rare("truncated", 50, 1_000)
+    assert not is_too_rare("nobody wants this", 0, 1_000)
+
+
+def test_figure_8_is_recognised_when_it_happens() -> None:
+    """Raft §5.4.2: an entry on a majority, of an old term, is overwritten. A run in which nothing is cut has none."""
+    plans = {name: read_plan(PLANS / f"{name}.toml") for name in ("figure-8", "half-is-no-majority")}
+
+    marks = {name: Simulation(plan).run().marks for name, plan in plans.items()}
+
+    assert FIGURE_8 in marks["figure-8"]
+    assert FIGURE_8 not in marks["half-is-no-majority"]
+
+
+def test_a_bad_plan_file_ends_with_a_sentence_and_exit_code_2(tmp_path: Path) -> None:
+    """As everywhere in the harness."""
+    path = tmp_path / "bad.toml"
+    path.write_text("seed = 1\nuntil_ns = 'soon'", encoding="utf-8")
+
+    done = CliRunner().invoke(simulate, ["--plan", str(path)])
+
+    assert done.exit_code == 2
+    assert f"{path}: until_ns = 'soon' cannot be played\nhint: a whole number is wanted" in done.stderr

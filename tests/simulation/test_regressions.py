@@ -6,9 +6,12 @@ direct scenario is the test that lasts; the seeds stay because they failed once.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from harness.sim.simulation import run_seed
+from harness.sim.plan_file import read_plan
+from harness.sim.simulation import Simulation, run_seed
 from raft import AppendEntries, LogPosition
 from tests.raft.bench import Bench, a_leader, accepted
 
@@ -16,6 +19,24 @@ SEEDS = {
     111: "after a lost connection the leader looked for entries that it had compacted",
     145: "leader and follower told each other the mark without end, when the log between them was compacted",
 }
+
+
+PLANS = sorted((Path(__file__).parent / "regressions").glob("*.toml"))
+"""What `hwm-harness simulate --shrink` wrote, and a person has explained in the first line."""
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_a_small_plan_that_failed_once_passes(path: Path) -> None:
+    """These say what they do themselves: they mean the same when the draws of seeds have changed."""
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    assert first.startswith("# Showed once "), "the first line is a comment that says what it showed"
+
+    assert Simulation(read_plan(path)).run().violation is None, first
+
+
+def test_there_are_small_plans() -> None:
+    """A folder that moved would be a test that cannot fail."""
+    assert len(PLANS) >= 2
 
 
 @pytest.mark.parametrize("seed", sorted(SEEDS))
