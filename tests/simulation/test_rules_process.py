@@ -1,0 +1,99 @@
+"""Each rule about a process and its disk can fail: it stops when it must and only then, and knows what is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from harness.sim.aside import recover_aside
+from harness.sim.errors import Violation
+from harness.sim.member import TICKS_IN_PLACE_MAX, Member
+from harness.sim.proven import Proven
+from raft import Effects, Node, NodeStopped
+from storage import CorruptSnapshot, OpenedStorage
+from tests.simulation.test_rules_member import APPEND, Stage
+
+STOPPED = NodeStopped("n1", "a sync failed")
+SNAPSHOT = "groups/0/snapshots/1-1.snap"
+
+
+def ends(member: Member, *, has_failed: bool, effects: Effects) -> None:
+    """A flush after a sync that may have failed."""
+    assert member.files is not None
+    member.files.has_failed = member.files.has_erred = has_failed
+    member._check_failure(effects)
+
+
+def has_rotted(member: Member, path: str, *, is_lie_proven: bool = False) -> None:
+    """It is damaged there; no path: its disk has lied, and a later frame may prove that."""
+    rotten = SimpleNamespace(rotten_path=path, is_lie_proven=is_lie_proven)
+    member.is_damaged, member.proven = True, cast(Proven, rotten)
+
+
+def opened(member: Member, *, warned: str = "") -> OpenedStorage:
+    """What recovery makes of the member's disk, and another file that it warns of."""
+    found = recover_aside(member)
+    assert isinstance(found, OpenedStorage)
+    return replace(found, warnings=(CorruptSnapshot(warned, 0, "damaged"),) if warned else ())
+
+
+def uses_what_has_rotted(member: Member) -> None:
+    has_rotted(member, f"groups/0/{opened(member).snapshots.latest().name}")
+    member._is_whole(opened(member))
+
+
+def warns_of_another(member: Member) -> None:
+    has_rotted(member, SNAPSHOT)
+    member._is_whole(opened(member, warned="groups/0/snapshots/2-1.snap"))
+
+
+def misses_a_proven_loss(member: Member) -> None:
+    has_rotted(member, "", is_lie_proven=True)
+    member.copies.are_all_in = lambda *_: False  # type: ignore[method-assign]
+    member._is_whole(opened(member))
+
+
+def refuses_for_another(member: Member) -> None:
+    has_rotted(member, "meta")
+    member._refuse(CorruptSnapshot(SNAPSHOT, 0, "damaged"))
+
+
+def is_called_without_end(member: Member) -> None:
+    assert member.node is not None
+    member._timer_at, member._ticks_in_place = None, TICKS_IN_PLACE_MAX
+    member._progress = (member.world.heap.now, member.node.core.last_applied)
+    member.node = cast(Node, SimpleNamespace(next_deadline=0, core=member.node.core))
+    member._arm()
+
+
+WRONG: dict[str, Callable[[Member], object]] = {
+    "a node stops after a failed sync": lambda m: ends(m, has_failed=True, effects=Effects()),
+    "a node does not stop by itself": lambda m: ends(m, has_failed=False, effects=Effects(failure=STOPPED)),
+    "after a failed sync no promise leaves": lambda m: ends(
+        m, has_failed=True, effects=Effects(failure=STOPPED, send=[("n2", APPEND)])
+    ),
+    "peers understand each other": lambda m: m.deliver("n2" if m.node_id != "n2" else "n1", b"nonsense"),
+    "timers let time pass": is_called_without_end,
+    "a data folder can be made": lambda m: m.initialize(),
+    "a member can always restart": lambda m: m._opened(ValueError("it cannot")),
+    "no snapshot is damaged": lambda m: m._opened(opened(m, warned=SNAPSHOT)),
+    "what has rotted is never used": uses_what_has_rotted,
+    "no snapshot is damaged but the one that rotted": warns_of_another,
+    "a loss that later frames prove is noticed": misses_a_proven_loss,
+    "a refusal names the damage": refuses_for_another,
+}
+
+
+@pytest.mark.parametrize("rule", WRONG)
+def test_a_process_that_does_something_wrong_is_seen(rule: str) -> None:
+    """FORMATS §3.5, §4, §5."""
+    stage = Stage()
+
+    with pytest.raises(Violation) as caught:
+        WRONG[rule](stage.follower)
+
+    assert caught.value.rule == rule
