@@ -41,8 +41,8 @@ class ClientLoad:
         async with Client(spec.endpoints) as asker:
             before = (await asker.get("no such key")).revision
             async with trio.open_nursery() as nursery:
-                for number in range(spec.connections):
-                    operations = drawn(spec.work, spec.existing_keys, spec.seed, number)
+                streams = [drawn(spec.work, spec.existing_keys, spec.seed, n) for n in range(spec.connections)]
+                for operations in streams:
                     nursery.start_soon(self._run_client, operations, spec.in_flight // spec.connections)
                 await trio.sleep(spec.warmup_seconds)
                 self.latencies = []

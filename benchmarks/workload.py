@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from random import Random
@@ -29,15 +30,20 @@ def values_of(value_bytes: int, seed: int) -> list[bytes]:
     return [random.randbytes(value_bytes) for _ in range(VALUES_MAX)]
 
 
-def drawn(work: str, keys: int, seed: int, connection: int) -> Iterator[Operation]:
-    """Endless operations on uniformly drawn keys. Connections share one drawing and begin at different places."""
+@functools.cache
+def _drawing(work: str, keys: int, seed: int) -> list[Operation]:
     random = Random(seed)
     numbers = random.choices(range(keys), k=DRAWS_MAX)
     if work == "mixed":
         puts = [random.random() < MIXED_PUT_SHARE for _ in range(DRAWS_MAX)]
     else:
         puts = [work == "put"] * DRAWS_MAX
-    operations = list(zip(map(key_of, numbers), puts, strict=True))
+    return list(zip(map(key_of, numbers), puts, strict=True))
+
+
+def drawn(work: str, keys: int, seed: int, connection: int) -> Iterator[Operation]:
+    """Endless operations on uniformly drawn keys. Connections share one drawing and begin at different places."""
+    operations = _drawing(work, keys, seed)
     start = connection * 7_919 % DRAWS_MAX
     return itertools.cycle(operations[start:] + operations[:start])
 
