@@ -41,6 +41,11 @@ def opened(member: Member, *, warned: str = "") -> OpenedStorage:
     return replace(found, warnings=(CorruptSnapshot(warned, 0, "damaged"),) if warned else ())
 
 
+def keeps_what_is_not_durable(member: Member) -> None:
+    found = opened(member)
+    member._check_is_durable(replace(found, hard_state=replace(found.hard_state, voted_for="n9")))
+
+
 def uses_what_has_rotted(member: Member) -> None:
     has_rotted(member, f"groups/0/{opened(member).snapshots.latest().name}")
     member._is_whole(opened(member))
@@ -80,6 +85,7 @@ WRONG: dict[str, Callable[[Member], object]] = {
     "timers let time pass": is_called_without_end,
     "a data folder can be made": lambda m: m.initialize(),
     "a member can always restart": lambda m: m._opened(ValueError("it cannot")),
+    "what recovery keeps is durable": keeps_what_is_not_durable,
     "no snapshot is damaged": lambda m: m._opened(opened(m, warned=SNAPSHOT)),
     "what has rotted is never used": uses_what_has_rotted,
     "no snapshot is damaged but the one that rotted": warns_of_another,
