@@ -59,6 +59,23 @@ def restless(plan: Plan, random: Random) -> Plan:
     With clients of the service, some still talk to the old leader while others have found the new one.
     """
     until_ns = int((1.5 + 2 * random.random()) * SECOND_NS)
+    load = plan.load
+    if load.with_service:
+        until_ns *= 2
+        load = replace(
+            load,
+            clients=4,
+            workers=2,
+            keys=random.randrange(1, 5),
+            think_ns=load.think_ns // 4,
+            client_limits=replace(
+                load.client_limits,
+                attempt_timeout_ns=random.choice((100, 300)) * MILLISECOND_NS,
+                pause_max_ns=50 * MILLISECOND_NS,
+            ),
+        )
+    else:
+        load = replace(load, clients=8, think_ns=random.choice((3, 10)) * MILLISECOND_NS, read_share=0.6)
     every_ns = random.choice((150, 250, 350)) * MILLISECOND_NS
     strikes = [
         Fault(
@@ -71,11 +88,6 @@ def restless(plan: Plan, random: Random) -> Plan:
         for at_ns in range(every_ns, until_ns, every_ns)
     ]
     drawn = plan.faults if random.random() < 0.5 else ()
-    load = plan.load
-    if load.with_service:
-        load = replace(load, clients=4, workers=2, keys=random.randrange(1, 5), think_ns=load.think_ns // 4)
-    else:
-        load = replace(load, clients=8, think_ns=random.choice((3, 10)) * MILLISECOND_NS, read_share=0.6)
     return replace(
         plan,
         until_ns=until_ns,
@@ -102,8 +114,19 @@ def restless(plan: Plan, random: Random) -> Plan:
 
 def forgetful(plan: Plan, random: Random) -> Plan:
     """A snapshot every few entries, and a log that keeps nothing for slow members; sessions come and go."""
+    silences = [
+        Fault(
+            at_ns=int(plan.until_ns * random.random()),
+            kind="cut a client off",
+            duration_ns=int((1 + random.random()) * SECOND_NS),
+            target=random.random(),
+            shape=random.random(),
+        )
+        for _ in range(random.randrange(4))
+    ]
     return replace(
         plan,
+        faults=in_order([*plan.faults, *silences]),
         raft=replace(
             plan.raft,
             snapshot_log_bytes=random.choice((200, 600)),
@@ -112,7 +135,7 @@ def forgetful(plan: Plan, random: Random) -> Plan:
             outcome_wait_ns=random.choice((plan.raft.outcome_wait_ns, 2 * SECOND_NS)),
         ),
         storage=StorageLimits(segment_bytes_max=300, ballast_bytes=0),
-        load=replace(plan.load, session_ttl_ns=random.choice((SECOND_NS // 5, SECOND_NS // 2, 60 * SECOND_NS))),
+        load=replace(plan.load, session_ttl_ns=random.choice((SECOND_NS, SECOND_NS, 60 * SECOND_NS))),
     )
 
 
@@ -222,6 +245,6 @@ MOODS = (
     Mood(name="restless, trickling", weight=5, members=QUORATE, traits=(restless, trickling)),
     Mood(name="without power", weight=6, members=QUORATE, traits=(restless, without_power)),
     Mood(name="stumbling", weight=6, members=QUORATE, traits=(restless, forgetful, stumbling)),
-    Mood(name="lone", weight=5, members={1: 1}, traits=(lone,)),
+    Mood(name="lone", weight=8, members={1: 1}, traits=(lone,)),
     Mood(name="stock", weight=5, traits=(stock,)),
 )
