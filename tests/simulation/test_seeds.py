@@ -23,6 +23,7 @@ MARKS = {
     "compacted",
     "disk_full",
     "disk_has_room",
+    "members came back to a calm quorum",
     "snapshot_built",
     "snapshot_installed",
     "stepped_down",
