@@ -40,7 +40,8 @@ def _circumstances(document: Mapping[str, Any]) -> str:
         f"load average before the run {machine['load_average']}.",
         f"- etcd {document['etcd']}; versions {machine['versions']}. Servers and load generator share the cores.",
         "- Highwatermark and etcd sync every write; PySyncObj never syncs its journal, and its load is made by calls "
-        "inside the leader's process (`pysyncobj`: all defaults; `pysyncobj-tuned`: see pysyncobj_node.py).",
+        "inside the leader's process (`pysyncobj`: all defaults; `pysyncobj-tuned`: see pysyncobj_node.py). It has no "
+        "linearizable read.",
         "- `highwatermark` and `etcd` are driven by one lean generator over raw frames, connected to the leader; "
         "`highwatermark-client` is the same store through `kvstore.Client`.",
         "- CPU: µs per operation, user and system, by process; the generator's own stands apart.",
