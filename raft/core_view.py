@@ -93,6 +93,11 @@ class CoreView:
         return self._state.log.durable_index
 
     @property
+    def appliable_index(self) -> int:
+        """The end of what is both committed and durable here."""
+        return self._state.appliable_index
+
+    @property
     def uncommitted_bytes(self) -> int:
         """Bytes of the entries above the high-water mark; those read from disk at start do not count."""
         return self._state.uncommitted_bytes

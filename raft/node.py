@@ -299,7 +299,7 @@ class Node:
 
     @property
     def _commit_hint(self) -> int:
-        return min(self._core.commit_index, self._core.durable_index)
+        return self._core.appliable_index
 
     @property
     def _stop_is_overdue(self) -> bool:
@@ -350,7 +350,7 @@ class Node:
 
     def _propose_pending(self) -> None:
         """Group commit: while a log write is under way, more gathers; then all of it leaves at once."""
-        while self._pending and not self._commit.under_way:
+        while not self._commit.under_way and self._pending:
             commands, tickets = self._pending.next_batch()
             payload = encode_batch(self._core.leader_time_now(), commands)
             try:

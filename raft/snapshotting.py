@@ -69,12 +69,12 @@ class Snapshotting:
         """True if `pump` would do something. It rarely would; to find that out in there took 7 % of an event."""
         if self._wanted or self._is_building or self._is_receiving or self._drop_older or self._outgoing:
             return True
-        return self._log_bytes >= self._wanted_log_bytes or self._core.snapshot_index >= self._core.first_index
+        return self._log_bytes >= self._wanted_log_bytes or self._may_compact
 
     @property
     def next_deadline(self) -> int | None:
         """When `tick` has something to do, in monotonic ns."""
-        return self._outgoing.next_deadline
+        return self._outgoing.next_deadline if self._outgoing else None
 
     @property
     def buffered_bytes(self) -> int:
@@ -112,7 +112,7 @@ class Snapshotting:
 
     def tick(self, now: int) -> None:
         """Send again what was not answered; give up where nobody answers."""
-        for peer_id in self._outgoing.tick(now):
+        for peer_id in self._outgoing.tick(now) if self._outgoing else ():
             self._core.snapshot_transfer_failed(peer_id)
 
     def handle(self, ready: Ready, now: int) -> None:
@@ -218,14 +218,21 @@ class Snapshotting:
 
     # Forgetting.
 
+    @property
+    def _may_compact(self) -> bool:
+        """True if the log holds entries that `_compact` would forget."""
+        core, first_index = self._core, self._core.first_index
+        if core.snapshot_index < first_index:
+            return False  # Nothing is behind the snapshot: the usual case.
+        return core.low_watermark >= first_index or self._log.size_bytes > self._config.retention_bytes_max
+
     def _compact(self, effects: Effects) -> None:
         """Cut the log at min(own durable snapshot, low-water mark), or past the mark if it grows too large."""
-        if self._core.snapshot_index < self._core.first_index:
-            return  # Nothing is behind the snapshot: the usual case.
+        if not self._may_compact:
+            return
         index = min(self._core.snapshot_index, self._core.low_watermark)
         if self._log.size_bytes > self._config.retention_bytes_max:
             index = self._core.snapshot_index
-        if index >= self._core.first_index:
-            self._core.compact(index)  # Reads what it forgets, so the store forgets after it.
-            self._log.drop_before(index + 1)
-            effects.events.append(TraceEvent("compacted", {"index": index}))
+        self._core.compact(index)  # Reads what it forgets, so the store forgets after it.
+        self._log.drop_before(index + 1)
+        effects.events.append(TraceEvent("compacted", {"index": index}))
