@@ -94,7 +94,7 @@ class Wal:
     @property
     def size_bytes(self) -> int:
         """Bytes of all segments on disk."""
-        return sum(segment.size_bytes for segment in self._segments)
+        return sum([segment.size_bytes for segment in self._segments])
 
     def term_runs(self) -> Sequence[LogPosition]:
         """The first position of each run of equal terms, in order."""
@@ -220,8 +220,9 @@ class Wal:
         self._pending = WriteGroup(group.last_index + 1)
         durable_index = min(self._disk_end.index, group.from_index - 1)
         hint = max(self._state.hard_state.commit_index, min(commit_hint, durable_index))
-        self._state.hard_state = replace(self._state.hard_state, commit_index=min(hint, self.last_index))
-        hard_state, end = self._state.hard_state, self._state.end
+        state = self._state.hard_state
+        hard_state = HardState(state.term, state.voted_for, min(hint, self.last_index))
+        self._state.hard_state, end = hard_state, self._state.end
         plan = self._plan(group, hard_state, to_new_segment)
 
         def once_more() -> list[Operation]:
