@@ -239,6 +239,9 @@ async def _run(
     for damage in storage.warnings:
         place = f"{damage.path}: damaged at byte {damage.offset}: {damage.reason}"
         logger.warning("%s: %s; an older snapshot stands in for it. Look after this disk", identity.node_id, place)
+    if storage.torn_bytes:
+        torn = "of a write that was under way when it last ended were cut off the log; nothing of it was promised"
+        logger.info("%s: %d bytes %s", identity.node_id, storage.torn_bytes, torn)
     random = Random(SystemRandom().getrandbits(64))
     machine = KvMachine()
     node = Node(

@@ -22,13 +22,18 @@ from storage.wal import Wal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedStorage:
-    """What a node starts from. `warnings`: damaged snapshots that an older one stands in for."""
+    """What a node starts from.
+
+    `warnings`: damaged snapshots that an older one stands in for. `torn_bytes`: cut off the log's end, where a write
+    was under way when the last process ended; nothing of it had been promised.
+    """
 
     log: Wal
     snapshots: SnapshotFolder
     pins: PinFile
     hard_state: HardState
     warnings: tuple[CorruptSnapshot, ...] = ()
+    torn_bytes: int = 0
 
 
 def open_storage(
@@ -72,6 +77,7 @@ class _Opening:
         recovered = recover_log(self._files, self._log_folder, self._identity)
         self._old_segment = recovered.segments[-1]
         self._old_size_bytes = self._old_segment.size_bytes
+        self._torn_bytes = recovered.torn_bytes
         self._wal = Wal(
             self._files,
             self._log_folder,
@@ -114,8 +120,7 @@ class _Opening:
         for write in recovered.unproven:
             problem = self._wal.take(write)
             if problem is not None:
-                path = f"{self._log_folder}/{segment_name(self._old_segment.number)}"
-                raise CorruptLog(path, self._old_size_bytes, problem)
+                raise CorruptLog(self._old_path, self._old_size_bytes, problem)
             hint = max(hint, write.hard_state.commit_index if write.hard_state else 0)
         return hint
 
@@ -139,10 +144,13 @@ class _Opening:
         ]
 
     def _cut_operations(self) -> list[Operation]:
-        path = f"{self._log_folder}/{segment_name(self._old_segment.number)}"
-        if self._files.size_bytes(path) == self._old_size_bytes:
+        if self._files.size_bytes(self._old_path) == self._old_size_bytes:
             return []
-        return [SetSize(path, self._old_size_bytes), SyncFile(path)]
+        return [SetSize(self._old_path, self._old_size_bytes), SyncFile(self._old_path)]
+
+    @property
+    def _old_path(self) -> str:
+        return f"{self._log_folder}/{segment_name(self._old_segment.number)}"
 
     def _opened(self) -> OpenedStorage:
         self._ballast.may_wait = True
@@ -152,6 +160,7 @@ class _Opening:
             pins=self._pins,
             hard_state=self._wal.hard_state,
             warnings=tuple(self._warnings),
+            torn_bytes=self._torn_bytes,
         )
 
 

@@ -41,6 +41,7 @@ class Recovered:
     proven_checksum: int  # Of the frame `proven_batch`, after which the next segment continues.
     last_batch: int  # The highest that was seen: never used again.
     unproven: list[LogWrite]  # What was found above: valid, but perhaps only in the page cache (FORMATS §3.5).
+    torn_bytes: int  # At the end of the last segment, behind all valid frames.
 
 
 def segment_numbers(files: Files, folder: str) -> list[int]:
@@ -94,6 +95,7 @@ class Replay:
         self._proven = (0, 0)  # Batch and checksum.
         self._last_batch = 0
         self._unproven: list[LogWrite] = []
+        self._torn_bytes = 0
 
     def take_segment(self, path: str, data: bytes, header: SegmentHeader, following: SegmentHeader) -> None:
         """All but the last: every frame up to the one after which the next segment continues had been synced."""
@@ -126,6 +128,7 @@ class Replay:
             else:
                 self._unproven.append(_as_write(frame, data))
         self._last_batch = last.batch
+        self._torn_bytes = len(data) - scan.end_offset
 
     def recovered(self) -> Recovered:
         """What was read. Call it once, after the last segment."""
@@ -137,6 +140,7 @@ class Replay:
             proven_checksum=self._proven[1],
             last_batch=self._last_batch,
             unproven=self._unproven,
+            torn_bytes=self._torn_bytes,
         )
 
     def _begin(self, path: str, header: SegmentHeader, first: Frame) -> None:

@@ -159,6 +159,8 @@ class Member:
     def _run(self, outcome: OpenedStorage) -> None:
         """Make the node and what stands on it."""
         world = self.world
+        if outcome.torn_bytes:
+            world.mark("a torn tail was cut")
         self.watch = Watch(self, outcome)
         self.machine = KvMachine(chunk_bytes=world.plan.raft.snapshot_chunk_bytes)
         self._greeted.clear()

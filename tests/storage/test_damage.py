@@ -166,6 +166,15 @@ def test_a_torn_tail_is_cut_and_the_next_start_finds_nothing_of_it() -> None:
         assert picture_of(torn) == pictures[-1]
 
 
+def test_how_much_of_a_torn_tail_was_cut_is_told_once() -> None:
+    """An operator may want to know; nothing of it had been promised."""
+    files, _ = a_small_log(is_idle=True)
+    torn = copy_of(files)
+    Damage(torn, segments(torn)[-1]).grow(b"a frame that power cut short")
+
+    assert [opened(torn).torn_bytes for _ in range(2)] == [28, 0]
+
+
 def frames_bytes(files: MemoryFiles) -> bytes:
     path = segments(files)[-1]
     return files.read(path, HEADER_BYTES, 1 << 20)
