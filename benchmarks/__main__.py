@@ -39,7 +39,7 @@ FALLBACK_FOLDER = Path(__file__).resolve().parent.parent / "build"
 @click.option("--repetitions", type=click.IntRange(1))
 @click.option("--seconds", type=click.FloatRange(min=0.1), help="Of each measured window.")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For data, on the disk to measure.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=RESULTS, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="For results.  [default: results/]")
 def main(
     plan_name: str,
     works: tuple[str, ...],
@@ -52,12 +52,13 @@ def main(
     repetitions: int | None,
     seconds: float | None,
     folder: Path | None,
-    out: Path,
+    out: Path | None,
 ) -> None:
     """Measure Highwatermark, etcd and PySyncObj in turns on this machine.
 
     Writes DATE.json, DATE.md and plots to the results folder. A whole plan of at least three repetitions also becomes
-    latest.json and latest.md there; a narrowed or smoke run does not, unless --out names another folder.
+    latest.json and latest.md there; a narrowed run does not, unless --out names another folder. --smoke writes nothing
+    without --out.
     """
     plan = narrowed(
         PLANS[plan_name](),
@@ -96,7 +97,8 @@ def main(
         "failures": conductor.failures,
         "rows": conductor.rows,
     }
-    write(document, out, f"{began:%Y-%m-%dT%H%M%SZ}-{plan.name}", latest=whole or out != RESULTS)
+    if out is not None or plan.name != "smoke":
+        write(document, out or RESULTS, f"{began:%Y-%m-%dT%H%M%SZ}-{plan.name}", latest=whole or out is not None)
     if conductor.failures or not conductor.rows or not all(row["verified"] for row in conductor.rows):
         raise SystemExit(1)
 

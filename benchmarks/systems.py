@@ -13,7 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
@@ -37,13 +38,23 @@ class SystemFailed(Exception):
     """Servers or a generator did not do what they should. Its text says which."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Running:
-    """A cluster that is up. `run` carries out one load; `endpoints` begin with the leader's."""
+    """A cluster that is up."""
 
-    run: Callable[[LoadSpec], LoadResult]
-    endpoints: list[str]
-    pids: dict[str, int] = field(default_factory=dict)  # "leader" first, then "follower 1", …
+    servers: Servers
+    addresses: dict[str, str]  # Where clients connect, by member.
+    find_leader: Callable[[], str]
+    load: Callable[[str, LoadSpec], LoadResult]  # Given the leader.
+
+    def run(self, spec: LoadSpec) -> LoadResult:
+        """Carry out one load on who leads *now*: long fillings have seen elections. Raises SystemFailed."""
+        leader = self.find_leader()
+        followers = [name for name in self.servers if name != leader]
+        ranks = {f"follower {rank}": self.servers[name].pid for rank, name in enumerate(followers, start=1)}
+        pids = {"leader": self.servers[leader].pid, **ranks}
+        endpoints = [self.addresses[name] for name in (leader, *followers)]
+        return self.load(leader, replace(spec, endpoints=endpoints, pids=pids))
 
 
 def missing(contender: Contender) -> str | None:
@@ -131,16 +142,10 @@ def free_ports(count: int) -> list[int]:
         return ports
 
 
-def _pids(servers: Servers, leader: str) -> dict[str, int]:
-    followers = [name for name in servers if name != leader]
-    ranks = {f"follower {rank}": servers[name].pid for rank, name in enumerate(followers, start=1)}
-    return {"leader": servers[leader].pid, **ranks}
-
-
-def _generated(module: str) -> Callable[[LoadSpec], LoadResult]:
+def _generated(module: str) -> Callable[[str, LoadSpec], LoadResult]:
     """Loads run in a process of their own."""
 
-    def run(spec: LoadSpec) -> LoadResult:
+    def run(_leader: str, spec: LoadSpec) -> LoadResult:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.child", str(os.getpid()), sys.executable, "-m", module],
             input=spec.to_json(),
@@ -177,11 +182,14 @@ def _start_highwatermark(contender: Contender, members: int, folder: Path, serve
         except StoreError:
             return None
 
-    leader = _await("a leader", lambda: trio.run(find_leader), servers, folder)
-    endpoints = [of_client[leader], *(address for name, address in of_client.items() if name != leader)]
     module = "benchmarks.client_load" if contender.generator == "client" else "benchmarks.load"
     fill, measure = _generated("benchmarks.load"), _generated(module)
-    return Running(lambda spec: (fill if spec.fill else measure)(spec), endpoints, _pids(servers, leader))
+    return Running(
+        servers,
+        of_client,
+        lambda: _await("a leader", lambda: trio.run(find_leader), servers, folder),
+        lambda leader, spec: (fill if spec.fill else measure)(leader, spec),
+    )
 
 
 def _start_etcd(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
@@ -212,9 +220,9 @@ def _start_etcd(contender: Contender, members: int, folder: Path, servers: Serve
                 return next(name for name, (_, client) in urls.items() if client == each["Endpoint"])
         return None
 
-    leader = _await("a leader", find_leader, servers, folder)
-    endpoints = [urls[leader][1], *(client for name, (_, client) in urls.items() if name != leader)]
-    return Running(_generated("benchmarks.load"), endpoints, _pids(servers, leader))
+    of_client = {name: client for name, (_, client) in urls.items()}
+    find = partial(_await, "a leader", find_leader, servers, folder)
+    return Running(servers, of_client, find, _generated("benchmarks.load"))
 
 
 def _start_pysyncobj(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
@@ -228,11 +236,11 @@ def _start_pysyncobj(contender: Contender, members: int, folder: Path, servers: 
     for name in servers:
         if _line_of(servers[name]) != "ready":
             raise SystemFailed(f"{name} of PySyncObj did not start; see {folder / name}.log")
-    leader = _await("a leader", lambda: _leader_of(servers), servers, folder)
     return Running(
-        lambda spec: LoadResult.from_json(_asked(servers[leader], spec.to_json())),
-        [addresses[leader]],
-        _pids(servers, leader),
+        servers,
+        addresses,
+        lambda: _await("a leader", lambda: _leader_of(servers), servers, folder),
+        lambda leader, spec: LoadResult.from_json(_asked(servers[leader], spec.to_json())),
     )
 
 
