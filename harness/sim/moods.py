@@ -143,7 +143,7 @@ def trickling(plan: Plan, random: Random) -> Plan:
     """The machine is given an entry or two at a time, and is behind."""
     return replace(
         plan,
-        raft=replace(plan.raft, apply_bytes_max=random.choice((50, 200)), batch_bytes_max=random.choice((64, 300))),
+        raft=replace(plan.raft, apply_bytes_max=random.choice((50, 300, 600)), batch_bytes_max=64),
     )
 
 
@@ -237,12 +237,13 @@ def in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 
 
 MOODS = (
-    Mood(name="as drawn", weight=50),
+    Mood(name="as drawn", weight=60),
     Mood(name="restless", weight=8, members=QUORATE, traits=(restless,)),
     Mood(name="restless, forgetful", weight=10, members=QUORATE, traits=(restless, forgetful)),
     Mood(name="restless, late", weight=8, members=QUORATE, traits=(restless, late)),
     Mood(name="restless, late, forgetful", weight=5, members=QUORATE, traits=(restless, late, forgetful)),
-    Mood(name="restless, trickling", weight=5, members=QUORATE, traits=(restless, trickling)),
+    Mood(name="restless, trickling", weight=3, members=QUORATE, traits=(restless, trickling)),
+    Mood(name="restless, trickling, forgetful", weight=4, members=QUORATE, traits=(restless, trickling, forgetful)),
     Mood(name="without power", weight=6, members=QUORATE, traits=(restless, without_power)),
     Mood(name="stumbling", weight=6, members=QUORATE, traits=(restless, forgetful, stumbling)),
     Mood(name="lone", weight=8, members={1: 1}, traits=(lone,)),
