@@ -369,6 +369,8 @@ class Member:
         assert self.node is not None
         world = self.world
         due = self.clock.due(self.node.next_deadline)
+        if due <= world.heap.now:  # There is more to apply, and this slice of it took time.
+            due = world.heap.now + world.plan.turn_ns
         if self._timer_at is not None and self._timer_at <= due:
             return
         progress = (world.heap.now, self.node.core.last_applied)  # Applying in slices is progress too.

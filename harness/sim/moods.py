@@ -143,7 +143,46 @@ def trickling(plan: Plan, random: Random) -> Plan:
     """The machine is given an entry or two at a time, and is behind."""
     return replace(
         plan,
-        raft=replace(plan.raft, apply_bytes_max=random.choice((50, 300, 600)), batch_bytes_max=64),
+        turn_ns=random.choice((0, 10, 30)) * MILLISECOND_NS,
+        raft=replace(plan.raft, apply_bytes_max=random.choice((50, 200)), batch_bytes_max=random.choice((64, 300))),
+    )
+
+
+def overtaken(plan: Plan, random: Random) -> Plan:
+    """One member gets many entries at once, is slow to apply them, and is cut off until only a snapshot helps it."""
+    victim, until_ns = random.random(), 2 * SECOND_NS
+    cuts = [
+        (at_ms + offset_ms, duration_ms + random.randrange(50))
+        for at_ms in range(300, 2_000, 800)
+        for offset_ms, duration_ms in ((0, 150), (250, 350))
+    ]
+    faults = [
+        Fault(
+            at_ns=at_ms * MILLISECOND_NS,
+            kind="cut off",
+            duration_ns=duration_ms * MILLISECOND_NS,
+            target=victim,
+            shape=random.random(),
+        )
+        for at_ms, duration_ms in cuts
+    ]
+    bounds = RaftConfig()
+    return replace(
+        plan,
+        until_ns=until_ns,
+        faults=tuple(faults),
+        turn_ns=random.choice((20, 50)) * MILLISECOND_NS,
+        raft=replace(
+            bounds,
+            batch_bytes_max=64,
+            apply_bytes_max=50,
+            snapshot_log_bytes=random.choice((3_000, 8_000)),
+            retention_bytes_max=random.choice((3_000, 8_000)),
+        ),
+        network=replace(plan.network, delay_ns=MILLISECOND_NS, jitter_ns=MILLISECOND_NS, late_rate=0.0, loss_rate=0.0),
+        storage=StorageLimits(segment_bytes_max=1_000, ballast_bytes=0),
+        disks=syncing_in(MILLISECOND_NS, plan),
+        load=replace(plan.load, with_service=False, clients=8, think_ns=3 * MILLISECOND_NS, read_share=0.2),
     )
 
 
@@ -243,6 +282,7 @@ MOODS = (
     Mood(name="restless, late", weight=8, members=QUORATE, traits=(restless, late)),
     Mood(name="restless, late, forgetful", weight=5, members=QUORATE, traits=(restless, late, forgetful)),
     Mood(name="restless, trickling", weight=3, members=QUORATE, traits=(restless, trickling)),
+    Mood(name="overtaken", weight=4, members=QUORATE, traits=(overtaken,)),
     Mood(name="restless, trickling, forgetful", weight=4, members=QUORATE, traits=(restless, trickling, forgetful)),
     Mood(name="without power", weight=6, members=QUORATE, traits=(restless, without_power)),
     Mood(name="stumbling", weight=6, members=QUORATE, traits=(restless, forgetful, stumbling)),

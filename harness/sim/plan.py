@@ -51,7 +51,10 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A whole run. `until_ns`: when the faults end and the healing begins."""
+    """A whole run. `until_ns`: when the faults end and the healing begins.
+
+    `turn_ns`: how long a member takes for one slice of what waits to be applied, if nothing else wakes it.
+    """
 
     seed: int
     mood: str  # The name of one of `moods.MOODS`.
@@ -64,6 +67,7 @@ class Plan:
     store: StoreLimits
     load: LoadPlan
     faults: tuple[Fault, ...]
+    turn_ns: int = 0
     clocks: ClockPlan = GOOD_CLOCKS
     heal: HealPlan = ALL_HEALED
 

@@ -62,6 +62,7 @@ WANTED: dict[str, int] = {
     ABANDONED: SELDOM,
     WHILE_WRITING: SELDOM,
     INTERRUPTED: SELDOM,
+    "a snapshot overtook what waited to be applied": RARE,
     FIGURE_8: RARE,
 }
 """mark: one of how many seeds should hit it."""
