@@ -87,14 +87,14 @@ class Healing:
         """All faults end, but for those that are chosen to stay dead."""
         world = self._world
         dead = self._choose()
-        standing_still = {member.node_id for member in world.members.values() if member.is_paused}
+        behind = {member.node_id for member in world.members.values() if member.is_paused or member.attention}
         world.striker.heal()
         for node_id, kind in dead.items():
             world.note_world(f"{node_id} stays dead: {kind}")
             world.mark(f"a member stayed dead: {kind}")
             self._leave(world.members[node_id], kind)
             member = world.members[node_id]
-            if kind == "cut off" and member.is_up and node_id not in standing_still:  # What it has not read, it hears.
+            if kind == "cut off" and member.is_up and node_id not in behind:  # What it has not read, it hears.
                 self._term_when_cut[node_id] = member.current_term
         self._dead = dead
 
@@ -121,6 +121,11 @@ class Healing:
                 member.is_lost = True
 
     # -- the dead come back
+
+    def latest_term_of_the_dead(self) -> int:
+        """The latest term that one of them has written down: if nobody else has heard of it, it deposes their leader."""
+        dead = [self._world.members[node_id] for node_id in self._dead]
+        return max((member.copies.memory.hard_state.term for member in dead), default=0)
 
     def bring_back(self) -> None:
         """Those who were left dead live again: cuts are mended, processes start, or go on."""

@@ -144,9 +144,10 @@ class Simulation:
         self._run_until(self.heap.now + quiet_ns, lambda: False)
         was_calm = before is not None and before == self.healing.leadership() and self._is_quick()
         quorum = self.healing.living()
+        knows_more = before is not None and self.healing.latest_term_of_the_dead() > before[0]
         self.healing.bring_back()
         self._run_until(self.heap.now + quiet_ns, lambda: False)
-        if was_calm:
+        if was_calm and not knows_more:
             self.mark("members came back to a calm quorum")
             followed = {(m.node.core.term, m.node.core.leader_id) for m in quorum if m.node is not None}
             require(followed == {before}, "who comes back disturbs nobody", f"{before} led: {self._states()}")
