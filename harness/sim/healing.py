@@ -123,7 +123,7 @@ class Healing:
     # -- the dead come back
 
     def latest_term_of_the_dead(self) -> int:
-        """The latest term that one of them has written down: if nobody else has heard of it, it deposes their leader."""
+        """The latest term that one of them has written down; if it alone knows that term, it deposes a leader."""
         dead = [self._world.members[node_id] for node_id in self._dead]
         return max((member.copies.memory.hard_state.term for member in dead), default=0)
 
