@@ -44,7 +44,7 @@ FLAGS_KNOWN = HAS_START | HAS_HARD_STATE | HAS_RESET | HAS_REPLACE
 FRAME_EXTRA_BYTES_MAX = 256  # What a frame has besides its entries: every part, the longest node id, alignment.
 FRAME_BYTES_MIN = HEAD.size + ALIGNMENT_BYTES  # No part at all: the head, four bytes of padding and the checksum.
 
-_KINDS = {int(kind): kind for kind in EntryKind}
+KINDS = {int(kind): kind for kind in EntryKind}
 _PADDING = tuple(bytes(size) for size in range(ALIGNMENT_BYTES))
 
 
@@ -103,7 +103,7 @@ class Frame:
         entries = []
         offset, index = self.payloads_offset, self.first_index
         for term, length, kind in self.table:
-            entries.append(Entry(index, term, _KINDS[kind], data[offset : offset + length]))
+            entries.append(Entry(index, term, KINDS[kind], data[offset : offset + length]))
             offset += length
             index += 1
         return entries
@@ -223,7 +223,7 @@ def _parse_body(
     payloads_offset = at
     for _, payload_length, kind in table:
         at += payload_length
-        if kind not in _KINDS:
+        if kind not in KINDS:
             raise MalformedFrame(f"entry kind {kind}")
     if not 0 <= end - at < ALIGNMENT_BYTES or any(data[at:end]):
         raise MalformedFrame("the parts do not add up to its length")

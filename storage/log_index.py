@@ -37,6 +37,15 @@ class LogIndex:
         self._offsets.append(offset)
         self._lengths.append(length)
 
+    def add_run(self, first_index: int, segment: int, offsets: array[int], lengths: array[int]) -> None:
+        """Frames of one entry each were written, after all that is here."""
+        assert not self._first_indexes or self._first_indexes[-1] < first_index, (first_index, self._first_indexes[-1])
+        count = len(offsets)
+        self._first_indexes.extend(range(first_index, first_index + count))
+        self._segments.extend(array("Q", [segment]) * count)
+        self._offsets.extend(offsets)
+        self._lengths.extend(lengths)
+
     def truncate(self, from_index: int) -> None:
         """Entries from `from_index` on are no longer in force."""
         keep = bisect_left(self._first_indexes, from_index)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from raft import HardState, Identity, LogPosition, LogWrite
 from storage.errors import CorruptLog
 from storage.files import Files
-from storage.frame import Frame
+from storage.frame import Frame, parse_frame
+from storage.frame_run import FrameRun
 from storage.log_index import LogIndex
 from storage.log_state import LogState
 from storage.segment import (
@@ -16,7 +17,7 @@ from storage.segment import (
     SegmentHeader,
     decode_header,
     proof_of_damage,
-    scan_frames,
+    scan_parts,
     segment_name,
     segment_number,
 )
@@ -99,21 +100,21 @@ class Replay:
 
     def take_segment(self, path: str, data: bytes, header: SegmentHeader, following: SegmentHeader) -> None:
         """All but the last: every frame up to the one after which the next segment continues had been synced."""
-        scan = scan_frames(path, data, header, last_batch=following.previous_batch)
-        last = scan.frames[-1]
+        scan = scan_parts(path, data, header, last_batch=following.previous_batch)
+        last = scan.parts[-1]
         if last.batch != following.previous_batch:
             raise CorruptLog(path, scan.end_offset, f"batch {last.batch + 1} is bad, and there is a later segment")
         if last.checksum != following.previous_checksum:
             raise CorruptLog(path, last.offset, "the next segment does not continue this one")
-        self._begin(path, header, scan.frames[0])
-        for frame in scan.frames:
-            self._apply(path, header.number, frame)
+        self._begin(path, header, scan.parts[0])
+        for part in scan.parts:
+            self._take(path, header.number, part)
         self._segments[-1].size_bytes = last.end_offset
 
     def take_last_segment(self, path: str, data: bytes, header: SegmentHeader) -> None:
         """The last: proven up to what its frames say of each other, its first frame by the segment's name."""
-        scan = scan_frames(path, data, header)
-        first, last = scan.frames[0], scan.frames[-1]
+        scan = scan_parts(path, data, header)
+        first, last = scan.parts[0], scan.parts[-1]
         if scan.is_torn:
             proof = proof_of_damage(path, data, scan.end_offset, header, last.batch + 1)
             if proof is not None:
@@ -121,11 +122,12 @@ class Replay:
                 raise CorruptLog(path, scan.end_offset, reason)
         proven_batch = max(first.batch, last.durable_batch)
         self._begin(path, header, first)
-        for frame in scan.frames:
-            if frame.batch <= proven_batch:
-                self._apply(path, header.number, frame)
-                self._segments[-1].size_bytes = frame.end_offset
-            else:
+        for part in scan.parts:
+            proven, unproven = _divide(part, proven_batch, data, header.salt)
+            if proven is not None:
+                self._take(path, header.number, proven)
+                self._segments[-1].size_bytes = proven.end_offset
+            for frame in unproven:
                 self._unproven.append(_as_write(frame, data))
         self._last_batch = last.batch
         self._torn_bytes = len(data) - scan.end_offset
@@ -143,7 +145,8 @@ class Replay:
             torn_bytes=self._torn_bytes,
         )
 
-    def _begin(self, path: str, header: SegmentHeader, first: Frame) -> None:
+    def _begin(self, path: str, header: SegmentHeader, first: Frame | FrameRun) -> None:
+        assert isinstance(first, Frame), first
         start = first.start
         assert start is not None, first
         end = self._state.end
@@ -153,7 +156,18 @@ class Replay:
             raise CorruptLog(path, first.offset, f"the segment continues {start}, and the log before it ends at {end}")
         self._segments.append(SegmentInfo(header.number, HEADER_BYTES))
 
-    def _apply(self, path: str, segment: int, frame: Frame) -> None:
+    def _take(self, path: str, segment: int, part: Frame | FrameRun) -> None:
+        if isinstance(part, Frame):
+            self._take_frame(path, segment, part)
+            return
+        terms = [part.term] * len(part.offsets)
+        problem = self._state.apply(part.hard_state, None, None, part.first_index, terms)
+        if problem is not None:
+            raise CorruptLog(path, part.offsets[0], problem)
+        self._index.add_run(part.first_index, segment, part.offsets, part.lengths)
+        self._proven = (part.batch, part.checksum)
+
+    def _take_frame(self, path: str, segment: int, frame: Frame) -> None:
         terms = [term for term, _, _ in frame.table]
         problem = self._state.apply(frame.hard_state, frame.reset, frame.replace_from, frame.first_index, terms)
         if problem is not None:
@@ -165,6 +179,14 @@ class Replay:
         if terms:
             self._index.add(frame.first_index, segment, frame.offset, frame.length)
         self._proven = (frame.batch, frame.checksum)
+
+
+def _divide(part: Frame | FrameRun, batch: int, data: bytes, salt: int) -> tuple[Frame | FrameRun | None, list[Frame]]:
+    """Split into what reaches up to `batch` and the single frames after it."""
+    if isinstance(part, Frame):
+        return (part, []) if part.batch <= batch else (None, [part])
+    frames = [parse_frame(data, offset, salt) for offset in part.offsets_after(batch)]
+    return part.until(batch, data, salt), [frame for frame in frames if frame is not None]
 
 
 def _as_write(frame: Frame, data: bytes) -> LogWrite:

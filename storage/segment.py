@@ -29,6 +29,7 @@ import google_crc32c
 from storage.errors import CorruptLog, NewerFormat
 from storage.files import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
 from storage.frame import HEAD, EncodedFrame, Frame, MalformedFrame, parse_frame
+from storage.frame_run import FrameRun, read_run
 
 FORMAT_VERSION = 1
 MAGIC = b"HWM-LOG\n"
@@ -36,6 +37,7 @@ HEADER = struct.Struct(">8sII16sQQQI")
 CHECKSUM = struct.Struct(">I")
 HEADER_BYTES = HEADER.size + CHECKSUM.size
 TEMPORARY_SUFFIX = ".tmp"
+BATCH_MAX = 2**64 - 1
 
 _NAME = re.compile(r"([0-9]{16})\.wal")
 
@@ -125,20 +127,48 @@ class SegmentScan:
     is_torn: bool  # There are bytes at `end_offset` that are no frame of this chain.
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentParts:
+    """As `SegmentScan`, plain frames gathered in runs. The first part is always a single frame."""
+
+    parts: list[Frame | FrameRun]
+    end_offset: int
+    is_torn: bool
+
+
 def scan_frames(path: str, data: bytes, header: SegmentHeader, last_batch: int | None = None) -> SegmentScan:
     """Read frames in order until the first bad one, or until `last_batch`, after which the next segment continues.
 
     Raises CorruptLog for a frame that is well-formed and impossible.
     """
-    frames: list[Frame] = []
+    scan = _scan(path, data, header, last_batch, in_runs=False)
+    return SegmentScan([part for part in scan.parts if isinstance(part, Frame)], scan.end_offset, scan.is_torn)
+
+
+def scan_parts(path: str, data: bytes, header: SegmentHeader, last_batch: int | None = None) -> SegmentParts:
+    """As `scan_frames`, several times as fast where frames are plain."""
+    return _scan(path, data, header, last_batch, in_runs=True)
+
+
+def _scan(path: str, data: bytes, header: SegmentHeader, last_batch: int | None, *, in_runs: bool) -> SegmentParts:
+    parts: list[Frame | FrameRun] = []
     offset, batch, checksum = HEADER_BYTES, 0, header.previous_checksum
-    while (not frames or batch != last_batch) and (frame := _parse(path, data, offset, header.salt)):
-        _check_chain(path, frame, batch, checksum, header.previous_batch)
-        frames.append(frame)
-        offset, batch, checksum = frame.end_offset, frame.batch, frame.checksum
-    if not frames:
+    batch_max = BATCH_MAX if last_batch is None else last_batch
+    while not parts or batch != last_batch:
+        part: Frame | FrameRun | None = None
+        if in_runs and parts:
+            part = read_run(data, offset, header.salt, batch, checksum, header.previous_batch, batch_max)
+        if part is None:
+            frame = _parse(path, data, offset, header.salt)
+            if frame is None:
+                break
+            _check_chain(path, frame, batch, checksum, header.previous_batch)
+            part = frame
+        parts.append(part)
+        offset, batch, checksum = part.end_offset, part.batch, part.checksum
+    if not parts:
         raise CorruptLog(path, offset, "the first frame is bad, which was synced before the segment got its name")
-    return SegmentScan(frames, offset, offset < len(data))
+    return SegmentParts(parts, offset, offset < len(data))
 
 
 def _check_chain(path: str, frame: Frame, batch: int, checksum: int, previous_batch: int) -> None:
