@@ -1,0 +1,247 @@
+"""`python -m benchmarks.startup`: how long a member takes to come back, by phase, and how much memory that takes.
+
+A log of puts (16-byte keys out of 100,000, or all new; 128-byte values; under sessions that acknowledge, as clients do)
+is opened, read and applied; a snapshot is opened, which verifies it, and restored. Each measurement runs in a fresh
+process, over files in the page cache: what is measured is our own work, in CPU seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import platform
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.machine import describe
+from benchmarks.memory import peak_bytes
+from kvstore.commands import Put, RegisterSession, encode_command
+from kvstore.machine import KvMachine
+from raft import Configuration, Entry, EntryKind, HardState, Identity, LogWrite, Member, encode_batch
+from storage import InlineFiles, OpenedStorage, Operation, SyncFile, SyncFolder, create_data_folder, open_storage
+
+RESULTS = Path(__file__).resolve().parent / "results" / "startup.json"
+IDENTITY = Identity(cluster_id=bytes(15) + b"b", group_id=0, node_id="s1", incarnation_id=bytes(16))
+CONFIGURATION = Configuration.of([Member("s1")])
+SESSIONS = 16
+WINDOW = 64  # Requests that a client has open.
+KEYS_OVERWRITTEN = 100_000
+READ_BYTES = 1024 * 1024  # What a member asks its log for at once.
+FULL = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measurement. `count`: commands, or keys; the seconds are of CPU."""
+
+    what: str
+    count: int
+    bytes_on_disk: int
+    open_seconds: float
+    read_seconds: float
+    apply_seconds: float
+    peak_mib: float
+
+    @property
+    def per_second(self) -> float:
+        """Commands or keys per second, over all phases."""
+        return self.count / (self.open_seconds + self.read_seconds + self.apply_seconds)
+
+
+class _UnsyncedFiles(InlineFiles):
+    """To prepare a folder quickly: nothing is promised to anybody."""
+
+    def submit(self, operations: Sequence[Operation], done: Callable[[BaseException | None], None]) -> None:
+        super().submit([each for each in operations if not isinstance(each, SyncFile | SyncFolder)], done)
+
+
+def opened(files: InlineFiles) -> OpenedStorage:
+    """Recover the storage in `files`."""
+    results: list[OpenedStorage | BaseException] = []
+    open_storage(files, identity=IDENTITY, done=results.append)
+    files.run()
+    if isinstance(results[0], BaseException):
+        raise results[0]
+    return results[0]
+
+
+def puts(keys: Iterator[bytes], count: int, first_session: int) -> Iterator[bytes]:
+    """Commands of SESSIONS clients that keep WINDOW requests open."""
+    values = [random.Random(2).randbytes(128) for _ in range(64)]
+    for i in range(count):
+        number = 1 + i // SESSIONS
+        yield encode_command(
+            Put(next(keys), values[i % 64]),
+            session_id=first_session + i % SESSIONS,
+            request_no=number,
+            acknowledged_up_to=max(0, number - WINDOW),
+        )
+
+
+def drawn_keys(distinct: int | None) -> Iterator[bytes]:
+    """16-byte keys: out of `distinct` ones, or nearly all new if it is None."""
+    draw = random.Random(1)
+    while True:
+        yield b"%016x" % (draw.randrange(distinct) if distinct else draw.getrandbits(64))
+
+
+def log_entries(commands: int, batch: int, distinct: int | None, first_session: int = 1) -> Iterator[Entry]:
+    """A log that registers the sessions, then puts, `batch` to an entry."""
+    register = [encode_command(RegisterSession(2**60))] * SESSIONS
+    yield Entry(1, 1, EntryKind.COMMANDS, encode_batch(0, register))
+    raw = puts(drawn_keys(distinct), commands, first_session)
+    for index in range(2, 2 + -(-commands // batch)):
+        payload = encode_batch(index, [each for _, each in zip(range(batch), raw, strict=False)])
+        yield Entry(index, 1, EntryKind.COMMANDS, payload)
+
+
+def state_of(keys: int) -> KvMachine:
+    """A machine with so many keys, and the sessions that wrote them."""
+    machine = KvMachine()
+    for entry in log_entries(keys, 256, None) if keys else ():
+        machine.apply(entry)
+    return machine
+
+
+def prepare(folder: Path, keys: int, entries: Iterator[Entry]) -> None:
+    """A data folder: a snapshot of `keys` keys, then these entries, a frame for each, as if each was synced alone."""
+    picture = state_of(keys).snapshot()
+    create_data_folder(
+        folder,
+        identity=IDENTITY,
+        configuration=CONFIGURATION,
+        machine_header=picture.header,
+        machine_chunks=picture.chunks,
+    )
+    files = _UnsyncedFiles(folder)
+    log = opened(files).log
+    log.append(LogWrite(sequence=0, hard_state=HardState(term=1, voted_for="s1")))
+    for entry in entries:
+        log.append(LogWrite(sequence=0, entries=(entry,)))
+        log.sync(entry.index - 1, _raise)
+        files.run()
+    files.close()
+
+
+def _raise(error: BaseException | None) -> None:
+    if error is not None:
+        raise error
+
+
+def measure(folder: Path, what: str, count: int) -> Row:
+    """Come back from `folder`, in this process."""
+    files = InlineFiles(folder)
+    laps = [time.process_time()]
+    storage = opened(files)
+    laps.append(time.process_time())
+    machine = KvMachine()
+    info = storage.snapshots.latest()
+    machine.restore(info.header.machine, storage.snapshots.chunks(info))
+    restored = time.process_time() - laps[-1]
+    laps.append(time.process_time())
+    reading = 0.0
+    index = storage.log.first_index
+    while index <= storage.log.last_index:
+        began = time.process_time()
+        entries = storage.log.read(index, storage.log.last_index, READ_BYTES)
+        reading += time.process_time() - began
+        for entry in entries:
+            machine.apply(entry)
+        index = entries[-1].index + 1
+    laps.append(time.process_time())
+    files.close()
+    on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in (".wal", ".snap"))
+    return Row(
+        what=what,
+        count=count,
+        bytes_on_disk=on_disk,
+        open_seconds=laps[1] - laps[0],
+        read_seconds=reading,
+        apply_seconds=restored + laps[3] - laps[2] - reading,
+        peak_mib=peak_bytes() / 2**20,
+    )
+
+
+def in_a_fresh_process(folder: Path, what: str, count: int) -> Row:
+    """`measure` where nothing else has used memory or warmed anything up."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(measure, (folder, what, count))
+
+
+def _prepare_elsewhere(folder: Path, keys: int, commands: int, batch: int, distinct: int | None) -> None:
+    first_session = 1 + (SESSIONS if keys else 0)
+    prepare(folder, keys, log_entries(commands, batch, distinct, first_session) if commands else iter(()))
+
+
+def plan(commands: int, keys: int) -> Iterator[tuple[str, int, int, int, int, int | None]]:
+    """(what, count, keys in the snapshot, commands in the log, commands per entry, distinct keys) of each row."""
+    for batch in (1, 16, 256):
+        yield f"log, {batch} to an entry", commands, 0, commands, batch, KEYS_OVERWRITTEN
+    yield "log, 256 to an entry, new keys", commands, 0, commands, 256, None
+    yield "snapshot", keys, keys, 0, 1, None
+    log_commands = 256 * 2**20 * commands // FULL // 192  # A full one has 256 MiB: about 190 bytes to a command.
+    yield "snapshot and a log of 256 MiB", keys + log_commands, keys, log_commands, 16, KEYS_OVERWRITTEN
+
+
+def run(commands: int, keys: int, only: str, scratch: Path) -> Iterator[Row]:
+    """Measure all rows whose name has `only` in it."""
+    for number, (what, count, *shape) in enumerate(plan(commands, keys)):
+        if only in what:
+            folder = scratch / str(number)
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                pool.apply(_prepare_elsewhere, (folder, *shape))
+            yield in_a_fresh_process(folder, what, count)
+
+
+def line(row: Row) -> str:
+    """A row of the table."""
+    phases = f"{row.open_seconds:.2f} | {row.read_seconds:.2f} | {row.apply_seconds:.2f}"
+    size = f"{row.bytes_on_disk / 2**20:.0f}"
+    return f"| {row.what} | {row.count:,} | {size} | {phases} | {row.per_second:,.0f} | {row.peak_mib:.0f} |"
+
+
+@click.command()
+@click.option("--commands", default=FULL, show_default=True, type=click.IntRange(1000), help="In a log.")
+@click.option("--keys", default=FULL, show_default=True, type=click.IntRange(1000), help="In a snapshot.")
+@click.option("--only", default="", help="Rows whose name has this in it.")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For data.  [default: temporary]")
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="For results.")
+def main(commands: int, keys: int, only: str, folder: Path | None, out: Path | None) -> None:
+    """Measure how fast a member comes back. A run of full size writes results/startup.json."""
+    click.echo("| what | commands, keys | MiB on disk | open s | read s | restore, apply s | per second | peak MiB |")
+    click.echo("|---|---|---|---|---|---|---|---|")
+    rows = []
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        machine = _machine(Path(scratch))
+        for row in run(commands, keys, only, Path(scratch)):
+            rows.append(row)
+            click.echo(line(row))
+    if out is None and (commands, keys, only) == (FULL, FULL, ""):
+        out = RESULTS
+    if out is not None:
+        out.write_text(as_json(machine, rows), encoding="utf-8")
+
+
+def _machine(folder: Path) -> dict[str, Any]:
+    try:
+        return describe(folder)
+    except ImportError:  # Without the `bench` extra less is known.
+        return {"python": platform.python_version(), "cores": os.cpu_count()}
+
+
+def as_json(machine: dict[str, Any], rows: Sequence[Row]) -> str:
+    """What a results file holds."""
+    content = {"machine": machine, "rows": [{**asdict(row), "per_second": round(row.per_second)} for row in rows]}
+    return json.dumps(content, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    main()
