@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kvstore.errors import OperationFailed, OutcomeUnknown
 from kvstore.numbers import RequestNumbers
@@ -53,8 +55,7 @@ class Call:
     last_error: OperationFailed | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CallEnded:
+class CallEnded(NamedTuple):
     """How a call ended: `response`, or else `error` (an `OperationFailed` or an `OutcomeUnknown`).
 
     `session_id`: the session that a command was sent under; 0 if under none.
@@ -77,35 +78,57 @@ class ClientEffects:
 
 
 class Timeline:
-    """Calls in order of a moment, with lazy removal: ended calls are dropped when they come up, or when too many."""
+    """Calls in order of a moment, with lazy removal: ended calls are dropped when they come up, or when too many.
+
+    Most calls of a program have the same patience, so their moments come in order: such a row needs no heap (0.1 µs
+    instead of 1 µs per call, and the ended ones leave in front). What comes out of order goes into one.
+    """
 
     def __init__(self) -> None:
+        self._row: deque[tuple[int, int, Call]] = deque()
         self._heap: list[tuple[int, int, Call]] = []
         self._serial = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._row) + len(self._heap)
 
     def push(self, moment: int, call: Call) -> None:
         """Have `call` come up at `moment`."""
         self._serial += 1
-        heapq.heappush(self._heap, (moment, self._serial, call))
+        if not self._row or self._row[-1][0] <= moment:
+            self._row.append((moment, self._serial, call))
+        else:
+            heapq.heappush(self._heap, (moment, self._serial, call))
 
     def first_moment(self) -> int | None:
         """When the next open call comes up."""
-        while self._heap and self._heap[0][2].done:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        first = self._first()
+        return None if first is None else first[0]
 
     def pop_due(self, now: int) -> list[Call]:
         """Take out the open calls whose moment has come."""
         due = []
-        while (moment := self.first_moment()) is not None and moment <= now:
-            due.append(heapq.heappop(self._heap)[2])
+        while (first := self._first()) is not None and first[0] <= now:
+            if self._row and first is self._row[0]:
+                self._row.popleft()
+            else:
+                heapq.heappop(self._heap)
+            due.append(first[2])
         return due
 
     def shrink(self, open_calls: int) -> None:
         """Drop ended calls if they are more than half. Amortized cost: constant per call."""
-        if len(self._heap) > 2 * open_calls + 64:
+        if len(self._row) + len(self._heap) > 2 * open_calls + 64:
+            self._row = deque(item for item in self._row if not item[2].done)
             self._heap = [item for item in self._heap if not item[2].done]
             heapq.heapify(self._heap)
+
+    def _first(self) -> tuple[int, int, Call] | None:
+        row, heap = self._row, self._heap
+        while row and row[0][2].done:
+            row.popleft()
+        while heap and heap[0][2].done:
+            heapq.heappop(heap)
+        if row and heap:
+            return min(row[0], heap[0])  # Serial numbers differ: calls are never compared.
+        return row[0] if row else heap[0] if heap else None

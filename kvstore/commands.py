@@ -24,6 +24,7 @@ from typing import Any
 
 import cbor2
 
+from kvstore.heads import bytes_head, uint_head
 from kvstore.limits import TIME_NS_MAX
 
 PAYLOAD_DEPTH_MAX = 64
@@ -226,6 +227,12 @@ def command_of(body: Sequence[Any]) -> Command:
 
 def encode_command(command: Command, *, session_id: int = 0, request_no: int = 0, acknowledged_up_to: int = 0) -> bytes:
     """The CBOR item that goes to `Node.propose` and into a batch, not validated. Session 0 is "none": never retried."""
+    if type(command) is Put:  # Written out: 1.2 instead of 4 µs. The same bytes as below.
+        key, value = command.key, command.value
+        return b"\x86%b%b%b\x01%b%b%b%b" % (
+            uint_head(session_id), uint_head(request_no), uint_head(acknowledged_up_to),
+            bytes_head(len(key)), key, bytes_head(len(value)), value,
+        )  # fmt: skip
     return cbor2.dumps((session_id, request_no, acknowledged_up_to, *command_body(command)))
 
 

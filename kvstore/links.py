@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 
 from kvstore.calls import Call
-from kvstore.protocol import Response, decode_greeting, decode_response, encode_client_hello
+from kvstore.protocol import Response, decode_greeting, encode_client_hello
+from kvstore.response_reader import ResponseReader
 from kvstore.waiting import Line
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, ProtocolError, frame
 
@@ -29,6 +30,7 @@ class Link:
         self.in_flight: dict[int, Call] = {}  # By request id, in the order in which they were sent.
         self.waiting = Line()  # Calls that only this member can answer.
         self.heard_at = now
+        self._reader = ResponseReader("")
         self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self._out: list[bytes] = []
 
@@ -53,10 +55,11 @@ class Link:
         if self.state is LinkState.GREETING and bodies:
             greeting = decode_greeting(bodies.pop(0))
             self.node_id, self.cluster_id = greeting.node_id, greeting.cluster_id
+            self._reader = ResponseReader(self.node_id)
             self.state = LinkState.READY
         if bodies and self.state is not LinkState.READY:
             raise ProtocolError("the member spoke before the connection stood")
-        return [decode_response(body) for body in bodies]
+        return list(map(self._reader.read, bodies))
 
     def take_output(self) -> bytes:
         """Bytes to send since the last call."""

@@ -31,10 +31,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvstore.commands import Command, Get, Range, command_body, encode_command
 from kvstore.errors import Unsupported
+from kvstore.heads import uint_head
 from kvstore.refusals import KvError
 from kvstore.results import SessionRegistered, read_result
 from raft import (
@@ -96,8 +97,7 @@ class Consistency(enum.IntEnum):
             raise Unsupported(f"consistency {word!r}; there are linearizable, local") from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """What a client wants, before it has a request id, a session or a number.
 
     `address`: only this member can answer (None: the leader, or with `anywhere` any member).
@@ -112,7 +112,10 @@ class Request:
     @property
     def is_command(self) -> bool:
         """True if it goes through the log, so that a lost answer leaves its outcome open."""
-        return self.kind is RequestKind.COMMAND
+        return self.kind is _COMMAND
+
+
+_COMMAND = RequestKind.COMMAND
 
 
 def members_request() -> Request:
@@ -122,7 +125,7 @@ def members_request() -> Request:
 
 def command_request(command: Command) -> Request:
     """Have the cluster carry out a command, once."""
-    return Request(kind=RequestKind.COMMAND, command=command)
+    return Request(_COMMAND, command)
 
 
 def read_request(operation: Get | Range, consistency: Consistency, address: str | None = None) -> Request:
@@ -151,7 +154,7 @@ def encode_request(
     command = encode_command(
         request.command, session_id=session_id, request_no=request_no, acknowledged_up_to=acknowledged_up_to
     )
-    return b"\x83" + encode_item(request_id) + b"\x02" + command
+    return b"\x83" + uint_head(request_id) + b"\x02" + command
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +192,7 @@ def _raw_third(body: bytes) -> bytes:
     return body[start + 1 :]
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """What a member answered. `fields`: what follows the five items that every response has."""
 
     request_id: int
@@ -213,11 +215,15 @@ def decode_response(body: bytes) -> Response:
     items = decode_item(body)
     if type(items) is not list or len(items) < 5:
         raise ProtocolError("a response has at least five items")
-    if list(map(type, items[:5])) != [int, int, int, int, str]:
+    request_id, code, revision, consistency, node_id, *fields = items
+    if not (type(request_id) is type(code) is type(revision) is type(consistency) is int and type(node_id) is str):
         raise ProtocolError("a response begins with four numbers and a node id")
-    if items[1] == Code.MALFORMED:
-        raise ProtocolError(f"{items[4]} closed the connection: {items[5] if len(items) > 5 else 'no reason given'}")
-    return Response(items[0], items[1], items[2], items[3], items[4], tuple(items[5:]))
+    if code == _MALFORMED:
+        raise ProtocolError(f"{node_id} closed the connection: {fields[0] if fields else 'no reason given'}")
+    return Response(request_id, code, revision, consistency, node_id, tuple(fields))
+
+
+_MALFORMED = int(Code.MALFORMED)
 
 
 @dataclass(frozen=True, slots=True)

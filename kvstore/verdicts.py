@@ -63,7 +63,7 @@ _ANSWERED = Answered()
 
 def judge(response: Response) -> Verdict:
     """Judge a response. Raises ProtocolError for a code or fields that this build does not know."""
-    if response.code == Code.OK:
+    if response.code == 0:  # Code.OK
         return _ANSWERED
     try:
         return _judge_refusal(response.code, response.fields, response.node_id)

