@@ -11,12 +11,13 @@ Every operation ends within its deadline: with a result, with `OperationFailed` 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Self, TypeVar, cast
 
 from kvstore.addresses import parse_address
+from kvstore.bulk import Group, Item
 from kvstore.client_pump import ClientPump, Dialer
 from kvstore.commands import (
     CloseSession,
@@ -34,7 +35,7 @@ from kvstore.commands import (
     command_body,
     prefix_range,
 )
-from kvstore.errors import InvalidAddress, OperationFailed, StoreError, Unsupported
+from kvstore.errors import InvalidAddress, OperationFailed, OutcomeUnknown, StoreError, Unsupported
 from kvstore.protocol import (
     Consistency,
     MembersView,
@@ -62,7 +63,7 @@ from kvstore.results import (
 from kvstore.retry import SESSION_TTL_NS_DEFAULT
 from kvstore.shapes import body_flaw
 from kvstore.status import MemberStatus, status_from_map
-from raft import EntryKind
+from raft import EntryKind, ProtocolError
 
 DEADLINE_SECONDS_DEFAULT = 5.0
 DEADLINE_SECONDS_MAX = 10_000_000.0
@@ -141,7 +142,34 @@ class Client:
 
     async def put(self, key: Text, value: Text, *, deadline_seconds: float | None = None) -> PutResult:
         """Write a value."""
-        return await self._write(Put(_bytes(key), _bytes(value)), PutResult, deadline_seconds)
+        request = command_request(Put(_key(key), _bytes(value)))
+        return _read_put(await self._ask(request, deadline_seconds))
+
+    async def put_many(
+        self,
+        items: Mapping[bytes, Text] | Mapping[str, Text] | Iterable[tuple[Text, Text]],
+        *,
+        atomic: bool = False,
+        deadline_seconds: float | None = None,
+    ) -> list[PutResult | OperationFailed | OutcomeUnknown]:
+        """Write many values, pipelined: in the order of `items` each one's result, or its error, which is not raised.
+
+        Each is an operation of its own, with its own deadline from when it is taken up; `items` is read as there is
+        room. A key that comes twice is written in that order. `atomic`: all are one transaction (its bounds hold):
+        all or nothing, with one revision, and an error is raised. If it is cancelled, what was open is unknown.
+        """
+        pairs = items.items() if isinstance(items, Mapping) else items
+        if atomic:
+            puts = [Put(_key(key), _bytes(value)) for key, value in pairs]
+            result = await self.txn(success=puts, deadline_seconds=deadline_seconds)
+            return [PutResult(result.revision) for _ in puts]
+        return await self._ask_each(_puts(pairs), _read_put, deadline_seconds)
+
+    async def get_many(
+        self, keys: Iterable[Text], *, deadline_seconds: float | None = None
+    ) -> list[GetResult | OperationFailed | OutcomeUnknown]:
+        """Read many keys as `put_many` writes them: each is a linearizable read of its own, at its own revision."""
+        return await self._ask_each(_gets(keys), _read_get, deadline_seconds)
 
     async def delete(self, key: Text, *, deadline_seconds: float | None = None) -> DeleteResult:
         """Remove a key; `found` says if there was one."""
@@ -321,6 +349,16 @@ class Client:
         response, _ = await self._pump.ask(request, self._seconds(deadline_seconds))
         return response
 
+    async def _ask_each(
+        self,
+        requests: Iterable[Item],
+        read: Callable[[Response], ResultT],
+        deadline_seconds: float | None,
+    ) -> list[ResultT | OperationFailed | OutcomeUnknown]:
+        group = Group(requests, read, int(self._seconds(deadline_seconds) * 1e9))
+        await self._pump.ask_each(group)
+        return group.results
+
     def _seconds(self, deadline_seconds: float | None) -> float:
         """Within bounds: `math.inf` is a very long time. Raises ValueError for NaN."""
         seconds = self.deadline_seconds if deadline_seconds is None else deadline_seconds
@@ -345,6 +383,37 @@ def _bytes(text: Text) -> bytes:
     if not isinstance(text, bytes):
         raise TypeError(f"keys and values are bytes or text, not {type(text).__name__}")
     return text
+
+
+def _key(text: Text) -> bytes:
+    key = _bytes(text)
+    if not key:
+        raise InvalidRequest(Reason.KEY_EMPTY)
+    return key
+
+
+def _puts(pairs: Iterable[tuple[Text, Text]]) -> Iterator[Item]:
+    for name, value in pairs:
+        key = _bytes(name)
+        yield key, command_request(Put(key, _bytes(value))) if key else InvalidRequest(Reason.KEY_EMPTY)
+
+
+def _gets(keys: Iterable[Text]) -> Iterator[Item]:
+    for name in keys:
+        key = _bytes(name)
+        yield None, read_request(Get(key), Consistency.LINEARIZABLE) if key else InvalidRequest(Reason.KEY_EMPTY)
+
+
+def _read_put(response: Response) -> PutResult:
+    if response.code == 0 and response.fields[0][0] == 1:  # What `read_result` would find out.
+        return PutResult(response.revision)
+    raise ProtocolError(f"{response.node_id} answered a put with something else")
+
+
+def _read_get(response: Response) -> GetResult:
+    result = read_result((response.code, response.revision, *response.fields))
+    assert isinstance(result, GetResult), result
+    return result
 
 
 def _listing(request: Range | None, prefix: Text | None) -> Range:

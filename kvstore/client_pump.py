@@ -1,7 +1,8 @@
 """The trio shell of a client: moves bytes and fires timers for a `ClientCore`; decides nothing.
 
-Tasks: one that flushes what callers have asked for in the same turn, and two per connection (one reads, one writes).
-None per request: a caller sleeps until its outcome wakes it.
+Tasks: one that flushes what callers have asked for in the same turn, one that keeps time, and two per connection (one
+reads, one writes what the socket does not take at once). None per request: a caller sleeps until its outcome wakes it,
+and many calls can sleep as one (`ask_each`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from random import Random, SystemRandom
 from typing import Any
 
@@ -17,6 +18,7 @@ import outcome
 import trio
 
 from kvstore.addresses import parse_address
+from kvstore.bulk import Group
 from kvstore.calls import CallEnded
 from kvstore.errors import ClientClosed, InvalidAddress
 from kvstore.protocol import MembersView, Request, Response
@@ -30,13 +32,33 @@ Dialer = Callable[[str], Awaitable[trio.abc.Stream]]
 """Opens a stream to an address. Raises OSError or InvalidAddress."""
 
 
+_WRITES_AT_ONCE = os.name == "posix"
+"""Elsewhere a socket is no file descriptor."""
+
+
 class _Connection:
     """A connection in the making, or made."""
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
+        self.socket: trio.socket.SocketType | None = None  # Set while what there is to say can be written at once.
         self.outbox: list[bytes] = []
         self.has_output = trio.Event()
+        self.is_writing = False
+
+    def send(self, data: bytes) -> None:
+        """Write what the socket takes; its writer does the rest.
+
+        Without waking the writer for each turn: 7 µs instead of 35 µs, of which a client with few calls in flight
+        has as many as it has calls.
+        """
+        if self.socket is not None and not self.outbox and not self.is_writing:
+            with suppress(OSError):  # It is full, or broken: the writer waits, or finds out.
+                data = data[os.write(self.socket.fileno(), data) :]  # A closed socket has -1.
+            if not data:
+                return
+        self.outbox.append(data)
+        self.has_output.set()
 
 
 class ClientPump:
@@ -47,10 +69,11 @@ class ClientPump:
         self._dial = dialer or dial_tcp
         self._core: ClientCore | None = None
         self._connections: dict[int, _Connection] = {}
-        self._waiters: dict[int, trio.lowlevel.Task] = {}
+        self._waiters: dict[int, trio.lowlevel.Task | Group[Any]] = {}
         self._last_ticket = 0
-        self._wake = trio.Event()
-        self._timer = float("inf")  # When the flushing task wakes by itself; trio's seconds.
+        self._flusher: trio.lowlevel.Task | None = None  # Set while it sleeps.
+        self._timer = float("inf")  # When the clock wakes by itself at the latest; trio's seconds.
+        self._clock = trio.CancelScope()
         self._closed = trio.Event()
         self._room = trio.lowlevel.ParkingLot()  # Callers that wait until fewer operations are open.
         self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
@@ -74,6 +97,7 @@ class ClientPump:
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._nursery.start_soon(self._flush_forever)
+        self._nursery.start_soon(self._keep_time)
 
     async def stop(self) -> None:
         """End all calls, tell the leader that the session is over if that goes quickly, close all connections."""
@@ -104,8 +128,8 @@ class ClientPump:
         self._last_ticket += 1
         ticket = self._last_ticket
         core.submit(ticket, request, deadline)
-        self._wake.set()
         self._waiters[ticket] = trio.lowlevel.current_task()
+        self._flush_soon()
 
         def abort(_: object) -> trio.lowlevel.Abort:
             del self._waiters[ticket]
@@ -119,6 +143,36 @@ class ClientPump:
         assert ended.response is not None, ended
         return ended.response, ended.session_id
 
+    async def ask_each(self, group: Group[Any]) -> None:
+        """Have all requests of `group` answered, within its bound of open ones at a time.
+
+        If it is cancelled, or its source raises, the outcomes of those that are open are unknown.
+        """
+        if self._core is None:
+            raise ClientClosed()
+        core, waiters = self._core, self._waiters
+        await trio.lowlevel.checkpoint()
+        try:
+            while group.wants_more or group.open:
+                while group.wants_more and not core.is_full:
+                    request = group.next_request()
+                    if request is None:
+                        break
+                    ticket = self._last_ticket = self._last_ticket + 1
+                    core.submit(ticket, request, now_ns() + group.patience_ns)
+                    group.begun(ticket)
+                    waiters[ticket] = group
+                    self._flush_soon()
+                if group.open:
+                    await group.wait()
+                elif group.wants_more and not core.is_closed:
+                    await self._room.park()
+        finally:
+            for ticket in group.open:
+                del waiters[ticket]
+                core.cancel(ticket)
+            self._room.unpark(count=len(group.open))
+
     async def gather(self, calls: Sequence[tuple[Callable[..., Awaitable[None]], tuple[Any, ...]]]) -> None:
         """Run calls that raise nothing side by side; returns when all have ended."""
         async with trio.open_nursery() as nursery:
@@ -127,18 +181,35 @@ class ClientPump:
 
     async def _flush_forever(self) -> None:
         """What callers have submitted since the last turn leaves together."""
-        assert self._core is not None
-        while True:
-            self._wake = trio.Event()
-            self._flush()
-            self._timer = self._next_moment()
-            with trio.move_on_at(self._timer):
-                await self._wake.wait()
 
-    def _next_moment(self) -> float:
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._flusher = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        while True:
+            self._flush()
+            self._flusher = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _flush_soon(self) -> None:
+        """After the tasks that run in this turn. An `Event` would do; this is a fifth of its cost."""
+        if self._flusher is not None:
+            trio.lowlevel.reschedule(self._flusher)
+            self._flusher = None
+
+    async def _keep_time(self) -> None:
+        """Flush when the machine's next moment has come. It may wake too early: moments that move away are left."""
+        while True:
+            with trio.CancelScope(deadline=self._timer) as self._clock:
+                await trio.sleep_forever()
+            self._timer = float("inf")
+            self._flush()
+
+    def _set_clock(self) -> None:
         assert self._core is not None
         deadline = self._core.next_deadline()
-        return float("inf") if deadline is None else deadline / 1e9
+        if deadline is not None and deadline < self._timer * 1e9:
+            self._timer = self._clock.deadline = deadline / 1e9
 
     def _flush(self) -> None:
         assert self._core is not None
@@ -149,20 +220,20 @@ class ClientPump:
             connection = self._connections[connection_id] = _Connection()
             self._nursery.start_soon(self._run_connection, connection_id, address, connection)
         for connection_id, data in effects.send:
-            connection = self._connections[connection_id]
-            connection.outbox.append(data)
-            connection.has_output.set()
+            self._connections[connection_id].send(data)
         for connection_id in effects.close:
             self._connections[connection_id].scope.cancel()
         for ended in effects.ended:
-            task = self._waiters.pop(ended.ticket)
-            trio.lowlevel.reschedule(task, outcome.Value(ended))
+            waiter = self._waiters.pop(ended.ticket)
+            if isinstance(waiter, Group):
+                waiter.ended(ended)
+            else:
+                trio.lowlevel.reschedule(waiter, outcome.Value(ended))
         if effects.ended:
             self._room.unpark(count=len(effects.ended))
         if self._core.is_closed:
             self._closed.set()
-        if self._next_moment() < self._timer:
-            self._wake.set()
+        self._set_clock()
 
     async def _run_connection(self, connection_id: int, address: str, connection: _Connection) -> None:
         """From the dial to the end of one connection."""
@@ -172,10 +243,14 @@ class ClientPump:
             with connection.scope:
                 stream = await self._dial(address)
                 async with stream, trio.open_nursery() as nursery:
+                    if _WRITES_AT_ONCE and isinstance(stream, trio.SocketStream):
+                        connection.socket = stream.socket
+                    self._core.tick(now_ns())
                     self._core.connected(connection_id)
                     nursery.start_soon(self._write_forever, stream, connection)
                     self._flush()
                     while data := await stream.receive_some(RECEIVE_BYTES_MAX):
+                        self._core.tick(now_ns())
                         self._core.receive(connection_id, bytes(data))
                         self._flush()
                     nursery.cancel_scope.cancel()
@@ -183,15 +258,18 @@ class ClientPump:
             reason = f"{address}: {_innermost(group)}"
         finally:
             self._connections.pop(connection_id, None)
+        self._core.tick(now_ns())
         self._core.disconnected(connection_id, reason)
-        self._wake.set()
+        self._flush_soon()
 
     async def _write_forever(self, stream: trio.abc.Stream, connection: _Connection) -> None:
         while True:
             await connection.has_output.wait()
             connection.has_output = trio.Event()
             data, connection.outbox = b"".join(connection.outbox), []
+            connection.is_writing = True
             await stream.send_all(data)
+            connection.is_writing = False
 
 
 def now_ns() -> int:
