@@ -24,6 +24,7 @@ COMMANDS = {
     "range": ("kvstore.cli_data", "range_command"),
     "txn": ("kvstore.cli_data", "txn"),
     "status": ("kvstore.cli_status", "status"),
+    "bench": ("kvstore.cli_bench", "bench"),
 }
 ALIASES = {
     "delete": "del",
