@@ -59,15 +59,16 @@ async def test_the_transfer_example_keeps_the_sum(tmp_path: Path) -> None:
 
 
 def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
-    """Both Python blocks of docs/client.md; the client's against a store."""
-    client_code, embedded_code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    """All Python blocks of docs/client.md; the client's against a store."""
+    client_code, bulk_code, embedded_code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     run_python("-c", embedded_code, cwd=tmp_path)
 
     async def with_store() -> None:
         async with open_node(tmp_path / "data", listen_client="127.0.0.1:0") as store:
-            code = client_code.replace("127.0.0.1:7101", store.client_address).replace('"127.0.0.1:7102"', "")
-            done = await trio.run_process([sys.executable, "-c", code], capture_stdout=True)
-            assert done.stdout == b"b'hello' 3\n"
+            for block, output in ((client_code, b"b'hello' 3\n"), (bulk_code, b"10000 puts, 0 failed\n")):
+                code = block.replace("127.0.0.1:7101", store.client_address).replace('"127.0.0.1:7102"', "")
+                done = await trio.run_process([sys.executable, "-c", code], capture_stdout=True)
+                assert done.stdout == output
 
     trio.run(with_store)
 
