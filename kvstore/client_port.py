@@ -1,21 +1,26 @@
 """The trio shell of a `Service`: moves bytes between streams and the service; decides nothing.
 
-Two tasks per connection. Responses that gather while a connection is being written leave together.
+Two tasks per connection. What a socket takes at once leaves in the flush itself: to wake the writer would cost more
+than to send. Only the rest waits for the writer, and what gathers meanwhile leaves together.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 import trio
 
 from kvstore.service import Service
-from raft import Completion, TraceEvent
+from raft import Told, TraceEvent
+from raft.runtime import receive_at_once, send_at_once
 
 logger = logging.getLogger("kvstore.client_port")
 
-RECEIVE_BYTES_MAX = 256 * 1024
+RECEIVE_BYTES_MAX = 64 * 1024
+"""Read from one connection before others get their turn: some 350 puts of 128 bytes, 2 ms of work."""
+
 LAST_WORDS_SECONDS_MAX = 1.0
 """How long a connection that is closed for its nonsense is given to read why."""
 
@@ -32,8 +37,10 @@ EXPIRY_SECONDS = 1.0
 class _Connection:
     """One client's stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
+        self.stream = stream
         self.outbox: list[bytes] = []
+        self.is_writing = False  # The writer has something in hand: nothing may overtake it.
         self.has_output = trio.Event()
         self.has_room = trio.Event()
         self.is_closing = False
@@ -53,7 +60,7 @@ class ClientPort:
         """`wake` asks the driver for a flush of the node."""
         self._wake = wake
 
-    def complete(self, completions: Sequence[Completion], events: Sequence[TraceEvent]) -> None:
+    def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent]) -> None:
         """From the driver, after each flush that has something to tell."""
         if self._service.complete(completions, events):
             self._wake()
@@ -79,7 +86,7 @@ class ClientPort:
         """Serve one client until either side closes; closes the stream."""
         self._last_connection_id += 1
         connection_id = self._last_connection_id
-        connection = self._connections[connection_id] = _Connection()
+        connection = self._connections[connection_id] = _Connection(stream)
         self._service.connected(connection_id)
         try:
             async with stream, trio.open_nursery() as nursery:
@@ -110,13 +117,16 @@ class ClientPort:
                 return
             if self._service.is_greeted(connection_id):
                 is_half = self._service.is_within_a_frame(connection_id)
-                patience.deadline = trio.current_time() + HALF_FRAME_SECONDS_MAX if is_half else float("inf")
-            data = await stream.receive_some(RECEIVE_BYTES_MAX)
+                if is_half:
+                    patience.deadline = trio.current_time() + HALF_FRAME_SECONDS_MAX
+                elif patience.deadline != math.inf:  # To set it costs something, whatever it was.
+                    patience.deadline = math.inf
+            data = await receive_at_once(stream, RECEIVE_BYTES_MAX)
             if not data:
                 return
-            self._service.receive(connection_id, bytes(data))
-            if self._service.is_greeted(connection_id):
-                patience.deadline = float("inf")  # Waiting for room is not its fault.
+            self._service.receive(connection_id, data)
+            if patience.deadline != math.inf and self._service.is_greeted(connection_id):
+                patience.deadline = math.inf  # Waiting for room is not its fault.
             self._flush()
             self._wake()
 
@@ -127,7 +137,9 @@ class ClientPort:
             await connection.has_output.wait()
             connection.has_output = trio.Event()
             data, connection.outbox = b"".join(connection.outbox), []
+            connection.is_writing = True
             await stream.send_all(data)
+            connection.is_writing = False
             self._service.sent(connection_id, len(data))
             if connection.is_closing:
                 await stream.send_eof()
@@ -136,11 +148,10 @@ class ClientPort:
             self._wake()
 
     def _flush(self) -> None:
-        """Hand out what the service has to say."""
-        for connection_id, data in self._service.take_output():
-            connection = self._connections[connection_id]
-            connection.outbox.append(data)
-            connection.has_output.set()
+        """Hand out what the service has to say: at once what a socket takes, the rest through the writer."""
+        while output := self._service.take_output():  # What has left may make room for requests that waited.
+            for connection_id, data in output:
+                self._hand_out(connection_id, self._connections[connection_id], data)
         for connection_id in self._service.take_closed():
             connection = self._connections[connection_id]
             connection.is_closing = True
@@ -148,6 +159,16 @@ class ClientPort:
         for connection_id in [each for each in self._stalled if self._service.wants_input(each)]:
             self._stalled.discard(connection_id)
             self._connections[connection_id].has_room.set()
+
+    def _hand_out(self, connection_id: int, connection: _Connection, data: bytes) -> None:
+        count = 0
+        if not connection.outbox and not connection.is_writing:
+            count = send_at_once(connection.stream, data)
+        if count < len(data):
+            connection.outbox.append(data[count:])
+            connection.has_output.set()
+        if count and self._service.sent(connection_id, count):
+            self._wake()
 
 
 def _nobody() -> None:

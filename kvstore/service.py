@@ -11,13 +11,13 @@ the reason; the member goes on.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvstore.commands import CommandKind, Txn, encode_command
-from kvstore.limits import AdmissionLimits
+from kvstore.connections import Connection, OpenRequests, OpenRow, ServiceLimits
+from kvstore.hot_answers import HotAnswers
+from kvstore.hot_requests import RUN_MAX, SEPARATOR, HotRun, sort_out
 from kvstore.machine import KvMachine
 from kvstore.protocol import (
     Asked,
@@ -35,12 +35,11 @@ from kvstore.shapes import is_count, validate_body, validate_command
 from kvstore.status import status_of, status_to_map
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
-    MIB,
     Applied,
+    AppliedBatch,
     Busy,
     Compacted,
     Completion,
-    FrameSplitter,
     Hello,
     HelloRole,
     Member,
@@ -51,42 +50,19 @@ from raft import (
     ProtocolError,
     RaftError,
     ReadReady,
+    ReadsReady,
     Refusal,
     Refused,
     Role,
+    Told,
     TooLarge,
     TraceEvent,
     Unknown,
+    decode_joined,
     frame,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceLimits:
-    """Bounds of the client side of one member."""
-
-    connections_max: int = 1_000  # Each may hold a frame of 4 MiB in the making.
-    in_flight_max: int = 4_096  # Unanswered requests per connection; further ones wait in their socket.
-    unsent_bytes_max: int = 8 * MIB  # Responses that a connection has not taken yet; then nothing more is read from it.
-    log_bytes_max: int = MIB  # Entries in one `read_log` response; more only if the first alone is larger.
-    admission: AdmissionLimits = field(default_factory=AdmissionLimits)
-
-
-class _Connection:
-    """What the service knows of one client connection."""
-
-    def __init__(self, connection_id: int) -> None:
-        self.connection_id = connection_id
-        self.splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
-        self.greeted = False
-        self.closed = False  # Answered for the last time: nothing more is read.
-        self.in_flight = 0
-        self.backlog: deque[bytes] = deque()  # Complete frames that wait for `in_flight_max`.
-        self.out: list[bytes] = []
-        self.unsent_bytes = 0
-
-
-_Open = tuple[int, int, int, int, Any]  # connection_id, request_id, session_id, consistency, body of a read or None
+__all__ = ["Service", "ServiceLimits"]
 
 
 class Service:
@@ -97,13 +73,13 @@ class Service:
         self._node, self._machine = node, machine
         self.own_address = ""  # Where this member really listens, if it advertises nothing.
         self._node_id = node.identity.node_id
-        self._connections: dict[int, _Connection] = {}
-        self._open: dict[int, _Open] = {}  # By ticket.
-        self._last_ticket = 0
+        self._connections: dict[int, Connection] = {}
+        self._open = OpenRequests()
+        self._hot = HotAnswers(self._node_id, self._open, self._connections, self._put_frames, self._answer)
         self._expiry_ticket = 0  # Of the empty transaction that lets time pass for an idle store.
         self._leading_term = self._term_led()
-        self._dirty: dict[int, _Connection] = {}  # Have output.
-        self._backlogged: dict[int, _Connection] = {}  # Frames of theirs wait for room.
+        self._dirty: dict[int, Connection] = {}  # Have output.
+        self._backlogged: dict[int, Connection] = {}  # Frames of theirs wait for room.
         self._closed: list[int] = []
 
     # What the host reports.
@@ -111,7 +87,7 @@ class Service:
     def connected(self, connection_id: int) -> None:
         """A client has connected."""
         assert connection_id not in self._connections, connection_id
-        connection = self._connections[connection_id] = _Connection(connection_id)
+        connection = self._connections[connection_id] = Connection(connection_id)
         if len(self._connections) > self.limits.connections_max:
             self._refuse(connection, "busy", f"{self.limits.connections_max} clients are connected")
 
@@ -133,13 +109,16 @@ class Service:
         self._dirty.pop(connection_id, None)
         self._backlogged.pop(connection_id, None)
 
-    def sent(self, connection_id: int, byte_count: int) -> None:
-        """So many bytes of output have left."""
+    def sent(self, connection_id: int, byte_count: int) -> bool:
+        """So many bytes of output have left. True if requests waited for that: then wake the driver."""
         connection = self._connections.get(connection_id)
-        if connection is not None:
-            connection.unsent_bytes -= byte_count
-            assert connection.unsent_bytes >= 0, (connection_id, byte_count)
-            self._serve(connection)
+        if connection is None:
+            return False
+        connection.unsent_bytes -= byte_count
+        assert connection.unsent_bytes >= 0, (connection_id, byte_count)
+        has_waited = bool(connection.backlog)
+        self._serve(connection)
+        return has_waited
 
     def is_greeted(self, connection_id: int) -> bool:
         """True once the client has said its hello. Give a stranger only so long."""
@@ -155,19 +134,25 @@ class Service:
         """False while the connection is at a bound: leave its bytes in the socket."""
         connection = self._connections.get(connection_id)
         return (
-            connection is not None and not connection.closed and not connection.backlog and self._has_room(connection)
+            connection is not None
+            and not connection.closed
+            and not connection.backlog
+            and connection.has_room(self.limits)
         )
 
-    def complete(self, completions: Sequence[Completion], events: Sequence[TraceEvent] = ()) -> bool:
+    def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent] = ()) -> bool:
         """The node was flushed: answer what has ended. Of the events nothing is needed: the role is looked up.
 
         True if requests that had waited for room were taken up: flush the node again.
         """
         del events
-        for completion in completions:
-            opened = self._open.pop(completion.ticket, None)
-            if opened is not None:
-                self._answer(opened, completion)
+        for told in completions:
+            if isinstance(told, AppliedBatch):
+                self._hot.applied(told)
+            elif isinstance(told, ReadsReady):
+                self._hot.reads_ready(told, self._machine)
+            elif told.ticket in self._open.rows:
+                self._answer(self._open.rows.pop(told.ticket), told)
         term = self._term_led()
         if term != self._leading_term:
             self._leading_term = term
@@ -185,11 +170,11 @@ class Service:
         deadline, core = self._machine.next_deadline, self._node.core
         if deadline is None or self._leading_term is None or core.role is not Role.LEADER:
             return
-        if deadline <= core.leader_time_now() and not self._expiry_ticket_is_open():
-            self._expiry_ticket = self._next_ticket()
+        if deadline <= core.leader_time_now() and self._expiry_ticket not in self._open.rows:
+            (self._expiry_ticket,) = self._open.tickets(1)
             with contextlib.suppress(RaftError):  # Then the next time.
                 self._node.propose(encode_command(Txn()), self._expiry_ticket)
-                self._open[self._expiry_ticket] = (0, 0, 0, 0, None)
+                self._open.rows[self._expiry_ticket] = (0, 0, 0, 0, None)
 
     # What the host fetches.
 
@@ -210,30 +195,72 @@ class Service:
     @property
     def open_requests(self) -> int:
         """Requests that wait for the node."""
-        return len(self._open)
+        return len(self._open.rows)
 
     # Requests.
 
-    def _has_room(self, connection: _Connection) -> bool:
-        return (
-            connection.in_flight < self.limits.in_flight_max and connection.unsent_bytes < self.limits.unsent_bytes_max
-        )
-
-    def _serve(self, connection: _Connection) -> None:
+    def _serve(self, connection: Connection) -> None:
         """Take up the frames that have come, while there is room."""
-        while connection.backlog and not connection.closed and self._has_room(connection):
-            body = connection.backlog.popleft()
-            try:
-                if connection.greeted:
-                    self._on_request(connection, decode_request(body))
-                else:
-                    self._on_hello(connection, body)
-            except ProtocolError as error:
-                self._end(connection, error)
-        if connection.backlog:
+        backlog = connection.backlog
+        while backlog and not connection.closed and connection.has_room(self.limits):
+            if not connection.greeted:
+                self._attempt(connection, self._on_hello, backlog.popleft())
+                continue
+            count = min(len(backlog), RUN_MAX, self.limits.in_flight_max - connection.in_flight)
+            bodies = [backlog.popleft() for _ in range(count)]
+            served = self._serve_run(connection, bodies)
+            if not connection.closed:
+                backlog.extendleft(reversed(bodies[served:]))
+        if backlog:
             self._backlogged[connection.connection_id] = connection
 
-    def _on_hello(self, connection: _Connection, body: bytes) -> None:
+    def _serve_run(self, connection: Connection, bodies: Sequence[bytes]) -> int:
+        """Take up requests, the frequent ones many at a time; returns how many until there was no more room."""
+        items, place = decode_joined(bodies, SEPARATOR), 0
+        while place < len(bodies) and not connection.closed and connection.has_room(self.limits):
+            if items is not None:
+                run = sort_out(bodies, items, place, self.limits.admission)
+                self._take_up(connection, run)
+                place = run.end
+            if place < len(bodies):
+                self._attempt(connection, self._on_body, bodies[place])
+                place += 1
+        return place
+
+    def _attempt(self, connection: Connection, act: Callable[[Connection, bytes], None], body: bytes) -> None:
+        try:
+            act(connection, body)
+        except ProtocolError as error:
+            self._end(connection, error)
+
+    def _take_up(self, connection: Connection, run: HotRun) -> None:
+        """All at once, or, if not all are taken, one by one, which also finds out who is refused."""
+        try:
+            self._propose_all(connection, run)
+        except RaftError:
+            for request_id, session_id, command in zip(run.command_ids, run.session_ids, run.commands, strict=True):
+                self._or_refuse(connection, request_id, self._propose, session_id, command)
+        try:
+            self._read_all(connection, run)
+        except RaftError:
+            for request_id, body in zip(run.read_ids, run.reads, strict=True):
+                self._or_refuse(connection, request_id, self._read, body)
+
+    def _propose_all(self, connection: Connection, run: HotRun) -> None:
+        """As `_propose` for each."""
+        if run.commands:
+            tickets = self._open.tickets(len(run.commands))
+            self._node.propose_all(run.commands, tickets)
+            self._open.commands(connection, tickets, run.command_ids, run.session_ids)
+
+    def _read_all(self, connection: Connection, run: HotRun) -> None:
+        """As `_read` for each, in one round."""
+        if run.reads:
+            tickets = self._open.tickets(len(run.reads))
+            self._node.read_all(tickets)
+            self._open.reads(connection, tickets, run.read_ids, run.reads)
+
+    def _on_hello(self, connection: Connection, body: bytes) -> None:
         check_client_hello(body)
         identity = self._node.identity
         hello = Hello(
@@ -246,35 +273,51 @@ class Service:
         connection.greeted = True
         self._put(connection, hello.encode())
 
-    def _on_request(self, connection: _Connection, asked: Asked) -> None:
+    def _on_body(self, connection: Connection, body: bytes) -> None:
+        asked = decode_request(body)
+        self._or_refuse(connection, asked.request_id, self._on_request, asked)
+
+    def _or_refuse(self, connection: Connection, request_id: int, act: Callable[..., None], *arguments: object) -> None:
+        """Have `act(connection, ...)` take up a request; if it raises, that is the answer."""
         try:
-            match asked.kind:
-                case RequestKind.COMMAND:
-                    self._on_command(connection, asked)
-                case RequestKind.READ:
-                    self._on_read(connection, asked)
-                case RequestKind.MEMBERS:
-                    self._respond(connection, asked.request_id, Code.OK, members_fields(self._members()))
-                case RequestKind.STATUS:
-                    with_hash = bool(asked.items and asked.items[0])
-                    status = status_of(self._node, self._machine, with_hash=with_hash)
-                    self._respond(connection, asked.request_id, Code.OK, (status_to_map(status),))
-                case RequestKind.READ_LOG:
-                    self._on_read_log(connection, asked)
-                case _:
-                    self._respond(connection, asked.request_id, Code.UNSUPPORTED, (f"request kind {asked.kind}",))
+            act(connection, request_id, *arguments)
         except (RaftError, KvError) as error:
             if isinstance(error, ProtocolError):
                 raise
-            self._respond(connection, asked.request_id, *self._error_fields(error))
+            self._respond(connection, request_id, *self._error_fields(error))
 
-    def _on_command(self, connection: _Connection, asked: Asked) -> None:
+    def _on_request(self, connection: Connection, _: int, asked: Asked) -> None:
+        match asked.kind:
+            case RequestKind.COMMAND:
+                self._on_command(connection, asked)
+            case RequestKind.READ:
+                self._on_read(connection, asked)
+            case RequestKind.MEMBERS:
+                self._respond(connection, asked.request_id, Code.OK, members_fields(self._members()))
+            case RequestKind.STATUS:
+                with_hash = bool(asked.items and asked.items[0])
+                status = status_of(self._node, self._machine, with_hash=with_hash)
+                self._respond(connection, asked.request_id, Code.OK, (status_to_map(status),))
+            case RequestKind.READ_LOG:
+                self._on_read_log(connection, asked)
+            case _:
+                self._respond(connection, asked.request_id, Code.UNSUPPORTED, (f"request kind {asked.kind}",))
+
+    def _on_command(self, connection: Connection, asked: Asked) -> None:
         validate_command(asked.items, self.limits.admission, self._machine.feature_level)
-        ticket = self._next_ticket()
-        self._node.propose(asked.raw_command, ticket)
-        self._opened(connection, ticket, asked, session_id=asked.items[0])
+        self._propose(connection, asked.request_id, asked.items[0], asked.raw_command)
 
-    def _on_read(self, connection: _Connection, asked: Asked) -> None:
+    def _propose(self, connection: Connection, request_id: int, session_id: int, command: bytes) -> None:
+        tickets = self._open.tickets(1)
+        self._node.propose(command, tickets[0])
+        self._open.commands(connection, tickets, (request_id,), (session_id,))
+
+    def _read(self, connection: Connection, request_id: int, body: Sequence[Any]) -> None:
+        tickets = self._open.tickets(1)
+        self._node.read(tickets[0])
+        self._open.reads(connection, tickets, (request_id,), (body,))
+
+    def _on_read(self, connection: Connection, asked: Asked) -> None:
         if len(asked.items) < 2 or type(asked.items[1]) is not list:
             raise ProtocolError("a read request is [request_id, 3, consistency, [kind, ...]]")
         consistency, body = asked.items[0], asked.items[1]
@@ -285,14 +328,12 @@ class Service:
         if consistency == Consistency.LOCAL:
             self._respond_result(connection, asked.request_id, self._machine.read(body), consistency)
         elif consistency == Consistency.LINEARIZABLE:
-            ticket = self._next_ticket()
-            self._node.read(ticket)
-            self._opened(connection, ticket, asked, consistency=consistency, body=body)
+            self._read(connection, asked.request_id, body)
         else:
             what = "lease reads" if consistency == Consistency.LEASE else f"consistency {consistency!r}"
             self._respond(connection, asked.request_id, Code.UNSUPPORTED, (what,))
 
-    def _on_read_log(self, connection: _Connection, asked: Asked) -> None:
+    def _on_read_log(self, connection: Connection, asked: Asked) -> None:
         if len(asked.items) < 2 or not is_count(asked.items[0]) or not is_count(asked.items[1]):
             raise ProtocolError("a read_log request is [request_id, 5, from_index, bytes_max]")
         bytes_max = min(asked.items[1] or self.limits.log_bytes_max, self.limits.log_bytes_max)
@@ -300,26 +341,9 @@ class Service:
         rows = [(entry.index, entry.term, int(entry.kind), entry.payload) for entry in entries]
         self._respond(connection, asked.request_id, Code.OK, (rows, self._node.core.commit_index))
 
-    def _opened(
-        self,
-        connection: _Connection,
-        ticket: int,
-        asked: Asked,
-        *,
-        session_id: int = 0,
-        consistency: int = 0,
-        body: Any = None,
-    ) -> None:
-        connection.in_flight += 1
-        self._open[ticket] = (connection.connection_id, asked.request_id, session_id, consistency, body)
-
-    def _next_ticket(self) -> int:
-        self._last_ticket += 1
-        return self._last_ticket
-
     # Answers.
 
-    def _answer(self, opened: _Open, completion: Completion) -> None:
+    def _answer(self, opened: OpenRow, completion: Completion) -> None:
         connection_id, request_id, _, consistency, body = opened
         connection = self._connections.get(connection_id)
         if connection is None:
@@ -337,18 +361,16 @@ class Service:
 
     def _stepped_down(self) -> None:
         """Who has a session may try again elsewhere at once; the others wait for the node's own word (FORMATS §9)."""
-        for ticket, opened in list(self._open.items()):
+        for ticket, opened in list(self._open.rows.items()):
             if opened[2]:
-                del self._open[ticket]
+                del self._open.rows[ticket]
                 self._answer(opened, Unknown(ticket, "this member has lost the leadership"))
 
-    def _respond_result(
-        self, connection: _Connection, request_id: int, result: Sequence[Any], consistency: int
-    ) -> None:
+    def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
         code, revision, *fields = result
         self._put(connection, encode_response(request_id, code, revision, consistency, self._node_id, fields))
 
-    def _respond(self, connection: _Connection, request_id: int, code: int, fields: Sequence[Any] = ()) -> None:
+    def _respond(self, connection: Connection, request_id: int, code: int, fields: Sequence[Any] = ()) -> None:
         revision = self._machine.revision
         body = encode_response(request_id, code, revision, 0, self._node_id, fields)
         if len(body) > FRAME_BYTES_MAX_CLIENT:
@@ -356,13 +378,15 @@ class Service:
             body = encode_response(request_id, Code.TOO_LARGE, revision, 0, self._node_id, sizes)
         self._put(connection, body)
 
-    def _put(self, connection: _Connection, body: bytes) -> None:
-        data = frame(body)
+    def _put(self, connection: Connection, body: bytes) -> None:
+        self._put_frames(connection, frame(body))
+
+    def _put_frames(self, connection: Connection, data: bytes) -> None:
         connection.out.append(data)
         connection.unsent_bytes += len(data)
         self._dirty[connection.connection_id] = connection
 
-    def _end(self, connection: _Connection, error: ProtocolError) -> None:
+    def _end(self, connection: Connection, error: ProtocolError) -> None:
         """Say why, and hang up."""
         if not connection.greeted:
             self._refuse(connection, "protocol", str(error))
@@ -370,11 +394,11 @@ class Service:
         self._respond(connection, 0, Code.MALFORMED, (str(error),))
         self._close(connection)
 
-    def _refuse(self, connection: _Connection, code: str, reason: str) -> None:
+    def _refuse(self, connection: Connection, code: str, reason: str) -> None:
         self._put(connection, Refusal(code, reason).encode())
         self._close(connection)
 
-    def _close(self, connection: _Connection) -> None:
+    def _close(self, connection: Connection) -> None:
         connection.closed = True
         connection.backlog.clear()
         self._closed.append(connection.connection_id)
@@ -397,9 +421,6 @@ class Service:
                 return Code.STOPPED, (error.reason,)
             case _:
                 return Code.STOPPED, (str(error),)
-
-    def _expiry_ticket_is_open(self) -> bool:
-        return self._expiry_ticket in self._open
 
     # What the node knows.
 

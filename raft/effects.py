@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +44,47 @@ class Unknown:
     reason: str
 
 
+@dataclass(slots=True)
+class AppliedBatch:
+    """`Applied` for each of `tickets`, whose results are at the same places in `results`: the commands of one entry.
+
+    One object per batch, not per command: making one costs as much as applying a small command.
+    """
+
+    tickets: Sequence[int]
+    index: int
+    results: Sequence[Any]
+
+
+@dataclass(slots=True)
+class ReadsReady:
+    """`ReadReady` for each of `tickets`: they were asked for together."""
+
+    tickets: Sequence[int]
+
+
 Completion = Applied | ReadReady | Refused | Unknown
+"""How one ticket ended."""
+
+Told = AppliedBatch | ReadsReady | Completion
+"""What a node tells: what ended together is told together."""
+
+
+def one_by_one(told: Iterable[Told]) -> Iterator[Completion]:
+    """What a node tells, per ticket and in order: for whoever has no need to be quick.
+
+    >>> list(one_by_one([AppliedBatch([1, 2], 7, ["a", "b"]), ReadsReady([3])]))
+    [Applied(ticket=1, index=7, result='a'), Applied(ticket=2, index=7, result='b'), ReadReady(ticket=3)]
+    """
+    for each in told:
+        match each:
+            case AppliedBatch(tickets, index, results):
+                for ticket, result in zip(tickets, results, strict=True):
+                    yield Applied(ticket, index, result)
+            case ReadsReady(tickets):
+                yield from map(ReadReady, tickets)
+            case _:
+                yield each
 
 
 @dataclass(slots=True)
@@ -51,7 +92,7 @@ class Effects:
     """What the host must do after a flush: send, tell the application, and stop if `failure` is set."""
 
     send: list[tuple[str, Message]] = field(default_factory=list)
-    completions: list[Completion] = field(default_factory=list)  # In order.
+    completions: list[Told] = field(default_factory=list)  # In order.
     events: list[TraceEvent] = field(default_factory=list)
     failure: NodeStopped | None = None
 

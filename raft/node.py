@@ -14,16 +14,17 @@ What follows from it comes out of the next `take_effects`, which is the only pla
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from raft.config import RaftConfig
 from raft.core import RaftCore
-from raft.effects import Effects, NodeStatus, ReadReady, Refused
+from raft.effects import Effects, NodeStatus, ReadsReady, Refused
 from raft.errors import Busy, Compacted, DiskFull, NodeStopped, NotCommitted, NotLeader, RaftError
 from raft.group_commit import GroupCommit
 from raft.membership import Identity
 from raft.messages import Message
+from raft.open_reads import OpenReads
 from raft.outcomes import Outcomes
 from raft.pending import PendingCommands
 from raft.pins import PeerPins, PeerRefused
@@ -78,7 +79,7 @@ class Node:
         self._pins = PeerPins(pins, self._fail)
         self._pending = PendingCommands(config)
         self._outcomes = Outcomes()
-        self._reads: dict[int, None] = {}  # Open tickets, in order.
+        self._reads = OpenReads(config.reads_pending_max)
         self._to_apply: deque[Entry] = deque()
         self._effects = Effects()
         self._prove_at: int | None = None
@@ -143,20 +144,24 @@ class Node:
 
         Raises NotLeader, Busy (DiskFull), TooLarge, NodeStopped: in each case it certainly has no effect.
         """
-        self._check_takes_requests()
-        if self._log.is_disk_full:
-            raise DiskFull(self.identity.node_id)
-        if len(self._pending) + self._outcomes.commands >= self._config.proposals_pending_max:
-            raise Busy("proposals_pending_max", self._config.proposals_pending_max)
+        self._check_takes_commands(1)
         self._pending.add(command, ticket)
+
+    def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
+        """`propose` each of several, all or none: if it raises, none was taken, though `propose` might take some."""
+        self._check_takes_commands(len(commands))
+        self._pending.add_all(commands, tickets)
 
     def read(self, ticket: int) -> None:
         """Ask for a linearizable read: `ReadReady(ticket)` says when. Raises NotLeader, Busy, NodeStopped."""
+        self.read_all((ticket,))
+
+    def read_all(self, tickets: Sequence[int]) -> None:
+        """`read` for each of `tickets`, all or none; they become ready together. At least one."""
         self._check_takes_requests()
-        if len(self._reads) >= self._config.reads_pending_max:
-            raise Busy("reads_pending_max", self._config.reads_pending_max)
-        self._core.request_read(ticket)
-        self._reads[ticket] = None
+        self._reads.check_room(len(tickets))
+        self._core.request_read(tickets[0])  # To the core they are one.
+        self._reads.add(tickets)
 
     def snapshot_now(self) -> None:
         """Build a snapshot of the applied state at the next flush, however little the log has grown."""
@@ -248,7 +253,7 @@ class Node:
             pending_bytes=self._pending.size_bytes,
             pending_commands=len(self._pending),
             open_proposals=len(self._pending) + self._outcomes.commands,
-            open_reads=len(self._reads),
+            open_reads=self._reads.count,
             uncommitted_bytes=core.uncommitted_bytes,
             log_bytes=self._log.size_bytes,
             is_disk_full=self._log.is_disk_full,
@@ -304,6 +309,13 @@ class Node:
     @property
     def _stop_is_overdue(self) -> bool:
         return self._stop_by is not None and self._now >= self._stop_by
+
+    def _check_takes_commands(self, count: int) -> None:
+        self._check_takes_requests()
+        if self._log.is_disk_full:
+            raise DiskFull(self.identity.node_id)
+        if len(self._pending) + self._outcomes.commands + count > self._config.proposals_pending_max:
+            raise Busy("proposals_pending_max", self._config.proposals_pending_max)
 
     def _check_takes_requests(self) -> None:
         if self.failure is not None:
@@ -377,11 +389,9 @@ class Node:
         if ready.apply:
             self._to_apply.extend(ready.apply)
         for ticket in ready.reads_ready:
-            del self._reads[ticket]
-            effects.completions.append(ReadReady(ticket))
+            effects.completions.append(ReadsReady(self._reads.close(ticket)))
         for ticket, error in ready.reads_failed:
-            del self._reads[ticket]
-            effects.completions.append(Refused(ticket, error))
+            effects.completions += [Refused(each, error) for each in self._reads.close(ticket)]
         for end in ready.ended:
             effects.completions += self._outcomes.ended(end, self._not_leader())
         if ready.is_about_snapshots:
@@ -395,7 +405,9 @@ class Node:
             entry = self._to_apply.popleft()
             results = self._machine.apply(entry)
             self._snapshots.applied(entry)
-            self._effects.completions += self._outcomes.applied(entry, results)
+            batch = self._outcomes.applied(entry, results)
+            if batch is not None:
+                self._effects.completions.append(batch)
             budget_bytes -= entry.size_bytes
             if not self._to_apply or budget_bytes <= 0:
                 self._core.applied(entry.index)
@@ -415,15 +427,14 @@ class Node:
         """The end of `begin_stop`: every open request gets its end."""
         if self._stop_by is None or self._stopped or not self._commit.is_proven:
             return
-        if self._stop_is_overdue or not (self._pending or self._outcomes.commands or self._reads):
+        if self._stop_is_overdue or not (self._pending or self._outcomes.commands or self._reads.count):
             self._stopped = True
             self._end_all(NodeStopped(self.identity.node_id, "it was stopped"))
 
     def _end_all(self, error: NodeStopped) -> None:
         """What was not proposed certainly had no effect; what was proposed may have."""
         self._refuse_pending(error)
-        self._effects.completions += [Refused(ticket, error) for ticket in self._reads]
-        self._reads.clear()
+        self._effects.completions += [Refused(ticket, error) for ticket in self._reads.close_all()]
         self._effects.completions += self._outcomes.give_up(error.reason)
 
     def _fail(self, doing: str, error: BaseException) -> None:

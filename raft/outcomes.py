@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raft.effects import Applied, Completion, Refused, Unknown
+from raft.effects import AppliedBatch, Completion, Refused, Unknown
 from raft.errors import RaftError
 from raft.ready import Certainty, ProposalEnded
 from raft.state import Entry, LogPosition
@@ -39,14 +39,13 @@ class Outcomes:
         self._open[position.index, position.term] = _OpenBatch(tickets)
         self.commands += len(tickets)
 
-    def applied(self, entry: Entry, results: Sequence[Any]) -> list[Completion]:
-        """`entry` was applied with one result per command; the completions are empty if it was not ours."""
+    def applied(self, entry: Entry, results: Sequence[Any]) -> AppliedBatch | None:
+        """`entry` was applied with one result per command; None if it was not ours."""
         batch = self._pop(entry.index, entry.term)
         if batch is None:
-            return []
+            return None
         assert len(results) == len(batch.tickets), (entry.index, len(results), len(batch.tickets))
-        index = entry.index
-        return [Applied(ticket, index, result) for ticket, result in zip(batch.tickets, results, strict=True)]
+        return AppliedBatch(batch.tickets, entry.index, results)
 
     def ended(self, end: ProposalEnded, refusal: RaftError) -> list[Completion]:
         """The core knows how this entry ended without being applied by us; `refusal` is said where that is certain."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from raft.config import RaftConfig
 from raft.errors import Busy, TooLarge
 from raft.state import ENTRY_PAYLOAD_BYTES_MAX
@@ -33,6 +35,18 @@ class PendingCommands:
             raise Busy("pending_bytes_max", self._bytes_max)
         self._commands.append(command)
         self._tickets.append(ticket)
+        self.size_bytes = size_bytes
+
+    def add_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
+        """`add` each, all or none: raises as the first that `add` would refuse, and then nothing was put in."""
+        sizes = list(map(len, commands))
+        size_bytes = self.size_bytes + sum(sizes)
+        if max(sizes) > COMMAND_BYTES_MAX:
+            raise TooLarge("a command", max(sizes), COMMAND_BYTES_MAX)
+        if size_bytes > self._bytes_max:
+            raise Busy("pending_bytes_max", self._bytes_max)
+        self._commands += commands
+        self._tickets += tickets
         self.size_bytes = size_bytes
 
     def next_batch(self) -> tuple[list[bytes], list[int]]:

@@ -7,7 +7,7 @@ The rooms behind it: `frames` (lengths), `cbor_profile` (what may be in a frame)
 from __future__ import annotations
 
 from raft.batch import BATCH_OVERHEAD_BYTES, batch_leader_time, batch_size, encode_batch
-from raft.cbor_profile import DEPTH_MAX, INT64_MAX, INT64_MIN, decode_item, encode_item
+from raft.cbor_profile import DEPTH_MAX, INT64_MAX, INT64_MIN, SEPARATOR_BYTES, decode_item, decode_joined, encode_item
 from raft.frames import FRAME_BYTES_MAX_CLIENT, FRAME_BYTES_MAX_PEER, FrameSplitter, frame
 from raft.hello import HELLO_MAGIC, PROTOCOL_VERSION, Hello, HelloRole, Refusal, decode_hello
 from raft.peer_codec import decode_message, encode_message
@@ -21,6 +21,7 @@ __all__ = [
     "INT64_MAX",
     "INT64_MIN",
     "PROTOCOL_VERSION",
+    "SEPARATOR_BYTES",
     "FrameSplitter",
     "Hello",
     "HelloRole",
@@ -29,6 +30,7 @@ __all__ = [
     "batch_size",
     "decode_hello",
     "decode_item",
+    "decode_joined",
     "decode_message",
     "encode_batch",
     "encode_item",

@@ -15,7 +15,20 @@ import cbor2
 from harness.sim.errors import require
 from harness.sim.streams import stream
 from kvstore import Put, encode_command
-from raft import Applied, Busy, Effects, Entry, EntryKind, Node, NodeStopped, NotLeader, ReadReady, Refused, TooLarge
+from raft import (
+    Applied,
+    Busy,
+    Effects,
+    Entry,
+    EntryKind,
+    Node,
+    NodeStopped,
+    NotLeader,
+    ReadReady,
+    Refused,
+    TooLarge,
+    one_by_one,
+)
 
 if TYPE_CHECKING:
     from harness.sim.lines import Lines
@@ -143,7 +156,7 @@ class DirectLoad:
 
     def on_flush(self, member: Member, effects: Effects) -> None:
         """See what became of the calls on this member."""
-        for completion in effects.completions:
+        for completion in one_by_one(effects.completions):
             call = self._open.get(completion.ticket)
             require(
                 call is not None and (call.member, call.life) == (member.node_id, member.life),

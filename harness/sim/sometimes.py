@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from harness.sim.faults import KINDS
-from raft import Effects, InstallSnapshot, Node, ReadReady, TraceEvent
+from raft import Effects, InstallSnapshot, Node, ReadsReady, TraceEvent
 
 if TYPE_CHECKING:
     from harness.sim.member import Member
@@ -94,7 +94,7 @@ class Sometimes:
             self._transfers.setdefault(member.node_id, set()).add((node.core.leader_id or "", message.transfer_id))
         for event in effects.events:
             self._look_at(member, node, event)
-        if self._reading and any(isinstance(completion, ReadReady) for completion in effects.completions):
+        if self._reading and any(isinstance(completion, ReadsReady) for completion in effects.completions):
             self._reading.discard(member.node_id)
 
     def _look_at(self, member: Member, node: Node, event: TraceEvent) -> None:

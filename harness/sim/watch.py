@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from harness.sim.errors import broken, require
 from harness.sim.leading import LeadingWatch
 from harness.sim.retention import check_built
-from raft import Effects, Entry, Node, ReadReady, Refused, Role
+from raft import Effects, Entry, Node, ReadReady, Refused, Role, one_by_one
 from storage import OpenedStorage
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Watch:
                 self.leading.round_began(event.fields["counter"])
             elif event.name == "snapshot_built":
                 check_built(self._member, self._storage)
-        for completion in effects.completions:
+        for completion in one_by_one(effects.completions):
             match completion:
                 case ReadReady(ticket=ticket):
                     node = self._member.node

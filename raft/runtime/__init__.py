@@ -10,6 +10,7 @@ from raft.runtime.completions import CompletionQueue
 from raft.runtime.driver import Application, Driver, now_ns
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress, InvalidAddress
 from raft.runtime.outbound import OUTBOUND_BYTES_MAX
+from raft.runtime.sockets import receive_at_once, send_at_once
 from raft.runtime.transport import CONNECTIONS_MAX, PeerEvents, Transport
 
 __all__ = [
@@ -27,4 +28,6 @@ __all__ = [
     "is_loopback",
     "now_ns",
     "parse_address",
+    "receive_at_once",
+    "send_at_once",
 ]

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import trio
 
-from raft.effects import Completion
+from raft.effects import Told
 from raft.errors import NodeStopped
 from raft.messages import Message
 from raft.node import Node
@@ -44,7 +44,7 @@ def now_ns() -> int:
 class Application(Protocol):
     """What is built on the node, and is told how its requests ended."""
 
-    def complete(self, completions: Sequence[Completion], events: Sequence[TraceEvent]) -> None:
+    def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent]) -> None:
         """Called synchronously after each flush that has something to tell, in order. It may call the node again."""
         ...
 
@@ -69,6 +69,7 @@ class Driver:
         self._application = application
         self._transport = transport
         self._woken = trio.Event()
+        self._failure: NodeStopped | None = None
 
     def wake(self) -> None:
         """Ask for a flush soon."""
@@ -104,19 +105,33 @@ class Driver:
 
     async def _drive(self) -> NodeStopped | None:
         """The only task in which effects happen."""
-        while True:
-            if self._woken.is_set():
-                await trio.lowlevel.checkpoint()  # Let readers gather more.
-            else:
-                with trio.move_on_at(self.node.next_deadline / SECOND_NS):
-                    await self._woken.wait()
-            if self._woken.is_set():
-                self._woken = trio.Event()
-            failure = self._flush()
-            if failure is not None or self.node.is_stopped:
-                return failure
+        is_over = False
+        while not is_over:
+            with trio.CancelScope() as scope:
+                while not is_over:
+                    await self._wait(scope)
+                    is_over = self._flush()
+            if scope.cancelled_caught:
+                is_over = self._flush()
+        return self._failure
 
-    def _flush(self) -> NodeStopped | None:
+    async def _wait(self, scope: trio.CancelScope) -> None:
+        """Until something happens, or `scope` is cancelled because time is up.
+
+        It serves many turns, for one for each would cost 10 µs: its deadline is only moved to earlier ones. So it may
+        fire when nothing is due any more, which is a turn for nothing, no more often than timers would have been set.
+        """
+        if self._woken.is_set():
+            await trio.lowlevel.checkpoint()  # Let readers gather more.
+        else:
+            deadline = self.node.next_deadline / SECOND_NS
+            if deadline < scope.deadline:
+                scope.deadline = deadline
+            await self._woken.wait()
+        self._woken = trio.Event()
+
+    def _flush(self) -> bool:
+        """One turn; True if it was the last."""
         self._completions.run_pending()
         self.node.tick(now_ns())
         effects = self.node.take_effects()
@@ -127,7 +142,8 @@ class Driver:
             self._application.complete(effects.completions, effects.events)
         if effects.failure is not None:
             logger.error("%s", effects.failure)
-        return effects.failure
+        self._failure = effects.failure
+        return effects.failure is not None or self.node.is_stopped
 
     def _log(self, events: Sequence[TraceEvent]) -> None:
         if logger.isEnabledFor(logging.INFO):

@@ -19,6 +19,7 @@ from raft.membership import Identity
 from raft.pins import PeerRefused
 from raft.runtime.addresses import parse_address
 from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, own_hello, receive_hello, send_refusal
+from raft.runtime.sockets import send_at_once
 
 logger = logging.getLogger("raft.transport")
 
@@ -60,14 +61,25 @@ class Outbound:
         self._bytes_max = bytes_max
         self._frames: deque[bytes] = deque()
         self._something = trio.Event()
+        self._stream: trio.SocketStream | None = None  # While it is connected.
+        self._is_pumping = False  # A send is under way: nothing may overtake it.
         self._last_complaint = ""
         self.is_connected = False
         self.queued_bytes = 0
         self.dropped = 0  # Messages, for as long as this process lives.
 
     def send(self, frames: list[bytes]) -> None:
-        """Queue frames in order, while `is_connected`. Those beyond the bound are dropped."""
+        """Send what the socket takes at once, and queue the rest, in order, while `is_connected`.
+
+        Those beyond the bound are dropped.
+        """
         assert self.is_connected, self._peer_id
+        if self._stream is not None and not self._frames and not self._is_pumping:
+            data = b"".join(frames)
+            count = send_at_once(self._stream, data)
+            if count == len(data):
+                return
+            frames = [data[count:]] if count else frames  # A frame that has begun is never dropped: the queue is empty.
         for item in frames:
             if self.queued_bytes + len(item) > self._bytes_max and self._frames:
                 self.dropped += 1
@@ -117,20 +129,20 @@ class Outbound:
 
     async def _use(self, stream: trio.SocketStream) -> None:
         """Send until the connection is lost."""
-        with self._connection():
+        with self._connection(stream):
             async with stream, trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch, stream, nursery.cancel_scope)
                 nursery.start_soon(self._pump, stream, nursery.cancel_scope)
 
     @contextmanager
-    def _connection(self) -> Iterator[None]:
-        self.is_connected = True
+    def _connection(self, stream: trio.SocketStream) -> Iterator[None]:
+        self.is_connected, self._stream, self._is_pumping = True, stream, False
         self._last_complaint = ""
         logger.info("%s: connected to %s", self._identity.node_id, self._peer_id)
         try:
             yield
         finally:
-            self.is_connected = False
+            self.is_connected, self._stream = False, None
             self._frames.clear()
             self.queued_bytes = 0
             self._lost(self._peer_id)
@@ -149,9 +161,11 @@ class Outbound:
             while True:
                 await self._something.wait()
                 self._something = trio.Event()
+                self._is_pumping = True
                 while self._frames:
                     with trio.fail_after(SEND_SECONDS_MAX):
                         await stream.send_all(self._take())
+                self._is_pumping = False
         except trio.TooSlowError:
             self._complain(f"it took nothing for {SEND_SECONDS_MAX:g} s")
         except (trio.BrokenResourceError, trio.ClosedResourceError):

@@ -21,6 +21,7 @@ from raft.runtime.addresses import is_loopback
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
 from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, PeerHello, own_hello, receive_hello, send_refusal
 from raft.runtime.outbound import Outbound
+from raft.runtime.sockets import receive_at_once
 from raft.wire import FRAME_BYTES_MAX_PEER, FrameSplitter, decode_message, encode_message, frame
 
 logger = logging.getLogger("raft.transport")
@@ -217,7 +218,7 @@ class Transport:
     async def _receive(self, stream: trio.SocketStream, peer_id: str) -> None:
         assert self._events is not None
         splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
-        while data := await stream.receive_some(RECEIVE_BYTES):
+        while data := await receive_at_once(stream, RECEIVE_BYTES):
             bodies = splitter.feed(data)
             if bodies:
                 self._events.receive(peer_id, [self._decode(body) for body in bodies])

@@ -24,6 +24,7 @@ from raft import (
     decode_message,
     encode_item,
     encode_message,
+    one_by_one,
 )
 from tests.raft.memory_stores import Disk, ListMachine, MemoryLog, MemoryPins, MemorySnapshots
 
@@ -79,7 +80,7 @@ class OneNode:
 
     def flush(self) -> Effects:
         effects = self.node.take_effects()
-        self.completions += effects.completions
+        self.completions += one_by_one(effects.completions)
         self.events += effects.events
         self.sent += effects.send
         return effects

@@ -20,8 +20,10 @@ from raft import (
     Node,
     RaftConfig,
     Role,
+    Told,
     TraceEvent,
     encode_item,
+    one_by_one,
 )
 from raft.runtime import CompletionQueue, Driver, Transport, now_ns
 from tests.raft.memory_stores import Disk, ListMachine, MemoryLog, MemoryPins, MemorySnapshots
@@ -52,8 +54,8 @@ class Recorder:
         self.events: list[TraceEvent] = []
         self.something = trio.Event()
 
-    def complete(self, completions: Sequence[Completion], events: Sequence[TraceEvent]) -> None:
-        self.completions += completions
+    def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent]) -> None:
+        self.completions += one_by_one(completions)
         self.events += events
         self.something.set()
 

@@ -1,0 +1,145 @@
+"""The answers that make up nearly all of a load, written at the least cost that Python allows: a put's, a get's.
+
+The bytes are those of `frame(encode_response(...))`; a test holds the two against each other. Many answers to one
+connection are packed by one struct: 0.2 µs each instead of 2.5 µs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import chain, repeat
+from struct import Struct
+from typing import TypeVar
+
+import cbor2
+
+from kvstore.connections import Connection, OpenRequests, OpenRow
+from kvstore.machine import KvMachine
+from kvstore.results import PUT_DONE
+from kvstore.store import RecordItem
+from raft import INT64_MAX, Applied, AppliedBatch, Completion, ReadReady, ReadsReady, encode_item
+
+T = TypeVar("T")
+
+_LENGTH_BYTES = 4  # Of a frame.
+
+_FORMS = ((0, b"", "B"), (24, b"\x18", "B"), (256, b"\x19", "H"), (65_536, b"\x1a", "I"), (1 << 32, b"\x1b", "Q"))
+"""From which number on a CBOR integer has which head before it and is of which size, in its shortest form."""
+
+
+def _form_of(number: int) -> int:
+    assert 0 <= number <= INT64_MAX, number
+    return (number > 23) + (number > 255) + (number > 65_535) + (number > 0xFFFF_FFFF)
+
+
+class HotAnswers:
+    """Answers what a node tells many tickets at a time."""
+
+    def __init__(
+        self,
+        node_id: str,
+        opened: OpenRequests,
+        connections: Mapping[int, Connection],
+        put: Callable[[Connection, bytes], None],
+        answer: Callable[[OpenRow, Completion], None],
+    ) -> None:
+        """`put` takes frames for a connection; `answer` is the general path, for one ticket."""
+        self._encoder = HotEncoder(node_id)
+        self._opened, self._connections = opened, connections
+        self._put, self._answer = put, answer
+
+    def applied(self, batch: AppliedBatch) -> None:
+        """As `answer` for each. Commands of one connection mostly stand side by side."""
+        close, last_id, connection = self._opened.rows.pop, 0, None
+        ids: list[int] = []
+        revisions: list[int] = []
+        for ticket, result in zip(batch.tickets, batch.results, strict=True):
+            opened = close(ticket, None)
+            if opened is None:
+                continue  # Nobody waits any more.
+            if opened[0] != last_id:
+                self._puts(connection, ids, revisions)
+                last_id, connection, ids, revisions = opened[0], self._connections.get(opened[0]), [], []
+            if result[-1] is PUT_DONE:
+                ids.append(opened[1])
+                revisions.append(result[1])
+            else:
+                self._answer(opened, Applied(ticket, batch.index, result))
+        self._puts(connection, ids, revisions)
+
+    def reads_ready(self, ready: ReadsReady, machine: KvMachine) -> None:
+        """As `answer` for each. Reads that were asked for together are of one connection."""
+        close, read, last_id, connection = self._opened.rows.pop, machine.read, 0, None
+        ids: list[int] = []
+        records: list[RecordItem] = []
+        for ticket in ready.tickets:
+            opened = close(ticket, None)
+            if opened is None:
+                continue
+            if opened[0] != last_id:
+                self._gets(connection, ids, machine.revision, records)
+                last_id, connection, ids, records = opened[0], self._connections.get(opened[0]), [], []
+            result = read(opened[4])
+            if result[0] == 0 and result[2][0] == 2 and len(result[2]) == 2:
+                ids.append(opened[1])
+                records.append(result[2][1])
+            else:
+                self._answer(opened, ReadReady(ticket))
+        self._gets(connection, ids, machine.revision, records)
+
+    def _puts(self, connection: Connection | None, ids: list[int], revisions: list[int]) -> None:
+        if connection is not None and ids:
+            connection.in_flight -= len(ids)
+            self._put(connection, self._encoder.puts(ids, revisions))
+
+    def _gets(self, connection: Connection | None, ids: list[int], revision: int, records: list[RecordItem]) -> None:
+        if connection is not None and ids:
+            connection.in_flight -= len(ids)
+            self._put(connection, self._encoder.gets(ids, revision, records))
+
+
+class HotEncoder:
+    """Encodes the answers of one member."""
+
+    def __init__(self, node_id: str) -> None:
+        self._node_item = encode_item(node_id)
+
+    def puts(self, request_ids: Sequence[int], revisions: Sequence[int]) -> bytes:
+        """Frames of `[request_id, 0, revision, 0, node_id, [1]]`."""
+        of_ids, of_revisions = _form_of(min(request_ids)), _form_of(min(revisions))
+        if of_ids != _form_of(max(request_ids)) or of_revisions != _form_of(max(revisions)):
+            return _halves(self.puts, request_ids, revisions)
+        pack, before, between, size_bytes = _layout(of_ids, of_revisions)
+        after = b"\x00" + self._node_item + b"\x81\x01"
+        head = (size_bytes + len(after) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before
+        return after.join(map(pack, repeat(head), request_ids, repeat(between), revisions)) + after
+
+    def gets(self, request_ids: Sequence[int], revision: int, records: Sequence[RecordItem]) -> bytes:
+        """Frames of `[request_id, 0, revision, 1, node_id, [2, record]]`: linearizable, all read at one moment."""
+        of_ids = _form_of(min(request_ids))
+        if of_ids != _form_of(max(request_ids)):
+            return _halves(lambda ids, rows: self.gets(ids, revision, rows), request_ids, records)
+        pack, before, between, size_bytes = _layout(of_ids, _form_of(revision))
+        after = b"\x01" + self._node_item + b"\x82\x02"
+        rest_bytes = size_bytes + len(after) - _LENGTH_BYTES
+        rows = list(map(cbor2.dumps, records))
+        heads = [(rest_bytes + len(row)).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before for row in rows]
+        packed = map(pack, heads, request_ids, repeat(between), repeat(revision))
+        return b"".join(chain.from_iterable(zip(packed, repeat(after), rows)))
+
+
+@cache
+def _layout(of_ids: int, of_revisions: int) -> tuple[Callable[..., bytes], bytes, bytes, int]:
+    """How an answer begins, up to its revision: pack, what stands before the id and between the two, and its size."""
+    _, id_head, id_size = _FORMS[of_ids]
+    _, revision_head, revision_size = _FORMS[of_revisions]
+    between = b"\x00" + revision_head
+    layout = Struct(f">{_LENGTH_BYTES + 1 + len(id_head)}s{id_size}{len(between)}s{revision_size}")
+    return layout.pack, id_head, between, layout.size
+
+
+def _halves(encode: Callable[[Sequence[int], Sequence[T]], bytes], ids: Sequence[int], rows: Sequence[T]) -> bytes:
+    """Numbers of different sizes: rare, for most requests of a connection have numbers of one size."""
+    half = len(ids) // 2
+    return encode(ids[:half], rows[:half]) + encode(ids[half:], rows[half:])
