@@ -14,10 +14,10 @@ from typing import Any
 
 from kvstore.commands import CommandKind, Range, UnreadablePayload, command_body, decode_payload
 from kvstore.digest import state_digest
-from kvstore.limits import FEATURE_LEVEL, StoreLimits
+from kvstore.limits import FEATURE_LEVEL, RECORD_OVERHEAD_BYTES, StoreLimits
 from kvstore.refusals import Reason, ResultCode, StoreBusy
-from kvstore.results import GetResult, RangeResult, ResultItem, read_result, refusal_item
-from kvstore.sessions import Session, Sessions
+from kvstore.results import PUT_DONE, GetResult, RangeResult, ResultItem, read_result, refusal_item
+from kvstore.sessions import PUT_RESULT_BYTES, Session, Sessions
 from kvstore.shapes import HEAD_ITEMS, command_flaw, head_flaw
 from kvstore.snapshots import (
     CHUNK_BYTES,
@@ -29,7 +29,7 @@ from kvstore.snapshots import (
 )
 from kvstore.store import Store
 from kvstore.transactions import compare_and_set, operation, put, txn
-from raft import Entry, EntryKind, StateSnapshot
+from raft import INT64_MAX, Entry, EntryKind, StateSnapshot
 
 _INVALID = int(ResultCode.INVALID_REQUEST)
 
@@ -162,7 +162,62 @@ class KvMachine:
         if leader_time > self._leader_time:  # It never goes back.
             self._leader_time = leader_time
             self._sessions.expire(leader_time)
-        return [self._apply_command(item) for item in islice(items, 1, None)]
+        return self._apply_commands(items)
+
+    def _apply_commands(self, items: tuple[Any, ...]) -> list[ResultItem]:
+        """Apply the commands of a batch, which `items` holds behind its time.
+
+        A hot loop for puts under sessions, most of what a store is given: `enter`, `answered`, `put` and `keep` in
+        line take half the time. Whatever is unusual about a command goes to `_apply_command`, which does what has been
+        done so far once more, without harm; the tests compare with a machine that sends all of them there.
+        """
+        answers: list[ResultItem] = []
+        store, sessions, limits, leader_time = self._store, self._sessions, self._limits, self._leader_time
+        records, by_id = store.records, sessions.by_id
+        for item in islice(items, 1, None):
+            if type(item) is tuple and len(item) == 6 and type(item[3]) is int and item[3] == 1:
+                session_id, request_no, acknowledged_up_to, _, key, value = item
+                if (
+                    type(session_id) is int
+                    and type(request_no) is int
+                    and type(acknowledged_up_to) is int
+                    and 0 <= acknowledged_up_to < request_no <= INT64_MAX
+                    and type(key) is bytes
+                    and key
+                    and type(value) is bytes
+                    and (session := by_id.get(session_id)) is not None
+                ):
+                    session.deadline = leader_time + session.ttl_ns
+                    if acknowledged_up_to > session.floor:
+                        sessions.acknowledge(session, acknowledged_up_to)
+                    results = session.results
+                    old = records.get(key)
+                    growth = len(value) - len(old[0]) if old else len(key) + len(value) + RECORD_OVERHEAD_BYTES
+                    stored_bytes = store.stored_bytes + growth
+                    if (
+                        request_no > session.floor
+                        and request_no not in results
+                        and len(results) < limits.results_per_session_max
+                        and session.results_bytes < limits.results_bytes_per_session_max
+                        and sessions.results_bytes < limits.results_bytes_max
+                        and (growth <= 0 or stored_bytes <= limits.quota_bytes)
+                    ):
+                        revision = store.revision = store.revision + 1
+                        store.stored_bytes = stored_bytes
+                        if old:
+                            records[key] = (value, old[1], revision, old[3] + 1, 0)
+                        else:
+                            records[key] = (value, revision, revision, 1, 0)
+                            store.keys.add(key)
+                            store.deletions.pop(key, None)
+                        results[request_no] = answer = (0, revision, PUT_DONE)
+                        session.results_bytes += PUT_RESULT_BYTES
+                        sessions.results_bytes += PUT_RESULT_BYTES
+                        answers.append(answer)
+                        continue
+            answers.append(self._apply_command(item))
+            limits = self._limits
+        return answers
 
     def _apply_command(self, item: Any) -> ResultItem:
         """Apply one command of whatever shape."""

@@ -8,6 +8,7 @@ during its time-to-live, in leader time, expires at the next entry, before the c
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import Any
 
 from kvstore.limits import ITEM_OVERHEAD_BYTES, StoreLimits
@@ -16,6 +17,9 @@ from kvstore.results import PUT_DONE, ResultItem, refusal_item
 
 FIRST_SESSION_ID = 1
 """Session 0 is "none"."""
+
+PUT_RESULT_BYTES = 2 * ITEM_OVERHEAD_BYTES
+"""The `result_bytes` of a put that was carried out."""
 
 
 def result_bytes(item: Any) -> int:
@@ -30,7 +34,7 @@ def result_bytes(item: Any) -> int:
 
 def kept_bytes(result: ResultItem) -> int:
     """`result_bytes` of a result, quick for the most frequent one."""
-    return 2 * ITEM_OVERHEAD_BYTES if result[2] == PUT_DONE else result_bytes(result)
+    return PUT_RESULT_BYTES if result[2] == PUT_DONE else result_bytes(result)
 
 
 class Session:
@@ -78,7 +82,7 @@ class Sessions:
             return refusal_item(SessionExpired(item[0]), revision)
         session.deadline = leader_time + session.ttl_ns
         if item[2] > session.floor:
-            self._acknowledge(session, item[2])
+            self.acknowledge(session, item[2])
         return session
 
     def answered(self, session: Session, request_no: int, limits: StoreLimits, revision: int) -> ResultItem | None:
@@ -139,17 +143,21 @@ class Sessions:
         self._heap = [(session.deadline, session.session_id) for session in self.by_id.values()]
         heapq.heapify(self._heap)
 
-    def _acknowledge(self, session: Session, acknowledged_up_to: int) -> None:
-        """Raise the floor and forget what is at or below it. Cost: O(results forgotten), at most O(results kept)."""
+    def acknowledge(self, session: Session, acknowledged_up_to: int) -> None:
+        """Raise the floor to `acknowledged_up_to`, which is above it, and forget what is at or below it.
+
+        Cost: O(results forgotten), at most O(results kept).
+        """
         results, floor = session.results, session.floor
         session.floor = acknowledged_up_to
-        if not results:
-            return
-        if acknowledged_up_to - floor <= len(results):
-            closed = [number for number in range(floor + 1, acknowledged_up_to + 1) if number in results]
-        else:
+        closed: Iterable[int] = range(floor + 1, acknowledged_up_to + 1)
+        if acknowledged_up_to - floor > len(results):
             closed = [number for number in results if number <= acknowledged_up_to]
-        freed = sum([kept_bytes(results.pop(number)) for number in closed])
+        freed = 0
+        for number in closed:
+            result = results.pop(number, None)
+            if result is not None:
+                freed += PUT_RESULT_BYTES if result[2] is PUT_DONE else kept_bytes(result)
         session.results_bytes -= freed
         self.results_bytes -= freed
 
