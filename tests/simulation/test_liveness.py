@@ -68,6 +68,26 @@ def test_a_quorum_works_without_a_dead_member(kind: str, returns: bool) -> None:
         assert ("members came back to a calm quorum" in result.marks) == returns
 
 
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_of_whoever_is_cut_off_amid_unread_frames_no_term_is_remembered(is_behind: bool) -> None:
+    """A slow process goes on reading what came before the cut, and learns of terms in it."""
+    world = Simulation(a_calm_plan(members=3, heal=HealPlan(dead=(Dead(kind="cut off", target=0.9),))))
+    for member in world.members.values():
+        member.initialize()
+        member.boot()
+    world.load.start()
+    world._run_until(1_000 * MILLISECOND_NS, lambda: False)
+    attention = world.members["n3"].attention
+    if is_behind:
+        attention.service_ns = 10 * MILLISECOND_NS
+        world._run_until(2_000 * MILLISECOND_NS, lambda: bool(attention))
+
+    world.healing.heal()
+
+    assert bool(attention) == is_behind
+    assert ("n3" in world.healing._term_when_cut) != is_behind
+
+
 def test_who_stays_dead_is_drawn_for_itself() -> None:
     """The `heal` stream is the seed's own: a third of the seeds heal everybody, and half of the others for good."""
     drawn = [draw_heal(seed) for seed in range(300)]
