@@ -29,17 +29,27 @@ class SimClient:
         self.name = name
         self._world, self._lines = world, lines
         self._clock = Clock(world.heap, world.plan.seed, name, world.plan.clocks.client_spread)
-        self._core = ClientCore(
-            endpoints,
-            random=stream(world.plan.seed, f"client/{name}"),
-            now=self._clock.now(),
-            limits=limits,
-            session_ttl_ns=ttl_ns,
-        )
+        self._endpoints, self._limits = endpoints, limits
+        self._core = self._new_core(ttl_ns)
         self._waiting: dict[int, Ended] = {}
         self._last_ticket = 0
         self._timer_at: int | None = None
         self._flushes_in_place = 0
+
+    def _new_core(self, ttl_ns: int) -> ClientCore:
+        return ClientCore(
+            self._endpoints,
+            random=stream(self._world.plan.seed, f"client/{self.name}"),
+            now=self._clock.now(),
+            limits=self._limits,
+            session_ttl_ns=ttl_ns,
+        )
+
+    def vanish(self) -> None:
+        """Its process dies, and says so to nobody but by its connections. The next one asks for nothing."""
+        self._lines.client_down(self)
+        self._core, self._timer_at = self._new_core(0), None
+        self._waiting.clear()
 
     @property
     def session_id(self) -> int:

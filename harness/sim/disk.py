@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from harness.sim.image import DiskImage, parent
+from harness.sim.names import check_rename
 from storage import CreateFile, Done, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
 
 MICROSECOND_NS = 1_000
@@ -131,6 +132,8 @@ class SimFiles:
             self.lies_about = None
             self.on_lie(self._image.lie(operation.path, self._random))
             return
+        if isinstance(operation, Rename):
+            check_rename(self._image, operation)
         try:
             self._image.carry_out(operation)
         except OSError as error:

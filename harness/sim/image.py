@@ -253,6 +253,15 @@ class DiskImage:
             and not (self.durable_names.get(path) is inode and inode.is_seen_durably)
         }
 
+    def loose_names(self, folder: str) -> list[str]:
+        """The files of `folder` that may be gone after a crash, or be others, as their names are not synced."""
+        start = f"{folder}/"
+        return [
+            path
+            for path, inode in self.names.items()
+            if path.startswith(start) and self.durable_names.get(path) is not inode
+        ]
+
     def is_durable(self, path: str) -> bool:
         """True if the file at `path` would be there, as it is, after any crash."""
         inode = self.names.get(path)

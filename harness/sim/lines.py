@@ -30,11 +30,17 @@ GIVEN_UP_RATE = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinesPlan:
-    """`break_rate`: per piece of data. A quarter of the pieces arrive in two, if `in_pieces`."""
+    """Rates are per piece of data. A quarter of the pieces arrive in two, if `in_pieces`.
+
+    What is late takes up to `late_ns` more, and all that follows on its connection waits for it, as when TCP sends
+    again later and later: by then the client may have given it up, and have been answered on another connection.
+    """
 
     delay_ns: int = 500_000
     jitter_ns: int = 1_000_000
     break_rate: float = 0.0
+    late_rate: float = 0.0
+    late_ns: int = 1_000_000_000
     in_pieces: bool = False
 
 
@@ -102,6 +108,12 @@ class Lines:
         line = self._lines.pop((client.name, connection_id), None)
         if line is not None:
             self._carry(line, 0, self._tell_member)
+
+    def client_down(self, client: SimClient) -> None:
+        """The client's process is gone, with its connections."""
+        for name, connection_id in list(self._lines):
+            if name == client.name:
+                self.hang_up(client, connection_id)
 
     # -- the member's side
 
@@ -269,7 +281,11 @@ class Lines:
         return self._random[line.client.name].random()
 
     def _delay(self, line: Line) -> int:
-        return self._plan.delay_ns + int(self._plan.jitter_ns * self._draw(line) ** 2)
+        plan, late_ns = self._plan, 0
+        if plan.late_rate and not self.is_calm and self._draw(line) < plan.late_rate:
+            self._world.mark("a client's bytes were late")
+            late_ns = int(plan.late_ns * self._draw(line))
+        return late_ns + plan.delay_ns + int(plan.jitter_ns * self._draw(line) ** 2)
 
     def _pieces(self, line: Line, data: bytes) -> list[bytes]:
         if not self._plan.in_pieces or len(data) < 2 or self._draw(line) < 0.75:

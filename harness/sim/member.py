@@ -15,7 +15,7 @@ from harness.sim.disk import Immediately, SimFiles
 from harness.sim.errors import Violation, require
 from harness.sim.image import DiskImage
 from harness.sim.promises import check_promise
-from harness.sim.proven import SEALED_PATHS, Proven
+from harness.sim.proven import SEALED_PATHS, SNAPSHOT_FOLDER, Proven
 from harness.sim.streams import identifier, stream
 from harness.sim.taps import LOG_FOLDER, LogTap, MachineTap, NodeTap
 from harness.sim.watch import Watch
@@ -35,6 +35,9 @@ from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage, ini
 
 if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
+
+EXPIRY_NS = 1_000_000_000
+"""How often a service is asked to expire sessions, by its member's clock."""
 
 TICKS_IN_PLACE_MAX = 1_000
 """A node that asks for so many ticks, and neither lets time pass nor applies anything, is stuck."""
@@ -179,6 +182,7 @@ class Member:
         self.node = node
         if world.plan.load.with_service:
             self.service = Service(self.node, self.machine)
+            self._expire_later()
 
     def _refuse(self, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
         """It has noticed that it is damaged: for a rotten snapshot or sealed file it must say which."""
@@ -223,7 +227,12 @@ class Member:
         return True
 
     def _check_is_durable(self, opened: OpenedStorage) -> None:
-        """What recovery hands out would be found again if power failed now (FORMATS §3.5)."""
+        """What recovery hands out would be found again if power failed now (FORMATS §3.5).
+
+        By its names too: with these alone the next process has no reason to sync a folder that it changes nothing in.
+        """
+        loose = [path for folder in (LOG_FOLDER, SNAPSHOT_FOLDER) for path in self.image.loose_names(folder)]
+        require(not loose, "the names that recovery found are durable", self.node_id, loose)
         if self.image.is_lying:
             return  # What is there in truth is seen when power is lost.
         again = recover_aside(self)
@@ -347,6 +356,15 @@ class Member:
             action(self.service)
             self.settle(what, content)
 
+    def _expire_later(self) -> None:
+        """As the host of a service does: a leader that nobody writes to looks for sessions that are due."""
+        self.world.heap.at(self.clock.due(self.now() + EXPIRY_NS), self._expire, self.life)
+
+    def _expire(self, life: int) -> None:
+        if life == self.life and not self.attention.postpones(self._expire, life):
+            self._expire_later()
+            self.serve(life, "expiry", Service.expire_sessions)
+
     def _tick(self) -> None:
         assert self.node is not None
         now = self.now()
@@ -396,6 +414,8 @@ class Member:
             check_promise(self, node, peer_id, sent)
             world.network.send(self.node_id, peer_id, encode_message(0, sent))
         world.on_flush(self, effects)
+        if any(event.name == "snapshot_installed" and not event.fields["kept_log"] for event in effects.events):
+            world.striker.amid_an_install(self)
         if self.node is node and effects.failure is None:
             self._arm()
 

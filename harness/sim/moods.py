@@ -136,6 +136,67 @@ def forgetful(plan: Plan, random: Random) -> Plan:
         ),
         storage=StorageLimits(segment_bytes_max=300, ballast_bytes=0),
         load=replace(plan.load, session_ttl_ns=random.choice((SECOND_NS, SECOND_NS, 60 * SECOND_NS))),
+        install_death_rate=random.choice((0.0, 0.5)),
+    )
+
+
+def fleeting(plan: Plan, random: Random) -> Plan:
+    """Clients soon take an attempt for lost, whose bytes then come late; sessions end while they still try again."""
+    lines = replace(
+        plan.load.lines,
+        break_rate=random.choice((0.0, 0.03)),
+        late_rate=random.choice((0.01, 0.04)),
+        late_ns=random.choice((300, 1_000)) * MILLISECOND_NS,
+        delay_ns=MILLISECOND_NS,
+    )
+    longest_ms = {"cut off": 300, "kill": 300, "pause": 300, "clients hang": 0, "cut a client off": 2_500}
+    until_ns, every_ns = 4 * SECOND_NS, random.choice((300, 600)) * MILLISECOND_NS
+    faults = [
+        Fault(
+            at_ns=at_ns,
+            kind=kind,
+            duration_ns=int(longest_ms[kind] * random.random() * MILLISECOND_NS),
+            target=None,
+            shape=random.random(),
+        )
+        for at_ns in range(every_ns, until_ns, every_ns)
+        for kind in (random.choice(list(longest_ms)), "cut a client off")
+    ]
+    limits = ClientLimits(
+        attempt_timeout_ns=random.choice((60, 150)) * MILLISECOND_NS,
+        pause_min_ns=5 * MILLISECOND_NS,
+        pause_max_ns=50 * MILLISECOND_NS,
+        open_numbers_max=random.choice((8, 1_024)),
+    )
+    return replace(
+        plan,
+        until_ns=until_ns,
+        faults=tuple(faults),
+        raft=RaftConfig(
+            heartbeat_interval_ns=20 * MILLISECOND_NS,
+            election_timeout_min_ns=60 * MILLISECOND_NS,
+            election_timeout_max_ns=120 * MILLISECOND_NS,
+            proposals_pending_max=random.choice((1, 4, 100_000)),
+        ),
+        network=replace(plan.network, delay_ns=MILLISECOND_NS, jitter_ns=MILLISECOND_NS, late_rate=0.0, loss_rate=0.0),
+        disks=syncing_in(MILLISECOND_NS, plan),
+        store=StoreLimits(
+            quota_bytes=random.choice((200, 600, StoreLimits().quota_bytes)),
+            results_per_session_max=random.choice((1, 2, StoreLimits().results_per_session_max)),
+        ),
+        load=replace(
+            plan.load,
+            with_service=True,
+            clients=3,
+            workers=3,
+            keys=random.randrange(1, 5),
+            think_ns=10 * MILLISECOND_NS,
+            patience_ns=4 * SECOND_NS,
+            read_share=0.2,
+            session_ttl_ns=random.choice((1, 1, 60)) * SECOND_NS,
+            client_limits=limits,
+            lines=lines,
+        ),
     )
 
 
@@ -284,6 +345,7 @@ MOODS = (
     Mood(name="restless, trickling", weight=3, members=QUORATE, traits=(restless, trickling)),
     Mood(name="overtaken", weight=4, members=QUORATE, traits=(overtaken,)),
     Mood(name="restless, trickling, forgetful", weight=4, members=QUORATE, traits=(restless, trickling, forgetful)),
+    Mood(name="fleeting", weight=6, members=QUORATE, traits=(fleeting,)),
     Mood(name="without power", weight=6, members=QUORATE, traits=(restless, without_power)),
     Mood(name="stumbling", weight=6, members=QUORATE, traits=(restless, forgetful, stumbling)),
     Mood(name="lone", weight=8, members={1: 1}, traits=(lone,)),

@@ -54,6 +54,7 @@ class Plan:
     """A whole run. `until_ns`: when the faults end and the healing begins.
 
     `turn_ns`: how long a member takes for one slice of what waits to be applied, if nothing else wakes it.
+    `install_death_rate`: of the installs that drop a log, the share amid which the member dies.
     """
 
     seed: int
@@ -68,6 +69,7 @@ class Plan:
     load: LoadPlan
     faults: tuple[Fault, ...]
     turn_ns: int = 0
+    install_death_rate: float = 0.0
     clocks: ClockPlan = GOOD_CLOCKS
     heal: HealPlan = ALL_HEALED
 
@@ -206,6 +208,8 @@ def draw_load(random: Random) -> LoadPlan:
             jitter_ns=int(100_000 * 200 ** random.random()),
             break_rate=0.03 * random.random() if bad else 0.0,
             in_pieces=random.random() < 0.5,
+            late_rate=0.03 * random.random() if bad and random.random() < 0.5 else 0.0,
+            late_ns=int(3 * SECOND_NS * random.random()),
         ),
     )
 

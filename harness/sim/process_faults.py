@@ -26,6 +26,8 @@ SERVICE_TIMES_MAX = 100
 AMID_A_SYNC_SHARE = 0.7
 """Of the crashes of one member: most moments are idle ones, in which little can go wrong."""
 
+INSTALL_DEATH_NS = 20 * MILLISECOND_NS
+
 CONNECTION_LOSS_TOLD_RATE = 0.7
 CONNECTION_LOSS_TOLD_NS_MAX = 20_000_000
 
@@ -36,6 +38,7 @@ class ProcessFaults:
     def __init__(self, world: Simulation) -> None:
         self._world = world
         self._random = stream(world.plan.seed, "connections")
+        self._installs = stream(world.plan.seed, "installs")
 
     def strike(self, fault: Fault, member: Member) -> None:
         """Carry out one step of PROCESS_KINDS; it ends by itself."""
@@ -56,6 +59,15 @@ class ProcessFaults:
                     world.heap.after(fault.duration_ns, self._quicken, member, member.life)
             case _:
                 raise AssertionError(fault.kind)
+
+    def amid_an_install(self, member: Member) -> None:
+        """A snapshot that it received is durable, and the log that it has instead of its own is not."""
+        world = self._world
+        if self._installs.random() < world.plan.install_death_rate:
+            world.mark("died amid an install")
+            kind = self._installs.choice(("kill", "lose power"))
+            fault = Fault(at_ns=world.heap.now, kind=kind, duration_ns=INSTALL_DEATH_NS, target=None, shape=0.0)
+            world.heap.after(0, self._end_life, member, member.life, fault)
 
     def heal(self) -> None:
         """End all that is under way, and start who is down."""
@@ -81,14 +93,13 @@ class ProcessFaults:
     def _take_down_amid_a_sync(self, member: Member, files: SimFiles, fault: Fault) -> None:
         """Wait until the disk has something to do, and strike before it is done."""
         life = member.life
-
-        def strike() -> None:
-            if member.life == life:
-                self.take_down([member], fault)
-
         files.on_start = lambda duration_ns: self._world.heap.after(
-            int(duration_ns * fault.shape / AMID_A_SYNC_SHARE), strike
+            int(duration_ns * fault.shape / AMID_A_SYNC_SHARE), self._end_life, member, life, fault
         )
+
+    def _end_life(self, member: Member, life: int, fault: Fault) -> None:
+        if member.life == life:
+            self.take_down([member], fault)
 
     def _quicken(self, member: Member, life: int) -> None:
         if member.life == life:

@@ -15,9 +15,11 @@ import cbor2
 from harness.history import Row
 from harness.sim.client import SimClient
 from harness.sim.direct_load import Probe
-from harness.sim.errors import require
+from harness.sim.errors import Violation, require
+from harness.sim.fault import SECOND_NS
 from harness.sim.history_book import HistoryBook
 from harness.sim.lines import Lines
+from harness.sim.member import EXPIRY_NS
 from harness.sim.session_book import SessionBook
 from harness.sim.streams import stream
 from harness.workload.mix import OperationSource, Planned, View, key_names
@@ -29,6 +31,7 @@ from kvstore import (
     Consistency,
     Get,
     GetResult,
+    KvMachine,
     OutcomeUnknown,
     Put,
     QuotaExceeded,
@@ -36,6 +39,7 @@ from kvstore import (
     RangeResult,
     Request,
     Result,
+    ResultCode,
     command_request,
     read_request,
 )
@@ -46,8 +50,14 @@ if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
 
 PROBE_VALUE = b"probe"
-CLOSED_WORDS = "is closed: all up to"
-"""Of a `RequestClosed`."""
+SEEN_TO_EXPIRE_NS_MAX = SECOND_NS
+"""Sessions that live longer are not waited for at the end."""
+
+EXPIRY_LOOKS, EXPIRY_ELECTION_TIMEOUTS = 3, 40
+"""How often leaders may have to look, and how long they may have to be found, until nobody's sessions are left."""
+
+CLOSED_WORDS, INVALID_WORDS = "is closed: all up to", "invalid request"
+"""Of a `RequestClosed` and an `InvalidRequest`."""
 
 
 @dataclass(slots=True)
@@ -79,6 +89,7 @@ class ServiceLoad:
         self._book = HistoryBook(world.plan.seed, world.mark)
         self._sessions = SessionBook(world.plan.store.results_per_session_max, world.mark)
         self._probe: Probe | None = None
+        self._was_refused = False  # Something, since the last flush.
         self._stopped = False
         self._final_reads_open = 0
         for number in range(self._plan.clients):
@@ -149,8 +160,9 @@ class ServiceLoad:
         return command_request(command)
 
     def _ended(self, worker: Worker, row: Row, planned: Planned, end: CallEnded) -> None:
-        is_told_closed = CLOSED_WORDS in str(end.error)  # A lost attempt before it makes it an unknown outcome.
-        require(not is_told_closed, "an open request is never told that it is closed", worker.name, end.error)
+        words = str(end.error)  # A lost attempt before it makes a refusal an unknown outcome.
+        require(CLOSED_WORDS not in words, "an open request is never told that it is closed", worker.name, words)
+        require(INVALID_WORDS not in words, "a client asks for nothing that is invalid", worker.name, words)
         if isinstance(end.error, OutcomeUnknown):
             worker.life += 1
             row["error"] = end.error.word
@@ -185,6 +197,9 @@ class ServiceLoad:
         if service is not None:
             service.complete(effects.completions, effects.events)
             self.lines.flushed(member, service)
+            if self._was_refused and member.machine is not None:
+                self._was_refused = False
+                check_store(member.machine)
 
     def on_down(self, member: Member) -> None:
         """The process is gone, with its connections."""
@@ -197,6 +212,7 @@ class ServiceLoad:
         leader_time, *commands = cbor2.loads(entry.payload)
         self._sessions.applied(leader_time, commands, results)
         for command, result in zip(commands, results, strict=True):
+            self._was_refused |= result[0] != ResultCode.OK
             self._book.carried_out(entry.index, command, result)
             if self._probe is not None and self._probe.index is None and command[3] == CommandKind.PUT:
                 self._probe.index = entry.index if command[5].startswith(PROBE_VALUE) else None
@@ -250,3 +266,29 @@ class ServiceLoad:
         for row in self._book.rows[-len(self._keys) :]:
             require(row["status"] == "ok", "a healed cluster answers reads", row)
         self._book.check()
+        if 0 < self._plan.session_ttl_ns <= SEEN_TO_EXPIRE_NS_MAX:
+            self._see_sessions_expire()
+
+    def _see_sessions_expire(self) -> None:
+        """All clients die, and nobody writes any more: a leader that is idle closes their sessions (FORMATS §9)."""
+        heap, plan = self.world.heap, self.world.plan
+        for client in {worker.client.name: worker.client for worker in self._workers}.values():
+            client.vanish()
+        patience_ns = self._plan.session_ttl_ns + EXPIRY_LOOKS * EXPIRY_NS
+        patience_ns += EXPIRY_ELECTION_TIMEOUTS * plan.raft.election_timeout_max_ns
+        end = heap.now + int(patience_ns * plan.clocks.spread)
+        while self._are_sessions_open() and (due := heap.next_time()) is not None and due <= end:
+            heap.step()
+        require(not self._are_sessions_open(), "sessions that are over are closed", f"after {patience_ns / 1e9:.1f} s")
+
+    def _are_sessions_open(self) -> bool:
+        machines = [member.machine for member in self.world.healing.living()]
+        return any(machine is None or machine.next_deadline is not None for machine in machines)
+
+
+def check_store(machine: KvMachine) -> None:
+    """Something was refused: that leaves no trace, least of all records that are newer than the revision."""
+    try:
+        machine.check()
+    except AssertionError as error:
+        raise Violation("what is refused leaves no trace", repr(error)) from error

@@ -49,6 +49,11 @@ class Striker:
         self._disks.heal()
         self._processes.heal()
 
+    def amid_an_install(self, member: Member) -> None:
+        """See `ProcessFaults`."""
+        if not self._is_stopped:
+            self._processes.amid_an_install(member)
+
     def _strike(self, fault: Fault) -> None:
         if self._is_stopped:
             return

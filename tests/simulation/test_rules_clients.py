@@ -8,8 +8,9 @@ import pytest
 
 from harness.sim.direct_load import Open
 from harness.sim.errors import Violation
+from harness.sim.fault import SECOND_NS
 from harness.sim.history_book import HistoryBook
-from harness.sim.service_load import ServiceLoad
+from harness.sim.service_load import ServiceLoad, check_store
 from harness.sim.simulation import EVENTS_MAX
 from kvstore import Command, CommandKind, Consistency, Get, Put, Response, ResultCode, Unavailable, encode_command
 from raft import Applied, Busy, Effects, Entry, EntryKind, ReadReady, Refused, encode_batch
@@ -221,11 +222,25 @@ def has_no_end(stage: Stage) -> None:
     stage.world._run_until(stage.world.heap.now + 10**9, lambda: False)
 
 
+def leaves_sessions_open(stage: Stage) -> None:
+    assert stage.other.machine is not None
+    stage.other.machine._sessions.register(SECOND_NS, 0)
+    a_load(stage)._see_sessions_expire()  # Nobody has a service that would look for it.
+
+
+def leaves_what_it_refused(stage: Stage) -> None:
+    assert stage.other.machine is not None
+    stage.other.machine._store.revision -= 1
+    check_store(stage.other.machine)
+
+
 WRONG_ENDS: dict[str, list[Callable[[Stage], object]]] = {
     "a healed cluster answers reads": [leaves_a_read_open, leaves_a_read_unanswered],
     "all members reach the same entry": [leaves_a_member_behind],
     "state machine agreement": [leaves_members_in_two_states],
     "a healed cluster takes a write": [takes_no_write],
+    "sessions that are over are closed": [leaves_sessions_open],
+    "what is refused leaves no trace": [leaves_what_it_refused],
     "a run comes to an end": [has_no_end],
 }
 

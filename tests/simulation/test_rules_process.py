@@ -12,9 +12,11 @@ import pytest
 from harness.sim.aside import recover_aside
 from harness.sim.errors import Violation
 from harness.sim.member import TICKS_IN_PLACE_MAX, Member
-from harness.sim.proven import Proven
+from harness.sim.names import check_rename
+from harness.sim.proven import SNAPSHOT_FOLDER, Proven
+from harness.sim.taps import LOG_FOLDER
 from raft import Effects, Node, NodeStopped
-from storage import CorruptSnapshot, OpenedStorage
+from storage import CorruptSnapshot, OpenedStorage, Rename
 from tests.simulation.test_rules_member import APPEND, Stage
 
 STOPPED = NodeStopped("n1", "a sync failed")
@@ -44,6 +46,18 @@ def opened(member: Member, *, warned: str = "") -> OpenedStorage:
 def keeps_what_is_not_durable(member: Member) -> None:
     found = opened(member)
     member._check_is_durable(replace(found, hard_state=replace(found.hard_state, voted_for="n9")))
+
+
+def finds_names_that_are_not_durable(member: Member) -> None:
+    found = opened(member)
+    del member.image.durable_names[f"{SNAPSHOT_FOLDER}/{found.snapshots.latest().name}"]
+    member._check_is_durable(found)
+
+
+def names_a_segment_behind_a_loose_name(member: Member) -> None:
+    segment = next(path for path in member.image.names if path.endswith(".wal"))
+    del member.image.durable_names[segment]
+    check_rename(member.image, Rename(f"{segment}.tmp", f"{LOG_FOLDER}/9.wal"))
 
 
 def uses_what_has_rotted(member: Member) -> None:
@@ -86,6 +100,8 @@ WRONG: dict[str, Callable[[Member], object]] = {
     "a data folder can be made": lambda m: m.initialize(),
     "a member can always restart": lambda m: m._opened(ValueError("it cannot")),
     "what recovery keeps is durable": keeps_what_is_not_durable,
+    "the names that recovery found are durable": finds_names_that_are_not_durable,
+    "segments get their names one after the other": names_a_segment_behind_a_loose_name,
     "no snapshot is damaged": lambda m: m._opened(opened(m, warned=SNAPSHOT)),
     "what has rotted is never used": uses_what_has_rotted,
     "no snapshot is damaged but the one that rotted": warns_of_another,
@@ -103,3 +119,26 @@ def test_a_process_that_does_something_wrong_is_seen(rule: str) -> None:
         WRONG[rule](stage.follower)
 
     assert caught.value.rule == rule
+
+
+def test_a_member_dies_amid_an_install_as_often_as_the_plan_says() -> None:
+    """While there are faults; and it starts again."""
+    stage = Stage()
+    world, member = stage.world, stage.follower
+
+    def is_up_later(milliseconds: int) -> bool:
+        stage.run(milliseconds)
+        return member.is_up
+
+    world.striker.amid_an_install(member)
+    assert is_up_later(1)
+
+    world.plan = replace(world.plan, install_death_rate=1.0)
+    world.striker.amid_an_install(member)
+    assert not is_up_later(1)
+    assert "died amid an install" in world.marks
+    assert is_up_later(100)
+
+    world.striker.heal()
+    world.striker.amid_an_install(member)
+    assert is_up_later(1)

@@ -16,7 +16,17 @@ from harness.sim.retention import check_built
 from harness.sim.service_load import ServiceLoad
 from harness.sim.session_book import SessionBook
 from harness.sim.simulation import Simulation
-from kvstore import CallEnded, CommandKind, Get, KvMachine, OutcomeUnknown, RequestClosed, ResultCode
+from kvstore import (
+    CallEnded,
+    CommandKind,
+    Get,
+    InvalidRequest,
+    KvMachine,
+    OutcomeUnknown,
+    Reason,
+    RequestClosed,
+    ResultCode,
+)
 from raft import StateSnapshot
 from tests.simulation.test_liveness import a_calm_plan
 from tests.simulation.test_rules_member import Stage
@@ -94,15 +104,24 @@ def test_a_session_that_is_not_as_the_log_says_is_seen(what: str) -> None:
     assert caught.value.rule == rule
 
 
-@pytest.mark.parametrize("error", [RequestClosed(1, 2), OutcomeUnknown(f"lost, then: {RequestClosed(1, 2)}")])
-def test_a_client_that_closes_what_is_open_is_seen(error: RequestClosed | OutcomeUnknown) -> None:
+REFUSALS = {
+    "an open request is never told that it is closed": RequestClosed(1, 2),
+    "a client asks for nothing that is invalid": InvalidRequest(next(iter(Reason))),
+}
+
+
+@pytest.mark.parametrize("rule", REFUSALS)
+@pytest.mark.parametrize("is_retry", [False, True])
+def test_a_client_that_closes_what_is_open_is_seen(rule: str, is_retry: bool) -> None:
+    """The member says so where the number itself is at or below what is acknowledged."""
+    error = OutcomeUnknown(f"lost, then: {REFUSALS[rule]}") if is_retry else REFUSALS[rule]
     load = Simulation(a_plan_with_sessions()).load
     assert isinstance(load, ServiceLoad)
     worker = load._workers[0]
     row = load._book.called(worker.name, 1, Get(b"k"), 0)
     with pytest.raises(Violation) as caught:
         load._ended(worker, row, worker.source.next(), CallEnded(1, None, error))
-    assert caught.value.rule == "an open request is never told that it is closed"
+    assert caught.value.rule == rule
 
 
 def a_plan_with_sessions() -> Plan:
