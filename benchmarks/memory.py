@@ -1,8 +1,36 @@
-"""`python -m benchmarks.memory`: what a key costs beyond its bytes."""
+"""`python -m benchmarks.memory`: what a key and a log entry cost beyond their bytes, and what the collector pays.
+
+Each measurement runs in a fresh process. A key has 16 bytes, its value 128; "over key and value" is resident memory
+per key less these 144 bytes.
+"""
 
 from __future__ import annotations
 
+import gc
+import json
+import multiprocessing
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import click
+
+RESULTS = Path(__file__).resolve().parent / "results" / "memory.json"
+FULL = 1_000_000
+KEY_AND_VALUE_BYTES = 16 + 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measurement. `bytes_each`: resident, everything included; the collections in ms, full ones."""
+
+    what: str
+    count: int
+    bytes_each: float
+    overhead_bytes: float
+    first_collection_ms: float
+    next_collection_ms: float
+    frozen_collection_ms: float
 
 
 def peak_bytes() -> int:
@@ -15,8 +43,62 @@ def resident_bytes() -> int:
     return _status("VmRSS")
 
 
+def measure(what: str, count: int) -> Row:
+    """Build `count` of something in this process, and collect."""
+    from benchmarks.startup import log_entries, state_of
+
+    state_of(1000)  # What importing and the first use cost is not theirs.
+    before = resident_bytes()
+    kept = state_of(count) if what == "keys applied" else list(log_entries(count, 1, 100_000))
+    bytes_each = (resident_bytes() - before) / count
+    collections = [_collection_ms(), _collection_ms()]
+    gc.freeze()
+    collections.append(_collection_ms())
+    del kept
+    first, following, frozen = collections
+    return Row(
+        what=what,
+        count=count,
+        bytes_each=bytes_each,
+        overhead_bytes=bytes_each - KEY_AND_VALUE_BYTES,
+        first_collection_ms=first,
+        next_collection_ms=following,
+        frozen_collection_ms=frozen,
+    )
+
+
+def _collection_ms() -> float:
+    began = time.process_time()
+    gc.collect()
+    return (time.process_time() - began) * 1e3
+
+
 def _status(name: str) -> int:
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     raise OSError(f"the system does not tell {name}")
+
+
+@click.command()
+@click.option("--keys", default=FULL, show_default=True, type=click.IntRange(1000))
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="For results.")
+def main(keys: int, out: Path | None) -> None:
+    """Measure memory. A run of full size writes results/memory.json."""
+    click.echo("| what | count | bytes each | over key and value | gc.collect() ms, first | again | frozen |")
+    click.echo("|---|---|---|---|---|---|---|")
+    rows = []
+    for what in ("keys applied", "log entries of one put"):
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            row = pool.apply(measure, (what, keys))
+        rows.append(row)
+        times = f"{row.first_collection_ms:.0f} | {row.next_collection_ms:.0f} | {row.frozen_collection_ms:.1f}"
+        click.echo(f"| {row.what} | {row.count:,} | {row.bytes_each:.0f} | {row.overhead_bytes:.0f} | {times} |")
+    if out is None and keys == FULL:
+        out = RESULTS
+    if out is not None:
+        out.write_text(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
