@@ -7,6 +7,7 @@ and many calls can sleep as one (`ask_each`).
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -72,7 +73,7 @@ class ClientPump:
         self._waiters: dict[int, trio.lowlevel.Task | Group[Any]] = {}
         self._last_ticket = 0
         self._flusher: trio.lowlevel.Task | None = None  # Set while it sleeps.
-        self._timer = float("inf")  # When the clock wakes by itself at the latest; trio's seconds.
+        self._due = _NEVER_NS  # When the clock wakes by itself.
         self._clock = trio.CancelScope()
         self._closed = trio.Event()
         self._room = trio.lowlevel.ParkingLot()  # Callers that wait until fewer operations are open.
@@ -154,12 +155,13 @@ class ClientPump:
         await trio.lowlevel.checkpoint()
         try:
             while group.wants_more or group.open:
+                deadline = now_ns() + group.patience_ns
                 while group.wants_more and not core.is_full:
                     request = group.next_request()
                     if request is None:
                         break
                     ticket = self._last_ticket = self._last_ticket + 1
-                    core.submit(ticket, request, now_ns() + group.patience_ns)
+                    core.submit(ticket, request, deadline)
                     group.begun(ticket)
                     waiters[ticket] = group
                     self._flush_soon()
@@ -200,16 +202,17 @@ class ClientPump:
     async def _keep_time(self) -> None:
         """Flush when the machine's next moment has come. It may wake too early: moments that move away are left."""
         while True:
-            with trio.CancelScope(deadline=self._timer) as self._clock:
+            with trio.CancelScope(deadline=_trio_seconds(self._due)) as self._clock:
                 await trio.sleep_forever()
-            self._timer = float("inf")
+            self._due = _NEVER_NS
             self._flush()
 
     def _set_clock(self) -> None:
         assert self._core is not None
         deadline = self._core.next_deadline()
-        if deadline is not None and deadline < self._timer * 1e9:
-            self._timer = self._clock.deadline = deadline / 1e9
+        if deadline is not None and deadline < self._due:
+            self._due = deadline
+            self._clock.deadline = _trio_seconds(deadline)
 
     def _flush(self) -> None:
         assert self._core is not None
@@ -270,6 +273,14 @@ class ClientPump:
             connection.is_writing = True
             await stream.send_all(data)
             connection.is_writing = False
+
+
+_NEVER_NS = 1 << 63
+
+
+def _trio_seconds(moment: int) -> float:
+    """A moment of `now_ns` for trio, a hair late: what is due then must not be a hair in the future."""
+    return math.inf if moment == _NEVER_NS else (moment + 1) / 1e9
 
 
 def now_ns() -> int:

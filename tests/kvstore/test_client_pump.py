@@ -1,0 +1,84 @@
+"""The trio shell of a client by itself: memory streams, a clock that jumps, and a member that a test plays."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from kvstore import Client
+from kvstore.protocol import MembersView, RequestKind, decode_request, encode_response, members_fields
+from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, Hello, HelloRole, frame
+
+ADDRESS = "s1:1"
+HELLO = Hello(cluster_id=b"c" * 16, group_id=0, node_id="s1", incarnation_id=b"i" * 16, role=HelloRole.PEER).encode()
+
+
+async def play_a_leader(stream: trio.abc.Stream, seconds: list[float]) -> None:
+    """Greet, lead, and answer the n-th read `seconds[n]` after it came; it found nothing."""
+    splitter, reads = FrameSplitter(FRAME_BYTES_MAX_CLIENT), iter(seconds)
+    is_greeted = False
+
+    async def answer(request_id: int, after: float) -> None:
+        await trio.sleep(after)
+        await stream.send_all(frame(encode_response(request_id, 0, 1, 1, "s1", ((2, None, 0, True),))))
+
+    async with trio.open_nursery() as nursery:
+        while data := await stream.receive_some():
+            for body in splitter.feed(data):
+                if not is_greeted:
+                    is_greeted = True
+                    await stream.send_all(frame(HELLO))
+                    continue
+                asked = decode_request(body)
+                if asked.kind == RequestKind.MEMBERS:
+                    fields = members_fields(MembersView("s1", ADDRESS, 1, (("s1", ADDRESS),)))
+                    await stream.send_all(frame(encode_response(asked.request_id, 0, 1, 0, "s1", fields)))
+                else:
+                    nursery.start_soon(answer, asked.request_id, next(reads))
+        nursery.cancel_scope.cancel()
+
+
+async def test_silence_is_counted_from_the_moment_in_which_something_was_heard(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A member that answers now and then, always within a second, is not given up: the answer's own time counts, not
+    that of the last thing the client had to do."""
+    dials = 0
+    async with trio.open_nursery() as nursery:
+
+        async def dial(address: str) -> trio.abc.Stream:
+            nonlocal dials
+            dials += 1
+            near, far = trio.testing.memory_stream_pair()
+            nursery.start_soon(play_a_leader, far, [0.9, 1.8])
+            return near
+
+        async with Client([ADDRESS], session=False, dialer=dial) as client, trio.open_nursery() as callers:
+            callers.start_soon(client.get, "a")
+            callers.start_soon(client.get, "b")
+
+        assert dials == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_call_ends_at_its_deadline_though_a_later_one_was_set_first(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The clock is moved forward, and never left at the later moment."""
+    ends: list[float] = []
+
+    async def refuse(address: str) -> trio.abc.Stream:
+        raise OSError("nobody")
+
+    async def get(client: Client, seconds: float) -> None:
+        results = await client.get_many(["a"], deadline_seconds=seconds)
+        assert len(results) == 1
+        ends.append(round(trio.current_time() - began, 3))
+
+    began = trio.current_time()
+    async with Client([ADDRESS], dialer=refuse) as client, trio.open_nursery() as callers:
+        callers.start_soon(get, client, 60)
+        await trio.sleep(1)
+        callers.start_soon(get, client, 0.25)
+
+    assert ends == [1.25, 60]
