@@ -204,6 +204,9 @@ class Client:
         deadline_seconds: float | None = None,
     ) -> GetResult:
         """Read one key. `member`: the node id or client address of who shall answer a `local` read."""
+        if consistency is Consistency.LINEARIZABLE and member is None:  # The usual read, 5 µs less.
+            request = read_request(Get(_key(key)), Consistency.LINEARIZABLE)
+            return _read_get(await self._ask(request, deadline_seconds))
         answer = await self.execute(
             Get(_bytes(key)), consistency=consistency, member=member, deadline_seconds=deadline_seconds
         )

@@ -298,11 +298,15 @@ class ClientCore:
         if call is None:
             raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
         call.request_id = 0
+        if response.code == 0:  # Nearly all of them: no verdict has to be made.
+            if link is self._search.leader:
+                self._search.confirmed()
+            if call.ticket != INTERNAL_TICKET:
+                if not call.done:
+                    self._finish(call, response=response)
+                return
         verdict = judge(response)
         match verdict:  # What it says about the member counts even if nobody waits for the call any more.
-            case Answered():
-                if link is self._search.leader:
-                    self._search.confirmed()
             case Moved():
                 self._trouble = verdict.reason
                 self._search.moved(link, verdict.leader_address, self._now)
@@ -313,12 +317,10 @@ class ClientCore:
         if call.ticket == INTERNAL_TICKET:
             self._on_own_response(link, call, response, verdict)
         elif not call.done:
-            self._conclude(call, response, verdict)
+            self._conclude(call, verdict)
 
-    def _conclude(self, call: Call, response: Response, verdict: Verdict) -> None:
+    def _conclude(self, call: Call, verdict: Verdict) -> None:
         match verdict:
-            case Answered():
-                self._finish(call, response=response)
             case Moved() | SessionGone():
                 self._try_again(call)
             case Pushed():

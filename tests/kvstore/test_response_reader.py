@@ -8,11 +8,11 @@ import cbor2
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvstore import Put, command_request
+from kvstore import Consistency, Get, Put, command_request, read_request
 from kvstore.calls import Call, Timeline
 from kvstore.commands import encode_command
 from kvstore.heads import bytes_head, uint_head
-from kvstore.protocol import decode_response, encode_response
+from kvstore.protocol import decode_response, encode_request, encode_response
 from kvstore.response_reader import ResponseReader
 from raft import ProtocolError
 
@@ -73,6 +73,13 @@ def test_a_put_is_encoded_as_the_library_would(
         command, session_id=session_id, request_no=request_no, acknowledged_up_to=acknowledged_up_to
     )
     assert encoded == cbor2.dumps((session_id, request_no, acknowledged_up_to, 1, key, b"v" * size))
+
+
+@given(st.integers(1, 2**63 - 1), st.binary(min_size=1, max_size=300), st.sampled_from(Consistency))
+def test_a_get_is_encoded_as_the_library_would(request_id: int, key: bytes, consistency: Consistency) -> None:
+    """`[id, 3, consistency, [2, key]]`."""
+    body = encode_request(request_id, read_request(Get(key), consistency))
+    assert body == cbor2.dumps((request_id, 3, int(consistency), (2, key)))
 
 
 @given(numbers)
