@@ -12,9 +12,8 @@ from itertools import chain, repeat
 from struct import Struct
 from typing import TypeVar
 
-import cbor2
-
 from kvstore.connections import Connection, OpenRequests, OpenRow
+from kvstore.heads import bytes_head, uint_head
 from kvstore.machine import KvMachine
 from kvstore.results import PUT_DONE
 from kvstore.store import RecordItem
@@ -123,10 +122,19 @@ class HotEncoder:
         pack, before, between, size_bytes = _layout(of_ids, _form_of(revision))
         after = b"\x01" + self._node_item + b"\x82\x02"
         rest_bytes = size_bytes + len(after) - _LENGTH_BYTES
-        rows = list(map(cbor2.dumps, records))
+        rows = list(map(_record_item, records))
         heads = [(rest_bytes + len(row)).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before for row in rows]
         packed = map(pack, heads, request_ids, repeat(between), repeat(revision))
         return b"".join(chain.from_iterable(zip(packed, repeat(after), rows)))
+
+
+def _record_item(record: RecordItem) -> bytes:
+    """The bytes of `encode_item(record)`: 0.8 instead of 2.5 µs."""
+    value, create_revision, mod_revision, version, lease_id = record
+    return b"\x85%b%b%b%b%b%b" % (
+        bytes_head(len(value)), value,
+        uint_head(create_revision), uint_head(mod_revision), uint_head(version), uint_head(lease_id),
+    )  # fmt: skip
 
 
 @cache

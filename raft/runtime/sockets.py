@@ -29,6 +29,8 @@ async def receive_at_once(stream: trio.abc.ReceiveStream, bytes_max: int) -> byt
     """Await the next bytes, as `receive_some`: empty at the end. Raises BrokenResourceError, ClosedResourceError."""
     if type(stream) is not trio.SocketStream:
         return bytes(await stream.receive_some(bytes_max))
+    if stream.socket.fileno() < 0:
+        raise trio.ClosedResourceError("this socket was already closed")
     while True:
         await trio.lowlevel.wait_readable(stream.socket)
         try:

@@ -1,0 +1,121 @@
+"""Requests that come in one read, most of them by the hot path, are answered as if each had come alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstore.commands import Delete, Get, Put, RegisterSession, encode_command
+from kvstore.limits import AdmissionLimits
+from kvstore.protocol import Code, Consistency, Response, command_request, decode_response, encode_request, read_request
+from kvstore.service import ServiceLimits
+from raft import RaftConfig, frame, one_by_one
+from tests.kvstore.in_memory import Cluster
+from tests.kvstore.test_service import RawClient
+
+TTL_NS = AdmissionLimits().session_ttl_ns_max
+
+
+@pytest.fixture
+def cluster(quick_folder: Path) -> Iterator[Cluster]:
+    cluster = Cluster(quick_folder, 1)
+    cluster.leader()
+    yield cluster
+    cluster.hosts["s1"].kill()
+
+
+def requests_under(session_id: int) -> list[bytes]:
+    """Puts, gets, one of neither shape, and one that is refused, in turns."""
+    bodies = []
+    for number in range(1, 40):
+        key = b"k%d" % (number % 7)
+        request_id = number * 4_000  # Ids of different sizes.
+        if number % 5 == 0:
+            bodies.append(encode_request(request_id, read_request(Get(b"always"), Consistency.LINEARIZABLE)))
+            continue
+        command = Delete(key) if number % 6 == 0 else Put(b"" if number % 11 == 0 else key, b"v" * number)
+        request = command_request(command)
+        bodies.append(encode_request(request_id, request, session_id=session_id, request_no=number))
+    return bodies
+
+
+def answers(cluster: Cluster, connection_id: int, *, together: bool) -> list[tuple[object, ...]]:
+    """By request id, without the revisions, which differ between two rounds of the same requests."""
+    client = RawClient(cluster, connection_id)
+    client.ask(encode_request(1, command_request(Put(b"always", b"there"))))
+    for number in range(7):
+        client.ask(encode_request(1, command_request(Delete(b"k%d" % number))))
+    session_id = client.ask(encode_request(1, command_request(RegisterSession(TTL_NS)))).fields[0][1]
+    frames = [frame(body) for body in requests_under(session_id)]
+    for data in [b"".join(frames)] if together else frames:
+        client.send(data)
+    responses = sorted(map(decode_response, client.bodies))
+    assert len(responses) == len(frames)
+    return [without_revisions(response) for response in responses]
+
+
+def without_revisions(response: Response) -> tuple[object, ...]:
+    fields = response.fields
+    if response.code == Code.OK and fields[0][0] == 2:
+        fields = (fields[0][0], fields[0][1][0])
+    elif response.code == Code.OK:
+        fields = tuple(fields[0][:2])  # A deletion of nothing tells since when it is not there.
+    return (response.request_id, response.code, response.consistency, response.node_id, fields)
+
+
+def test_many_requests_in_one_read_are_answered_as_each_alone(cluster: Cluster) -> None:
+    assert answers(cluster, 1, together=True) == answers(cluster, 2, together=False)
+
+
+def test_what_is_told_of_many_tickets_is_answered_as_if_told_of_each(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slow twin of the answers: the general path, ticket by ticket."""
+    quick = answers(cluster, 1, together=True)
+    service = cluster.hosts["s1"].service
+    complete = service.complete
+    monkeypatch.setattr(service, "complete", lambda told, events: complete(list(one_by_one(told)), events))
+
+    assert answers(cluster, 2, together=True) == quick
+
+
+def test_a_bad_frame_behind_good_ones_ends_its_connection_after_they_were_taken_up(cluster: Cluster) -> None:
+    bad, good = RawClient(cluster, 1), RawClient(cluster, 2)
+    put = encode_request(7, command_request(Put(b"k", b"v")))
+    cut, rest = frame(put[:-1]), frame(put[-1:])
+
+    bad.send(frame(put) + cut + rest)
+
+    codes = [decode_response(body).code for body in bad.bodies if body[1] == 7]
+    assert bad.is_closed
+    assert codes == [Code.OK]
+    assert good.ask(encode_request(8, read_request(Get(b"k"), Consistency.LINEARIZABLE))).fields[0][1][0] == b"v"
+
+
+def test_at_a_bound_as_many_of_a_read_are_taken_as_would_be_one_by_one(cluster: Cluster) -> None:
+    client = RawClient(cluster)
+    session_id = client.ask(encode_request(1, command_request(RegisterSession(TTL_NS)))).fields[0][1]
+    cluster.hosts["s1"].node._config = RaftConfig(proposals_pending_max=5)
+    commands = [encode_command(Put(b"k", b"v"), session_id=session_id, request_no=n) for n in range(1, 9)]
+
+    client.send(b"".join(frame(b"\x83%c\x02" % n + command) for n, command in enumerate(commands, start=1)))
+
+    responses = sorted(map(decode_response, client.bodies))
+    assert [response.code for response in responses] == [Code.OK] * 5 + [Code.BUSY] * 3
+
+
+def test_a_connection_is_never_given_more_than_it_may_have_in_flight(cluster: Cluster) -> None:
+    client = RawClient(cluster)
+    service = cluster.hosts["s1"].service
+    service.limits = ServiceLimits(in_flight_max=3)
+    session_id = client.ask(encode_request(1, command_request(RegisterSession(TTL_NS)))).fields[0][1]
+    commands = [encode_command(Put(b"k", b"v"), session_id=session_id, request_no=n) for n in range(1, 9)]
+
+    service.receive(1, b"".join(frame(b"\x83%c\x02" % n + command) for n, command in enumerate(commands, start=1)))
+    assert service.open_requests == 3
+
+    cluster.settle()
+    client.fetch()
+    assert sorted(decode_response(body).request_id for body in client.bodies) == list(range(1, 9))
