@@ -108,7 +108,7 @@ def voting_for_anybody(patch: pytest.MonkeyPatch) -> None:
 
 def taking_half_for_a_majority(patch: pytest.MonkeyPatch) -> None:
     """Of an even number of members."""
-    patch.setattr(raft.quorum, "majority_index", lambda given: sorted(given, reverse=True)[(len(given) - 1) // 2])
+    patch.setattr(raft.leadership, "majority_index", lambda given: sorted(given, reverse=True)[(len(given) - 1) // 2])
 
 
 def reading_too_early(patch: pytest.MonkeyPatch) -> None:
