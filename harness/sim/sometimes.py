@@ -63,6 +63,11 @@ WANTED: dict[str, int] = {
     WHILE_WRITING: SELDOM,
     INTERRUPTED: SELDOM,
     "a snapshot overtook what waited to be applied": RARE,
+    "died amid an install": RARE,
+    "a session expired": SELDOM,
+    "a request came after it was closed": RARE,
+    "a member came back: kill": SELDOM,
+    "members came back to a calm quorum": SELDOM,
     FIGURE_8: RARE,
 }
 """mark: one of how many seeds should hit it."""
