@@ -14,8 +14,9 @@ from functools import cache
 
 import google_crc32c
 
-from raft import HardState
+from raft import Entry, HardState
 from storage.frame import (
+    ALIGNMENT_BYTES,
     CHECKSUM,
     ENTRY,
     HARD_STATE,
@@ -29,6 +30,7 @@ from storage.frame import (
 )
 
 _PADDINGS = frozenset(bytes(size) for size in range(8))
+_INDEX_AND_ENTRY = struct.Struct(INDEX.format + ENTRY.format.removeprefix(">"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,39 @@ def read_run(
     if hard_state is not None:
         hard_state = HardState(hard_state.term, hard_state.voted_for, hint)
     return FrameRun(offsets, lengths, example.first_index, term, batch, checksum, durable_batch, hard_state)
+
+
+def plain_entry(data: bytes, offset: int, length: int, index: int) -> Entry | None:
+    """The entry of the frame of `length` bytes at `offset` if it is a plain one with `index`. Else None: nothing is
+    said of it, and `parse_frame` judges. A third of what `parse_frame` and `Frame.entries` take."""
+    end = offset + length - CHECKSUM.size
+    if end > len(data) - CHECKSUM.size or length < HEAD.size + CHECKSUM.size:
+        return None
+    _, found_length, _, _, _, flags, count = HEAD.unpack_from(data, offset)
+    at = offset + HEAD.size
+    if flags == HAS_HARD_STATE and at + HARD_STATE.size <= end:
+        _, _, vote_length = HARD_STATE.unpack_from(data, at)
+        vote_at = at + HARD_STATE.size
+        at = vote_at + vote_length
+        if not data[vote_at:at].isascii():
+            return None
+    elif flags:
+        return None
+    payload_at = at + _INDEX_AND_ENTRY.size
+    if count != 1 or found_length != length or payload_at > end:
+        return None
+    found_index, term, payload_length, kind = _INDEX_AND_ENTRY.unpack_from(data, at)
+    payload_end = payload_at + payload_length
+    if (
+        found_index != index
+        or kind not in KINDS
+        or not 0 <= end - payload_end < ALIGNMENT_BYTES
+        or length % ALIGNMENT_BYTES
+        or data[payload_end:end] not in _PADDINGS
+        or google_crc32c.value(data[offset:end]) != CHECKSUM.unpack_from(data, end)[0]
+    ):
+        return None
+    return Entry(index, term, KINDS[kind], data[payload_at:payload_end])
 
 
 def _plain_frame(data: bytes, offset: int, salt: int) -> Frame | None:

@@ -9,14 +9,19 @@ from raft import Compacted, Done, Entry, HardState, Identity, LogPosition, LogWr
 from storage.ballast import Ballast
 from storage.errors import CorruptLog, LogFailed
 from storage.files import Delete, Files, Operation, SyncFile, SyncFolder, Write
-from storage.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, parse_frame
+from storage.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, MalformedFrame, parse_frame
+from storage.frame_run import plain_entry
 from storage.group import WriteGroup
-from storage.limits import StorageLimits
+from storage.limits import MIB, StorageLimits
 from storage.log_index import Place
 from storage.recovery import Recovered, SegmentInfo
 from storage.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
 
 RandomBytes = Callable[[int], bytes]
+
+READ_AHEAD_BYTES_MAX = (
+    MIB  # Of a segment, fetched in one go for the frames that one `read` needs; gone when it returns.
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +159,7 @@ class Wal:
         entries: list[Entry] = []
         size_bytes = 0
         while first_index <= last_index:
-            for entry in self._run_from(first_index, last_index):
+            for entry in self._run_from(first_index, last_index, bytes_max - size_bytes):
                 size_bytes += entry.size_bytes
                 if entries and size_bytes > bytes_max:
                     return entries
@@ -191,8 +196,11 @@ class Wal:
         if self._failure is not None:
             raise LogFailed(str(self._failure))
 
-    def _run_from(self, first_index: int, last_index: int) -> list[Entry]:
-        """Some entries from `first_index` on, from wherever they are. At least one, none above `last_index`."""
+    def _run_from(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
+        """Some entries from `first_index` on, from wherever they are. At least one, none above `last_index`.
+
+        From no more frames than the caller would otherwise ask for one by one, with `bytes_max` left.
+        """
         limit = last_index + 1
         for group in (self._pending, self._flight):
             if group is not None:
@@ -200,19 +208,48 @@ class Wal:
                     return group.entries[first_index - group.from_index : limit - group.from_index]
                 limit = min(limit, group.from_index)
         place, end_index = self._index.find(first_index)
-        entries = self._load(place)
-        limit = limit if end_index is None else min(limit, end_index)
-        return entries[first_index - entries[0].index : limit - entries[0].index]
-
-    def _load(self, place: Place) -> list[Entry]:
         if self._cached is None or self._cached[0] != place:
-            path = self._path(place.segment)
-            data = self._files.read(path, place.offset, place.length)
-            frame = parse_frame(data, 0, int.from_bytes(data[:8], "big")) if len(data) == place.length else None
-            if frame is None or frame.first_index != place.first_index:
-                raise CorruptLog(path, place.offset, "the frame has changed since it was written")
-            self._cached = (place, frame.entries(data))
-        return self._cached[1]
+            return self._load(place, end_index, first_index, limit, bytes_max)
+        limit = limit if end_index is None else min(limit, end_index)
+        return self._cached[1][first_index - place.first_index : limit - place.first_index]
+
+    def _load(self, place: Place, end_index: int | None, first_index: int, limit: int, bytes_max: int) -> list[Entry]:
+        """Entries from `first_index`, in the frame at `place`, to below `limit`; from as many frames as one read gets.
+
+        Damage is reported for the first of them only. Whoever needs a later one asks for it, and then it is the first.
+        """
+        segment, offset, length, _ = place
+        path = self._path(segment)
+        data = self._files.read(path, offset, max(length, self._ahead_bytes(place, limit, bytes_max)))
+        found: list[Entry] = []
+        while True:
+            try:
+                loaded = _entries_at(path, place, data, place.offset - offset)
+            except CorruptLog:
+                if found:
+                    return found
+                raise
+            self._cached = (place, loaded)
+            end = limit if end_index is None else min(limit, end_index)
+            found += loaded[first_index - place.first_index : end - place.first_index]
+            if end == limit:
+                return found
+            first_index = end
+            place, end_index = self._index.find(first_index)
+            if place.segment != segment or place.offset + place.length > offset + len(data):
+                return found
+
+    def _ahead_bytes(self, place: Place, limit: int, bytes_max: int) -> int:
+        """How much to read at `place` for entries below `limit`: none that is being written, or that is not needed.
+
+        An entry of n bytes takes at least ENTRY.size + n in a frame, more than half of its `size_bytes`: the frames in
+        half of `bytes_max` are needed all. What was cut lies between them and is read too.
+        """
+        last = self._index.find(limit - 1)[0]
+        ahead_bytes = min(READ_AHEAD_BYTES_MAX, bytes_max // 2)
+        if last.segment == place.segment:
+            ahead_bytes = min(ahead_bytes, last.offset + last.length - place.offset)
+        return ahead_bytes
 
     def _start(self, commit_hint: int, done: Done, *, to_new_segment: bool, and_then: Sequence[Operation] = ()) -> None:
         assert self._flight is None, "one sync at a time"
@@ -310,3 +347,18 @@ class Wal:
 
     def _path(self, segment: int) -> str:
         return f"{self._folder}/{segment_name(segment)}"
+
+
+def _entries_at(path: str, place: Place, data: bytes, at: int) -> list[Entry]:
+    """The entries of the frame of `place`, which is at byte `at` of `data`. Raises CorruptLog."""
+    entry = plain_entry(data, at, place.length, place.first_index)
+    if entry is not None:
+        return [entry]
+    raw = data[at : at + place.length]
+    try:
+        frame = parse_frame(raw, 0, int.from_bytes(raw[:8], "big")) if len(raw) == place.length else None
+    except MalformedFrame:
+        frame = None
+    if frame is None or frame.first_index != place.first_index:
+        raise CorruptLog(path, place.offset, "the frame has changed since it was written")
+    return frame.entries(raw)

@@ -1,0 +1,185 @@
+"""Frames fetched many at a time against the same frames fetched one by one: what is read, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raft import Entry
+from storage import CorruptLog, StorageLimits, Wal
+from storage.wal import READ_AHEAD_BYTES_MAX
+from tests.storage.builders import (
+    LIMITS,
+    SMALL_SEGMENTS,
+    Damage,
+    entries,
+    entry,
+    everything,
+    frames,
+    new_folder,
+    opened,
+    segments,
+    synced,
+    write,
+)
+from tests.storage.memory_files import MemoryFiles
+from tests.storage.test_frame_run import a_log, steps
+
+Answer = list[Entry] | tuple[str, int] | str
+MANY = 1 << 40
+
+
+def a_log_of_puts(count: int, limits: StorageLimits = LIMITS) -> tuple[MemoryFiles, Wal]:
+    """Entries 1 … count of a few bytes, a frame each."""
+    files = new_folder()
+    log = opened(files, limits).log
+    for index in range(1, count + 1):
+        synced(files, log, write(entry(index), term=1), hint=index - 1)
+    return files, log
+
+
+def answer_of(read: Callable[[], list[Entry]]) -> Answer:
+    """What a read returns, or what it refuses."""
+    try:
+        return read()
+    except CorruptLog as error:
+        return (error.path, error.offset)
+    except OSError as error:
+        return str(error)
+
+
+def walked(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[Answer]:
+    """What one read after the other says, each from where the one before ended."""
+    answers: list[Answer] = []
+    while first_index <= last_index:
+        answers.append(answer_of(lambda first=first_index: log.read(first, last_index, bytes_max)))  # type: ignore[misc]
+        last = answers[-1]
+        if not isinstance(last, list):
+            break
+        first_index = last[-1].index + 1
+    return answers
+
+
+def walked_frame_by_frame(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[Answer]:
+    """The same from a log that fetches and parses no more than the frame which is asked for."""
+    with mock.patch("storage.wal.READ_AHEAD_BYTES_MAX", 0), mock.patch("storage.wal.plain_entry", return_value=None):
+        return walked(log, first_index, last_index, bytes_max)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    plan=steps.map(lambda plan: [step for step in plan if step != "reset"]),  # It takes a snapshot to open one again.
+    segment_bytes_max=st.sampled_from([400, 1000, 100_000]),
+    ahead_bytes_max=st.sampled_from([100, 300, READ_AHEAD_BYTES_MAX]),
+    bytes_max=st.sampled_from([1, 100, 500, MANY]),
+    data=st.data(),
+)
+def test_the_same_is_read_and_refused_whether_frames_are_fetched_ahead_or_one_by_one(
+    plan: list[str], segment_bytes_max: int, ahead_bytes_max: int, bytes_max: int, data: st.DataObject
+) -> None:
+    limits = StorageLimits(segment_bytes_max=segment_bytes_max, ballast_bytes=0)
+    twins = [a_log(plan, segment_bytes_max) for _ in range(2)]
+    log, twin = (opened(files, limits).log for files in twins)
+    first = data.draw(st.integers(log.first_index, log.last_index + 1))
+    last = data.draw(st.integers(first - 1, log.last_index))
+    path = data.draw(st.sampled_from(segments(twins[0])))
+    at = data.draw(st.integers(0, twins[0].size_bytes(path) - 1))
+    mask = data.draw(st.sampled_from([0, 1, 0x80]))
+    is_cut = data.draw(st.booleans())
+    for files in twins:
+        if is_cut:
+            Damage(files, path).shrink(at)
+        else:
+            Damage(files, path).flip(at, mask)
+
+    with mock.patch("storage.wal.READ_AHEAD_BYTES_MAX", ahead_bytes_max):
+        ahead = walked(log, first, last, bytes_max)
+    assert ahead == walked_frame_by_frame(twin, first, last, bytes_max)
+
+
+@pytest.mark.parametrize("limits", [LIMITS, SMALL_SEGMENTS])
+@pytest.mark.parametrize("bytes_max", [1, 80, 200, 1000, MANY])
+def test_damage_is_reported_when_its_frame_is_asked_for_and_not_before(limits: StorageLimits, bytes_max: int) -> None:
+    """Each frame in turn, damaged in memory of the disk or out of its reach."""
+    places = [(path, frame) for path in segments(a_log_of_puts(20, limits)[0])[1:]
+              for frame in frames(a_log_of_puts(20, limits)[0], path) if frame.table]  # fmt: skip
+    assert len(places) == 20
+    for path, frame in places:
+        for damage in (flipped, unreadable):
+            files, log = a_log_of_puts(20, limits)
+            twin_files, twin = a_log_of_puts(20, limits)
+            with damage(files, path, frame.offset + 50), damage(twin_files, path, frame.offset + 50):
+                ahead = walked(log, 1, 20, bytes_max)
+                assert ahead == walked_frame_by_frame(twin, 1, 20, bytes_max)
+                assert not isinstance(ahead[-1], list)
+                before = frame.first_index - 1
+                assert before == 0 or [each for part in walked(log, 1, before, MANY) for each in part] == list(
+                    entries(1, before)
+                )
+
+
+def flipped(files: MemoryFiles, path: str, at: int) -> mock._patch[object]:
+    """A byte of a file is another one."""
+    Damage(files, path).flip(at)
+    return unreadable(files, "no file", 0)
+
+
+def unreadable(files: MemoryFiles, path: str, at: int) -> mock._patch[object]:
+    """A byte of a file cannot be read, nor anything together with it."""
+    read = files.read
+
+    def failing(asked: str, offset: int, length: int) -> bytes:
+        if asked == path and offset <= at < offset + length:
+            raise OSError(5, "Input/output error")
+        return read(asked, offset, length)
+
+    return mock.patch.object(files, "read", failing)
+
+
+@pytest.mark.parametrize("bytes_max", [1, 1000, 20_000, MANY])
+def test_no_more_is_fetched_than_the_frames_that_are_needed(bytes_max: int) -> None:
+    """A thousand entries, of which the first 900 are wanted; each fetch within the bound or one frame."""
+    files, log = a_log_of_puts(1000)
+    by_index = {frame.first_index: frame for frame in frames(files, segments(files)[-1]) if frame.table}
+
+    with (
+        mock.patch.object(files, "read", wraps=files.read) as read,
+        mock.patch("storage.wal.READ_AHEAD_BYTES_MAX", 10_000),
+    ):
+        found = log.read(1, 900, bytes_max)
+    fetched = [call.args for call in read.call_args_list]
+
+    needed = by_index[min(found[-1].index + 1, 900)]  # One more, to see that it is too much.
+    assert max(offset + length for _, offset, length in fetched) <= needed.end_offset
+    assert max(length for _, _, length in fetched) <= 10_000
+    if bytes_max == MANY:
+        assert len(found) == 900
+        assert len(fetched) <= sum(by_index[each.index].length for each in found) // 9_000 + 1
+
+
+def test_a_frame_larger_than_the_bound_is_fetched_whole() -> None:
+    files, log = a_log_of_puts(2)
+    large = entry(3, payload=bytes(2 * READ_AHEAD_BYTES_MAX))
+    synced(files, log, write(large, *entries(4, 5)))
+
+    assert everything(log) == [*entries(1, 2), large, *entries(4, 5)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_frame_with_a_right_checksum_and_impossible_content_is_damage_when_it_is_read(count: int) -> None:
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, count), term=1))
+    path = segments(files)[-1]
+    frame = frames(files, path)[-1]
+    damage = Damage(files, path)
+    damage.set_byte(frame.payloads_offset - 1, 99)  # A kind of entry that there is not.
+    damage.fix_checksum(frame.offset, frame.end_offset)
+
+    with pytest.raises(CorruptLog) as refused:
+        log.read(1, count, MANY)
+    assert (refused.value.path, refused.value.offset) == (path, frame.offset)
