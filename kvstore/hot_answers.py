@@ -68,34 +68,29 @@ class HotAnswers:
         self._puts(connection, ids, revisions)
 
     def reads_ready(self, ready: ReadsReady, machine: KvMachine) -> None:
-        """As `answer` for each. Reads that were asked for together are of one connection."""
-        close, read, last_id, connection = self._opened.rows.pop, machine.read, 0, None
+        """As `answer` for each. What was asked for together is of one connection, and mostly gets of what is there."""
+        rows = list(map(self._opened.rows.pop, ready.tickets))
+        connection = self._connections.get(rows[0][0])
+        if connection is None:
+            return  # It has gone meanwhile.
+        assert rows[-1][0] == connection.connection_id, rows[-1]
         ids: list[int] = []
-        records: list[RecordItem] = []
-        for ticket in ready.tickets:
-            opened = close(ticket, None)
-            if opened is None:
-                continue
-            if opened[0] != last_id:
-                self._gets(connection, ids, machine.revision, records)
-                last_id, connection, ids, records = opened[0], self._connections.get(opened[0]), [], []
-            result = read(opened[4])
-            if result[0] == 0 and result[2][0] == 2 and len(result[2]) == 2:
-                ids.append(opened[1])
-                records.append(result[2][1])
-            else:
-                self._answer(opened, ReadReady(ticket))
-        self._gets(connection, ids, machine.revision, records)
+        found: list[RecordItem] = []
+        records = machine.records_of([row[4][1] for row in rows])
+        for ticket, row, record in zip(ready.tickets, rows, records, strict=True):
+            if record is not None and row[4][0] == 2:
+                ids.append(row[1])
+                found.append(record)
+            else:  # A range, or what is not there.
+                self._answer(row, ReadReady(ticket))
+        if ids:
+            connection.in_flight -= len(ids)
+            self._put(connection, self._encoder.gets(ids, machine.revision, found))
 
     def _puts(self, connection: Connection | None, ids: list[int], revisions: list[int]) -> None:
         if connection is not None and ids:
             connection.in_flight -= len(ids)
             self._put(connection, self._encoder.puts(ids, revisions))
-
-    def _gets(self, connection: Connection | None, ids: list[int], revision: int, records: list[RecordItem]) -> None:
-        if connection is not None and ids:
-            connection.in_flight -= len(ids)
-            self._put(connection, self._encoder.gets(ids, revision, records))
 
 
 class HotEncoder:

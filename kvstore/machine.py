@@ -14,7 +14,13 @@ from typing import Any
 
 from kvstore.commands import CommandKind, Range, UnreadablePayload, command_body, decode_payload
 from kvstore.digest import state_digest
-from kvstore.limits import FEATURE_LEVEL, RECORD_OVERHEAD_BYTES, StoreLimits
+from kvstore.limits import (
+    FEATURE_LEVEL,
+    ITEM_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    RESPONSE_BYTES_MAX,
+    StoreLimits,
+)
 from kvstore.refusals import Reason, ResultCode, StoreBusy
 from kvstore.results import PUT_DONE, GetResult, RangeResult, ResultItem, read_result, refusal_item
 from kvstore.sessions import PUT_RESULT_BYTES, Session, Sessions
@@ -27,11 +33,12 @@ from kvstore.snapshots import (
     read_state,
     take_picture,
 )
-from kvstore.store import Store
+from kvstore.store import RecordItem, Store
 from kvstore.transactions import compare_and_set, operation, put, txn
 from raft import INT64_MAX, Entry, EntryKind, StateSnapshot
 
 _INVALID = int(ResultCode.INVALID_REQUEST)
+_VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # In the answer to a get.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +140,11 @@ class KvMachine:
         """The result item of a get or range, whose body `validate_body` has passed; as of now, on this member."""
         assert body[0] in (CommandKind.GET, CommandKind.RANGE), body[0]
         return operation(self._store, body, self._limits)
+
+    def records_of(self, keys: Iterable[bytes]) -> list[RecordItem | None]:
+        """What `read` finds for a get of each: the record, or None, and then only `read` has the answer."""
+        records = map(self._store.records.get, keys)
+        return [record if record and len(record[0]) <= _VALUE_BYTES_MAX else None for record in records]
 
     def get(self, key: bytes) -> GetResult:
         """One record. `key` has at least one byte."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.commands import Delete, Get, Put, RegisterSession, encode_command
+from kvstore.commands import Delete, Get, Put, Range, RegisterSession, encode_command
 from kvstore.limits import AdmissionLimits
 from kvstore.protocol import Code, Consistency, Response, command_request, decode_response, encode_request, read_request
 from kvstore.service import ServiceLimits
@@ -27,13 +27,15 @@ def cluster(quick_folder: Path) -> Iterator[Cluster]:
 
 
 def requests_under(session_id: int) -> list[bytes]:
-    """Puts, gets, one of neither shape, and one that is refused, in turns."""
+    """Puts, gets of what is there and of what is not, one of neither shape, and one that is refused, in turns."""
     bodies = []
     for number in range(1, 40):
         key = b"k%d" % (number % 7)
         request_id = number * 4_000  # Ids of different sizes.
         if number % 5 == 0:
-            bodies.append(encode_request(request_id, read_request(Get(b"always"), Consistency.LINEARIZABLE)))
+            reads: list[Get | Range] = [Get(b"always"), Get(b"never"), Range(b"always", limit=1), Get(b"always")]
+            for place, read in enumerate(reads):
+                bodies.append(encode_request(request_id + place, read_request(read, Consistency.LINEARIZABLE)))
             continue
         command = Delete(key) if number % 6 == 0 else Put(b"" if number % 11 == 0 else key, b"v" * number)
         request = command_request(command)
@@ -59,7 +61,10 @@ def answers(cluster: Cluster, connection_id: int, *, together: bool) -> list[tup
 def without_revisions(response: Response) -> tuple[object, ...]:
     fields = response.fields
     if response.code == Code.OK and fields[0][0] == 2:
-        fields = (fields[0][0], fields[0][1][0])
+        record = fields[0][1]
+        fields = (fields[0][0], record and record[0])
+    elif response.code == Code.OK and fields[0][0] == 4:
+        fields = tuple(item[:2] for item in fields[0][1])
     elif response.code == Code.OK:
         fields = tuple(fields[0][:2])  # A deletion of nothing tells since when it is not there.
     return (response.request_id, response.code, response.consistency, response.node_id, fields)

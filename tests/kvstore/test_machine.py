@@ -33,7 +33,7 @@ from kvstore.commands import (
     UnreadablePayload,
     encode_command,
 )
-from kvstore.limits import StoreLimits
+from kvstore.limits import MIB, StoreLimits
 from kvstore.machine import KvMachine
 from kvstore.refusals import Reason, ResultCode
 from kvstore.results import read_result
@@ -237,6 +237,31 @@ def test_a_result_that_is_none_is_not_read() -> None:
     for item in ((), (0,), (99, 1), ("0", 1, ()), (2, 1), (0, 1, (99,))):
         with pytest.raises(ValueError, match=r"not a|is not a valid"):
             read_result(item)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_gets_at_once_find_what_each_alone_does(seed: int) -> None:
+    """The slow twin of `records_of` is `read`, which also knows what to say of a key that is not there."""
+    machine = KvMachine()
+    for entry in random_log(seed):
+        machine.apply(entry)
+    keys = [b"%d" % number for number in range(12)] + [b"never", b"1"]
+
+    alone = [machine.read((2, key)) for key in keys]
+
+    assert {len(answer[2]) for answer in alone} == {2, 4}  # Some are there, some are not.
+    assert machine.records_of(keys) == [answer[2][1] for answer in alone]
+    assert all(answer[:2] == (0, machine.revision) for answer in alone)
+
+
+@pytest.mark.parametrize(("size_bytes", "fits"), [(3 * MIB - 64, True), (3 * MIB - 63, False)])
+def test_many_gets_at_once_leave_a_record_that_no_answer_holds_to_the_general_path(size_bytes: int, fits: bool) -> None:
+    fed = Fed()
+    fed.do(Put(b"large", bytes(size_bytes)))
+
+    (record,) = fed.machine.records_of([b"large"])
+
+    assert (record is not None) == fits == (fed.machine.read((2, b"large"))[0] == ResultCode.OK)
 
 
 def test_reads_share_the_records_of_the_store() -> None:
