@@ -214,21 +214,13 @@ class Wal:
         return self._cached[1][first_index - place.first_index : limit - place.first_index]
 
     def _load(self, place: Place, end_index: int | None, first_index: int, limit: int, bytes_max: int) -> list[Entry]:
-        """Entries from `first_index`, in the frame at `place`, to below `limit`; from as many frames as one read gets.
-
-        Damage is reported for the first of them only. Whoever needs a later one asks for it, and then it is the first.
-        """
+        """Entries from `first_index`, in the frame at `place`, below `limit`; from as many frames as one fetch gets."""
         segment, offset, length, _ = place
         path = self._path(segment)
         data = self._files.read(path, offset, max(length, self._ahead_bytes(place, limit, bytes_max)))
         found: list[Entry] = []
         while True:
-            try:
-                loaded = _entries_at(path, place, data, place.offset - offset)
-            except CorruptLog:
-                if found:
-                    return found
-                raise
+            loaded = _entries_at(path, place, data, place.offset - offset)
             self._cached = (place, loaded)
             end = limit if end_index is None else min(limit, end_index)
             found += loaded[first_index - place.first_index : end - place.first_index]
@@ -242,11 +234,11 @@ class Wal:
     def _ahead_bytes(self, place: Place, limit: int, bytes_max: int) -> int:
         """How much to read at `place` for entries below `limit`: none that is being written, or that is not needed.
 
-        An entry of n bytes takes at least ENTRY.size + n in a frame, more than half of its `size_bytes`: the frames in
-        half of `bytes_max` are needed all. What was cut lies between them and is read too.
+        An entry takes 13 bytes and its payload in a frame (ENTRY), and counts for 32 and its payload: the frames in a
+        third of `bytes_max` are needed all, so that damage is not reported early. What was cut is read with them.
         """
         last = self._index.find(limit - 1)[0]
-        ahead_bytes = min(READ_AHEAD_BYTES_MAX, bytes_max // 2)
+        ahead_bytes = min(READ_AHEAD_BYTES_MAX, bytes_max // 3)
         if last.segment == place.segment:
             ahead_bytes = min(ahead_bytes, last.offset + last.length - place.offset)
         return ahead_bytes

@@ -161,6 +161,66 @@ def test_no_more_is_fetched_than_the_frames_that_are_needed(bytes_max: int) -> N
         assert len(fetched) <= sum(by_index[each.index].length for each in found) // 9_000 + 1
 
 
+def test_many_small_entries_to_a_frame_count_for_more_than_their_bytes() -> None:
+    """An entry without payload is 13 bytes of a frame and 32 of a bound: no frame behind the bound is fetched."""
+    files = new_folder()
+    log = opened(files).log
+    for first in range(1, 200, 20):
+        synced(files, log, write(*(entry(index, payload=b"") for index in range(first, first + 20)), term=1))
+    ends = [frame.end_offset for frame in frames(files, segments(files)[-1]) if frame.table]
+    for bytes_max in range(0, 200 * 32, 100):
+        log.read(200, 200, 1)  # So that the cache is no help.
+        with mock.patch.object(files, "read", wraps=files.read) as read:
+            found = log.read(1, 200, bytes_max)
+        fetched_to = max(offset + length for _, offset, length in (call.args for call in read.call_args_list))
+        assert fetched_to <= ends[found[-1].index // 20], bytes_max
+
+
+def test_a_slow_reader_walks_through_a_large_frame_that_is_fetched_once() -> None:
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 9), term=1))
+
+    with mock.patch.object(files, "read", wraps=files.read) as read:
+        assert [log.read(index, 9, 1) for index in range(1, 10)] == [[each] for each in entries(1, 9)]
+    assert read.call_count == 1
+
+
+@pytest.mark.parametrize("change", [1, 2, 0x80])
+@pytest.mark.parametrize("has_hint", [False, True])
+def test_whatever_a_byte_says_under_a_right_checksum_both_judge_it_alike(has_hint: bool, change: int) -> None:
+    """Every byte of a frame in turn; with a hint it holds a hard state."""
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(term=1, voted_for="n1"))
+    for index in range(1, 5):
+        synced(files, log, write(entry(index)), hint=has_hint * (index - 1))
+    path = segments(files)[-1]
+    middle = next(frame for frame in frames(files, path) if frame.first_index == 3)
+    assert (middle.hard_state is not None) == has_hint
+    content = files.edit(path)
+    good = bytes(content)
+    for at in range(middle.offset, middle.end_offset - 4):
+        content[:] = good
+        damage = Damage(files, path)
+        damage.flip(at, change)
+        damage.fix_checksum(middle.offset, middle.end_offset)
+
+        assert walked(log, 1, 4, MANY) == walked_frame_by_frame(log, 1, 4, MANY), at - middle.offset
+
+
+def test_a_frame_in_the_place_of_another_is_damage() -> None:
+    files, log = a_log_of_puts(3)
+    path = segments(files)[-1]
+    *_, second, third = frames(files, path)
+    assert second.length == third.length
+    Damage(files, path).put(second.offset, files.read(path, third.offset, third.length))
+
+    with pytest.raises(CorruptLog) as refused:
+        log.read(1, 3, MANY)
+    assert refused.value.offset == second.offset
+
+
 def test_a_frame_larger_than_the_bound_is_fetched_whole() -> None:
     files, log = a_log_of_puts(2)
     large = entry(3, payload=bytes(2 * READ_AHEAD_BYTES_MAX))
