@@ -22,6 +22,7 @@ from kvstore.commands import (
 )
 from kvstore.limits import StoreLimits
 from kvstore.machine import KvMachine
+from kvstore.refusals import ResultCode
 from kvstore.results import ResultItem
 from raft import INT64_MAX, Entry, EntryKind, encode_batch
 from tests.kvstore.feeding import restored
@@ -120,3 +121,14 @@ def test_a_thousand_puts_of_a_pipelining_client_keep_only_what_is_not_acknowledg
             9, 1, EntryKind.COMMANDS, encode_batch(3, [encode_command(Put(b"x", b""), session_id=1, request_no=1000)])
         )
     ) == [answers[-1]]
+
+
+@pytest.mark.parametrize("machine", [KvMachine, SlowMachine])
+def test_the_greatest_request_number_is_carried_out_and_the_one_above_is_invalid(machine: type[KvMachine]) -> None:
+    store = machine()
+    batch = [(1, request_no, 0, 1, b"a", b"") for request_no in (INT64_MAX, INT64_MAX + 1)]
+
+    _, (carried_out, refused) = applied(store, [batch])
+
+    assert (carried_out[0], refused[0]) == (ResultCode.OK, ResultCode.INVALID_REQUEST)
+    assert (store.status().results, store.revision) == (1, 2)
