@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -31,6 +31,7 @@ class Totals:
     marks: Counter[str] = field(default_factory=Counter)  # In how many seeds each was hit.
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[SeedResult] = field(default_factory=list)
+    is_interrupted: bool = False
 
     def add(self, result: SeedResult) -> None:
         """Count one seed in."""
@@ -85,10 +86,11 @@ class Totals:
 
 def run_campaign(
     first_seed: int, seeds: int | None, *, seconds: float | None = None, jobs: int | None = None
-) -> Iterator[Totals]:
+) -> Generator[Totals, None, None]:
     """Run seeds first_seed, first_seed + 1, … and yield the totals after each. Ends after `seeds` or `seconds`.
 
     `jobs` processes work on them, by default one per core. Seeds are independent, so the order does not matter.
+    Close it to end early: seeds that run are waited for, no others begin, and no process stays behind.
     """
     began = time.monotonic()
     totals = Totals()
@@ -97,11 +99,14 @@ def run_campaign(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         running: set[Future[SeedResult]] = {pool.submit(run_seed, seed) for seed in islice(numbers, 2 * jobs)}
-        while running:
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                totals.add(future.result())
-            totals.wall_seconds = time.monotonic() - began
-            yield totals
-            if len(totals.failures) < VIOLATIONS_MAX and (seconds is None or totals.wall_seconds < seconds):
-                running |= {pool.submit(run_seed, seed) for seed in islice(numbers, len(done))}
+        try:
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    totals.add(future.result())
+                totals.wall_seconds = time.monotonic() - began
+                yield totals
+                if len(totals.failures) < VIOLATIONS_MAX and (seconds is None or totals.wall_seconds < seconds):
+                    running |= {pool.submit(run_seed, seed) for seed in islice(numbers, len(done))}
+        finally:
+            pool.shutdown(cancel_futures=True)

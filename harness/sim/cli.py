@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import click
@@ -20,7 +23,7 @@ from harness.sim.report import progress, report
 from harness.sim.shrink import Shrinker
 from harness.sim.simulation import Simulation
 
-EXIT_VIOLATION, EXIT_BAD_INPUT, EXIT_NOT_REACHED = 1, 2, 4
+EXIT_VIOLATION, EXIT_BAD_INPUT, EXIT_NOT_REACHED, EXIT_INTERRUPTED = 1, 2, 4, 130
 LINE_EVERY_SECONDS = 10.0
 
 SHRUNK_MAX = 3
@@ -59,7 +62,7 @@ def simulate(
     """Run the production node in a simulated world that breaks everything, one world per seed.
 
     The same seed is the same run, event for event, on every machine. Exit code 1: a rule was violated; 4: so many
-    seeds should have reached something that none did; 2: bad input.
+    seeds should have reached something that none did; 130: it was stopped; 2: bad input.
     """
     try:
         if seed is not None and plan_path is not None:
@@ -92,6 +95,8 @@ def simulate(
         report(totals, commands, is_campaign=is_campaign)
     if totals.failures:
         sys.exit(EXIT_VIOLATION)
+    if totals.is_interrupted:
+        sys.exit(EXIT_INTERRUPTED)
     if is_campaign and totals.not_reached():
         sys.exit(EXIT_NOT_REACHED)
 
@@ -137,17 +142,45 @@ def shrink_into(folder: Path, plan: Plan) -> Path:
 
 
 def campaign(first_seed: int, seeds: int | None, minutes: float | None, jobs: int | None) -> Totals:
-    """Many seeds, with a live picture on stderr; where that is no terminal, a line now and then."""
-    totals = Totals()
+    """Many seeds, with a live picture on stderr; where that is no terminal, a line now and then.
+
+    A seed that fails is told at once. After Ctrl-C or SIGTERM the totals are of the seeds that have ended.
+    """
+    totals, told = Totals(), 0
     seconds = None if minutes is None else 60 * minutes
     console = Console(stderr=True, highlight=False)
     line_due = LINE_EVERY_SECONDS
-    with Live(console=console, refresh_per_second=4, transient=True) as live:
-        for totals in run_campaign(first_seed, seeds, seconds=seconds, jobs=jobs):
-            if console.is_terminal:
-                live.update(progress(totals, seeds))
-            elif totals.wall_seconds >= line_due:
-                line_due = totals.wall_seconds + LINE_EVERY_SECONDS
-                words = f"{totals.seeds:,} seeds, {len(totals.failures)} failed, {totals.events:,} events"
-                click.echo(f"{words}, {totals.wall_seconds:.0f} s, {totals.reached_words()}", err=True)
+    with (
+        Live(console=console, refresh_per_second=4, transient=True) as live,
+        closing(run_campaign(first_seed, seeds, seconds=seconds, jobs=jobs)) as steps,
+        stopped_by_signals(),
+    ):
+        try:
+            for totals in steps:
+                for failed in totals.failures[told:]:
+                    console.print(f"seed {failed.seed}: {failed.violation}", markup=False, soft_wrap=True)
+                told = len(totals.failures)
+                if console.is_terminal:
+                    live.update(progress(totals, seeds))
+                elif totals.wall_seconds >= line_due:
+                    line_due = totals.wall_seconds + LINE_EVERY_SECONDS
+                    words = f"{totals.seeds:,} seeds, {len(totals.failures)} failed, {totals.events:,} events"
+                    click.echo(f"{words}, {totals.wall_seconds:.0f} s, {totals.reached_words()}", err=True)
+        except KeyboardInterrupt:
+            totals.is_interrupted = True
+            click.echo(f"stopped after {totals.seeds:,} seeds", err=True)
     return totals
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """SIGTERM is like Ctrl-C. Only from the main thread."""
+
+    def stop(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import pickle
+import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from harness.sim.campaign import Totals, run_campaign
-from harness.sim.cli import EXIT_NOT_REACHED, EXIT_VIOLATION, simulate
+from harness.sim.cli import EXIT_INTERRUPTED, EXIT_NOT_REACHED, EXIT_VIOLATION, simulate
 from harness.sim.errors import Violation
 from harness.sim.faults import KINDS
 from harness.sim.plan_file import read_plan
@@ -42,6 +46,35 @@ def test_a_campaign_over_processes_counts_what_its_seeds_count() -> None:
     assert totals.events == sum(result.events for result in alone)
     assert totals.simulated_ns == sum(result.simulated_ns for result in alone)
     assert set(totals.marks) == set().union(*(result.marks for result in alone))
+
+
+@pytest.mark.timeout(100)
+def test_a_campaign_that_ends_early_leaves_no_process_behind() -> None:
+    """Whoever takes no more totals closes it."""
+    steps = run_campaign(1, None, jobs=2)
+
+    next(steps)
+    steps.close()
+
+    assert multiprocessing.active_children() == []
+
+
+def test_a_campaign_that_is_stopped_tells_what_it_has_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM is like Ctrl-C."""
+
+    def stopped_after_one(*_: object, **__: object) -> Iterator[Totals]:
+        totals = Totals()
+        totals.add(run_seed(1))
+        yield totals
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield totals
+
+    monkeypatch.setattr("harness.sim.cli.run_campaign", stopped_after_one)
+    ended = CliRunner().invoke(simulate, ["--minutes", "9", "--json"])
+
+    assert ended.exit_code == EXIT_INTERRUPTED, ended.output
+    assert json.loads(ended.stdout)["seeds"] == 1
+    assert "stopped after 1 seeds" in ended.stderr
 
 
 def test_totals_keep_failures_in_the_form_that_programs_read() -> None:
