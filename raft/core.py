@@ -76,6 +76,7 @@ class RaftCore(CoreView):
         self._elections = Elections(self._state)
         self._following = Following(self._state)
         self._leadership: Leadership | None = None
+        self.leading_term = None
         self._handed_out_index = self._state.last_applied  # The end of what `apply` was given.
         self._check_invariants()
 
@@ -95,20 +96,24 @@ class RaftCore(CoreView):
 
     def tick(self, now: int) -> None:
         """Time has passed: it is `now` (monotonic ns). Timers that are due fire once."""
-        assert now >= self._state.now, (now, self._state.now)
-        self._state.now = now
-        if self._leadership is not None:
-            if self._leadership.has_lost_its_quorum:
+        state, leadership = self._state, self._leadership
+        assert now >= state.now, (now, state.now)
+        state.now = now
+        if leadership is not None:
+            if leadership.has_lost_its_quorum:
                 self._become_follower(reason="its quorum is silent")
-            elif self._leadership.has_lost_its_disk():
+            elif leadership.has_lost_its_disk():
                 self._become_follower(reason="its own disk is silent")
+            elif now < leadership.due_at:
+                return  # The usual one: nothing but the time has changed.
             else:
-                self._leadership.tick()
-        elif now >= self._elections.deadline:
-            if self._elections.waits_for_its_own_vote:
-                self._elections.restart_timer()  # Nobody was asked yet: a new campaign would wait for the disk anew.
-            else:
-                self._become_pre_candidate()
+                leadership.tick()
+        elif now < self._elections.deadline:
+            return
+        elif self._elections.waits_for_its_own_vote:
+            self._elections.restart_timer()  # Nobody was asked yet: a new campaign would wait for the disk anew.
+        else:
+            self._become_pre_candidate()
         self._check_invariants()
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
@@ -191,10 +196,10 @@ class RaftCore(CoreView):
 
     def has_ready(self) -> bool:
         """True if `take_ready` would give something."""
-        state = self._state
         if self._leadership is not None and self._leadership.feed_wanted:
             return True
-        return state.writes.pending or not state.outbox.ready.is_empty or self._may_hand_out()
+        state = self._state
+        return not state.outbox.ready.is_empty or state.writes.pending or self._may_hand_out()
 
     def take_ready(self) -> Ready:
         """All effects since the last call. The caller owes them in the order that `Ready` states."""
@@ -313,6 +318,7 @@ class RaftCore(CoreView):
         state, old_role = self._state, self._state.role
         if self._leadership is not None:
             tickets, self._leadership = self._leadership.reads.take_all(), None
+            self.leading_term = None
             state.trace("stepped_down", reason=reason)
             state.follow(None)
             error = NotLeader(state.node_id, None)
@@ -354,14 +360,16 @@ class RaftCore(CoreView):
         state.trace("became_leader", last_index=state.log.last_index)
         state.follow(state.node_id)
         self._leadership = Leadership(state)
+        self.leading_term = state.term
 
     def _check_invariants(self) -> None:
-        state, log = self._state, self._state.log
-        assert log.base_index <= state.snapshot_index <= state.last_applied, self
-        assert state.last_applied <= state.commit_index <= log.last_index, self
-        assert log.durable_index <= log.last_index, self
+        state, log, leadership = self._state, self._state.log, self._leadership
+        last_index = log.last_index
+        assert log.base_index <= state.snapshot_index <= state.last_applied <= state.commit_index <= last_index, self
+        assert state.writes.durable_index <= last_index, self
         assert log.last_term <= state.term, self
-        assert (state.role is Role.LEADER) == (self._leadership is not None), self
-        if self._leadership is not None:
+        assert (state.role is Role.LEADER) == (leadership is not None), self
+        assert self.leading_term == (None if leadership is None else state.term), self
+        if leadership is not None:
             assert state.leader_id == state.voted_for == state.node_id, self
-            self._leadership.check_invariants()
+            leadership.check_invariants()

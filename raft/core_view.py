@@ -18,6 +18,9 @@ class CoreView:
     _elections: Elections
     _leadership: Leadership | None
 
+    leading_term: int | None
+    """The current term while this member leads it, otherwise None. A plain attribute: asked after every event."""
+
     @property
     def node_id(self) -> str:
         """This member."""
@@ -37,11 +40,6 @@ class CoreView:
     def voted_for(self) -> str | None:
         """Who got this member's vote in the current term."""
         return self._state.voted_for
-
-    @property
-    def leading_term(self) -> int | None:
-        """The current term while this member leads it, otherwise None."""
-        return None if self._leadership is None else self._state.term
 
     @property
     def leader_id(self) -> str | None:
@@ -81,6 +79,11 @@ class CoreView:
     def first_index(self) -> int:
         """The oldest entry that was not compacted away."""
         return self._state.log.first_index
+
+    @property
+    def holds_what_its_snapshot_has(self) -> bool:
+        """True if the log has entries that the newest durable snapshot makes superfluous."""
+        return self._state.snapshot_index > self._state.log.base_index
 
     @property
     def last_index(self) -> int:

@@ -39,6 +39,16 @@ class GroupCommit:
         return not self.under_way and self.appended_sequence == self.durable_sequence
 
     @property
+    def has_work(self) -> bool:
+        """True if `start` would start a sync."""
+        return not self.under_way and self.appended_sequence > self.durable_sequence
+
+    @property
+    def holds_sends(self) -> bool:
+        """True if messages wait for a sync, or for `take_sends`."""
+        return bool(self._waiting)
+
+    @property
     def is_proven(self) -> bool:
         """True if, besides, a later frame says that the last batch was synced."""
         return self.is_quiet and not self._log.has_unproven_batch
@@ -51,7 +61,7 @@ class GroupCommit:
 
     def start(self, commit_hint: int) -> None:
         """Start the next sync if something was appended and none is under way."""
-        if not self.under_way and self.appended_sequence > self.durable_sequence:
+        if self.has_work:
             self._sync(commit_hint)
 
     def prove(self, commit_hint: int) -> None:

@@ -38,6 +38,7 @@ class Leadership:
         self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
         self.feed_wanted = True  # Something happened that may let a message leave.
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
+        self._quorum_deadline = state.now + state.config.election_timeout_max_ns  # Or later: see has_lost_its_quorum.
         self._append(
             EntryKind.NO_OP, encode_batch(self.leader_time_now(), ())
         )  # Thesis §6.4: commits what came before.
@@ -51,22 +52,36 @@ class Leadership:
     @property
     def next_deadline(self) -> int:
         """When the next heartbeat or the check of the quorum is due (monotonic ns)."""
-        return min(self._heartbeat_deadline, self._quorum_heard_at() + self._state.config.election_timeout_max_ns)
+        if self._quorum_deadline < self._heartbeat_deadline:
+            self._look_when_the_quorum_was_heard()
+        return min(self._heartbeat_deadline, self._quorum_deadline)
+
+    @property
+    def due_at(self) -> int:
+        """When `tick` has something to do (monotonic ns)."""
+        return self._heartbeat_deadline
 
     @property
     def has_lost_its_quorum(self) -> bool:
-        """No majority was heard within an election time-out: this leader must not go on (Raft thesis §6.2)."""
-        return self._state.now >= self._quorum_heard_at() + self._state.config.election_timeout_max_ns
+        """No majority was heard within an election time-out: this leader must not go on (Raft thesis §6.2).
+
+        Moments only rise, and so does their median: before a deadline that was right once nothing need be counted.
+        """
+        if self._state.now < self._quorum_deadline:
+            return False
+        self._look_when_the_quorum_was_heard()
+        return self._state.now >= self._quorum_deadline
 
     def has_lost_its_disk(self) -> bool:
         """True if what a majority holds does not become durable here: it is never applied, and no client is answered.
 
         To be asked at every tick. Heartbeats need no disk: without this, nobody else would be elected.
         """
-        log, now = self._state.log, self._state.now
-        if self._durable_index != log.durable_index or self._state.commit_index <= log.durable_index:
-            self._durable_index, self._disk_heard_at = log.durable_index, now
-        return now >= self._disk_heard_at + DISK_SILENCES_MAX * self._state.config.election_timeout_max_ns
+        state, durable_index = self._state, self._state.writes.durable_index
+        if self._durable_index != durable_index or state.commit_index <= durable_index:
+            self._durable_index, self._disk_heard_at = durable_index, state.now
+            return False
+        return state.now >= self._disk_heard_at + DISK_SILENCES_MAX * state.config.election_timeout_max_ns
 
     def tick(self) -> None:
         """Send heartbeats when they are due. What got lost is found out by them."""
@@ -86,6 +101,9 @@ class Leadership:
             else:
                 self._send_append(peer_id, peer.next_index - 1, ())  # Rejected if what went before was lost.
         self.feed_wanted = True
+
+    def _look_when_the_quorum_was_heard(self) -> None:
+        self._quorum_deadline = self._quorum_heard_at() + self._state.config.election_timeout_max_ns
 
     def _quorum_heard_at(self) -> int:
         return self._agreed(self._state.now, [peer.heard_at for peer in self._peers.values()])
@@ -186,7 +204,7 @@ class Leadership:
     def _raise_low_watermark(self) -> None:
         """FORMATS §6: the minimum over all members, once each has reported to this leader."""
         state = self._state
-        marks = [state.last_applied, state.log.durable_index]
+        marks = [state.last_applied, state.writes.durable_index]
         for peer in self._peers.values():
             if peer.last_applied is None:
                 return
@@ -215,7 +233,8 @@ class Leadership:
                     pass
             if peer.commit_told < state.commit_index and peer.is_idle and self._can_tell_more(peer):
                 self._send_heartbeat(peer_id)
-        state.outbox.ready.reads_ready += self.reads.take_ready(state.last_applied)
+        if self.reads.any_confirmed:
+            state.outbox.ready.reads_ready += self.reads.take_ready(state.last_applied)
 
     def _begin_read_round(self) -> None:
         """Only after a commit of this term: before it, the mark may be behind what others saw (thesis §6.4)."""

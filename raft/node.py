@@ -111,13 +111,15 @@ class Node:
 
     def receive(self, peer_id: str, message: Message) -> None:
         """Take one message of a peer. Dropped unless the peer is a member and its pin is durable."""
-        if self._stop_is_overdue:
+        if self._stop_by is not None and self._stop_is_overdue:
             return  # It would never be quiet.
         if self.failure or not self._pins.is_pinned(peer_id) or not self._core.is_peer(peer_id):
             return
         if self._on_core(self._core.step, peer_id, message):
-            self._notice_leadership()
-            self._snapshots.stepped(peer_id, message)
+            if self._core.leading_term != self._leading_term:
+                self._notice_leadership()
+            if self._snapshots.is_sending:
+                self._snapshots.stepped(peer_id, message)
 
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""
@@ -133,9 +135,11 @@ class Node:
             return
         if not self._on_core(self._core.tick, now):
             return
-        self._notice_leadership()
-        self._snapshots.tick(now)
-        outcomes_due = self._outcomes.next_deadline
+        if self._core.leading_term != self._leading_term:
+            self._notice_leadership()
+        if self._snapshots.is_sending:
+            self._snapshots.tick(now)
+        outcomes_due = self._outcomes.next_deadline if self._outcomes.commands else None
         if outcomes_due is not None and outcomes_due <= now:
             self._effects.completions += self._outcomes.expire(now)
 
@@ -195,7 +199,7 @@ class Node:
             return self._now
         first = self._core.next_deadline
         for deadline in (
-            self._outcomes.next_deadline,
+            self._outcomes.next_deadline if self._outcomes.commands else None,
             self._snapshots.next_deadline,
             self._prove_at,
             self._search_at,
@@ -287,24 +291,24 @@ class Node:
         self._on_core(self._core.persisted, sequence)
 
     def _flush(self) -> None:
-        self._notice_leadership()  # A completion may have changed it.
+        if self._core.leading_term != self._leading_term:  # A completion may have changed it.
+            self._notice_leadership()
         self._notice_disk()
-        self._propose_pending()
+        if not self._commit.under_way:
+            self._propose_pending()
         self._drain_core()
-        self._apply_slice()
+        if self._to_apply:
+            self._apply_slice()
         if self._snapshots.has_work:
             self._snapshots.pump(self._effects)
             self._drain_core()
         if self.failure is None:
-            if not self._commit.under_way:
-                self._commit.start(self._commit_hint)
+            if self._commit.has_work:
+                self._commit.start(self._core.appliable_index)
             self._prove_when_idle()
-            self._effects.send += self._commit.take_sends()
+            if self._commit.holds_sends:
+                self._effects.send += self._commit.take_sends()
             self._stop_when_done()
-
-    @property
-    def _commit_hint(self) -> int:
-        return self._core.appliable_index
 
     @property
     def _stop_is_overdue(self) -> bool:
@@ -327,14 +331,11 @@ class Node:
 
     def _notice_leadership(self) -> None:
         """React to the end of a period of leadership, even if the next one has begun."""
-        term = self._core.leading_term
-        if term == self._leading_term:
-            return
         if self._leading_term is not None:
             self._refuse_pending(self._not_leader())
             self._outcomes.stepped_down(self._now + self._config.outcome_wait_ns)
         self._snapshots.leadership_changed()
-        self._leading_term = term
+        self._leading_term = self._core.leading_term
 
     def _notice_disk(self) -> None:
         """Without room what waits is refused, which is certain: it was appended nowhere. Look for room now and then."""
@@ -362,7 +363,7 @@ class Node:
 
     def _propose_pending(self) -> None:
         """Group commit: while a log write is under way, more gathers; then all of it leaves at once."""
-        while not self._commit.under_way and self._pending:
+        while self._pending:
             commands, tickets = self._pending.next_batch()
             payload = encode_batch(self._core.leader_time_now(), commands)
             try:
@@ -378,7 +379,8 @@ class Node:
     def _drain_core(self) -> None:
         while self.failure is None and self._core.has_ready():
             self._handle(self._core.take_ready())
-            self._notice_leadership()
+            if self._core.leading_term != self._leading_term:
+                self._notice_leadership()
 
     def _handle(self, ready: Ready) -> None:
         """Carry out one Ready, in the order of its fields."""
@@ -421,7 +423,7 @@ class Node:
             self._prove_at = self._now + self._config.election_timeout_min_ns  # Not between the puts of a slow client.
         if self._stop_by is not None or (self._prove_at is not None and self._prove_at <= self._now):
             self._prove_at = None
-            self._commit.prove(self._commit_hint)
+            self._commit.prove(self._core.appliable_index)
 
     def _stop_when_done(self) -> None:
         """The end of `begin_stop`: every open request gets its end."""

@@ -40,6 +40,8 @@ class OpenProposals:
 
     def committed(self, commit_index: int) -> None:
         """The high-water mark rose: what another term took the place of certainly does not happen."""
+        if not self._ranges:
+            return  # A follower's: nothing is its own.
         for proposals in list(self._ranges):
             while proposals.checked < min(proposals.last_index, commit_index):
                 index = proposals.checked + 1
@@ -54,6 +56,8 @@ class OpenProposals:
 
     def applied(self, index: int) -> None:
         """The state machine gave its results up to `index`: their end is known elsewhere."""
+        if not self._ranges:
+            return
         for proposals in self._ranges:
             proposals.first_index = max(proposals.first_index, min(index, proposals.checked) + 1)
         self._forget_empty()

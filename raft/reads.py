@@ -41,6 +41,11 @@ class ReadRounds:
         return bool(self._under_way)
 
     @property
+    def any_confirmed(self) -> bool:
+        """True if `take_ready` may give something."""
+        return bool(self._confirmed)
+
+    @property
     def any_waiting(self) -> bool:
         """True if reads wait for a round to begin."""
         return bool(self._waiting)

@@ -62,19 +62,19 @@ class Snapshotting:
         self._wanted_log_bytes = config.snapshot_log_bytes
         self._wanted = False
         self._drop_older = False
-        self._is_building = self._is_receiving = False  # Or its end was not looked at yet.
+        self._is_building = self._is_receiving = self.is_sending = False  # Or its end was not looked at yet.
 
     @property
     def has_work(self) -> bool:
         """True if `pump` would do something. It rarely would; to find that out in there took 7 % of an event."""
-        if self._wanted or self._is_building or self._is_receiving or self._drop_older or self._outgoing:
+        if self._wanted or self._is_building or self._is_receiving or self.is_sending or self._drop_older:
             return True
         return self._log_bytes >= self._wanted_log_bytes or self._may_compact
 
     @property
     def next_deadline(self) -> int | None:
         """When `tick` has something to do, in monotonic ns."""
-        return self._outgoing.next_deadline if self._outgoing else None
+        return self._outgoing.next_deadline if self.is_sending else None
 
     @property
     def buffered_bytes(self) -> int:
@@ -102,7 +102,7 @@ class Snapshotting:
 
     def stepped(self, peer_id: str, message: Message) -> None:
         """The core has taken `message`: the end of a transfer is an acknowledgement."""
-        if self._outgoing and isinstance(message, AppendAccepted):
+        if self.is_sending and isinstance(message, AppendAccepted):
             states = {peer.peer_id: peer.state for peer in self._core.peers_status()}
             if states.get(peer_id) != PeerState.SNAPSHOT.value:
                 self._outgoing.cancel(peer_id)
@@ -112,13 +112,14 @@ class Snapshotting:
 
     def tick(self, now: int) -> None:
         """Send again what was not answered; give up where nobody answers."""
-        for peer_id in self._outgoing.tick(now) if self._outgoing else ():
+        for peer_id in self._outgoing.tick(now):
             self._core.snapshot_transfer_failed(peer_id)
 
     def handle(self, ready: Ready, now: int) -> None:
         """The part of a Ready that is about snapshots."""
         for peer_id in ready.snapshot_wanted if self._core.role is Role.LEADER else ():
             self._outgoing.start(peer_id, now)
+            self.is_sending = True
         for peer_id, progress in ready.snapshot_progress:
             if not self._outgoing.progress(peer_id, progress, now):
                 self._core.snapshot_transfer_failed(peer_id)
@@ -134,6 +135,7 @@ class Snapshotting:
         if self._drop_older and not self._outgoing:  # The file that is being sent is kept.
             self._drop_older = False
             self._store.drop_older()
+        self.is_sending = len(self._outgoing) > 0
         self._compact(effects)
 
     # Own snapshots.
@@ -221,10 +223,11 @@ class Snapshotting:
     @property
     def _may_compact(self) -> bool:
         """True if the log holds entries that `_compact` would forget."""
-        core, first_index = self._core, self._core.first_index
-        if core.snapshot_index < first_index:
-            return False  # Nothing is behind the snapshot: the usual case.
-        return core.low_watermark >= first_index or self._log.size_bytes > self._config.retention_bytes_max
+        if not self._core.holds_what_its_snapshot_has:
+            return False  # The usual case.
+        if self._core.low_watermark >= self._core.first_index:
+            return True
+        return self._log.size_bytes > self._config.retention_bytes_max
 
     def _compact(self, effects: Effects) -> None:
         """Cut the log at min(own durable snapshot, low-water mark), or past the mark if it grows too large."""
