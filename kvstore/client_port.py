@@ -52,13 +52,15 @@ class ClientPort:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._wake: Callable[[], None] = _nobody
+        self._flush_node: Callable[[], None] = _nobody
         self._connections: dict[int, _Connection] = {}
         self._stalled: set[int] = set()  # Connections at a bound.
         self._last_connection_id = 0
+        self._last_reader = 0  # The connection that was read from last.
 
-    def attach(self, wake: Callable[[], None]) -> None:
-        """`wake` asks the driver for a flush of the node."""
-        self._wake = wake
+    def attach(self, wake: Callable[[], None], flush: Callable[[], None]) -> None:
+        """`wake` asks the driver for a flush of the node in the next turn of the loop, `flush` for one now."""
+        self._wake, self._flush_node = wake, flush
 
     def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent]) -> None:
         """From the driver, after each flush that has something to tell."""
@@ -128,6 +130,14 @@ class ClientPort:
             if patience.deadline != math.inf and self._service.is_greeted(connection_id):
                 patience.deadline = math.inf  # Waiting for room is not its fault.
             self._flush()
+            self._bring_in(connection_id)
+
+    def _bring_in(self, connection_id: int) -> None:
+        """Have the node take what came: at once from whoever is alone, else with what others bring in this turn."""
+        is_alone, self._last_reader = connection_id == self._last_reader, connection_id
+        if is_alone:
+            self._flush_node()
+        else:
             self._wake()
 
     async def _write_forever(

@@ -284,7 +284,7 @@ async def _run(
     service.own_address = _address_of(client_listeners)
     port = ClientPort(service)
     driver = Driver(node, completions=completions, application=port, transport=transport)
-    port.attach(driver.wake)
+    port.attach(driver.wake, driver.flush)
     member = RunningMember(node, driver, port, _address_of(client_listeners), _address_of(peer_listeners))
     await _serve(driver, port, client_listeners, member, task_status)
 

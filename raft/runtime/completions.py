@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 
@@ -13,34 +16,51 @@ Callback = Callable[[], None]
 class CompletionQueue:
     """`post` may be called from any thread; the callbacks run on the loop, in order, when it calls `run_pending`.
 
-    Until `attach`, callbacks only gather. After the loop has ended they gather too, and nobody is told.
+    While it is `watched`, `wait` tells the loop that something was posted; at other times callbacks only gather. It
+    has a pipe of its own: trio's way in for threads would wake one task that wakes another.
     """
 
     def __init__(self) -> None:
         self._callbacks: deque[Callback] = deque()  # `append` and `popleft` are atomic.
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._wake: Callback = _nobody
+        self._lock = threading.Lock()  # No thread may write to a number that means another file by now.
+        self._ends: tuple[int, int] | None = None  # Of the pipe: to read from, to write to.
+        self._is_told = False  # There is a byte in the pipe: one for any number of callbacks.
 
     def post(self, callback: Callback) -> None:
         """Have `callback` run on the loop soon. Never blocks."""
         self._callbacks.append(callback)
-        token = self._token
-        if token is not None:
-            try:
-                token.run_sync_soon(self._wake, idempotent=True)
-            except trio.RunFinishedError:
-                self._token = None
+        with self._lock:
+            if self._ends is not None and not self._is_told:
+                self._is_told = True
+                os.write(self._ends[1], b"!")
 
-    def attach(self, wake: Callback) -> None:
-        """From a trio task: have `wake` called on this loop whenever something was posted."""
-        self._wake = wake
-        self._token = trio.lowlevel.current_trio_token()
-        if self._callbacks:
-            wake()
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """For the length of a `with`, in which one task may `wait`. Raises OSError if there are too many open files."""
+        assert self._ends is None, "one loop at a time"
+        ends = os.pipe()
+        try:
+            for end in ends:
+                os.set_blocking(end, False)
+            with self._lock:
+                self._ends = ends
+                self._is_told = bool(self._callbacks)
+                if self._is_told:
+                    os.write(ends[1], b"!")
+            yield
+        finally:
+            with self._lock:
+                self._ends = None
+            for end in ends:
+                os.close(end)
 
-    def detach(self) -> None:
-        """Back to gathering."""
-        self._token, self._wake = None, _nobody
+    async def wait(self) -> None:
+        """Until something was posted since the last time; somebody may have run it already."""
+        assert self._ends is not None, "not watched"
+        await trio.lowlevel.wait_readable(self._ends[0])
+        with self._lock:  # Whoever posts from here on tells again.
+            self._is_told = False
+            os.read(self._ends[0], 1)
 
     def run_pending(self) -> int:
         """Run what has been posted until now; return how many callbacks that were."""
@@ -49,20 +69,16 @@ class CompletionQueue:
             self._callbacks.popleft()()
         return count
 
+    @property
+    def has_pending(self) -> bool:
+        """True if `run_pending` has something to run."""
+        return bool(self._callbacks)
+
     async def run_until(self, condition: Callable[[], bool]) -> None:
         """Run callbacks as they come until `condition`: for what has to be done before a driver takes over."""
-        event = trio.Event()
-        self.attach(lambda: event.set())
-        try:
+        with self.watched():
             while True:
                 self.run_pending()
                 if condition():
                     return
-                await event.wait()
-                event = trio.Event()
-        finally:
-            self.detach()
-
-
-def _nobody() -> None:
-    """Nobody waits."""
+                await self.wait()

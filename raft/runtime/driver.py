@@ -52,8 +52,8 @@ class Application(Protocol):
 class Driver:
     """Owns the loop over one node, made with `now=now_ns()` in this run of trio.
 
-    The application calls `node.propose` and `node.read` synchronously from any task of this run, then `wake`.
-    Without peers there is no `transport`.
+    The application calls `node.propose` and `node.read` synchronously from any task of this run, then `wake`, or
+    `flush`. Without peers there is no `transport`.
     """
 
     def __init__(
@@ -69,11 +69,28 @@ class Driver:
         self._application = application
         self._transport = transport
         self._woken = trio.Event()
+        self._scope: trio.CancelScope | None = None  # Of the wait for time, while that is all there is to wait for.
+        self._is_over = False
         self._failure: NodeStopped | None = None
 
     def wake(self) -> None:
-        """Ask for a flush soon."""
+        """Ask for a flush soon: in the next turn of the loop, so that whatever comes in this one is part of it."""
         self._woken.set()
+
+    def flush(self) -> None:
+        """A flush now, in the task of whoever brings something: to wake another task for it costs a turn of the loop.
+
+        Not while one is under way, or due in the next turn anyway: that one will do it all.
+        """
+        if self._scope is None or self._woken.is_set():
+            self.wake()
+            return
+        scope, self._scope = self._scope, None
+        if self._flush():
+            self.wake()
+            return
+        self._scope = scope
+        self._look_ahead(scope)
 
     def request_stop(self) -> None:
         """Take no more requests, finish and prove what was written, then let `run` return."""
@@ -86,34 +103,32 @@ class Driver:
         Raises NodeStopped when the node can promise no more, and CannotListen. Any other exception from a task is a
         broken invariant: it stops the node at once.
         """
-        failure: NodeStopped | None = None
         if self._transport is not None:
             await self._transport.listen()  # Outside the nursery, which would wrap its error.
-        self._completions.attach(self.wake)
-        try:
+        with self._completions.watched():
             async with trio.open_nursery() as nursery:
                 port = 0
                 if self._transport is not None:
                     port = await nursery.start(self._transport.run, self)
+                nursery.start_soon(self._take_completions)
                 task_status.started(port)
-                failure = await self._drive()
+                await self._drive()
                 nursery.cancel_scope.cancel()
-        finally:
-            self._completions.detach()
-        if failure is not None:
-            raise failure
+        if self._failure is not None:
+            raise self._failure
 
-    async def _drive(self) -> NodeStopped | None:
-        """The only task in which effects happen."""
-        is_over = False
-        while not is_over:
-            with trio.CancelScope() as scope:
-                while not is_over:
-                    await self._wait(scope)
-                    is_over = self._flush()
-            if scope.cancelled_caught:
-                is_over = self._flush()
-        return self._failure
+    async def _drive(self) -> None:
+        """Flush when asked to, and when time is up, until the node has ended."""
+        try:
+            while not self._is_over:
+                with trio.CancelScope() as scope:
+                    while not self._is_over:
+                        await self._wait(scope)
+                        self._flush()
+                if scope.cancelled_caught:
+                    self._flush()
+        finally:
+            self._scope = None
 
     async def _wait(self, scope: trio.CancelScope) -> None:
         """Until something happens, or `scope` is cancelled because time is up.
@@ -124,14 +139,30 @@ class Driver:
         if self._woken.is_set():
             await trio.lowlevel.checkpoint()  # Let readers gather more.
         else:
-            deadline = self.node.next_deadline / SECOND_NS
-            if deadline < scope.deadline:
-                scope.deadline = deadline
-            await self._woken.wait()
-        self._woken = trio.Event()
+            self._scope = scope
+            self._look_ahead(scope)
+            try:
+                await self._woken.wait()
+            finally:
+                self._scope = None
+        if not self._is_over:
+            self._woken = trio.Event()
+
+    def _look_ahead(self, scope: trio.CancelScope) -> None:
+        deadline = self.node.next_deadline / SECOND_NS
+        if deadline < scope.deadline:
+            scope.deadline = deadline
+
+    async def _take_completions(self) -> None:
+        while True:
+            await self._completions.wait()
+            if self._completions.has_pending:  # A flush may have been quicker.
+                self.flush()
 
     def _flush(self) -> bool:
-        """One turn; True if it was the last."""
+        """The only place in which effects happen; True if it was the last time."""
+        if self._is_over:
+            return True
         self._completions.run_pending()
         self.node.tick(now_ns())
         effects = self.node.take_effects()
@@ -143,7 +174,8 @@ class Driver:
         if effects.failure is not None:
             logger.error("%s", effects.failure)
         self._failure = effects.failure
-        return effects.failure is not None or self.node.is_stopped
+        self._is_over = effects.failure is not None or self.node.is_stopped
+        return self._is_over
 
     def _log(self, events: Sequence[TraceEvent]) -> None:
         if logger.isEnabledFor(logging.INFO):
@@ -166,7 +198,7 @@ class Driver:
             for message in messages:
                 self.node.receive(peer_id, message)
         finally:
-            self.wake()
+            self.flush()
 
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from random import Random
 
 import pytest
@@ -29,7 +28,6 @@ from raft import (
 from raft.runtime import (
     CONNECTIONS_MAX,
     CannotListen,
-    CompletionQueue,
     Driver,
     InsecureAddress,
     InvalidAddress,
@@ -409,35 +407,3 @@ def test_addresses_are_taken_apart() -> None:
     """Names, IPv4 and IPv6."""
     assert parse_address("localhost:7001") == ("localhost", 7001)
     assert parse_address("[::1]:0") == ("::1", 0)
-
-
-async def test_completions_come_from_any_thread_in_order() -> None:
-    """`post` before, while and after a loop waits for it."""
-    with trio.fail_after(20):
-        queue, seen = CompletionQueue(), []
-        queue.post(lambda: seen.append(-1))
-
-        def post_many() -> None:
-            for number in range(1_000):
-                queue.post(lambda number=number: seen.append(number))  # type: ignore[misc]
-
-        thread = threading.Thread(target=post_many)
-        thread.start()
-        await queue.run_until(lambda: len(seen) == 1_001)
-        thread.join(5)
-
-    assert seen == list(range(-1, 1_000))
-
-
-def test_a_completion_after_the_loop_has_ended_only_gathers() -> None:
-    """An I/O thread may be slower than the loop."""
-    queue, seen = CompletionQueue(), []
-
-    async def attach() -> None:
-        queue.attach(lambda: None)
-
-    trio.run(attach)
-    queue.post(lambda: seen.append(1))
-
-    assert seen == []
-    assert queue.run_pending() == 1

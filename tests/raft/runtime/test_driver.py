@@ -1,0 +1,173 @@
+"""When the driver flushes: in the task that brings something, in the next turn of the loop, when time is up."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from raft import NodeStopped, Role, Told, TraceEvent
+from raft.runtime import CompletionQueue, Driver
+from raft.runtime.driver import SECOND_NS
+from tests.raft.runtime.machines import Machine, until
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def alone() -> AbstractAsyncContextManager[Machine]:
+    """A member of one that leads and has nothing to do, until the block ends."""
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[Machine]:
+        machine = Machine("s1", ["s1"])
+        driver = Driver(machine.node, completions=machine.completions, application=machine.recorder)
+        machine.driver = driver
+        async with trio.open_nursery() as nursery:
+            await nursery.start(driver.run)
+            await until(lambda: machine.node.core.role is Role.LEADER and machine.node.core.commit_index > 0)
+            await trio.testing.wait_all_tasks_blocked()
+            yield machine
+            nursery.cancel_scope.cancel()
+
+    return running()
+
+
+async def test_a_flush_happens_in_the_task_that_asks_for_it_and_a_wake_in_the_next_turn() -> None:
+    with trio.fail_after(20):
+        async with alone() as machine:
+            last_index = machine.node.core.last_index
+            machine.node.propose(b"\x01", 1)
+            machine.driver.flush()
+            assert machine.node.core.last_index == last_index + 1
+
+            await machine.recorder.wait_for(lambda: len(machine.recorder.applied) == 1)
+            await trio.testing.wait_all_tasks_blocked()
+            machine.node.propose(b"\x02", 2)
+            machine.driver.wake()
+            assert machine.node.core.last_index == last_index + 1
+            await machine.recorder.wait_for(lambda: len(machine.recorder.applied) == 2)
+
+
+async def test_whoever_comes_while_a_flush_is_due_is_part_of_that_flush() -> None:
+    """Several readers in one turn: what the first one only announced is not torn from what the others bring."""
+    with trio.fail_after(20):
+        async with alone() as machine:
+            last_index = machine.node.core.last_index
+            machine.node.propose(b"\x01", 1)
+            machine.driver.wake()
+            machine.node.propose(b"\x02", 2)
+            machine.driver.flush()
+            assert machine.node.core.last_index == last_index
+            await machine.recorder.wait_for(lambda: len(machine.recorder.applied) == 2)
+            assert machine.node.core.last_index == last_index + 1  # One entry.
+
+
+async def test_an_application_that_asks_for_a_flush_within_a_flush_gets_the_next_one() -> None:
+    with trio.fail_after(20):
+        async with alone() as machine:
+            depth, depths = 0, []
+            tell = machine.recorder.complete
+
+            def complete(completions: Sequence[Told], events: Sequence[TraceEvent]) -> None:
+                nonlocal depth
+                depth += 1
+                depths.append(depth)
+                tell(completions, events)
+                if len(machine.recorder.applied) == 1 and 2 not in proposed:
+                    proposed.append(2)
+                    machine.node.propose(b"\x02", 2)
+                    machine.driver.flush()
+                depth -= 1
+
+            proposed = [1]
+            machine.recorder.complete = complete  # type: ignore[method-assign]
+            machine.node.propose(b"\x01", 1)
+            machine.driver.flush()
+            await machine.recorder.wait_for(lambda: len(machine.recorder.applied) == 2)
+
+            assert set(depths) == {1}
+
+
+async def test_a_node_that_ends_in_a_flush_of_another_task_ends_the_run() -> None:
+    with trio.fail_after(20):
+        machine = Machine("s1", ["s1"])
+        driver = Driver(machine.node, completions=machine.completions, application=machine.recorder)
+        with pytest.RaisesGroup(NodeStopped):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(driver.run)
+                await until(lambda: machine.node.core.role is Role.LEADER and machine.node.core.commit_index > 0)
+                await trio.testing.wait_all_tasks_blocked()
+                machine.disk.error = OSError(5, "Input/output error")
+                machine.node.propose(b"\x01", 1)
+                driver.flush()  # The disk answers before this returns: the next flush is told.
+                driver.flush()
+                assert machine.node.failure is not None
+                driver.flush()  # There is none any more.
+
+
+async def test_a_deadline_that_a_flush_of_another_task_brought_nearer_is_kept() -> None:
+    """The driver sleeps meanwhile: its alarm has to be set by whoever flushed."""
+    with trio.fail_after(20):
+        async with alone() as machine:
+            scope = machine.driver._scope
+            assert scope is not None
+            scope.deadline = math.inf
+            machine.driver.flush()
+            assert scope.deadline == machine.node.next_deadline / SECOND_NS
+            machine.node.propose(b"\x01", 1)
+            machine.driver.flush()
+            await until(lambda: bool(machine.recorder.applied) and not machine.node._log.has_unproven_batch)
+
+
+async def test_completions_come_from_any_thread_in_order() -> None:
+    """`post` before, while and after a loop waits for it."""
+    with trio.fail_after(20):
+        queue, seen = CompletionQueue(), []
+        queue.post(lambda: seen.append(-1))
+
+        def post_many() -> None:
+            for number in range(1_000):
+                queue.post(lambda number=number: seen.append(number))  # type: ignore[misc]
+
+        thread = threading.Thread(target=post_many)
+        thread.start()
+        await queue.run_until(lambda: len(seen) == 1_001)
+        thread.join(5)
+
+    assert seen == list(range(-1, 1_000))
+
+
+async def test_a_completion_that_somebody_else_has_run_wakes_nobody_twice() -> None:
+    with trio.fail_after(20):
+        queue, seen = CompletionQueue(), []
+        with queue.watched():
+            for number in range(100_000):  # More than a pipe holds: one byte stands for any number.
+                queue.post(lambda number=number: seen.append(number))  # type: ignore[misc]
+            assert queue.run_pending() == 100_000
+            await queue.wait()
+            assert not queue.has_pending
+            with trio.move_on_after(0.01) as scope:
+                await queue.wait()
+            assert scope.cancelled_caught
+
+            queue.post(lambda: seen.append(-1))
+            await queue.wait()
+            assert queue.run_pending() == 1
+
+    assert seen == [*range(100_000), -1]
+
+
+def test_a_completion_after_the_loop_has_ended_only_gathers() -> None:
+    """An I/O thread may be slower than the loop."""
+    queue, seen = CompletionQueue(), []
+    with queue.watched():
+        pass
+    queue.post(lambda: seen.append(1))
+
+    assert seen == []
+    assert queue.run_pending() == 1
