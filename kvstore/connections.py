@@ -9,7 +9,10 @@ from itertools import repeat
 from typing import Any
 
 from kvstore.limits import AdmissionLimits
-from raft import FRAME_BYTES_MAX_CLIENT, MIB, FrameSplitter
+from raft import FRAME_BYTES_MAX_CLIENT, MIB, Completion, FrameSplitter
+
+OpenRow = tuple[int, int, int, int, Any]
+"""connection_id, request_id, session_id, consistency, body of a read or None"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +21,7 @@ class ServiceLimits:
 
     connections_max: int = 1_000  # Each may hold a frame of 4 MiB in the making.
     in_flight_max: int = 4_096  # Unanswered requests per connection; further ones wait in their socket.
-    unsent_bytes_max: int = 8 * MIB  # Responses that a connection has not taken yet; then nothing more is read from it.
+    unsent_bytes_max: int = 8 * MIB  # Responses that a connection has not taken yet; no more are made, or read for.
     log_bytes_max: int = MIB  # Entries in one `read_log` response; more only if the first alone is larger.
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)
 
@@ -33,16 +36,13 @@ class Connection:
         self.closed = False  # Answered for the last time: nothing more is read.
         self.in_flight = 0
         self.backlog: deque[bytes] = deque()  # Complete frames that wait for `in_flight_max`.
+        self.owed: deque[tuple[OpenRow, Completion]] = deque()  # Answers that wait for `unsent_bytes_max`.
         self.out: list[bytes] = []
         self.unsent_bytes = 0
 
     def has_room(self, limits: ServiceLimits) -> bool:
         """True if it may be served one more request."""
         return self.in_flight < limits.in_flight_max and self.unsent_bytes < limits.unsent_bytes_max
-
-
-OpenRow = tuple[int, int, int, int, Any]
-"""connection_id, request_id, session_id, consistency, body of a read or None"""
 
 
 class OpenRequests:

@@ -67,7 +67,7 @@ class HotAnswers:
                 self._answer(opened, Applied(ticket, batch.index, result))
         self._puts(connection, ids, revisions)
 
-    def reads_ready(self, ready: ReadsReady, machine: KvMachine) -> None:
+    def reads_ready(self, ready: ReadsReady, machine: KvMachine, unsent_bytes_max: int) -> None:
         """As `answer` for each. What was asked for together is of one connection, and mostly gets of what is there."""
         rows = list(map(self._opened.rows.pop, ready.tickets))
         connection = self._connections.get(rows[0][0])
@@ -76,16 +76,21 @@ class HotAnswers:
         assert rows[-1][0] == connection.connection_id, rows[-1]
         ids: list[int] = []
         found: list[RecordItem] = []
+        others: list[tuple[OpenRow, ReadReady]] = []  # Ranges, what is not there, and what there is no room for.
+        room_bytes = unsent_bytes_max - connection.unsent_bytes
         records = machine.records_of([row[4][1] for row in rows])
         for ticket, row, record in zip(ready.tickets, rows, records, strict=True):
-            if record is not None and row[4][0] == 2:
+            if record is not None and row[4][0] == 2 and room_bytes > 0:
+                room_bytes -= len(record[0])
                 ids.append(row[1])
                 found.append(record)
-            else:  # A range, or what is not there.
-                self._answer(row, ReadReady(ticket))
+            else:
+                others.append((row, ReadReady(ticket)))
         if ids:
             connection.in_flight -= len(ids)
             self._put(connection, self._encoder.gets(ids, machine.revision, found))
+        for row, completion in others:
+            self._answer(row, completion)
 
     def _puts(self, connection: Connection | None, ids: list[int], revisions: list[int]) -> None:
         if connection is not None and ids:

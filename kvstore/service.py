@@ -116,6 +116,8 @@ class Service:
             return False
         connection.unsent_bytes -= byte_count
         assert connection.unsent_bytes >= 0, (connection_id, byte_count)
+        while connection.owed and connection.unsent_bytes < self.limits.unsent_bytes_max:
+            self._answer_now(connection, *connection.owed.popleft())
         has_waited = bool(connection.backlog)
         self._serve(connection)
         return has_waited
@@ -150,7 +152,7 @@ class Service:
             if isinstance(told, AppliedBatch):
                 self._hot.applied(told)
             elif isinstance(told, ReadsReady):
-                self._hot.reads_ready(told, self._machine)
+                self._hot.reads_ready(told, self._machine, self.limits.unsent_bytes_max)
             elif told.ticket in self._open.rows:
                 self._answer(self._open.rows.pop(told.ticket), told)
         term = self._term_led()
@@ -344,10 +346,17 @@ class Service:
     # Answers.
 
     def _answer(self, opened: OpenRow, completion: Completion) -> None:
-        connection_id, request_id, _, consistency, body = opened
-        connection = self._connections.get(connection_id)
+        """Once there is room for the answer, which may be large. A read shows the state of then: later, yet in time."""
+        connection = self._connections.get(opened[0])
         if connection is None:
             return  # It has gone meanwhile.
+        if connection.owed or connection.unsent_bytes >= self.limits.unsent_bytes_max:
+            connection.owed.append((opened, completion))
+        else:
+            self._answer_now(connection, opened, completion)
+
+    def _answer_now(self, connection: Connection, opened: OpenRow, completion: Completion) -> None:
+        _, request_id, _, consistency, body = opened
         connection.in_flight -= 1
         match completion:
             case Applied():

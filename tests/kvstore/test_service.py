@@ -8,10 +8,11 @@ from pathlib import Path
 import cbor2
 import pytest
 
-from kvstore.commands import Delete, Get, Put, RegisterSession
+from kvstore.commands import Delete, Get, Put, RegisterSession, Txn
 from kvstore.protocol import (
     Code,
     Consistency,
+    Request,
     Response,
     command_request,
     decode_response,
@@ -246,6 +247,33 @@ def test_a_client_that_takes_no_answers_is_read_no_further(quick_folder: Path) -
     client.service.sent(1, sum(len(frame(body)) for body in client.bodies))
     client.fetch()
     assert len(client.bodies) == 4
+
+
+READ_BIG = read_request(Get(b"big"), Consistency.LINEARIZABLE)
+
+
+@pytest.mark.parametrize("request_of_it", [READ_BIG, command_request(Txn((), (Get(b"big"),)))])
+def test_what_a_client_takes_no_answers_to_is_answered_no_further(quick_folder: Path, request_of_it: Request) -> None:
+    """Thousands of requests in flight, each with a large answer, must not be encoded before there is room for them."""
+    cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
+    cluster.leader()
+    client = RawClient(cluster)
+    client.ask(encode_request(1, command_request(Put(b"big", bytes(600)))))
+    client.reads = False
+
+    client.send(b"".join(frame(encode_request(i, request_of_it)) for i in range(1, 21)))
+
+    assert len(client.bodies) == 2
+    assert not client.service.wants_input(1)
+    while len(client.bodies) < 20:
+        taken = len(client.bodies)
+        client.service.sent(1, sum(len(frame(body)) for body in client.bodies[-2:]))
+        cluster.settle()
+        client.fetch()
+        assert len(client.bodies) == taken + 2
+    assert sorted(decode_response(body).request_id for body in client.bodies) == list(range(1, 21))
+    client.service.sent(1, sum(len(frame(body)) for body in client.bodies[-2:]))
+    assert client.service.wants_input(1)
 
 
 def test_a_client_that_has_gone_gets_nothing_and_harms_nobody(cluster: Cluster) -> None:
