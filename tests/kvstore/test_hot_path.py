@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvstore.connections import Connection, OpenRequests
@@ -54,6 +54,7 @@ def items_one_by_one(bodies: list[bytes]) -> list[Any] | None:
         return None
 
 
+@settings(deadline=None)
 @given(bodies_of_clients)
 @example([b"\x82\x01", b"\x02"])  # The first is continued by the second.
 @example([b"\x01\x02", b"\x82\x01"])
@@ -94,6 +95,7 @@ def judged_alone(body: bytes) -> tuple[int, bytes, Any] | None:
         return None
 
 
+@settings(deadline=None)
 @given(st.lists(requests, min_size=1, max_size=5))
 def test_what_the_hot_path_takes_the_general_path_takes_for_the_same(items: list[Any]) -> None:
     bodies = [encode_item(item) for item in items]
@@ -110,6 +112,7 @@ def test_what_the_hot_path_takes_the_general_path_takes_for_the_same(items: list
     assert all(items[place][1] in (2, 3) for place in range(run.end))
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(sound_puts, sound_gets).map(list), min_size=1, max_size=9))
 def test_the_hot_path_takes_every_sound_put_under_a_session_and_every_linearizable_get(items: list[Any]) -> None:
     bodies = [encode_item(item) for item in items]
@@ -126,6 +129,7 @@ def test_the_hot_path_takes_every_sound_put_under_a_session_and_every_linearizab
 ids = st.one_of(st.sampled_from(EDGES[1:]), st.integers(1, 70_000))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(ids, st.sampled_from(EDGES)), min_size=1, max_size=9))
 def test_answers_to_puts_are_the_bytes_of_the_general_encoder(rows: list[tuple[int, int]]) -> None:
     request_ids, revisions = [row[0] for row in rows], [row[1] for row in rows]
@@ -135,6 +139,7 @@ def test_answers_to_puts_are_the_bytes_of_the_general_encoder(rows: list[tuple[i
     assert HotEncoder("s1").puts(request_ids, revisions) == b"".join(slow)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(ids, st.binary(max_size=300), st.sampled_from(EDGES)), min_size=1, max_size=5),
     st.sampled_from(EDGES),
