@@ -82,15 +82,25 @@ class Driver:
 
         Not while one is under way, or due in the next turn anyway: that one will do it all.
         """
-        if self._scope is None or self._woken.is_set():
-            self.wake()
-            return
+        if self._may_flush():
+            self._catch_up()
+            self._flush_here()
+
+    def _may_flush(self) -> bool:
+        if self._scope is not None and not self._woken.is_set():
+            return True
+        self.wake()
+        return False
+
+    def _flush_here(self) -> None:
+        """In another task than the driver's, which sleeps until the deadline of its scope. After `_catch_up`."""
         scope, self._scope = self._scope, None
+        assert scope is not None, "a flush is under way"
         if self._flush():
             self.wake()
-            return
-        self._scope = scope
-        self._look_ahead(scope)
+        else:
+            self._scope = scope
+            self._look_ahead(scope)
 
     def request_stop(self) -> None:
         """Take no more requests, finish and prove what was written, then let `run` return."""
@@ -124,9 +134,9 @@ class Driver:
                 with trio.CancelScope() as scope:
                     while not self._is_over:
                         await self._wait(scope)
-                        self._flush()
+                        self._flush_in_turn()
                 if scope.cancelled_caught:
-                    self._flush()
+                    self._flush_in_turn()
         finally:
             self._scope = None
 
@@ -159,12 +169,19 @@ class Driver:
             if self._completions.has_pending:  # A flush may have been quicker.
                 self.flush()
 
-    def _flush(self) -> bool:
-        """The only place in which effects happen; True if it was the last time."""
-        if self._is_over:
-            return True
-        self._completions.run_pending()
+    def _catch_up(self) -> None:
+        """What the disk has done comes before the time: it was not silent if it is only this loop that was late."""
+        if not self._is_over:
+            self._completions.run_pending()
         self.node.tick(now_ns())
+
+    def _flush_in_turn(self) -> None:
+        if not self._is_over:
+            self._catch_up()
+            self._flush()
+
+    def _flush(self) -> bool:
+        """The only place in which effects happen, after `_catch_up`; True if it was the last time."""
         effects = self.node.take_effects()
         if effects.send and self._transport is not None:
             self._transport.send(effects.send)
@@ -193,12 +210,13 @@ class Driver:
 
     def receive(self, peer_id: str, messages: Sequence[Message]) -> None:
         """Messages of a peer."""
-        self.node.tick(now_ns())
+        self._catch_up()
         try:
             for message in messages:
                 self.node.receive(peer_id, message)
         finally:
-            self.flush()
+            if self._may_flush():
+                self._flush_here()
 
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""

@@ -124,6 +124,24 @@ async def test_a_deadline_that_a_flush_of_another_task_brought_nearer_is_kept() 
             await until(lambda: bool(machine.recorder.applied) and not machine.node._log.has_unproven_batch)
 
 
+async def test_what_the_disk_has_done_comes_before_the_time() -> None:
+    """A disk that answered while this loop was late was not silent; and one look at the clock is enough for a turn."""
+    with trio.fail_after(20):
+        async with alone() as machine:
+            seen: list[str] = []
+            tick = machine.node.tick
+
+            def tell_tick(now: int) -> None:
+                seen.append("time")
+                tick(now)
+
+            machine.node.tick = tell_tick  # type: ignore[method-assign]
+            machine.completions.post(lambda: seen.append("disk"))
+            machine.driver.receive("s2", [])
+
+            assert seen == ["disk", "time"]
+
+
 async def test_completions_come_from_any_thread_in_order() -> None:
     """`post` before, while and after a loop waits for it."""
     with trio.fail_after(20):
