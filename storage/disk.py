@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from storage.files import (
@@ -47,7 +46,8 @@ class Disk:
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Bytes from `offset`, shorter only at the end of the file."""
         parts: list[bytes] = []
-        with self._read.use(self._full(path)) as descriptor:
+        with self._read.in_use:
+            descriptor = self._read.of(self._full(path))
             while length > 0 and (part := os.pread(descriptor, length, offset)):
                 parts.append(part)
                 offset += len(part)
@@ -73,16 +73,16 @@ class Disk:
     def _carry_out(self, operation: Operation) -> None:
         match operation:
             case Write(path, offset, buffers):
-                with self._written.use(self._full(path)) as descriptor:
-                    write_all(descriptor, buffers, offset)
+                with self._written.in_use:
+                    write_all(self._written.of(self._full(path)), buffers, offset)
             case SyncFile(path):
-                with self._written.use(self._full(path)) as descriptor:
-                    sync_data(descriptor)
+                with self._written.in_use:
+                    sync_data(self._written.of(self._full(path)))
             case SyncFolder(path):
                 sync_folder(self.folder / path)
             case SetSize(path, size_bytes):
-                with self._written.use(self._full(path)) as descriptor:
-                    os.ftruncate(descriptor, size_bytes)
+                with self._written.in_use:
+                    os.ftruncate(self._written.of(self._full(path)), size_bytes)
             case CreateFile(path):
                 os.close(os.open(self._full(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
             case Rename(old_path, new_path):
@@ -109,30 +109,29 @@ class _OpenFiles:
     def __init__(self, flags: int) -> None:
         self._flags = flags | os.O_CLOEXEC
         self._descriptors: OrderedDict[str, int] = OrderedDict()
-        self._lock = threading.Lock()
+        self.in_use = threading.Lock()
 
-    @contextlib.contextmanager
-    def use(self, path: str) -> Iterator[int]:
-        """The descriptor of an existing file, for the length of a `with`."""
-        with self._lock:
-            descriptor = self._descriptors.get(path)
-            if descriptor is None:
-                descriptor = self._descriptors[path] = os.open(path, self._flags)
-                if len(self._descriptors) > OPEN_FILES_MAX:
-                    os.close(self._descriptors.popitem(last=False)[1])
-            self._descriptors.move_to_end(path)
-            yield descriptor
+    def of(self, path: str) -> int:
+        """The descriptor of an existing file, for as long as the caller holds `in_use`."""
+        assert self.in_use.locked(), path
+        descriptor = self._descriptors.get(path)
+        if descriptor is None:
+            descriptor = self._descriptors[path] = os.open(path, self._flags)
+            if len(self._descriptors) > OPEN_FILES_MAX:
+                os.close(self._descriptors.popitem(last=False)[1])
+        self._descriptors.move_to_end(path)
+        return descriptor
 
     def forget(self, path: str) -> None:
         """Close the file, if it is open: its name will mean another one."""
-        with self._lock:
+        with self.in_use:
             descriptor = self._descriptors.pop(path, None)
             if descriptor is not None:
                 os.close(descriptor)
 
     def close(self) -> None:
         """Close all."""
-        with self._lock:
+        with self.in_use:
             while self._descriptors:
                 os.close(self._descriptors.popitem()[1])
 
