@@ -57,8 +57,11 @@ class RaftCore(CoreView):
         leader_time: int,
         random: Random,
         now: int,
+        mark_delay_ns: int = 0,
     ) -> None:
         """`leader_time` (ns) is the state machine's at `snapshot`; `now` is monotonic, in ns.
+
+        `mark_delay_ns`: how long a leader lets a new high-water mark wait for an append to ride on, per idle peer.
 
         Raises InvalidConfiguration if this member is not in `configuration`.
         """
@@ -73,6 +76,7 @@ class RaftCore(CoreView):
             random=random,
             now=now,
         )
+        self._mark_delay_ns = mark_delay_ns
         self._elections = Elections(self._state)
         self._following = Following(self._state)
         self._leadership: Leadership | None = None
@@ -359,7 +363,7 @@ class RaftCore(CoreView):
         state.role = Role.LEADER
         state.trace("became_leader", last_index=state.log.last_index)
         state.follow(state.node_id)
-        self._leadership = Leadership(state)
+        self._leadership = Leadership(state, mark_delay_ns=self._mark_delay_ns)
         self.leading_term = state.term
 
     def _check_invariants(self) -> None:

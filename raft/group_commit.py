@@ -44,11 +44,6 @@ class GroupCommit:
         return not self.under_way and self.appended_sequence > self.durable_sequence
 
     @property
-    def holds_sends(self) -> bool:
-        """True if messages wait for a sync, or for `take_sends`."""
-        return bool(self._waiting)
-
-    @property
     def is_proven(self) -> bool:
         """True if, besides, a later frame says that the last batch was synced."""
         return self.is_quiet and not self._log.has_unproven_batch

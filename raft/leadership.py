@@ -25,8 +25,9 @@ DISK_SILENCES_MAX = 5
 class Leadership:
     """Replication, commit, reads and the low-water mark of the current term."""
 
-    def __init__(self, state: CoreState) -> None:
+    def __init__(self, state: CoreState, *, mark_delay_ns: int) -> None:
         self._state = state
+        self._mark_delay_ns = mark_delay_ns
         self._leader_time_base = self._greatest_leader_time()
         self._elected_at = state.now
         self._disk_heard_at = state.now  # When nothing was committed that is not durable here, or some of it became so.
@@ -37,6 +38,7 @@ class Leadership:
         }
         self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
         self.feed_wanted = True  # Something happened that may let a message leave.
+        self._marks_due_at: int | None = None  # Monotonic ns; set while an idle peer may not know the mark.
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         self._quorum_deadline = state.now + state.config.election_timeout_max_ns  # Or later: see has_lost_its_quorum.
         self._append(
@@ -51,15 +53,17 @@ class Leadership:
 
     @property
     def next_deadline(self) -> int:
-        """When the next heartbeat or the check of the quorum is due (monotonic ns)."""
+        """When `tick` has something to do, or the check of the quorum is due (monotonic ns)."""
         if self._quorum_deadline < self._heartbeat_deadline:
             self._look_when_the_quorum_was_heard()
-        return min(self._heartbeat_deadline, self._quorum_deadline)
+        return min(self.due_at, self._quorum_deadline)
 
     @property
     def due_at(self) -> int:
         """When `tick` has something to do (monotonic ns)."""
-        return self._heartbeat_deadline
+        if self._marks_due_at is None:
+            return self._heartbeat_deadline
+        return min(self._heartbeat_deadline, self._marks_due_at)
 
     @property
     def has_lost_its_quorum(self) -> bool:
@@ -84,9 +88,10 @@ class Leadership:
         return state.now >= self._disk_heard_at + DISK_SILENCES_MAX * state.config.election_timeout_max_ns
 
     def tick(self) -> None:
-        """Send heartbeats when they are due. What got lost is found out by them."""
+        """Send heartbeats, by which is found out what got lost, and marks that found no append, when they are due."""
         state = self._state
         if state.now < self._heartbeat_deadline:
+            self.feed_wanted |= self._are_marks_due
             return
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         if self.reads.any_waiting and self._has_committed_in_its_term:
@@ -222,7 +227,7 @@ class Leadership:
     # Sending
 
     def feed(self) -> None:
-        """Send what each peer's window allows, begin a read round if one is wanted, tell idle peers the mark."""
+        """Send what each peer's window allows, begin a read round if one is wanted, tell marks that are due."""
         self.feed_wanted = False
         if self.reads.round_wanted and self._has_committed_in_its_term:
             self._begin_read_round()
@@ -231,10 +236,29 @@ class Leadership:
             if peer.next_index <= state.log.last_index or peer.state is not PeerState.REPLICATE:  # It lacks something.
                 while peer.may_send(state.config) and self._send_entries(peer_id, peer):
                     pass
-            if peer.commit_told < state.commit_index and peer.is_idle and self._can_tell_more(peer):
-                self._send_heartbeat(peer_id)
+        self._tell_marks()
         if self.reads.any_confirmed:
             state.outbox.ready.reads_ready += self.reads.take_ready(state.last_applied)
+
+    def _tell_marks(self) -> None:
+        """An idle peer learns the mark from an empty append, which leaves only after none with entries came along."""
+        state = self._state
+        waiting = [
+            peer_id
+            for peer_id, peer in self._peers.items()
+            if peer.commit_told < state.commit_index and peer.is_idle and self._can_tell_more(peer)
+        ]
+        if waiting and self._marks_due_at is None:
+            self._marks_due_at = state.now + self._mark_delay_ns
+        if waiting and not self._are_marks_due:
+            return
+        self._marks_due_at = None
+        for peer_id in waiting:
+            self._send_heartbeat(peer_id)
+
+    @property
+    def _are_marks_due(self) -> bool:
+        return self._marks_due_at is not None and self._state.now >= self._marks_due_at
 
     def _begin_read_round(self) -> None:
         """Only after a commit of this term: before it, the mark may be behind what others saw (thesis §6.4)."""

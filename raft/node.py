@@ -34,6 +34,8 @@ from raft.snapshotting import Snapshotting
 from raft.state import Entry, EntryKind, HardState, LogPosition, Role
 from raft.wire import encode_batch
 
+MARK_DELAYS_PER_HEARTBEAT = 10  # To tell an idle peer each mark at once made two of six turns of a lone put's leader.
+
 
 class Node:
     """A member of one Raft group.
@@ -73,6 +75,7 @@ class Node:
             leader_time=machine.leader_time,
             random=random,
             now=now,
+            mark_delay_ns=config.heartbeat_interval_ns // MARK_DELAYS_PER_HEARTBEAT,
         )
         self._leading_term: int | None = None
         self._commit = GroupCommit(log, durable=self._persisted, failed=self._fail)
@@ -131,9 +134,7 @@ class Node:
         """Time has passed: `now` is monotonic ns. To be called by `next_deadline`, and before other events."""
         assert now >= self._now, (now, self._now)
         self._now = now
-        if self.failure is not None:
-            return
-        if not self._on_core(self._core.tick, now):
+        if self.failure is not None or not self._on_core(self._core.tick, now):
             return
         if self._core.leading_term != self._leading_term:
             self._notice_leadership()
@@ -306,8 +307,7 @@ class Node:
             if self._commit.has_work:
                 self._commit.start(self._core.appliable_index)
             self._prove_when_idle()
-            if self._commit.holds_sends:
-                self._effects.send += self._commit.take_sends()
+            self._effects.send += self._commit.take_sends()
             self._stop_when_done()
 
     @property

@@ -7,9 +7,10 @@ import pytest
 from raft.messages import AppendAccepted, AppendEntries
 from raft.state import Role
 from tests.conformance.cluster import Cluster, entries_to
-from tests.raft.bench import a_follower, a_leader, a_leader_with_commits, accepted, append, heartbeat
+from tests.raft.bench import CONFIG, a_follower, a_leader, a_leader_with_commits, accepted, append, heartbeat
 
 COMMANDS = [f"c{index}" for index in range(2, 8)]  # Entry 1 is the leader's no_op; "c7" is entry 7.
+MARK_DELAY_NS = CONFIG.heartbeat_interval_ns // 10
 
 
 def test_last_indexes_8_9_10_10_10_of_five_members_commit_10() -> None:
@@ -246,3 +247,51 @@ def test_a_follower_with_nothing_on_its_way_is_told_the_mark_at_once() -> None:
     cluster.settle()
 
     assert [bench.core.commit_index for bench in cluster.members.values()] == [2, 2, 2]
+
+
+def test_a_leader_that_lets_marks_wait_tells_them_when_the_wait_is_over() -> None:
+    """Without another proposal the mark arrives with an empty append, and before the heartbeat."""
+    leader = a_leader_with_commits(mark_delay_ns=MARK_DELAY_NS)
+    assert (leader.core.commit_index, leader.core.next_deadline - leader.now) == (1, MARK_DELAY_NS)
+
+    leader.advance(MARK_DELAY_NS - 1)
+    assert leader.take_sent() == []
+    leader.advance(1)
+
+    for peer_id in ("s2", "s3"):
+        assert [(m.entries, m.commit_index) for m in leader.sent_to(peer_id, AppendEntries)] == [((), 1)]
+    assert leader.core.next_deadline - leader.now > MARK_DELAY_NS  # The heartbeat is next.
+
+
+def test_a_mark_rides_on_the_next_append() -> None:
+    """Puts that follow each other soon enough cost no message, and no turn, for the mark alone."""
+    leader = a_leader_with_commits(mark_delay_ns=MARK_DELAY_NS)
+    leader.advance(MARK_DELAY_NS)
+    leader.take_sent()
+
+    for index in (2, 3, 4):
+        leader.propose()
+        leader.persist()
+        for peer_id in ("s2", "s3"):
+            leader.step(peer_id, accepted(1, index))
+        leader.advance(MARK_DELAY_NS - 1)
+
+        sent = [leader.sent_to(peer_id, AppendEntries) for peer_id in ("s2", "s3")]
+        assert [[(len(m.entries), m.commit_index) for m in messages] for messages in sent] == [[(1, index - 1)]] * 2
+        leader.take_sent()
+    assert leader.core.commit_index == 4
+
+
+def test_a_mark_does_not_wait_for_an_append_that_is_on_its_way_to_another() -> None:
+    """Each peer that is idle is told, however busy others are."""
+    leader = a_leader_with_commits(mark_delay_ns=MARK_DELAY_NS)
+    leader.advance(MARK_DELAY_NS)
+    leader.propose()
+    leader.persist()
+    leader.take_sent()
+
+    leader.step("s2", accepted(1, 2))  # Committed; s3 is silent.
+    leader.advance(MARK_DELAY_NS)
+
+    assert [message.commit_index for message in leader.sent_to("s2", AppendEntries)] == [2]
+    assert leader.sent_to("s3", AppendEntries) == []

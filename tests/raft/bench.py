@@ -69,6 +69,7 @@ class Bench:
         leader_time: int = 0,
         now: int = 0,
         seed: int = 1,
+        mark_delay_ns: int = 0,
     ) -> None:
         entries = entries_of(log_terms, after=snapshot.index)
         self.log = log or MemoryLog(snapshot, entries, HardState(term, voted_for, commit_index))
@@ -94,6 +95,7 @@ class Bench:
             leader_time=leader_time,
             random=Random(seed),
             now=now,
+            mark_delay_ns=mark_delay_ns,
         )
         self.flush()
 

@@ -21,6 +21,7 @@ from raft import (
     Unknown,
     encode_item,
 )
+from raft.node import MARK_DELAYS_PER_HEARTBEAT
 from raft.transfer_out import SILENCES_MAX
 from tests.raft.node_world import MS, OneNode, World
 
@@ -547,3 +548,30 @@ def test_a_large_batch_travels_and_is_applied_everywhere() -> None:
     for ticket in range(40):
         leader.node.propose(encode_item("x" * 900), ticket)
     world.run(lambda: caught_up(world) and len(leader.applied) == 40)
+
+
+def test_a_put_soon_after_another_carries_the_mark_of_that_one_to_the_followers() -> None:
+    """One append per follower and put, and none for the mark alone; the last mark follows before the heartbeat."""
+    world = World()
+    leader = world.elect()
+    world.run_for(100)
+    appends: list[AppendEntries] = []
+
+    def note(_sender: str, _receiver: str, message: Message) -> bool:
+        if isinstance(message, AppendEntries):
+            appends.append(message)
+        return True
+
+    world.carries = note
+    for ticket in range(3):
+        leader.propose(ticket, ticket)
+        world.exchange()
+    marks = [member.node.core.commit_index for member in world.followers()]
+
+    assert [len(message.entries) for message in appends] == [1] * 6
+    assert marks == [leader.node.core.commit_index - 1] * 2
+    delay = leader.node.next_deadline - world.now
+    assert 0 < delay <= world.config.heartbeat_interval_ns // MARK_DELAYS_PER_HEARTBEAT
+    leader.tick_to(world.now + delay)
+    world.exchange()
+    assert [member.node.core.commit_index for member in world.followers()] == [leader.node.core.commit_index] * 2
