@@ -39,8 +39,8 @@ class HotRun:
 def sort_out(bodies: Sequence[bytes], items: Sequence[Any], start: int, limits: AdmissionLimits) -> HotRun:
     """Take sound puts and gets from `start` on, up to the first body that is anything else.
 
-    A put is [id, 2, [session_id, request_no, acknowledged_up_to, 1, key, value]], a get [id, 3, 1, [2, key]]. One loop
-    without a call in it, because this is on the path of every request: 0.45 µs each.
+    A put is [id, 2, [session_id, request_no, acknowledged_up_to, 1, key, value]], without a session all three are 0;
+    a get is [id, 3, 1, [2, key]]. One loop without a call in it, because this is on the path of every request: 0.45 µs.
     """
     run = HotRun()
     key_bytes_max, value_bytes_max, int_max = limits.key_bytes_max, limits.value_bytes_max, INT64_MAX
@@ -62,7 +62,9 @@ def sort_out(bodies: Sequence[bytes], items: Sequence[Any], start: int, limits: 
                 break
             if not (type(key) is type(value) is bytes and 0 < len(key) <= key_bytes_max):
                 break
-            if len(value) > value_bytes_max or not 0 < session_id <= int_max or not 0 <= floor < request_no <= int_max:
+            if len(value) > value_bytes_max or not 0 <= session_id <= int_max:
+                break
+            if not (0 <= floor < request_no <= int_max or session_id == request_no == floor == 0):
                 break
             commands.append(body[kind_at + 1 :])
             command_ids.append(request_id)
