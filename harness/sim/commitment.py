@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 TRUE_CHECK_EVERY_COMMITS = 32
 """How often "durable on a majority" is verified by recovering what is durable, and not only by our book-keeping."""
 
+FILES_PER_COMMIT = 4
+"""A recovery reads every file: with many of them it is done more seldom, so that a long log costs no square of time."""
+
 
 class Commitment:
     """Watches the high-water mark of the cluster rise."""
 
     def __init__(self, world: Simulation) -> None:
         self._world = world
-        self._advances = 0
+        self._advances, self._next_check = 0, TRUE_CHECK_EVERY_COMMITS
 
     def reached(self, member: Member, index: int) -> None:
         """The mark of `member` is at `index`. What nobody had committed before must be durable on a majority."""
@@ -55,7 +58,9 @@ class Commitment:
         for other in members:
             self._check_later_leader(other, member.current_term, index, term)
         self._advances += 1
-        if self._advances % TRUE_CHECK_EVERY_COMMITS == 0:
+        if self._advances == self._next_check:
+            files = max(len(holder.image.names) for holder in holders)
+            self._next_check += max(TRUE_CHECK_EVERY_COMMITS, files // FILES_PER_COMMIT)
             for holder in holders:
                 if holder.is_damaged:
                     continue  # It is there no more; others hold a quorum of good copies.

@@ -106,7 +106,7 @@ class SimFiles:
         syncs = sum(isinstance(operation, SyncFile | SyncFolder) for operation in operations)
         base_ns = 5 * MICROSECOND_NS * (len(operations) - syncs) + int(plan.sync_ns * syncs * (1 + random.random()))
         stalled = random.random() < plan.stall_rate
-        return self.slow_factor * (base_ns + (plan.stall_ns if stalled else 0))
+        return self.slow_factor * base_ns + (plan.stall_ns if stalled else 0)  # A slow stall would outlast the run.
 
     def _finish(self) -> None:
         if self._dead:

@@ -29,6 +29,10 @@ Most seeds need two; frames of up to a second's delay may still be under way, an
 """
 
 
+OPERATIONS_MAX = 4_000
+"""A busier run ends sooner: what it did not find by then, ten others find in its time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """What clients do. Each of their workers waits `think_ns` on average between its operations.
@@ -88,7 +92,9 @@ def draw_plan(seed: int) -> Plan:
     random, mood = stream(seed, "plan"), draw_mood(seed)
     count = random.choices(list(mood.members), weights=list(mood.members.values()))[0]
     members = tuple(f"n{number}" for number in range(1, count + 1))
-    until = int((2 + 8 * random.random()) * SECOND_NS)
+    load = draw_load(stream(seed, "plan/load"))
+    busy = load.clients * (load.workers if load.with_service else 1)
+    until = min(int((2 + 8 * random.random()) * SECOND_NS), OPERATIONS_MAX * load.think_ns // busy)
     disks = {member: draw_disk(stream(seed, f"plan/disk/{member}")) for member in members}
     plan = Plan(
         seed=seed,
@@ -100,7 +106,7 @@ def draw_plan(seed: int) -> Plan:
         network=draw_network(stream(seed, "plan/network")),
         disks=disks,
         store=draw_store(stream(seed, "plan/store")),
-        load=draw_load(stream(seed, "plan/load")),
+        load=load,
         faults=draw_faults(seed, until),
         clocks=draw_clocks(stream(seed, "plan/clocks")),
         heal=draw_heal(seed),
