@@ -10,6 +10,8 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,9 +20,9 @@ from harness.sim.campaign import Totals, run_campaign
 from harness.sim.cli import EXIT_INTERRUPTED, EXIT_NOT_REACHED, EXIT_VIOLATION, simulate
 from harness.sim.errors import Violation
 from harness.sim.faults import KINDS
-from harness.sim.plan_file import read_plan
 from harness.sim.simulation import SeedResult, Simulation, run_seed
-from harness.sim.sometimes import CAMPAIGN_SEEDS_MIN, FIGURE_8, WANTED, is_too_rare
+from harness.sim.sometimes import CAMPAIGN_SEEDS_MIN, FIGURE_8, WANTED, Sometimes, is_too_rare
+from raft import Effects, TraceEvent
 from tests.simulation.deliberate_bugs import messages_do_not_wait_for_the_sync
 
 PLANS = Path(__file__).parent / "regressions"
@@ -180,14 +182,19 @@ def test_a_mark_is_told_to_be_rare_below_its_share() -> None:
     assert not is_too_rare("nobody wants this", 0, 1_000)
 
 
-def test_figure_8_is_recognised_when_it_happens() -> None:
-    """Raft §5.4.2: an entry on a majority, of an old term, is overwritten. A run in which nothing is cut has none."""
-    plans = {name: read_plan(PLANS / f"{name}.toml") for name in ("figure-8", "half-is-no-majority")}
+@pytest.mark.parametrize(("terms_at_3", "is_figure_8"), [((2, 2, 4), True), ((2, 4, 4), False)])
+def test_figure_8_is_recognised_when_it_happens(terms_at_3: tuple[int, ...], is_figure_8: bool) -> None:
+    """Raft §5.4.2: an entry of an old term is cut while it is on a majority, and only then."""
+    copies = [SimpleNamespace(durable=SimpleNamespace(term_at={3: term}.get)) for term in terms_at_3]
+    members = {f"n{number}": SimpleNamespace(node_id=f"n{number}", copies=copy) for number, copy in enumerate(copies)}
+    marks: set[str] = set()
+    world = SimpleNamespace(members=members, mark=marks.add)
+    cut = TraceEvent("truncated", {"from_index": 3, "removed_term": 2})
 
-    marks = {name: Simulation(plan).run().marks for name, plan in plans.items()}
+    looker: Any = Sometimes(cast(Simulation, world))
+    looker.look(members["n0"], SimpleNamespace(core=None), None, Effects(events=[cut]))
 
-    assert FIGURE_8 in marks["figure-8"]
-    assert FIGURE_8 not in marks["half-is-no-majority"]
+    assert (FIGURE_8 in marks) is is_figure_8
 
 
 def test_a_bad_plan_file_ends_with_a_sentence_and_exit_code_2(tmp_path: Path) -> None:
