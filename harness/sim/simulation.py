@@ -172,9 +172,11 @@ class Simulation:
 
     def _run_while_it_shrinks(self, is_done: Callable[[], bool]) -> bool:
         """Run until it is done: within the limit, or behind a backlog as many times longer as it goes on shrinking."""
-        done, before = is_done(), -1
+        done, before = is_done(), (-1, -1)
         for _ in range(BACKLOG_LIMITS_MAX):
-            progress = sum(member.applied_max for member in self.healing.living())
+            living = self.healing.living()  # Nothing is applied until a new leader's own entry has come through.
+            shortest = min(member.node.core.durable_index if member.node else 0 for member in living)
+            progress = sum(member.applied_max for member in living), shortest
             if done or progress == before:
                 break
             before = progress
