@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from harness.sim.cuts import Link
 from harness.sim.fault import Fault, Kinds
-from harness.sim.network import Link
 from harness.sim.network_faults import between
 from raft import Role
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from harness.sim.cuts import Cuts, Link
 from harness.sim.heap import Action
-from harness.sim.network import Link
 from harness.sim.streams import stream
 from kvstore import Service
 
@@ -79,7 +79,7 @@ class Lines:
         self._lines: dict[tuple[str, int], Line] = {}  # By client and its connection id.
         self._at_member: dict[int, Line] = {}
         self._full: dict[int, Line] = {}  # Have an inbox.
-        self._cuts: dict[Link, int] = {}  # How many faults cut this direction now.
+        self._cuts = Cuts()  # How many faults cut this direction now.
         self._holding: dict[int, Line] = {}  # On which something waits behind a cut.
         self._last_server_id = 0
         self.is_calm = False
@@ -204,17 +204,11 @@ class Lines:
 
     def cut(self, links: Iterable[Link]) -> None:
         """Let nothing pass in these directions between clients and members. Cuts add up: each needs its own `mend`."""
-        for link in links:
-            self._cuts[link] = self._cuts.get(link, 0) + 1
+        self._cuts.add(links)
 
     def mend(self, links: Iterable[Link]) -> None:
         """Undo one `cut` of each; those that have been healed meanwhile are left alone. What waited goes its way."""
-        for link in links:
-            left = self._cuts.get(link, 0) - 1
-            if left > 0:
-                self._cuts[link] = left
-            else:
-                self._cuts.pop(link, None)
+        self._cuts.remove(links)
         self._release()
 
     def hang(self, member: Member, side: int) -> None:

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 
+from harness.sim.cuts import Cuts, Link
 from harness.sim.heap import EventHeap
 from harness.sim.streams import stream
-
-Link = tuple[str, str]
-"""From, to."""
 
 Deliver = Callable[[str, str, bytes], None]
 """Called with (from, to, frame) when a frame arrives."""
@@ -41,7 +39,7 @@ class Network:
         self._seed, self.plan, self._heap, self._deliver = seed, plan, heap, deliver
         self._random: dict[Link, Random] = {}
         self._last_arrival: dict[Link, int] = {}
-        self._cuts: dict[Link, int] = {}  # How many partitions cut this direction now.
+        self._cuts = Cuts()  # How many partitions cut this direction now.
         self._extra_ns: dict[Link, int] = {}  # What slow links take more.
         self._connections: dict[Link, int] = {}  # How often each was made anew.
         self.marks: set[str] = set()
@@ -100,17 +98,11 @@ class Network:
 
     def cut(self, links: Iterable[Link], count: int = 1) -> None:
         """Let nothing pass on these directed links. Cuts add up: `count` of them need as many calls of `mend`."""
-        for link in links:
-            self._cuts[link] = self._cuts.get(link, 0) + count
+        self._cuts.add(links, count)
 
     def mend(self, links: Iterable[Link]) -> None:
         """Undo one `cut` of each of these links; those that have been healed meanwhile are left alone."""
-        for link in links:
-            left = self._cuts.get(link, 0) - 1
-            if left > 0:
-                self._cuts[link] = left
-            else:
-                self._cuts.pop(link, None)
+        self._cuts.remove(links)
 
     def is_cut(self, sender: str, receiver: str) -> bool:
         """True if nothing passes from `sender` to `receiver` now."""

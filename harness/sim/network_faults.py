@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from harness.sim.cuts import Link
 from harness.sim.fault import MILLISECOND_NS, Fault, Kinds
-from harness.sim.network import Link
 
 if TYPE_CHECKING:
     from harness.sim.member import Member

@@ -8,10 +8,11 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
+from harness.sim.cuts import Link
 from harness.sim.fault import Fault
 from harness.sim.faults import KINDS, draw_faults
 from harness.sim.heap import EventHeap
-from harness.sim.network import Link, Network, NetworkPlan
+from harness.sim.network import Network, NetworkPlan
 from harness.sim.network_faults import NetworkFaults, cut_links
 from harness.sim.plan import draw_plan
 from harness.sim.simulation import Simulation
