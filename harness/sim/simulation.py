@@ -175,7 +175,7 @@ class Simulation:
         done, before = is_done(), (-1, -1)
         for _ in range(BACKLOG_LIMITS_MAX):
             living = self.healing.living()  # Nothing is applied until a new leader's own entry has come through.
-            shortest = min(member.node.core.durable_index if member.node else 0 for member in living)
+            shortest = min((member.node.core.durable_index if member.node else 0 for member in living), default=0)
             progress = sum(member.applied_max for member in living), shortest
             if done or progress == before:
                 break
