@@ -23,6 +23,7 @@ from raft import (
     Entry,
     EntryKind,
     HardState,
+    LogPosition,
     Message,
     Node,
     PreVoteRequest,
@@ -247,6 +248,16 @@ def test_a_message_that_says_more_than_the_disk_holds_is_seen(rule: str, place: 
 
     with broken_rule(rule):
         stage.say(stage.leader, PROMISES[rule][place](stage))
+
+
+def test_a_tail_that_a_snapshot_has_replaced_since_may_still_be_told() -> None:
+    """It waited for its sync, and a snapshot came in: it says less than the disk holds now."""
+    stage = Stage()
+    stage.follower.copies.durable.base = LogPosition(stage.index + 9, stage.term)
+    stage.follower.copies.durable.terms = []
+    request = PreVoteRequest(term=stage.term, next_term=stage.term + 1, last_index=stage.index, last_term=stage.term)
+
+    stage.say(stage.leader, request)
 
 
 def test_a_second_vote_in_a_message_is_seen() -> None:
