@@ -17,6 +17,16 @@ class Place(NamedTuple):
     first_index: int
 
 
+class Stretch(NamedTuple):
+    """Frames of one segment, in order. `ends`: below which index the entries of each are in force, and asked for."""
+
+    segment: int
+    offsets: array[int]
+    lengths: array[int]
+    first_indexes: array[int]
+    ends: array[int]
+
+
 class LogIndex:
     """Frames with entries in force, in index order, which is also file order. Costs: O(log n) to find, O(1) to add."""
 
@@ -63,6 +73,22 @@ class LogIndex:
         assert row >= 0, index
         place = Place(self._segments[row], self._offsets[row], self._lengths[row], self._first_indexes[row])
         return place, self._first_indexes[row + 1] if row + 1 < len(self) else None
+
+    def stretch(self, index: int, limit: int, bytes_max: int) -> Stretch:
+        """The frame that holds `index`, and those after it in its segment that hold entries below `limit` and fit into
+        `bytes_max` together with it. The caller knows that all these indexes are here."""
+        row = bisect_right(self._first_indexes, index) - 1
+        assert row >= 0, index
+        segment, offset_max = self._segments[row], self._offsets[row] + bytes_max
+        end = bisect_left(self._first_indexes, limit, row + 1)
+        end = bisect_right(self._segments, segment, row + 1, end)
+        end = bisect_right(self._offsets, offset_max, row + 1, end)
+        if end > row + 1 and self._offsets[end - 1] + self._lengths[end - 1] > offset_max:
+            end -= 1
+        ends = self._first_indexes[row + 1 : end + 1]
+        if len(ends) < end - row or ends[-1] > limit:
+            ends[end - row - 1 :] = array("Q", [limit])
+        return Stretch(segment, self._offsets[row:end], self._lengths[row:end], self._first_indexes[row:end], ends)
 
     def last_index_in(self, segment: int, last_index: int) -> int:
         """The last index in force in `segment` or any older one, 0 if none; `last_index` is the end of all frames."""

@@ -10,7 +10,7 @@ from storage.ballast import Ballast
 from storage.errors import CorruptLog, LogFailed
 from storage.files import Delete, Files, Operation, SyncFile, SyncFolder, Write
 from storage.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, MalformedFrame, parse_frame
-from storage.frame_run import plain_entry
+from storage.frame_run import plain_entries
 from storage.group import WriteGroup
 from storage.limits import MIB, StorageLimits
 from storage.log_index import Place
@@ -209,39 +209,37 @@ class Wal:
                 limit = min(limit, group.from_index)
         place, end_index = self._index.find(first_index)
         if self._cached is None or self._cached[0] != place:
-            return self._load(place, end_index, first_index, limit, bytes_max)
+            return self._load(first_index, limit, bytes_max)
         limit = limit if end_index is None else min(limit, end_index)
         return self._cached[1][first_index - place.first_index : limit - place.first_index]
 
-    def _load(self, place: Place, end_index: int | None, first_index: int, limit: int, bytes_max: int) -> list[Entry]:
-        """Entries from `first_index`, in the frame at `place`, below `limit`; from as many frames as one fetch gets."""
-        segment, offset, length, _ = place
-        path = self._path(segment)
-        data = self._files.read(path, offset, max(length, self._ahead_bytes(place, limit, bytes_max)))
-        found: list[Entry] = []
-        while True:
-            loaded = _entries_at(path, place, data, place.offset - offset)
-            self._cached = (place, loaded)
-            end = limit if end_index is None else min(limit, end_index)
-            found += loaded[first_index - place.first_index : end - place.first_index]
-            if end == limit:
-                return found
-            first_index = end
-            place, end_index = self._index.find(first_index)
-            if place.segment != segment or place.offset + place.length > offset + len(data):
-                return found
-
-    def _ahead_bytes(self, place: Place, limit: int, bytes_max: int) -> int:
-        """How much to read at `place` for entries below `limit`: none that is being written, or that is not needed.
+    def _load(self, first_index: int, limit: int, bytes_max: int) -> list[Entry]:
+        """Entries from `first_index` on, below `limit`, of as many frames as are fetched in one go: those needed.
 
         An entry takes 13 bytes and its payload in a frame (ENTRY), and counts for 32 and its payload: the frames in a
         third of `bytes_max` are needed all, so that damage is not reported early. What was cut is read with them.
         """
-        last = self._index.find(limit - 1)[0]
-        ahead_bytes = min(READ_AHEAD_BYTES_MAX, bytes_max // 3)
-        if last.segment == place.segment:
-            ahead_bytes = min(ahead_bytes, last.offset + last.length - place.offset)
-        return ahead_bytes
+        frames = self._index.stretch(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max // 3))
+        path, base = self._path(frames.segment), frames.offsets[0]
+        fetched_bytes = frames.offsets[-1] + frames.lengths[-1] - base
+        data = self._files.read(path, base, fetched_bytes)
+        is_whole = len(data) == fetched_bytes
+        found: list[Entry] = []
+        number, count = 0, len(frames.offsets)
+        while number < count:
+            offset, length, first = frames.offsets[number], frames.lengths[number], frames.first_indexes[number]
+            run: list[Entry] = []
+            if is_whole and frames.ends[number] == first + 1:  # Perhaps plain, and what follows as well.
+                run = plain_entries(data, base, frames.offsets[number:], frames.lengths[number:], first)
+                found += run
+                number += len(run)
+            if not run:
+                loaded = _entries_at(path, Place(frames.segment, offset, length, first), data, offset - base)
+                found += loaded[max(first_index - first, 0) : frames.ends[number] - first]
+                number += 1
+        last = Place(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
+        self._cached = (last, run[-1:] or loaded)
+        return found
 
     def _start(self, commit_hint: int, done: Done, *, to_new_segment: bool, and_then: Sequence[Operation] = ()) -> None:
         assert self._flight is None, "one sync at a time"
@@ -343,9 +341,6 @@ class Wal:
 
 def _entries_at(path: str, place: Place, data: bytes, at: int) -> list[Entry]:
     """The entries of the frame of `place`, which is at byte `at` of `data`. Raises CorruptLog."""
-    entry = plain_entry(data, at, place.length, place.first_index)
-    if entry is not None:
-        return [entry]
     raw = data[at : at + place.length]
     try:
         frame = parse_frame(raw, 0, int.from_bytes(raw[:8], "big")) if len(raw) == place.length else None
