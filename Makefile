@@ -4,7 +4,7 @@
 #   make bench  beside etcd and PySyncObj, an hour; `make bench ARGS=--quick` takes minutes
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format simulate bench clean
+.PHONY: help setup demo test lint format simulate bench bench-endurance clean
 
 PYTHON ?= $(shell scripts/find-python)
 BIN := .venv/bin
@@ -52,6 +52,10 @@ $(BENCH_READY): $(READY)
 
 bench: $(BENCH_READY)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+# Ten minutes of full load, an overload, and a verdict: `make bench-endurance ARGS='--minutes 3'`.
+bench-endurance: $(BENCH_READY)
+	@$(BIN)/python -m benchmarks.endurance $(ARGS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,149 @@
+"""The lean generator for hours: the loops of `benchmarks.load`, told second by second, with memory that stays flat.
+
+Started as `python -m benchmarks.endurance_load` with an `EnduranceSpec` on stdin. Prints a tick, one JSON object, for
+every second, and one with `ended` at the end. Moments are of the system's monotonic clock, so that they can be laid
+beside those of other processes. At a rate it is an open loop whose connections have `window` requests open at most, as
+any client has a bound of its own: what is due while a window is full is *held back*, and counted.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from random import Random
+from typing import Any
+
+from benchmarks.load import Load
+from benchmarks.spec import LoadSpec
+from benchmarks.statistics import latencies_ms
+from benchmarks.workload import DRAWS_MAX, Operation, key_of
+
+TICK_SECONDS = 1.0
+
+WINDOW_MAX = 4_096
+"""Requests that a member reads of one connection before it answers some; further ones only fill sockets."""
+
+OFFER_MAX = 4_096
+"""Requests of an open loop taken up in one turn, so that a late one still reads."""
+
+BUSY_NAMES = frozenset({"busy", "code 3"})
+"""Refusals for a bound: the conversation's own, and the store's (`ResultCode.BUSY`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnduranceSpec:
+    """A load, of whose operations `put_share` are puts."""
+
+    load: LoadSpec
+    put_share: float
+    window: int = WINDOW_MAX
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> EnduranceSpec:
+        """Read what `to_json` wrote."""
+        fields = json.loads(text)
+        return cls(**{**fields, "load": LoadSpec(**fields["load"])})
+
+
+class EnduringLoad(Load):
+    """One load; `ticks` yields what each second brought, and drains at the end."""
+
+    def __init__(self, spec: EnduranceSpec) -> None:
+        self.endurance = spec
+        self.offered = self.held_back = 0
+        super().__init__(spec.load)
+
+    def _operations(self, connection: int) -> Iterator[Operation]:
+        """Uniformly drawn keys; drawn in advance, as in `benchmarks.workload`, and repeated."""
+        random = Random(f"{self.spec.seed} {connection}")
+        numbers = random.choices(range(self.spec.existing_keys), k=DRAWS_MAX // self.spec.connections)
+        share = self.endurance.put_share
+        return itertools.cycle([(key_of(number), random.random() < share) for number in numbers])
+
+    def ticks(self) -> Iterator[dict[str, Any]]:
+        """Run for `seconds`; then await what is open."""
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # As in `Load.run`: nothing here makes cycles.
+        start = time.perf_counter()
+        end = start + self.spec.seconds
+        told = self._totals()
+        for number in itertools.count(1):
+            until = min(start + number * TICK_SECONDS, end)
+            self._loop(start, until)
+            told, tick = self._tick(told)
+            yield tick
+            if until == end:
+                break
+        self._drain(start, end, self.latencies)
+        told, tick = self._tick(told)
+        puts = sum(connection.puts for connection in self.connections)
+        unanswered = sum(len(connection.open) for connection in self.connections)
+        yield tick | {"ended": True, "puts": puts, "unanswered": unanswered}
+
+    def _totals(self) -> Counter[str]:
+        errors = sum((connection.dialect.errors for connection in self.connections), Counter[str]())
+        counts = {"answers": self.answers, "offered": self.offered, "held_back": self.held_back}
+        return Counter({**{f"error {name}": count for name, count in errors.items()}, **counts})
+
+    def _tick(self, told: Counter[str]) -> tuple[Counter[str], dict[str, Any]]:
+        totals = self._totals()
+        more = {name: count - told[name] for name, count in totals.items()}
+        errors = {name.removeprefix("error "): count for name, count in more.items() if name.startswith("error ")}
+        tick = {
+            "at": time.perf_counter(),
+            "answers": more["answers"],
+            "offered": more["offered"],
+            "held_back": more["held_back"],
+            "refused": sum(count for name, count in errors.items() if name in BUSY_NAMES),
+            "errors": {name: count for name, count in errors.items() if count and name not in BUSY_NAMES},
+            **latencies_ms(self.latencies),
+        }
+        self.latencies.clear()
+        return totals, tick
+
+    def _open_loop(self, start: float, until: float) -> None:
+        """Take up what is due, evenly spaced since `start`, over the connections in turn; hold back what finds no room.
+
+        A generator that is late offers less than its rate, and its ticks say how much.
+        """
+        rate, connections, window = self.spec.rate, self.connections, self.endurance.window
+        while (now := time.perf_counter()) < until:
+            due = min(int((now - start) * rate) + 1, self.offered + OFFER_MAX)
+            moments = [start + number / rate for number in range(self.offered, due)]
+            self.offered = max(due, self.offered)
+            for number, connection in enumerate(connections):
+                mine = moments[number :: len(connections)]
+                taken = mine[: max(window - len(connection.open), 0)]
+                self.held_back += len(mine) - len(taken)
+                if taken:
+                    connection.issue(taken)
+                    connection.flush()
+            for connection in self._readable(min(start + due / rate, until) - time.perf_counter()):
+                self._receive_open(connection)
+
+
+def main() -> None:
+    """Read a spec, run, print a tick every second."""
+    load = EnduringLoad(EnduranceSpec.from_json(sys.stdin.read()))
+    try:
+        for tick in load.ticks():
+            print(json.dumps(tick), flush=True)
+    except OSError as error:
+        raise SystemExit(f"load generator: {error}") from error
+    finally:
+        load.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""Carries out an endurance run on a cluster that is up and filled: loads in processes of their own, and a sampler."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import trio
+
+from benchmarks.endurance_judge import Sample
+from benchmarks.endurance_load import WINDOW_MAX, EnduranceSpec
+from benchmarks.spec import LoadSpec
+from benchmarks.systems import Running
+from benchmarks.workload import key_of, values_of
+from kvstore import Busy, Client, StoreError
+
+SAMPLE_SECONDS = 1.0
+TELL_SAMPLES = 10
+LIGHT_PAUSE_SECONDS = 0.1
+LIGHT_PATIENCE_SECONDS = 30.0  # Of one operation: whoever waits longer has an error.
+STATUS_SECONDS = 2.0
+GREEDY_WINDOWS = 6
+"""The steady phase in so many parts; the greedy connection is there in every second one: half of each third."""
+
+END_SECONDS_MAX = 30.0
+"""Of a generator, after its time: it drains what is open (20 s at most) and ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What is asked. Rates and shares are those of the options."""
+
+    keys: int
+    seconds: float
+    in_flight: int = 1_024
+    connections: int = 16
+    put_share: float = 0.9
+    value_bytes: int = 128
+    greedy_in_flight: int = WINDOW_MAX
+    overload_seconds: float = 20.0
+    overload_factor: float = 3.0
+    overload_connections: int = 32  # Times the window: more puts than a leader admits, so that it must say Busy.
+    recovery_seconds: float = 30.0
+
+    @property
+    def phase_seconds(self) -> dict[str, float]:
+        return {"steady": self.seconds, "overload": self.overload_seconds, "recovery": self.recovery_seconds}
+
+    @property
+    def window_requests(self) -> int:
+        """Open at most in the overload."""
+        return WINDOW_MAX * self.overload_connections
+
+
+class Generator:
+    """One generator process. `news` are the ticks since the last look."""
+
+    def __init__(self, folder: Path, name: str, spec: EnduranceSpec) -> None:
+        self.name = name
+        self._said, self._complaint = folder / f"{name}.jsonl", folder / f"{name}.err"
+        self._half = ""
+        command = [sys.executable, "-m", "benchmarks.child", str(os.getpid()), sys.executable, "-m"]
+        with self._said.open("w") as out, self._complaint.open("w") as err:
+            self._process = subprocess.Popen(
+                [*command, "benchmarks.endurance_load"], stdin=subprocess.PIPE, stdout=out, stderr=err, text=True
+            )
+        assert self._process.stdin is not None
+        self._process.stdin.write(spec.to_json())
+        self._process.stdin.close()
+        self._reader: IO[str] = self._said.open(encoding="utf-8")
+
+    @property
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
+
+    async def over(self) -> None:
+        """Wait for its end."""
+        while True:
+            if self.is_over:
+                return
+            await trio.sleep(0.05)
+
+    def news(self) -> list[dict[str, Any]]:
+        """Whole lines only: the last one may be in the making."""
+        *lines, self._half = (self._half + self._reader.read()).split("\n")
+        return [json.loads(line) for line in lines]
+
+    def trouble(self) -> str | None:
+        """Why it ended badly; None if it did not."""
+        if self._process.returncode in (0, None):
+            return None
+        words = self._complaint.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f"{self.name}: {words[-1] if words else f'ended with {self._process.returncode}'}"
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.close()
+
+
+@dataclass(slots=True)
+class EnduranceRun:
+    """`samples` grows as it runs."""
+
+    course: Course
+    cluster: Running
+    leader: str
+    folder: Path
+    say: Callable[[str], None]
+    samples: list[Sample] = field(default_factory=list)
+    puts: int = 0
+    _phase: str = "steady"
+    _greedy: bool = False
+    _generators: list[Generator] = field(default_factory=list)
+    _started: int = 0
+    _began: float = 0.0
+    _light: list[tuple[float, float]] = field(default_factory=list)
+    _light_refused: int = 0
+    _light_errors: dict[str, int] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Steady load, overload, recovery. No generator is left at the end."""
+        self._began = trio.current_time()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._probe_forever)
+                nursery.start_soon(self._sample_forever)
+                await self._all_phases()
+                nursery.cancel_scope.cancel()
+        finally:
+            for generator in self._generators:
+                generator.end()
+            if self.samples:
+                self.samples[-1].light += self._light  # Who still waited at the end.
+
+    async def _all_phases(self) -> None:
+        course = self.course
+        self._start("steady", self._spec(course.seconds))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._greedy_now_and_then)
+            await trio.sleep(course.seconds)
+            nursery.cancel_scope.cancel()
+        await self._all_over()
+        rate = self.course.overload_factor * self.measured_per_second()
+        self.say(f"overload: {rate:,.0f}/s offered for {course.overload_seconds:.0f} s")
+        spec = self._spec(course.overload_seconds, rate=round(rate), connections=course.overload_connections)
+        self._phase = "overload"
+        self._start("overload", spec)
+        await trio.sleep(course.overload_seconds)
+        self._phase = "recovery"  # What is open is still being answered.
+        self._start("recovery", self._spec(course.recovery_seconds))
+        await trio.sleep(course.recovery_seconds)
+        self._phase = "over"
+        await self._all_over()
+
+    def measured_per_second(self) -> float:
+        """Answers of the steady load, without what was refused."""
+        steady = [sample for sample in self.samples if sample.phase == "steady"]
+        return sum(sample.answers - sample.refused for sample in steady) / max(len(steady), 1)
+
+    async def _greedy_now_and_then(self) -> None:
+        part = self.course.seconds / GREEDY_WINDOWS
+        begun = trio.current_time()
+        for number in range(1, GREEDY_WINDOWS, 2):
+            await trio.sleep_until(begun + number * part)
+            spec = self._spec(0.95 * part, in_flight=self.course.greedy_in_flight, connections=1)
+            self._start(f"greedy-{number}", spec)
+            self._greedy = True
+            try:
+                await trio.sleep(part)
+            finally:
+                self._greedy = False
+
+    async def _all_over(self) -> None:
+        """Wait until all generators have ended, so that phases do not add up."""
+        with trio.move_on_after(END_SECONDS_MAX):
+            for generator in self._generators:
+                await generator.over()
+
+    def _start(self, name: str, spec: EnduranceSpec) -> None:
+        self._generators.append(Generator(self.folder, name, spec))
+
+    def _spec(
+        self, seconds: float, *, in_flight: int | None = None, connections: int | None = None, rate: int = 0
+    ) -> EnduranceSpec:
+        course = self.course
+        self._started += 1
+        load = LoadSpec(
+            kind="highwatermark",
+            endpoints=[self.cluster.addresses[self.leader]],
+            work="mixed",
+            in_flight=0 if rate else in_flight or course.in_flight,
+            connections=connections or course.connections,
+            rate=rate,
+            value_bytes=course.value_bytes,
+            existing_keys=course.keys,
+            seed=self._started,
+            warmup_seconds=0.0,
+            seconds=seconds,
+        )
+        return EnduranceSpec(load=load, put_share=course.put_share)
+
+    async def _probe_forever(self) -> None:
+        """The light client: a put and a get, a few times a second, on a connection of its own."""
+        value = values_of(self.course.value_bytes, 0)[0]
+        endpoints = list(self.cluster.addresses.values())
+        async with Client(endpoints, deadline_seconds=LIGHT_PATIENCE_SECONDS) as client:
+            while True:
+                key = key_of(len(self.samples) % self.course.keys)
+                await self._timed(client.put, key, value)
+                await self._timed(client.get, key)
+                await trio.sleep(LIGHT_PAUSE_SECONDS)
+
+    async def _timed(self, operation: Callable[..., Awaitable[object]], *arguments: bytes) -> None:
+        began = trio.current_time()
+        try:
+            await operation(*arguments)
+        except Busy:
+            self._light_refused += 1
+        except StoreError as error:
+            self._light_errors[f"light {error.word}"] = self._light_errors.get(f"light {error.word}", 0) + 1
+        finally:  # Cancelled at the end of the run, too: so long it has waited at least.
+            self._light.append((began - self._began, trio.current_time() - began))
+
+    async def _sample_forever(self) -> None:
+        async with Client(list(self.cluster.addresses.values()), session=False) as client:
+            await self._sample(client)  # Connected, and asked for the first time, before it counts.
+            due = trio.current_time()
+            while True:
+                due = max(due + SAMPLE_SECONDS, trio.current_time())
+                await trio.sleep_until(due)
+                if self._phase != "over":
+                    self.samples.append(await self._sample(client))
+                    if len(self.samples) % TELL_SAMPLES == 0:
+                        self._tell(self.samples[-TELL_SAMPLES:])
+
+    async def _sample(self, client: Client) -> Sample:
+        """All of this second. Its phase is that of its beginning."""
+        sample = Sample(at=trio.current_time() - self._began, phase=self._phase, greedy=self._greedy)
+        sample.rss = resident_bytes(self.cluster)
+        await self._ask_members(client, sample)
+        for generator in self._generators:
+            self._add_ticks(sample, generator)
+        sample.light, self._light = self._light, []
+        sample.light_refused, self._light_refused = self._light_refused, 0
+        sample.errors.update(self._light_errors)
+        self._light_errors = {}
+        return sample
+
+    async def _ask_members(self, client: Client, sample: Sample) -> None:
+        async def ask(member: str, address: str) -> None:
+            try:
+                status = await client.status(address, deadline_seconds=STATUS_SECONDS)
+            except StoreError:
+                sample.term[member] = sample.leader[member] = None
+            else:
+                sample.term[member], sample.leader[member] = status.term, status.leader_id
+
+        async with trio.open_nursery() as nursery:
+            for member, address in self.cluster.addresses.items():
+                nursery.start_soon(ask, member, address)
+
+    def _add_ticks(self, sample: Sample, generator: Generator) -> None:
+        for tick in generator.news():
+            sample.answers += tick["answers"]
+            sample.refused += tick["refused"]
+            sample.held_back += tick["held_back"]
+            sample.load_max_ms = max(sample.load_max_ms, tick.get("max_ms", 0.0))
+            for name, count in tick["errors"].items():
+                sample.errors[name] = sample.errors.get(name, 0) + count
+            self.puts += tick.get("puts", 0)
+            if tick.get("unanswered"):
+                sample.errors[f"unanswered, {generator.name}"] = tick["unanswered"]
+        if generator.is_over and (trouble := generator.trouble()) is not None:
+            sample.errors[trouble] = 1
+
+    def _tell(self, samples: list[Sample]) -> None:
+        longest = max((seconds for sample in samples for _, seconds in sample.light), default=0.0)
+        newest = samples[-1]
+        memory = "  ".join(f"{member} {size >> 20} MiB" for member, size in newest.rss.items())
+        rate = sum(sample.answers for sample in samples) / len(samples)
+        self.say(
+            f"{newest.at:6.0f} s  {newest.phase:9}{' greedy' if newest.greedy else '       '} {rate:>9,.0f}/s  "
+            f"light {longest * 1e3:7.1f} ms at the most  {memory}"
+        )
+
+
+def resident_bytes(cluster: Running) -> dict[str, int]:
+    """By member. One that is gone is left out."""
+    import psutil
+
+    found = {}
+    for name, server in cluster.servers.items():
+        try:
+            found[name] = psutil.Process(server.pid).memory_info().rss
+        except psutil.Error:
+            continue
+    return found
