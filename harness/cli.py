@@ -46,6 +46,9 @@ _interval = click.option(
 )
 _clients = click.option("--clients", type=int, default=12, show_default=True, help="Concurrent clients.")
 _keys = click.option("--keys", type=int, default=24, show_default=True, help="Keys that they contend for.")
+_in_flight = click.option(
+    "--in-flight", type=int, default=1, show_default=True, help="Operations that each client has open at a time."
+)
 _format = click.option("--format", "ops_format", type=click.Choice(FORMATS), default="jsonl", show_default=True)
 _rate = click.option("--rate", type=float, default=0.0, help="Operations per second over all clients; 0: no cap.")
 
@@ -90,6 +93,8 @@ def harness() -> None:
 @_out
 @_clients
 @_keys
+@_in_flight
+@click.option("--bulk", type=int, default=0, help="Full load of puts and gets in bulks of so many; 0: mixed load.")
 @_format
 @_rate
 @click.option(
@@ -111,6 +116,8 @@ def run(
     out: Path,
     clients: int,
     keys: int,
+    in_flight: int,
+    bulk: int,
     ops_format: str,
     rate: float,
     storage: str,
@@ -128,6 +135,8 @@ def run(
         plan=plan,
         clients=clients,
         keys=keys,
+        in_flight=in_flight,
+        bulk=bulk,
         ops_format=ops_format,
         operations_per_second=rate,
         small_storage=storage == "small",
@@ -158,6 +167,7 @@ def run(
 @_out
 @_clients
 @_keys
+@_in_flight
 @_rate
 @click.option(
     "--audit/--no-audit", "and_audit", default=True, show_default=True, help="Check all histories at the end."
@@ -172,6 +182,7 @@ def soak(
     out: Path,
     clients: int,
     keys: int,
+    in_flight: int,
     rate: float,
     and_audit: bool,
     as_json: bool,
@@ -187,6 +198,7 @@ def soak(
         clients=clients,
         keys=keys,
         operations_per_second=rate,
+        in_flight=in_flight,
         audit=and_audit,
     )
     total = run_soak(plan, _words())

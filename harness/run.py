@@ -79,6 +79,8 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
         seed=settings.seed,
         clients=settings.clients,
         keys=settings.keys,
+        in_flight=settings.in_flight,
+        bulk=settings.bulk,
         operations_per_second=settings.operations_per_second,
         hasty_share=settings.hasty_share,
     )

@@ -15,6 +15,7 @@ from harness.workload.workers import HASTY_SHARE
 
 SECONDS_MAX = 24 * 3600.0
 CLIENTS_MAX = 500  # All of them live in this one process.
+IN_FLIGHT_MAX = 1_024  # Of one client; more it would not send (`kvstore.ClientLimits.in_flight_max`).
 FORMATS = ("jsonl", "parquet")
 
 
@@ -29,6 +30,8 @@ class RunSettings:
     plan: tuple[PlannedFault, ...] = ()
     clients: int = 12
     keys: int = 24
+    in_flight: int = 1
+    bulk: int = 0
     ops_format: str = "jsonl"
     operations_per_second: float = 0.0
     hasty_share: float = HASTY_SHARE
@@ -41,11 +44,15 @@ class RunSettings:
             ("--seconds", self.seconds, 1, SECONDS_MAX),
             ("--clients", self.clients, 1, CLIENTS_MAX),
             ("--keys", self.keys, 1, KEYS_MAX),
+            ("--in-flight", self.in_flight, 1, IN_FLIGHT_MAX),
+            ("--bulk", self.bulk, 0, IN_FLIGHT_MAX),
         ):
             if not low <= value <= high:
                 raise BadInput(f"{name} {value} is out of range", f"it goes from {low} to {high:.0f}")
         if self.operations_per_second < 0:
             raise BadInput("--rate is negative", "0 means as fast as the answers come")
+        if self.bulk and (self.in_flight > 1 or self.operations_per_second):
+            raise BadInput("--bulk goes as fast as it can, one bulk at a time", "leave out --in-flight and --rate")
         assert self.ops_format in FORMATS, self.ops_format
         if self.nodes == 1 and any(fault.kind == "partition" for fault in self.plan):
             raise BadInput("one member cannot be partitioned from itself", "use --nodes 3, or --faults kill,pause")
@@ -63,6 +70,8 @@ class RunSettings:
             "seconds": self.seconds,
             "clients": self.clients,
             "keys": self.keys,
+            "in_flight": self.in_flight,
+            "bulk": self.bulk,
             "operations_per_second": self.operations_per_second,
             "hasty_share": self.hasty_share,
             "small_storage": self.small_storage,

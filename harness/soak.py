@@ -36,6 +36,7 @@ class Soak:
     clients: int
     keys: int
     operations_per_second: float
+    in_flight: int
     audit: bool
 
     def __post_init__(self) -> None:
@@ -53,6 +54,7 @@ class Soak:
             plan=plan_faults(seed=seed, seconds=self.seconds, kinds=self.kinds, interval_seconds=self.interval_seconds),
             clients=self.clients,
             keys=self.keys,
+            in_flight=self.in_flight,
             operations_per_second=self.operations_per_second,
         )
 

@@ -1,9 +1,12 @@
-"""Concurrent clients that do what the mix says, and write down every operation and how it ended."""
+"""Concurrent clients that do what the mix says, and write down every operation and how it ended.
+
+A client is one connection and one session. Its lanes (`in_flight`) do one operation after the other, each under a name
+of its own, for a name of a history has one operation open at a time; so a client with many lanes pipelines.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -12,6 +15,8 @@ from random import Random
 import trio
 
 from harness.history import Row, RunWriter
+from harness.workload.bulk import Bulks
+from harness.workload.crew import Tally, Worker
 from harness.workload.mix import OperationSource, Planned, View, key_names
 from harness.workload.rows import answered, asked
 from kvstore import (
@@ -35,44 +40,25 @@ _REFUSED_PAUSE_SECONDS = 0.02  # After a certain failure: a refusal costs nothin
 _RESTLESS_EVERY = 3  # Every third worker is a new client again and again. Clients that stay with a leader which hangs
 _RESTLESS_SECONDS = (0.2, 1.0)  # all wait together, and nobody would see two leaders at a time.
 _LOCAL_SECONDS = 0.5  # A local read is asked of one member, which may be down: nobody else will answer it.
-_RECENT_MAX = 64
 
 
-class Worker:
-    """One client under one name after the other: after an unknown outcome it must take another."""
+@dataclass(slots=True, kw_only=True)
+class _Lane:
+    """What outlives the clients that work for it. `due`: trio time of its next operation, if there is a rate."""
 
-    def __init__(self, store: Client, name: str, lives: Iterator[int]) -> None:
-        self.store = store
-        self.session_id: int | None = None
-        self._name, self._lives = name, lives
-        self._life = next(lives)
-
-    @property
-    def client(self) -> str:
-        """The `client` of its next row."""
-        return f"{self._name}.{self._life}"
-
-    def begin_another_life(self) -> None:
-        self._life = next(self._lives)
-
-
-@dataclass(slots=True)
-class Tally:
-    """What the workers have done so far, for a display. The history has the truth."""
-
-    by_status: Counter[str] = field(default_factory=Counter)
-    recent_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_MAX))
-
-    @property
-    def total(self) -> int:
-        return self.by_status.total()
+    name: str
+    source: OperationSource
+    patience: Random
+    due: float
+    lives: Iterator[int] = field(default_factory=count)
 
 
 @dataclass(slots=True, kw_only=True)
 class Workload:
-    """`clients` workers over `keys` keys. `operations_per_second` 0: as fast as the answers come.
+    """`clients` clients over `keys` keys, each with `in_flight` lanes; or, if `bulk` is not 0, in bulks of so many.
 
-    `hasty_share`: of the operations, those that wait for HASTE_SECONDS only, and so may end unknown.
+    `operations_per_second` 0: as fast as the answers come. `hasty_share`: of the operations, those that wait for
+    HASTE_SECONDS only, and so may end unknown.
     """
 
     writer: RunWriter
@@ -80,6 +66,8 @@ class Workload:
     seed: int
     clients: int
     keys: int
+    in_flight: int = 1
+    bulk: int = 0
     operations_per_second: float = 0.0
     hasty_share: float = HASTY_SHARE
     tally: Tally = field(default_factory=Tally)
@@ -106,25 +94,48 @@ class Workload:
         return answered_count
 
     async def _work(self, number: int, until: float) -> None:
-        source = OperationSource(seed=self.seed, worker=number, keys=key_names(self.keys), view=self._view)
-        random = Random(f"patience {self.seed} {number}")
-        pace = self.clients / self.operations_per_second if self.operations_per_second else 0.0
-        due, life = trio.current_time() + pace * number / self.clients, count()
+        """One client after the other, with the same lanes."""
+        random = Random(f"stay {self.seed} {number}")
+        lanes = [self._lane(number, place) for place in range(self.in_flight)]
+        bulks = Bulks(self.writer, self.tally, seed=self.seed, client=number, keys=key_names(self.keys), size=self.bulk)
         while trio.current_time() < until:
             stays = random.uniform(*_RESTLESS_SECONDS) if number % _RESTLESS_EVERY == 0 else math.inf
             leaves = min(until, trio.current_time() + stays)
-            async with Client(self.endpoints) as store:
-                worker = Worker(store, f"c{number}", life)
-                while trio.current_time() < leaves:
-                    if pace:
-                        await trio.sleep_until(due)
-                        due = max(due + pace, trio.current_time())
-                    patience = HASTE_SECONDS if random.random() < self.hasty_share else PATIENCE_SECONDS
-                    row = await self._perform(worker, source.next(), patience)
-                    if row["status"] == "unknown":
-                        worker.begin_another_life()  # That operation stays open for ever: what follows is another.
-                    elif row["status"] == "fail":
-                        await trio.sleep(_REFUSED_PAUSE_SECONDS)
+            async with Client(self.endpoints) as store, trio.open_nursery() as nursery:
+                if self.bulk:
+                    nursery.start_soon(bulks.run, store, leaves, self._patience_seconds)
+                else:
+                    for lane in lanes:
+                        nursery.start_soon(self._operate, lane, store, leaves)
+
+    def _lane(self, number: int, place: int) -> _Lane:
+        """Lane `place` of client `number`. The lanes take turns at the rate."""
+        turn = place * self.clients + number
+        pace = 1 / self.operations_per_second if self.operations_per_second else 0.0
+        return _Lane(
+            name=f"c{number}" if self.in_flight == 1 else f"c{number}-{place}",
+            source=OperationSource(seed=self.seed, worker=turn, keys=key_names(self.keys), view=self._view),
+            patience=Random(f"patience {self.seed} {turn}"),
+            due=trio.current_time() + pace * turn,
+        )
+
+    def _patience_seconds(self, random: Random) -> float:
+        return HASTE_SECONDS if random.random() < self.hasty_share else PATIENCE_SECONDS
+
+    async def _operate(self, lane: _Lane, store: Client, leaves: float) -> None:
+        """One operation after the other until `leaves`, at the pace of a lane."""
+        lanes = self.clients * self.in_flight
+        pace = lanes / self.operations_per_second if self.operations_per_second else 0.0
+        worker = Worker(store, lane.name, lane.lives)
+        while trio.current_time() < leaves:
+            if pace:
+                await trio.sleep_until(lane.due)
+                lane.due = max(lane.due + pace, trio.current_time())
+            row = await self._perform(worker, lane.source.next(), self._patience_seconds(lane.patience))
+            if row["status"] == "unknown":
+                worker.begin_another_life()  # That operation stays open for ever: what follows is another.
+            elif row["status"] == "fail":
+                await trio.sleep(_REFUSED_PAUSE_SECONDS)
 
     async def _perform(self, worker: Worker, planned: Planned, patience_seconds: float) -> Row:
         """Do one operation and record it, whatever becomes of it."""

@@ -78,6 +78,31 @@ async def test_a_run_with_a_killed_leader_ends_healed_and_linearizable(tmp_path:
     assert not processes_of(settings.out)
 
 
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("pipelined", [{"in_flight": 16}, {"bulk": 64}], ids=["lanes", "bulks"])
+async def test_a_run_under_full_load_with_a_killed_leader_is_linearizable(
+    tmp_path: Path, pipelined: dict[str, int]
+) -> None:
+    """No rate, and clients that pipeline: what is under way when the leader is killed is a hundred times as much."""
+    settings = RunSettings(
+        out=tmp_path / "run",
+        nodes=3,
+        seconds=3.5,
+        plan=(against_the_leader(1, 1.5, "kill"),),
+        clients=4,
+        keys=100,
+        small_storage=False,
+        **pipelined,  # type: ignore[arg-type]
+    )
+    with trio.fail_after(80):
+        report = await record_run(Progress(settings))
+
+    assert report.sound, report
+    assert report.kills == 1
+    assert report.final_reads == 100
+    assert check_rows(the_rows(settings.out)).exit_code == 0
+
+
 @pytest.mark.timeout(60)
 async def test_pauses_and_partitions_through_the_proxies_are_survived(tmp_path: Path) -> None:
     """Each once, against the leader, the partition both ways; the history in Parquet."""

@@ -1,0 +1,41 @@
+"""Who is at work in a run, under which name, and how much has been done."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kvstore import Client
+
+_RECENT_MAX = 64
+
+
+class Worker:
+    """One lane of a client, under one name after the other: after an unknown outcome it must take another."""
+
+    def __init__(self, store: Client, name: str, lives: Iterator[int]) -> None:
+        self.store = store
+        self.session_id: int | None = None
+        self._name, self._lives = name, lives
+        self._life = next(lives)
+
+    @property
+    def client(self) -> str:
+        """The `client` of its next row."""
+        return f"{self._name}.{self._life}"
+
+    def begin_another_life(self) -> None:
+        self._life = next(self._lives)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the workers have done so far, for a display. The history has the truth."""
+
+    by_status: Counter[str] = field(default_factory=Counter)
+    recent_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_MAX))
+
+    @property
+    def total(self) -> int:
+        return self.by_status.total()
