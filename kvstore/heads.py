@@ -30,3 +30,9 @@ def bytes_head(size: int) -> bytes:
     if size < 256:
         return _OF_BYTES[size]
     return _pack_u16(0x59, size) if size < 1 << 16 else _pack_u32(0x5A, size)
+
+
+def array_head(count: int) -> bytes:
+    """What stands before the `count` items of an array."""
+    head = uint_head(count)
+    return bytes([0x80 | head[0]]) + head[1:]

@@ -185,7 +185,7 @@ class KvMachine:
         """
         answers: list[ResultItem] = []
         store, sessions, limits, leader_time = self._store, self._sessions, self._limits, self._leader_time
-        records, by_id = store.records, sessions.by_id
+        records, by_id, deletions, pictures = store.records, sessions.by_id, store.deletions, store.pictures
         for item in islice(items, 1, None):
             if type(item) is tuple and len(item) == 6 and type(item[3]) is int and item[3] == 1:
                 session_id, request_no, acknowledged_up_to, _, key, value = item
@@ -199,6 +199,8 @@ class KvMachine:
                     and type(value) is bytes
                     and (session := by_id.get(session_id)) is not None
                 ):
+                    if pictures:
+                        self._save(session, key)
                     session.deadline = leader_time + session.ttl_ns
                     if acknowledged_up_to > session.floor:
                         sessions.acknowledge(session, acknowledged_up_to)
@@ -221,7 +223,8 @@ class KvMachine:
                         else:
                             records[key] = (value, revision, revision, 1, 0)
                             store.keys.add(key)
-                            store.deletions.pop(key, None)
+                            if key in deletions:
+                                store.undelete(key)
                         results[request_no] = answer = (0, revision, PUT_DONE)
                         session.results_bytes += PUT_RESULT_BYTES
                         sessions.results_bytes += PUT_RESULT_BYTES
@@ -230,6 +233,15 @@ class KvMachine:
             answers.append(self._apply_command(item))
             limits = self._limits
         return answers
+
+    def _save(self, session: Session, key: bytes) -> None:
+        """Pictures are open: what a put under this session may be about to change is saved for them."""
+        for clients in self._sessions.pictures:
+            clients.save(session)
+        record = self._store.records.get(key)
+        if record is not None:
+            for picture in self._store.pictures:
+                picture.save(key, record)
 
     def _apply_command(self, item: Any) -> ResultItem:
         """Apply one command of whatever shape."""
@@ -303,7 +315,10 @@ class KvMachine:
     # The state as a whole.
 
     def snapshot(self) -> StateSnapshot:
-        """A picture of this moment, however late its chunks are read. Cost: O(n) references, no copies of values."""
+        """A picture of this moment, however late its chunks are read. Cost: O(sessions).
+
+        Until it is read to the end, or closed, what changes is saved for it.
+        """
         header = header_of(self._store, self._sessions, self._limits, self._leader_time, self._level)
         return take_picture(self._store, self._sessions, header, self._chunk_bytes)
 

@@ -16,15 +16,18 @@ These shapes are on disks already: rows grow only at their end, with a new featu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
+from struct import Struct
 from typing import Any
 
 import cbor2
 from sortedcontainers import SortedList
 
+from kvstore.heads import array_head, bytes_head, uint_head
 from kvstore.limits import FEATURE_LEVEL, ITEM_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, TIME_NS_MAX, StoreLimits
+from kvstore.picture import SessionsPicture, StorePicture
 from kvstore.results import PUT_DONE
-from kvstore.sessions import FIRST_SESSION_ID, Session, Sessions, result_bytes
+from kvstore.sessions import FIRST_SESSION_ID, PUT_RESULT_BYTES, Session, Sessions, result_bytes
 from kvstore.shapes import is_count
 from kvstore.store import FIRST_REVISION, Store
 from raft import INT64_MAX, INT64_MIN, StateSnapshot
@@ -34,6 +37,8 @@ CHUNK_BYTES = 256 * 1024
 """Rows are gathered up to about this much, if nobody says otherwise; a chunk is larger only if one row is."""
 
 RECORDS, DELETIONS, SESSIONS, RESULTS = 1, 2, 3, 4
+
+_usual_numbers = Struct(">BIBIBB").pack
 
 
 class InvalidSnapshot(Exception):
@@ -80,43 +85,70 @@ def header_of(store: Store, sessions: Sessions, limits: StoreLimits, leader_time
 def take_picture(
     store: Store, sessions: Sessions, header: Mapping[str, Any], chunk_bytes: int = CHUNK_BYTES
 ) -> StateSnapshot:
-    """Take hold of everything now, as references; encode when the chunks are asked for. Cost: O(n) references."""
-    keys, records, deletions = list(store.keys), store.records.copy(), list(store.deletions.items())
-    opened = [(s.session_id, s.ttl_ns, s.deadline, s.floor, s.results.copy()) for s in _by_id(sessions)]
+    """Begin to save what changes; encode, slice by slice, when the chunks are asked for. Cost: O(sessions)."""
+    state, clients = StorePicture(store), SessionsPicture(sessions)
 
-    def rows() -> Iterator[tuple[int, tuple[Any, ...], int]]:
-        for key in keys:
-            record = records[key]
-            yield RECORDS, (key, *record), len(key) + len(record[0])
-        for key, revision in deletions:
-            yield DELETIONS, (key, revision), len(key)
-        for session in opened:
-            yield SESSIONS, session[:4], 0
-        for session_id, _, _, _, results in opened:
-            for number in sorted(results):
-                yield RESULTS, (session_id, number, results[number]), result_bytes(results[number])
+    def close() -> None:
+        state.close()
+        clients.close()
 
-    return StateSnapshot(header=header, chunks=_chunks(rows(), chunk_bytes))
+    def chunks() -> Iterator[bytes]:
+        sections = (_record_rows(state), _deletion_rows(state), _session_rows(clients), _result_rows(clients))
+        parts = chain.from_iterable(_chunks(number, rows, chunk_bytes) for number, rows in enumerate(sections, RECORDS))
+        while True:
+            assert state.is_open, "a picture that was closed is being read"
+            if (chunk := next(parts, None)) is None:
+                break
+            yield chunk
+        close()
 
-
-def _by_id(sessions: Sessions) -> list[Session]:
-    return [sessions.by_id[session_id] for session_id in sorted(sessions.by_id)]
+    return StateSnapshot(header=header, chunks=chunks(), close=close)
 
 
-def _chunks(rows: Iterable[tuple[int, tuple[Any, ...], int]], chunk_bytes: int) -> Iterator[bytes]:
-    chunk: list[Any] = []
-    room = 0
-    for section, row, size_bytes in rows:
-        size_bytes += ITEM_OVERHEAD_BYTES
-        if chunk and (chunk[0] != section or room < size_bytes):
-            yield cbor2.dumps(chunk)
-            chunk = []
-        if not chunk:
-            chunk, room = [section], chunk_bytes
+def _chunks(section: int, rows: Iterable[tuple[bytes, int]], chunk_bytes: int) -> Iterator[bytes]:
+    """Arrays of rows, which come encoded, each with the bytes that it counts for."""
+    head, room = uint_head(section), chunk_bytes
+    chunk: list[bytes] = []
+    for row, size_bytes in rows:
+        if room < size_bytes and chunk:
+            yield array_head(1 + len(chunk)) + head + b"".join(chunk)
+            chunk, room = [], chunk_bytes
         chunk.append(row)
         room -= size_bytes
     if chunk:
-        yield cbor2.dumps(chunk)
+        yield array_head(1 + len(chunk)) + head + b"".join(chunk)
+
+
+def _record_rows(picture: StorePicture) -> Iterator[tuple[bytes, int]]:
+    """Written out by hand: 0.5 µs a row instead of 1.4."""
+    for records in picture.records():
+        for key, (value, created, modified, version, lease_id) in records:
+            if created >= 1 << 16 and modified < 1 << 32 and version < 24 and lease_id == 0:  # The usual sizes.
+                numbers = _usual_numbers(0x1A, created, 0x1A, modified, version, 0)
+            else:
+                numbers = b"".join(map(uint_head, (created, modified, version, lease_id)))
+            row = b"".join((b"\x86", bytes_head(len(key)), key, bytes_head(len(value)), value, numbers))
+            yield row, len(key) + len(value) + ITEM_OVERHEAD_BYTES
+
+
+def _deletion_rows(picture: StorePicture) -> Iterator[tuple[bytes, int]]:
+    for places in picture.deletions():
+        for revision, _, key in places:
+            yield b"\x82%b%b%b" % (bytes_head(len(key)), key, uint_head(revision)), len(key) + ITEM_OVERHEAD_BYTES
+
+
+def _session_rows(picture: SessionsPicture) -> Iterator[tuple[bytes, int]]:
+    for row in picture.sessions():
+        yield b"\x84" + b"".join(map(uint_head, row)), ITEM_OVERHEAD_BYTES
+
+
+def _result_rows(picture: SessionsPicture) -> Iterator[tuple[bytes, int]]:
+    for session_id, number, result in picture.results():
+        if result[2] is PUT_DONE:
+            row = b"\x83%b%b\x83\x00%b\x81\x01" % (uint_head(session_id), uint_head(number), uint_head(result[1]))
+            yield row, PUT_RESULT_BYTES + ITEM_OVERHEAD_BYTES
+        else:
+            yield cbor2.dumps((session_id, number, result)), result_bytes(result) + ITEM_OVERHEAD_BYTES
 
 
 def read_header(header: Mapping[str, Any]) -> StoreLimits:
@@ -241,7 +273,7 @@ class _Reader:
             return False
         if not max(store.deletion_floor + 1, self._last[0]) <= revision <= store.revision:
             return False
-        store.deletions[key] = revision
+        store.remember_deletion(key, revision)
         self._last = (revision,)
         return True
 

@@ -6,16 +6,20 @@ does not walk those, and results and snapshots share them without a copy.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sortedcontainers import SortedList
 
 from kvstore.limits import ITEM_OVERHEAD_BYTES, PAGE_BYTES_MAX, RECORD_OVERHEAD_BYTES
 
+if TYPE_CHECKING:
+    from kvstore.picture import StorePicture
+
 RecordItem = tuple[bytes, int, int, int, int]
 RangeItem = tuple[bytes, bytes | None, int, int, int, int]
+DeletionPlace = tuple[int, int, bytes]
+"""(deleted_revision, which of the deletions of that revision, key): sorted, these are in the order they happened."""
 
 FIRST_REVISION = 1
 """The revision of the empty store; the first change makes it 2."""
@@ -25,15 +29,28 @@ class Store:
     """Keys in byte order with their records. Knows nothing of sessions, quotas and errors.
 
     `deletions` holds the revision of every remembered deletion, oldest first, all above `deletion_floor`; a key is
-    never in both maps. Whoever changes `records` by `place` and `take_out` owes a `seal` with what was written.
+    never in both maps. `deletion_order` has their places: unlike a dict it can be read from anywhere, and shortened at
+    its front. Whoever changes `records` by `place` and `take_out` owes a `seal` with what was written; whoever does it
+    in another way owes the open `pictures` what was there before.
     """
 
-    __slots__ = ("deletion_floor", "deletions", "keys", "records", "revision", "stored_bytes")
+    __slots__ = (
+        "deletion_floor",
+        "deletion_order",
+        "deletions",
+        "keys",
+        "pictures",
+        "records",
+        "revision",
+        "stored_bytes",
+    )
 
     def __init__(self) -> None:
         self.records: dict[bytes, RecordItem] = {}
         self.keys: SortedList[bytes] = SortedList()
-        self.deletions: OrderedDict[bytes, int] = OrderedDict()
+        self.deletions: dict[bytes, int] = {}
+        self.deletion_order: SortedList[DeletionPlace] = SortedList()
+        self.pictures: list[StorePicture] = []  # Open ones.
         self.deletion_floor = 0
         self.revision = FIRST_REVISION
         self.stored_bytes = 0  # Σ(len(key) + len(value) + 64) over all records.
@@ -53,6 +70,8 @@ class Store:
             self.keys.add(key)
             self.stored_bytes += len(key) + len(value) + RECORD_OVERHEAD_BYTES
         else:
+            for picture in self.pictures:
+                picture.save(key, old)
             self.records[key] = (value, old[1], revision, old[3] + 1, 0)
             self.stored_bytes += len(value) - len(old[0])
         return old
@@ -61,6 +80,8 @@ class Store:
         """Remove a record; returns it, or None if there was none. Cost: O(log n)."""
         old = self.records.pop(key, None)
         if old is not None:
+            for picture in self.pictures:
+                picture.save_removed(key, old)
             self.keys.remove(key)
             self.stored_bytes -= len(key) + len(old[0]) + RECORD_OVERHEAD_BYTES
         return old
@@ -78,19 +99,38 @@ class Store:
         assert revision == self.revision + 1, (revision, self.revision)
         for key, old in written.items():
             if key not in self.records:
-                self.deletions[key] = revision
-            elif old is None:
-                self.deletions.pop(key, None)
+                self.remember_deletion(key, revision)
+            elif old is None and key in self.deletions:
+                self.undelete(key)
         self.revision = revision
         self.forget_deletions(deletions_max)
 
+    def remember_deletion(self, key: bytes, revision: int) -> None:
+        """The newest deletion, of a key of which none is remembered. Cost: O(log n)."""
+        order, number = self.deletion_order, 0
+        if order and order[-1][0] == revision:
+            number = order[-1][1] + 1
+        self.deletions[key] = revision
+        order.add((revision, number, key))
+
+    def undelete(self, key: bytes) -> None:
+        """The key is written again, so its remembered deletion is not. Cost: O(log n + deletions of its revision)."""
+        places = self.deletion_order.irange((self.deletions.pop(key), 0, b""))
+        place = next(place for place in places if place[2] == key)
+        self.deletion_order.remove(place)
+        for picture in self.pictures:
+            picture.save_deletion(place)
+
     def forget_deletions(self, deletions_max: int) -> None:
         """Raise the floor until at most `deletions_max` are left. All of one revision go together."""
-        deletions = self.deletions
-        while len(deletions) > deletions_max:
-            _, self.deletion_floor = deletions.popitem(last=False)
-            while deletions and next(iter(deletions.values())) == self.deletion_floor:
-                deletions.popitem(last=False)
+        order = self.deletion_order
+        while len(order) > deletions_max:
+            self.deletion_floor = order[0][0]
+            while order and order[0][0] == self.deletion_floor:
+                place = order.pop(0)
+                del self.deletions[place[2]]
+                for picture in self.pictures:
+                    picture.save_deletion(place)
 
     def select(self, body: Sequence[Any]) -> tuple[tuple[RangeItem, ...], bool, int]:
         """Read a page: (items, more, count) for the body of a range. Cost: O(log n + items).
@@ -125,6 +165,7 @@ class Store:
             assert FIRST_REVISION < create_revision <= mod_revision <= self.revision, key
             assert 1 <= version <= mod_revision - create_revision + 1, key
             assert lease_id == 0, key
+        assert [(key, revision) for revision, _, key in self.deletion_order] == list(self.deletions.items())
         revisions = list(self.deletions.values())
         assert revisions == sorted(revisions)
         assert all(self.deletion_floor < revision <= self.revision for revision in revisions)

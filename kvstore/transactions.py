@@ -28,8 +28,8 @@ def put(store: Store, key: bytes, value: bytes, limits: StoreLimits) -> ResultIt
         error = QuotaExceeded(store.stored_bytes, limits.quota_bytes)
         store.put_back(key, old)
         return refusal_item(error, store.revision)
-    if old is None and store.deletions:
-        store.deletions.pop(key, None)
+    if old is None and key in store.deletions:
+        store.undelete(key)
     store.revision = revision
     return (0, revision, PUT_DONE)
 

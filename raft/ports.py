@@ -168,12 +168,21 @@ class PinStore(Protocol):
         ...
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
-    """A consistent picture of a state machine at the moment it was taken, however late its chunks are read."""
+    """A consistent picture of a state machine at the moment it was taken, however late its chunks are read.
+
+    Whoever took it reads them to the end or calls `close`, once or more often: until then the machine may have to keep
+    for it what changes. No chunk is read after that.
+    """
 
     header: Mapping[str, Any]
     chunks: Iterator[bytes]
+    close: Callable[[], None] = _nothing
 
 
 class StateMachine(Protocol):
@@ -189,7 +198,7 @@ class StateMachine(Protocol):
         ...
 
     def snapshot(self) -> StateSnapshot:
-        """Take a picture. Cost: O(n) references, no copies of keys or values."""
+        """Take a picture, in no time that grows with the state: whoever asks has an election time-out to keep."""
         ...
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:

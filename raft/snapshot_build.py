@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from raft.ports import SnapshotHeader, SnapshotInfo, SnapshotStore, SnapshotWriter, StateSnapshot
@@ -11,7 +10,7 @@ from raft.ports import SnapshotHeader, SnapshotInfo, SnapshotStore, SnapshotWrit
 @dataclass(slots=True)
 class _Build:
     index: int
-    chunks: Iterator[bytes]
+    picture: StateSnapshot
     writer: SnapshotWriter
     busy: bool = False  # One submission is under way.
     finishing: bool = False
@@ -35,7 +34,7 @@ class SnapshotBuild:
     def begin(self, header: SnapshotHeader, picture: StateSnapshot) -> None:
         """Start to write `picture`, which is the state at `header.index`."""
         assert not self.is_under_way
-        self._build = _Build(header.index, iter(picture.chunks), self._snapshots.create(header))
+        self._build = _Build(header.index, picture, self._snapshots.create(header))
 
     def pump(self) -> None:
         """Submit the next chunk, or the end of the file, if none is under way."""
@@ -43,7 +42,7 @@ class SnapshotBuild:
         if build is None or build.busy:
             return
         build.busy = True
-        chunk = next(build.chunks, None)
+        chunk = next(build.picture.chunks, None)
         if chunk is not None:
             build.writer.write(chunk, lambda error: self._written(build, error))
         else:
@@ -54,6 +53,7 @@ class SnapshotBuild:
         """Give the build up, unless its file is being finished."""
         if self._build is not None and not self._build.finishing:
             self._build.writer.abandon()
+            self._build.picture.close()
             self._build = None
 
     def take_finished(self) -> SnapshotInfo | None:
