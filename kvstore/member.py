@@ -212,7 +212,8 @@ async def run_member(
         files = folder.files(completions.post)
         try:
             storage = await _open(config, config.wrap_files(files), folder.identity, completions)
-            await _run(config, folder.identity, storage, completions, task_status)
+            files.hold()
+            await _run(config, folder.identity, storage, completions, files.start, task_status)
         finally:
             files.close()
     finally:
@@ -234,6 +235,7 @@ async def _run(
     identity: Identity,
     storage: OpenedStorage,
     completions: CompletionQueue,
+    start_io: Callable[[], bool],
     task_status: trio.TaskStatus[RunningMember],
 ) -> None:
     for damage in storage.warnings:
@@ -283,7 +285,7 @@ async def _run(
     service = Service(node, machine, config.service)
     service.own_address = _address_of(client_listeners)
     port = ClientPort(service)
-    driver = Driver(node, completions=completions, application=port, transport=transport)
+    driver = Driver(node, completions=completions, application=port, transport=transport, start_io=start_io)
     port.attach(driver.wake, driver.flush)
     member = RunningMember(node, driver, port, _address_of(client_listeners), _address_of(peer_listeners))
     await _serve(driver, port, client_listeners, member, task_status)

@@ -69,6 +69,11 @@ class GroupCommit:
         assert sequence <= self.appended_sequence, (sequence, self.appended_sequence)
         self._waiting.append((sequence, (peer_id, message)))
 
+    @property
+    def has_sends(self) -> bool:
+        """True if `take_sends` would give something."""
+        return bool(self._waiting) and self._waiting[0][0] <= self.durable_sequence
+
     def take_sends(self) -> list[Send]:
         """The held messages that may leave now."""
         sends: list[Send] = []

@@ -4,11 +4,12 @@ The node owns the core and everything that a decision of production depends on: 
 batching, admission and bounds, outcomes, pins, snapshots. It has no clock and starts no I/O of its own: storage is
 handed in in submit/complete form, and a completion may be called at any time *between* events; it only changes state.
 What follows from it comes out of the next `take_effects`, which is the only place where anything happens:
-
 1. what is pending becomes one entry, unless a log write is under way (then more gathers);
 2. the core's effects are carried out in the order that `Ready` states;
-3. committed entries go to the state machine, a bounded slice at a time;
-4. the next sync starts; messages that waited for the last one leave.
+3. committed entries go to the state machine, a bounded slice at a time; a follower has time for that once nobody waits;
+4. messages that waited for the last sync leave.
+
+The next sync starts with `begin_sync`, after the effects have left: the disks of others may work meanwhile.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from raft.errors import Busy, Compacted, DiskFull, NodeStopped, NotCommitted, No
 from raft.group_commit import GroupCommit
 from raft.membership import Identity
 from raft.messages import Message
+from raft.node_status import node_status
 from raft.open_reads import OpenReads
 from raft.outcomes import Outcomes
 from raft.pending import PendingCommands
@@ -183,7 +185,7 @@ class Node:
     # Effects out.
 
     def take_effects(self) -> Effects:
-        """Carry out what the events since the last call ask for. Call it after any event or completion."""
+        """Carry out what the events since the last call ask for. After any event or completion; then `begin_sync`."""
         if self.failure is None and not self._stopped:
             try:
                 self._flush()
@@ -193,10 +195,20 @@ class Node:
         effects.failure = self.failure
         return effects
 
+    def begin_sync(self) -> None:
+        """Start the next sync, if something was written and none is under way."""
+        if self.failure is None and self._commit.has_work:
+            self._commit.start(self._core.appliable_index)
+
+    @property
+    def has_more(self) -> bool:
+        """True if the next `take_effects` has work to do whatever happens."""
+        return bool(self._to_apply) or self._core.has_ready()
+
     @property
     def next_deadline(self) -> int:
         """Monotonic ns by which `tick` and `take_effects` want to be called; not later than now if work is left."""
-        if self._to_apply or self._core.has_ready():
+        if self.has_more:
             return self._now
         first = self._core.next_deadline
         for deadline in (
@@ -241,29 +253,14 @@ class Node:
 
     def status(self) -> NodeStatus:
         """A picture of this node, for people and monitors."""
-        core = self._core
-        return NodeStatus(
-            node_id=core.node_id,
-            role=core.role,
-            term=core.term,
-            leader_id=core.leader_id,
-            first_index=core.first_index,
-            snapshot_index=core.snapshot_index,
-            last_applied=core.last_applied,
-            commit_index=core.commit_index,
-            durable_index=core.durable_index,
-            last_index=core.last_index,
-            low_watermark=core.low_watermark,
-            peers=tuple(core.peers_status()),
-            pending_bytes=self._pending.size_bytes,
-            pending_commands=len(self._pending),
-            open_proposals=len(self._pending) + self._outcomes.commands,
-            open_reads=self._reads.count,
-            uncommitted_bytes=core.uncommitted_bytes,
-            log_bytes=self._log.size_bytes,
-            is_disk_full=self._log.is_disk_full,
+        return node_status(
+            self._core,
+            log=self._log,
+            pending=self._pending,
+            outcomes=self._outcomes,
+            reads=self._reads,
             snapshot_bytes=self._snapshots.buffered_bytes,
-            failure=self.failure.reason if self.failure else None,
+            failure=self.failure,
         )
 
     # For the snapshots.
@@ -298,17 +295,22 @@ class Node:
         if not self._commit.under_way:
             self._propose_pending()
         self._drain_core()
-        if self._to_apply:
+        if self._to_apply and not self._is_waited_for:
             self._apply_slice()
         if self._snapshots.has_work:
             self._snapshots.pump(self._effects)
             self._drain_core()
         if self.failure is None:
-            if self._commit.has_work:
-                self._commit.start(self._core.appliable_index)
             self._prove_when_idle()
             self._effects.send += self._commit.take_sends()
             self._stop_when_done()
+
+    @property
+    def _is_waited_for(self) -> bool:
+        """True on a follower whose leader waits for what is to be sent or synced: its own state is not urgent."""
+        return self._leading_term is None and bool(
+            self._effects.send or self._commit.has_work or self._commit.has_sends
+        )
 
     @property
     def _stop_is_overdue(self) -> bool:

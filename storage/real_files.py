@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from storage.disk import Disk
-from storage.files import Done, Operation
+from storage.files import Done, Operation, SyncFile, Write
+from storage.pace import Pace
+
+_Submission = tuple[Sequence[Operation], Done]
+
+SHORT_BYTES_MAX = 256 * 1024
+"""Beyond it writing takes as long as syncing, and a thread may well do that."""
 
 
 class RealFiles:
     """A folder whose operations run in one dedicated thread, in the order of submission.
 
     `post(callback)` is called from that thread and must arrange for `callback()` to run on the node's own; it must
-    not raise. The owner calls `close()`.
+    not raise. The owner calls `close()`. An owner that has called `hold` calls `start` after each event.
     """
 
     def __init__(self, folder: Path, post: Callable[[Callable[[], None]], None]) -> None:
         self._disk = Disk(folder)
         self._post = post
         self._is_closed = False
-        self._submissions: queue.SimpleQueue[tuple[Sequence[Operation], Done] | None] = queue.SimpleQueue()
+        self._held: list[_Submission] | None = None  # Since `hold`: what waits for `start`.
+        self._untold = 0  # Handed over to the thread, and their end was not told yet.
+        self._pace = Pace()
+        self._submissions: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"files of {folder}", daemon=True)
         self._thread.start()
 
@@ -35,7 +45,34 @@ class RealFiles:
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         """Start `operations`; `done(None)` when all are carried out, `done(OSError)` at the first that failed."""
         assert not self._is_closed, "closed"
-        self._submissions.put((operations, done))
+        if self._held is None:
+            self._hand_over((operations, done))
+        else:
+            self._held.append((operations, done))
+
+    def hold(self) -> None:
+        """From now on what is submitted begins with the next `start`."""
+        self._held = []
+
+    def start(self) -> bool:
+        """Begin what was submitted since the last time; True if its end was told already, by a call of `done`.
+
+        A short append to a disk that is quick is waited for: the way to the thread and back costs more than the disk
+        itself, for a lone put about as much as all the rest. Call it when there is nothing better to do.
+        """
+        if not self._held:
+            return False
+        held, self._held = self._held, []
+        if len(held) == 1 and not self._untold and is_short(held[0][0]) and self._pace.is_quick():
+            operations, done = held[0]
+            began = time.perf_counter_ns()
+            error = self._disk.carry_out(operations)
+            self._pace.took(time.perf_counter_ns() - began)
+            done(error)
+            return True
+        for submission in held:
+            self._hand_over(submission)
+        return False
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Bytes from `offset`, shorter only at the end of the file. Raises FileNotFoundError, OSError."""
@@ -54,9 +91,15 @@ class RealFiles:
         if self._is_closed:
             return
         self._is_closed = True
+        for submission in self._held or ():
+            self._submissions.put(submission)
         self._submissions.put(None)
         self._thread.join()
         self._disk.close()
+
+    def _hand_over(self, submission: _Submission) -> None:
+        self._untold += 1
+        self._submissions.put(submission)
 
     def _run(self) -> None:
         while (submission := self._submissions.get()) is not None:
@@ -66,8 +109,16 @@ class RealFiles:
                 self._post(lambda done=done, error=error: self._tell(done, error))  # type: ignore[misc]
 
     def _tell(self, done: Done, error: OSError | None) -> None:
+        self._untold -= 1
         if not self._is_closed:  # It may have been closed after this was posted.
             done(error)
+
+
+def is_short(operations: Sequence[Operation]) -> bool:
+    """True for an append of at most SHORT_BYTES_MAX with its sync, which is nearly all that a log asks for."""
+    if len(operations) != 2 or type(operations[0]) is not Write or type(operations[1]) is not SyncFile:
+        return False
+    return sum(map(len, operations[0].buffers)) <= SHORT_BYTES_MAX
 
 
 class InlineFiles:

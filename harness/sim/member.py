@@ -413,6 +413,7 @@ class Member:
         for peer_id, sent in effects.send:
             check_promise(self, node, peer_id, sent)
             world.network.send(self.node_id, peer_id, encode_message(0, sent))
+        node.begin_sync()
         world.on_flush(self, effects)
         if any(event.name == "snapshot_installed" and not event.fields["kept_log"] for event in effects.events):
             world.striker.amid_an_install(self)

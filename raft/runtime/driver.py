@@ -6,7 +6,7 @@ Nothing happens per request here: whatever has gathered since the last turn is o
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import trio
@@ -33,7 +33,13 @@ TOLD_TO_PEOPLE = frozenset(
         "disk_has_room",
     }
 )
+TOLD_TO_NOBODY = frozenset({"commit_advanced", "low_watermark_advanced", "read_round"})
+"""Happen all the time, and are in the status; only the simulator follows each of them."""
+
 SECOND_NS = 1_000_000_000
+
+ROUNDS_MAX = 4
+"""What the disk did at once may ask for the next write, and there may be more to apply; then others get their turn."""
 
 
 def now_ns() -> int:
@@ -63,11 +69,14 @@ class Driver:
         completions: CompletionQueue,
         application: Application,
         transport: Transport | None = None,
+        start_io: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`start_io` begins what the node's storage has been asked for since; True if its end was told already."""
         self.node = node
         self._completions = completions
         self._application = application
         self._transport = transport
+        self._start_io = start_io
         self._woken = trio.Event()
         self._scope: trio.CancelScope | None = None  # Of the wait for time, while that is all there is to wait for.
         self._is_over = False
@@ -181,13 +190,31 @@ class Driver:
             self._flush()
 
     def _flush(self) -> bool:
-        """The only place in which effects happen, after `_catch_up`; True if it was the last time."""
+        """After `_catch_up`: all there is to do, and what follows from what the disk does at once; True if it is over.
+
+        The disk comes last: peers and clients wait for what was sent to them, and it may be waited for.
+        """
+        for _ in range(ROUNDS_MAX):
+            if self._carry_out():
+                return True
+            self.node.begin_sync()
+            if self._start_io():
+                self.node.tick(now_ns())
+            elif not self.node.has_more:
+                return False
+        self.wake()
+        return False
+
+    def _carry_out(self) -> bool:
+        """The only place in which effects happen; True if it was the last time."""
         effects = self.node.take_effects()
         if effects.send and self._transport is not None:
             self._transport.send(effects.send)
-        self._log(effects.events)
-        if effects.completions or effects.events:
-            self._application.complete(effects.completions, effects.events)
+        events = [event for event in effects.events if event.name not in TOLD_TO_NOBODY] if effects.events else []
+        if events:
+            self._log(events)
+        if effects.completions or events:
+            self._application.complete(effects.completions, events)
         if effects.failure is not None:
             logger.error("%s", effects.failure)
         self._failure = effects.failure

@@ -182,6 +182,7 @@ class Cluster:
             is_busy = False
             for node_id, host in list(self.hosts.items()):
                 effects = host.node.take_effects()
+                host.node.begin_sync()
                 is_busy |= host.files.has_work
                 host.files.run()
                 assert effects.failure is None, effects.failure

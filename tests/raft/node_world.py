@@ -83,6 +83,7 @@ class OneNode:
         self.completions += one_by_one(effects.completions)
         self.events += effects.events
         self.sent += effects.send
+        self.node.begin_sync()
         return effects
 
     def settle(self) -> None:

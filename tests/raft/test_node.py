@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raft import (
+    AppendAccepted,
     AppendEntries,
     Applied,
     Busy,
@@ -43,6 +44,41 @@ def test_a_node_of_one_voter_elects_itself_and_commits_with_its_own_sync() -> No
     s1.flush()
     assert s1.applied == [Applied(7, 2, 0)]
     assert s1.machine.items == ["one"]
+
+
+def test_a_sync_begins_when_it_is_told_to_after_the_effects_have_left() -> None:
+    """Messages to others go first: their disks may work while this one does."""
+    s1 = a_single_leader()
+
+    s1.propose("one", 7)
+    s1.node.take_effects()
+    assert s1.disk.waiting == []
+
+    s1.node.begin_sync()
+    s1.node.begin_sync()
+    assert [name for name, _ in s1.disk.waiting] == ["sync"]
+
+
+def test_a_follower_acknowledges_before_it_applies_what_was_committed_earlier() -> None:
+    """Its leader waits for the acknowledgement, nobody for its own state."""
+    world = World(3)
+    leader = world.elect()
+    follower = world.followers()[0]
+    leader.propose("one", 1)
+    world.exchange()  # The mark of this one comes with the next append.
+    leader.propose("two", 2)
+    leader.flush()
+    for receiver, message in leader.sent:
+        world.deliver(leader.node_id, receiver, message)
+
+    follower.flush()
+    follower.disk.complete_one()
+    follower.flush()
+    assert [message.match_index for _, message in follower.sent if isinstance(message, AppendAccepted)] == [3]
+    assert (follower.machine.items, follower.node.has_more) == ([], True)
+
+    follower.flush()
+    assert (follower.machine.items, follower.node.has_more) == (["one"], False)
 
 
 def test_commands_gather_while_a_log_write_is_under_way_and_become_one_entry() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
@@ -13,7 +13,7 @@ import trio.testing
 
 from raft import NodeStopped, Role, Told, TraceEvent
 from raft.runtime import CompletionQueue, Driver
-from raft.runtime.driver import SECOND_NS
+from raft.runtime.driver import ROUNDS_MAX, SECOND_NS, TOLD_TO_NOBODY
 from tests.raft.runtime.machines import Machine, until
 
 pytestmark = pytest.mark.timeout(30)
@@ -122,6 +122,57 @@ async def test_a_deadline_that_a_flush_of_another_task_brought_nearer_is_kept() 
             machine.node.propose(b"\x01", 1)
             machine.driver.flush()
             await until(lambda: bool(machine.recorder.applied) and not machine.node._log.has_unproven_batch)
+
+
+async def test_what_the_disk_does_at_once_needs_no_turn_of_the_loop() -> None:
+    """Proposed, sent, synced, committed, applied and told, before `flush` returns: the disk was started last."""
+    with trio.fail_after(20):
+        async with alone() as machine:
+            told: list[str] = []
+            submitted: list[Callable[[BaseException | None], None]] = []
+
+            def start_io() -> bool:
+                told.append(f"the disk starts {len(submitted)}")
+                ended = [done(None) for done in submitted]
+                submitted.clear()
+                return bool(ended)
+
+            machine.disk.submit = lambda name, done: submitted.append(done)  # type: ignore[method-assign]
+            machine.driver._start_io = start_io
+            machine.node.propose(b"\x01", 1)
+            machine.driver.flush()
+
+            assert told == ["the disk starts 1", "the disk starts 0"]
+            assert len(machine.recorder.applied) == 1
+
+
+async def test_a_disk_that_always_has_more_to_do_at_once_leaves_the_others_their_turn() -> None:
+    with trio.fail_after(20):
+        async with alone() as machine:
+            rounds = 0
+
+            def start_io() -> bool:
+                nonlocal rounds
+                rounds += 1
+                return rounds < 3 * ROUNDS_MAX
+
+            machine.driver._start_io = start_io
+            machine.driver.flush()
+            assert rounds == ROUNDS_MAX
+            await until(lambda: rounds == 3 * ROUNDS_MAX)
+
+
+async def test_marks_that_move_are_told_to_nobody() -> None:
+    """They move at every turn; the status shows them."""
+    with trio.fail_after(20):
+        async with alone() as machine:
+            machine.node.propose(b"\x01", 1)
+            machine.driver.flush()
+            await machine.recorder.wait_for(lambda: len(machine.recorder.applied) == 1)
+
+            names = {event.name for event in machine.recorder.events}
+            assert "became_leader" in names
+            assert not names & TOLD_TO_NOBODY
 
 
 async def test_what_the_disk_has_done_comes_before_the_time() -> None:

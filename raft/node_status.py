@@ -1,0 +1,47 @@
+"""A picture of one node, put together from its parts."""
+
+from __future__ import annotations
+
+from raft.core import RaftCore
+from raft.effects import NodeStatus
+from raft.errors import NodeStopped
+from raft.open_reads import OpenReads
+from raft.outcomes import Outcomes
+from raft.pending import PendingCommands
+from raft.ports import LogStore
+
+
+def node_status(
+    core: RaftCore,
+    *,
+    log: LogStore,
+    pending: PendingCommands,
+    outcomes: Outcomes,
+    reads: OpenReads,
+    snapshot_bytes: int,
+    failure: NodeStopped | None,
+) -> NodeStatus:
+    """What `Node.status` gives."""
+    return NodeStatus(
+        node_id=core.node_id,
+        role=core.role,
+        term=core.term,
+        leader_id=core.leader_id,
+        first_index=core.first_index,
+        snapshot_index=core.snapshot_index,
+        last_applied=core.last_applied,
+        commit_index=core.commit_index,
+        durable_index=core.durable_index,
+        last_index=core.last_index,
+        low_watermark=core.low_watermark,
+        peers=tuple(core.peers_status()),
+        pending_bytes=pending.size_bytes,
+        pending_commands=len(pending),
+        open_proposals=len(pending) + outcomes.commands,
+        open_reads=reads.count,
+        uncommitted_bytes=core.uncommitted_bytes,
+        log_bytes=log.size_bytes,
+        is_disk_full=log.is_disk_full,
+        snapshot_bytes=snapshot_bytes,
+        failure=failure.reason if failure else None,
+    )

@@ -1,0 +1,151 @@
+"""When a disk is waited for, and when the work goes to the thread: `Pace`, and `RealFiles` that are started."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from storage import CreateFile, Operation, RealFiles, SyncFile, Write
+from storage.pace import QUICK_NS_MAX, SKIPS, STALL_NS, Pace
+from storage.real_files import SHORT_BYTES_MAX
+from tests.storage.test_real_files import Loop, carried_out
+
+pytestmark = pytest.mark.timeout(30)
+
+SLOW_NS = 10 * QUICK_NS_MAX
+
+
+def waits(pace: Pace, duration_ns: int, count: int) -> int:
+    """How many of `count` syncs were waited for, each of which takes so long."""
+    waited = 0
+    for _ in range(count):
+        if pace.is_quick():
+            pace.took(duration_ns)
+            waited += 1
+    return waited
+
+
+def test_a_quick_disk_is_always_waited_for() -> None:
+    assert waits(Pace(), QUICK_NS_MAX // 2, 1_000) == 1_000
+
+
+def test_a_few_slow_syncs_change_nothing() -> None:
+    pace = Pace()
+    waits(pace, QUICK_NS_MAX // 4, 100)
+    for _ in range(100):
+        pace.took(SLOW_NS)
+        assert waits(pace, QUICK_NS_MAX // 4, 3) == 3
+
+
+def test_a_slow_disk_is_left_to_the_thread_and_tried_now_and_then() -> None:
+    pace = Pace()
+    assert waits(pace, SLOW_NS, 10 * (SKIPS + 1)) <= 10
+
+
+def test_a_disk_that_became_quick_is_waited_for_again() -> None:
+    pace = Pace()
+    waits(pace, SLOW_NS, 100 * SKIPS)
+    waits(pace, QUICK_NS_MAX // 4, 100 * SKIPS)
+    assert waits(pace, QUICK_NS_MAX // 4, 100) == 100
+
+
+def test_a_stall_is_remembered_for_thousands_of_syncs() -> None:
+    """A loop that stands still sends no heartbeats."""
+    pace = Pace()
+    waits(pace, QUICK_NS_MAX // 4, 1_000)
+    pace.took(STALL_NS)
+    assert waits(pace, QUICK_NS_MAX // 4, 5_000) <= 5_000 // SKIPS
+
+
+class Held:
+    """Files whose owner says when to start, with one file in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = Loop()
+        self.files = RealFiles(folder, self.loop.post)
+        assert carried_out(self.files, self.loop, CreateFile("log")) is None
+        self.files.hold()
+        self.ends: list[tuple[str, BaseException | None, int]] = []
+
+    def submit(self, name: str, operations: Sequence[Operation]) -> None:
+        self.files.submit(operations, lambda error: self.ends.append((name, error, threading.get_ident())))
+
+    def append(self, name: str, offset: int, data: bytes) -> None:
+        self.submit(name, [Write("log", offset, (data,)), SyncFile("log")])
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _, _ in self.ends]
+
+
+def test_what_is_held_begins_with_start_and_a_short_append_has_ended_with_it(tmp_path: Path) -> None:
+    held = Held(tmp_path)
+    held.append("a", 0, b"abc")
+    assert held.files.read("log", 0, 9) == b""
+
+    assert held.files.start()
+    assert held.ends == [("a", None, threading.get_ident())]
+    assert held.files.read("log", 0, 9) == b"abc"
+    assert not held.files.start()  # There is nothing to start.
+    held.files.close()
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [Write("log", 0, (bytes(SHORT_BYTES_MAX), b"1")), SyncFile("log")],
+        [SyncFile("log")],
+        [Write("log", 0, (b"a",)), CreateFile("other")],
+    ],
+    ids=["long", "no write", "no sync"],
+)
+def test_what_is_no_short_append_goes_to_the_thread(tmp_path: Path, operations: list[Operation]) -> None:
+    held = Held(tmp_path)
+    held.submit("a", operations)
+
+    assert not held.files.start()
+    held.loop.run_one()
+    assert held.names == ["a"]
+    held.files.close()
+
+
+def test_nothing_overtakes_what_the_thread_has(tmp_path: Path) -> None:
+    """Submissions are carried out, and their ends told, in the order in which they were made."""
+    held = Held(tmp_path)
+    held.submit("first", [CreateFile("other")])
+    held.files.start()
+    held.append("second", 0, b"a")
+    assert not held.files.start()  # Done or not: the end of the first was not told yet.
+    held.append("third", 1, b"b")
+    held.append("fourth", 2, b"c")
+    assert not held.files.start()
+
+    for _ in range(4):
+        held.loop.run_one()
+    assert held.names == ["first", "second", "third", "fourth"]
+    held.append("fifth", 3, b"d")
+    assert held.files.start()
+    assert held.files.read("log", 0, 9) == b"abcd"
+    held.files.close()
+
+
+def test_an_append_that_fails_while_it_is_waited_for_says_so(tmp_path: Path) -> None:
+    held = Held(tmp_path)
+    held.submit("a", [Write("missing", 0, (b"a",)), SyncFile("missing")])
+
+    assert held.files.start()
+    (_, error, _) = held.ends[0]
+    assert isinstance(error, FileNotFoundError)
+    held.files.close()
+
+
+def test_what_was_never_started_is_on_disk_after_close(tmp_path: Path) -> None:
+    held = Held(tmp_path)
+    held.append("a", 0, b"abc")
+
+    held.files.close()
+    assert held.ends == []
+    assert (tmp_path / "log").read_bytes() == b"abc"
