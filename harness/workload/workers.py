@@ -72,6 +72,10 @@ class Workload:
     hasty_share: float = HASTY_SHARE
     tally: Tally = field(default_factory=Tally)
     _view: View = field(default_factory=View)
+    _names: list[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._names = key_names(self.keys)
 
     async def run(self, seconds: float) -> None:
         """Work for `seconds`; then every worker finishes the operation it is in."""
@@ -88,7 +92,7 @@ class Workload:
         answered_count = 0
         async with Client(self.endpoints) as store:
             worker = Worker(store, FINAL_CLIENT, count())
-            for key in key_names(self.keys):
+            for key in self._names:
                 row = await self._perform(worker, Planned(Get(key)), 2 * PATIENCE_SECONDS)
                 answered_count += row["status"] == "ok"
         return answered_count
@@ -97,7 +101,7 @@ class Workload:
         """One client after the other, with the same lanes."""
         random = Random(f"stay {self.seed} {number}")
         lanes = [self._lane(number, place) for place in range(self.in_flight)]
-        bulks = Bulks(self.writer, self.tally, seed=self.seed, client=number, keys=key_names(self.keys), size=self.bulk)
+        bulks = Bulks(self.writer, self.tally, seed=self.seed, client=number, keys=self._names, size=self.bulk)
         while trio.current_time() < until:
             stays = random.uniform(*_RESTLESS_SECONDS) if number % _RESTLESS_EVERY == 0 else math.inf
             leaves = min(until, trio.current_time() + stays)
@@ -114,7 +118,7 @@ class Workload:
         pace = 1 / self.operations_per_second if self.operations_per_second else 0.0
         return _Lane(
             name=f"c{number}" if self.in_flight == 1 else f"c{number}-{place}",
-            source=OperationSource(seed=self.seed, worker=turn, keys=key_names(self.keys), view=self._view),
+            source=OperationSource(seed=self.seed, worker=turn, keys=self._names, view=self._view),
             patience=Random(f"patience {self.seed} {turn}"),
             due=trio.current_time() + pace * turn,
         )
