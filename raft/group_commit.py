@@ -70,9 +70,9 @@ class GroupCommit:
         self._waiting.append((sequence, (peer_id, message)))
 
     @property
-    def has_sends(self) -> bool:
-        """True if `take_sends` would give something."""
-        return bool(self._waiting) and self._waiting[0][0] <= self.durable_sequence
+    def is_waited_for(self) -> bool:
+        """True if `start` would start a sync, or `take_sends` give something."""
+        return self.has_work or (bool(self._waiting) and self._waiting[0][0] <= self.durable_sequence)
 
     def take_sends(self) -> list[Send]:
         """The held messages that may leave now."""

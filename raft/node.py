@@ -308,9 +308,7 @@ class Node:
     @property
     def _is_waited_for(self) -> bool:
         """True on a follower whose leader waits for what is to be sent or synced: its own state is not urgent."""
-        return self._leading_term is None and bool(
-            self._effects.send or self._commit.has_work or self._commit.has_sends
-        )
+        return self._leading_term is None and (self._commit.is_waited_for or bool(self._effects.send))
 
     @property
     def _stop_is_overdue(self) -> bool:

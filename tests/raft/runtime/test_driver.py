@@ -137,7 +137,7 @@ async def test_what_the_disk_does_at_once_needs_no_turn_of_the_loop() -> None:
                 submitted.clear()
                 return bool(ended)
 
-            machine.disk.submit = lambda name, done: submitted.append(done)  # type: ignore[method-assign]
+            machine.disk.submit = lambda name, done: submitted.append(done)  # type: ignore[method-assign]  # noqa: ARG005
             machine.driver._start_io = start_io
             machine.node.propose(b"\x01", 1)
             machine.driver.flush()
