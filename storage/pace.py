@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-QUICK_NS_MAX = 1_000_000
+QUICK_NS_MAX = 700_000
 """A sync that takes less is waited for. The way to a thread and back is 150 to 300 µs, and nearly all of it CPU time;
 nothing else happens while one waits, so it must be short beside a heartbeat interval, too."""
 
 STALL_NS = 50_000_000
 """A wait as long as a heartbeat interval: this disk is left to the thread for long."""
 
-STEPS = 8
-"""Each wait moves what is typical by an eighth of it."""
+STEPS = 32
+"""A longer wait moves what is typical up by one part in so many, a shorter one down by three: a quarter is shorter."""
 
 SKIPS = 256
 """So many syncs go to the thread before waiting is tried again."""
@@ -19,12 +19,13 @@ SKIPS = 256
 class Pace:
     """Looks at nothing but how long it was waited: times that a thread saw say more of the CPU than of the disk.
 
-    It follows the median, one step up or down per wait, so that a few slow ones do not count, but many do. When waiting
-    is not worth it, it is tried again now and then. A stall is remembered for thousands of syncs.
+    It follows the first quartile, for where many processes share few cores most of a wait may be for a core, and the
+    thread would wait for one as well. When waiting is not worth it, it is tried again now and then. A stall is
+    remembered for thousands of syncs.
     """
 
     def __init__(self) -> None:
-        self._typical_ns = QUICK_NS_MAX
+        self._typical_ns = QUICK_NS_MAX // 2
         self._skips_left = 0
 
     def is_quick(self) -> bool:
@@ -41,5 +42,5 @@ class Pace:
         elif duration_ns > self._typical_ns:
             self._typical_ns += self._typical_ns // STEPS
         else:
-            self._typical_ns -= self._typical_ns // STEPS
+            self._typical_ns -= 3 * self._typical_ns // STEPS
         self._skips_left = SKIPS
