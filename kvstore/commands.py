@@ -25,7 +25,9 @@ from typing import Any
 import cbor2
 
 from kvstore.heads import bytes_head, uint_head
+from kvstore.hot_requests import SEPARATOR
 from kvstore.limits import TIME_NS_MAX
+from raft import decode_joined
 
 PAYLOAD_DEPTH_MAX = 64
 """Nested arrays in a payload. Valid ones have 4; admission refuses the others long before this."""
@@ -279,3 +281,15 @@ def decode_payload(payload: bytes, index: int = 0) -> tuple[int, tuple[Any, ...]
     if type(leader_time) is not int or not 0 <= leader_time <= TIME_NS_MAX:
         raise UnreadablePayload(index, f"its time is {leader_time!r}")
     return leader_time, items
+
+
+def decode_payloads(payloads: Sequence[bytes]) -> list[tuple[Any, ...]] | None:
+    """The items of each payload, as `decode_payload` would give them, all in one decode.
+
+    None if one of them is unusual in any way, perhaps unreadable: then ask `decode_payload` about each.
+    """
+    batches = decode_joined(payloads, SEPARATOR, immutable=True)
+    for items in batches or ():
+        if type(items) is not tuple or not items or type(items[0]) is not int or not 0 <= items[0] <= TIME_NS_MAX:
+            return None
+    return batches

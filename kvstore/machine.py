@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from kvstore.commands import CommandKind, Range, UnreadablePayload, command_body, decode_payload
+from kvstore.commands import CommandKind, Range, UnreadablePayload, command_body, decode_payload, decode_payloads
 from kvstore.digest import state_digest
 from kvstore.limits import (
     FEATURE_LEVEL,
     ITEM_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
     RESPONSE_BYTES_MAX,
+    TIME_NS_MAX,
     StoreLimits,
 )
 from kvstore.refusals import Reason, ResultCode, StoreBusy
@@ -38,6 +39,11 @@ from kvstore.transactions import compare_and_set, operation, put, txn
 from raft import INT64_MAX, Entry, EntryKind, StateSnapshot
 
 _INVALID = int(ResultCode.INVALID_REQUEST)
+RUN_MAX = 64
+"""Entries that are decoded together. With many more, what is decoded leaves the cache, and the collector sees it."""
+
+_NO_PUT = (0, 0, 0, 0, b"", b"")
+_NEVER = TIME_NS_MAX + 1
 _VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # In the answer to a get.
 
 
@@ -79,6 +85,7 @@ class KvMachine:
         self._limits = limits or StoreLimits()
         self._leader_time = 0
         self._level = FEATURE_LEVEL
+        self._expiry_due = 0  # No session expires before this: deadlines are only put off, and new sessions reset it.
         self._chunk_bytes = chunk_bytes
 
     # What it is now.
@@ -168,29 +175,53 @@ class KvMachine:
         """
         if entry.kind is EntryKind.CONFIGURATION:
             return []
-        leader_time, items = decode_payload(entry.payload, entry.index)
+        return self._apply_batches((self._batch_of(entry),))[0]
+
+    def apply_run(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
+        """`apply` each of several, in order: the same for less, above all where each has few commands.
+
+        They are decoded together, so their number is for the caller to bound. If one raises, those before it are
+        applied.
+        """
+        answers: list[list[ResultItem]] = []
+        for start in range(0, len(entries), RUN_MAX):
+            run = entries[start : start + RUN_MAX]
+            payloads = [entry.payload for entry in run if entry.kind is EntryKind.COMMANDS]
+            batches = decode_payloads(payloads) if len(payloads) == len(run) > 1 else None
+            answers += [self.apply(entry) for entry in run] if batches is None else self._apply_batches(batches)
+        return answers
+
+    def _batch_of(self, entry: Entry) -> tuple[Any, ...]:
+        """The time and the commands in an entry."""
+        _, items = decode_payload(entry.payload, entry.index)
         if entry.kind is EntryKind.NO_OP and len(items) != 1:
             raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
-        if leader_time > self._leader_time:  # It never goes back.
-            self._leader_time = leader_time
-            self._sessions.expire(leader_time)
-        return self._apply_commands(items)
+        return items
 
-    def _apply_commands(self, items: tuple[Any, ...]) -> list[ResultItem]:
-        """Apply the commands of a batch, which `items` holds behind its time.
+    def _apply_batches(self, batches: Sequence[tuple[Any, ...]]) -> list[list[ResultItem]]:
+        """Apply the commands of each batch at its time, which it holds first.
 
         A hot loop for puts under sessions, most of what a store is given: `enter`, `answered`, `put` and `keep` in
         line take half the time. Whatever is unusual about a command goes to `_apply_command`, which does what has been
         done so far once more, without harm; the tests compare with a machine that sends all of them there.
         """
-        answers: list[ResultItem] = []
+        results_of_all: list[list[ResultItem]] = []
         store, sessions, limits, leader_time = self._store, self._sessions, self._limits, self._leader_time
         records, by_id, deletions, pictures = store.records, sessions.by_id, store.deletions, store.pictures
-        for item in islice(items, 1, None):
-            if type(item) is tuple and len(item) == 6 and type(item[3]) is int and item[3] == 1:
-                session_id, request_no, acknowledged_up_to, _, key, value = item
+        for items in batches:
+            if items[0] > leader_time:  # It never goes back.
+                self._leader_time = leader_time = items[0]
+                if leader_time >= self._expiry_due:
+                    self._expire()
+            answers: list[ResultItem] = []
+            results_of_all.append(answers)
+            for item in islice(items, 1, None):
+                is_six = type(item) is tuple and len(item) == 6
+                session_id, request_no, acknowledged_up_to, kind, key, value = item if is_six else _NO_PUT
                 if (
-                    type(session_id) is int
+                    kind == 1
+                    and type(kind) is int
+                    and type(session_id) is int
                     and type(request_no) is int
                     and type(acknowledged_up_to) is int
                     and 0 <= acknowledged_up_to < request_no <= INT64_MAX
@@ -230,9 +261,15 @@ class KvMachine:
                         sessions.results_bytes += PUT_RESULT_BYTES
                         answers.append(answer)
                         continue
-            answers.append(self._apply_command(item))
-            limits = self._limits
-        return answers
+                answers.append(self._apply_command(item))
+                limits = self._limits
+        return results_of_all
+
+    def _expire(self) -> None:
+        """Close the sessions whose deadline has come, and see when there may be others."""
+        self._sessions.expire(self._leader_time)
+        due = self._sessions.next_deadline()
+        self._expiry_due = _NEVER if due is None else due
 
     def _save(self, session: Session, key: bytes) -> None:
         """Pictures are open: what a put under this session may be about to change is saved for them."""
@@ -297,6 +334,7 @@ class KvMachine:
             if len(self._sessions.by_id) >= self._limits.sessions_max:
                 return refusal_item(StoreBusy("sessions_max", self._limits.sessions_max), revision)
             session = self._sessions.register(body[1], self._leader_time)
+            self._expiry_due = 0
             return (0, revision, (kind, session.session_id, session.ttl_ns))
         if kind == CommandKind.CHANGE_LIMITS:
             changes = {name: value for name, value in zip(StoreLimits.names(), body[1:], strict=True) if value}
@@ -327,6 +365,7 @@ class KvMachine:
         limits = read_header(header)
         self._store, self._sessions = read_state(header, chunks)
         self._limits, self._leader_time, self._level = limits, header["leader_time"], header["feature_level"]
+        self._expiry_due = 0
 
     def state_hash(self) -> bytes:
         """32 bytes over all replicated fields, sessions included. Cost: O(n)."""
@@ -336,5 +375,6 @@ class KvMachine:
         """Verify every internal invariant; AssertionError if one is broken. Cost: O(n); for tests and simulations."""
         self._store.check()
         self._sessions.check(self._leader_time)
+        assert self._expiry_due <= min([session.deadline for session in self._sessions.by_id.values()], default=_NEVER)
         assert 1 <= self._level <= FEATURE_LEVEL
         assert len(self._store.deletions) <= self._limits.deletions_max

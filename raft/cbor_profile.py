@@ -131,11 +131,12 @@ def decode_item(body: bytes) -> Any:
     return item
 
 
-def decode_joined(bodies: Sequence[bytes], separator: bytes) -> list[Any] | None:
+def decode_joined(bodies: Sequence[bytes], separator: bytes, *, immutable: bool = False) -> list[Any] | None:
     """Decode the one item in each body, all in one call: 0.5 µs each for small requests, where `decode_item` takes 1.8.
 
-    None if a body is not exactly one item, or has what the decoder refuses: then look at each with `decode_item`. The
-    *types* of items are not judged: use only what is checked to be of types that the profile has.
+    `immutable`: arrays come as tuples. None if a body is not exactly one item, or has what the decoder refuses: then
+    look at each with `decode_item`. The *types* of items are not judged: use only what is checked to be of types that
+    the profile has.
 
     `separator`: `SEPARATOR_BYTES` that nobody who sends a body can know. What is decoded does not depend on them: with
     n of them at the n odd places, what is between two is one whole body, for an item that ends elsewhere has
@@ -151,13 +152,13 @@ def decode_joined(bodies: Sequence[bytes], separator: bytes) -> list[Any] | None
             max_depth=DEPTH_MAX,
             allow_indefinite=False,
             allow_duplicate_keys=False,
+            immutable=immutable,
         )
     except (*_DECODER_ERRORS, ProtocolError):
         return None
-    if items[1::2] != [separator] * count:
+    if list(items[1::2]) != [separator] * count:
         return None
-    del items[1::2]
-    return items  # type: ignore[no-any-return]
+    return list(items[::2])
 
 
 def encode_item(item: Any) -> bytes:

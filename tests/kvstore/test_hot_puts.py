@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import cbor2
 import pytest
@@ -18,8 +21,12 @@ from kvstore.commands import (
     KeepAlive,
     Put,
     RegisterSession,
+    UnreadablePayload,
+    decode_payload,
+    decode_payloads,
     encode_command,
 )
+from kvstore.hot_requests import SEPARATOR
 from kvstore.limits import StoreLimits
 from kvstore.machine import KvMachine
 from kvstore.refusals import ResultCode
@@ -31,10 +38,17 @@ SESSIONS = 3
 
 
 class SlowMachine(KvMachine):
-    """No hot loop."""
+    """No hot loop, no look ahead at what may expire, one entry at a time."""
 
-    def _apply_commands(self, items: tuple[Any, ...]) -> list[ResultItem]:
-        return [self._apply_command(item) for item in items[1:]]
+    def apply_run(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
+        return [self.apply(entry) for entry in entries]
+
+    def _apply_batches(self, batches: Sequence[tuple[Any, ...]]) -> list[list[ResultItem]]:
+        (items,) = batches
+        if items[0] > self._leader_time:
+            self._leader_time = items[0]
+            self._sessions.expire(items[0])
+        return [[self._apply_command(item) for item in items[1:]]]
 
 
 LIMITS = st.sampled_from(
@@ -132,3 +146,73 @@ def test_the_greatest_request_number_is_carried_out_and_the_one_above_is_invalid
 
     assert (carried_out[0], refused[0]) == (ResultCode.OK, ResultCode.INVALID_REQUEST)
     assert (store.status().results, store.revision) == (1, 2)
+
+
+payloads = st.one_of(
+    *[st.tuples(st.integers(0, 40), st.lists(anything, max_size=3)).map(lambda each: cbor2.dumps([each[0], *each[1]]))]
+    * 6,
+    st.sampled_from(
+        [
+            b"",
+            b"\x80",  # No time.
+            b"\x81\x20",  # A time below 0.
+            b"\x82\x01",  # Less than it says.
+            b"\x81\x01\x81\x02",  # Two items, of which the second counts for nothing.
+            b"\x81\x01\x50",  # What follows it would be swallowed.
+            b"\x81\x01" + b"\x50" + SEPARATOR,
+            b"\x82\x01\xd8\x1c\x81\x01",  # Something that is shared, under a tag,
+            b"\x82\x01\xd8\x1d\x00",  # and who shares it.
+            b"\x82\x01" + b"\x81" * 20 + b"\x01",
+            b"\x82\x01\xf9\x3c\x00",
+            b"\x9f\x01\xff",
+            cbor2.dumps([1, {"a": [1]}]),
+            cbor2.dumps({}),
+        ]
+    ),
+)
+kinds = st.sampled_from([EntryKind.COMMANDS] * 12 + [EntryKind.NO_OP, EntryKind.CONFIGURATION])
+
+
+def outcome(machine: KvMachine, log: list[Entry], cuts: list[int]) -> tuple[Any, ...]:
+    """What a machine answers to the runs between the cuts, and what it is in the end; or the entry that stops it."""
+    answers: list[list[ResultItem]] = []
+    stopped: Any = None
+    try:
+        for start, end in itertools.pairwise([0, *sorted(cuts), len(log)]):
+            answers += machine.apply_run(log[start:end])
+    except UnreadablePayload as error:
+        stopped, answers = (error.index, error.reason), []
+    machine.check()
+    return answers, stopped, machine.state_hash(), machine.leader_time
+
+
+@settings(deadline=None, max_examples=400)
+@given(
+    parts=st.lists(st.tuples(kinds, payloads), min_size=1, max_size=12),
+    cuts=st.lists(st.integers(0, 13), max_size=3),
+    run_max=st.sampled_from([1, 2, 5, 64]),
+)
+def test_a_run_of_entries_is_answered_and_refused_as_its_entries_are_one_by_one(
+    parts: list[tuple[EntryKind, bytes]], cuts: list[int], run_max: int
+) -> None:
+    registered = encode_batch(0, [encode_command(RegisterSession(10))] * SESSIONS)
+    log = [
+        Entry(index, 1, kind, payload)
+        for index, (kind, payload) in enumerate([(EntryKind.COMMANDS, registered), *parts], start=1)
+    ]
+
+    with mock.patch("kvstore.machine.RUN_MAX", run_max):
+        in_runs = outcome(KvMachine(), log, [min(cut, len(log)) for cut in cuts])
+    assert in_runs == outcome(SlowMachine(), log, [])
+
+
+@given(st.lists(payloads, max_size=6))
+def test_payloads_are_decoded_together_as_they_are_alone_or_not_at_all(raw: list[bytes]) -> None:
+    together = decode_payloads(raw)
+    assert together is None or repr(together) == repr([decode_payload(each)[1] for each in raw])
+
+
+def test_sound_payloads_are_decoded_together() -> None:
+    raw = [encode_batch(time, [encode_command(Put(b"k", b"v" * time))]) for time in range(300)]
+    assert decode_payloads(raw) == [decode_payload(each)[1] for each in raw]
+    assert decode_payloads([]) == []
