@@ -39,9 +39,6 @@ from kvstore.transactions import compare_and_set, operation, put, txn
 from raft import INT64_MAX, Entry, EntryKind, StateSnapshot
 
 _INVALID = int(ResultCode.INVALID_REQUEST)
-RUN_MAX = 64
-"""Entries that are decoded together. With many more, what is decoded leaves the cache, and the collector sees it."""
-
 _NO_PUT = (0, 0, 0, 0, b"", b"")
 _NEVER = TIME_NS_MAX + 1
 _VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # In the answer to a get.
@@ -180,16 +177,11 @@ class KvMachine:
     def apply_run(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
         """`apply` each of several, in order: the same for less, above all where each has few commands.
 
-        They are decoded together, so their number is for the caller to bound. If one raises, those before it are
-        applied.
+        They are decoded together: the caller bounds their number. If it raises, those before that entry are applied.
         """
-        answers: list[list[ResultItem]] = []
-        for start in range(0, len(entries), RUN_MAX):
-            run = entries[start : start + RUN_MAX]
-            payloads = [entry.payload for entry in run if entry.kind is EntryKind.COMMANDS]
-            batches = decode_payloads(payloads) if len(payloads) == len(run) > 1 else None
-            answers += [self.apply(entry) for entry in run] if batches is None else self._apply_batches(batches)
-        return answers
+        payloads = [entry.payload for entry in entries if entry.kind is EntryKind.COMMANDS]
+        batches = decode_payloads(payloads) if len(payloads) == len(entries) else None
+        return [self.apply(entry) for entry in entries] if batches is None else self._apply_batches(batches)
 
     def _batch_of(self, entry: Entry) -> tuple[Any, ...]:
         """The time and the commands in an entry."""

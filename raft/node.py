@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 
+from raft.applying import apply_run
 from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.effects import Effects, NodeStatus, ReadsReady, Refused
@@ -404,13 +405,12 @@ class Node:
         """Give committed entries to the state machine, at most `apply_bytes_max` before others get their turn."""
         budget_bytes = self._config.apply_bytes_max
         while self._to_apply and budget_bytes > 0:
-            entry = self._to_apply.popleft()
-            results = self._machine.apply(entry)
-            self._snapshots.applied(entry)
-            batch = self._outcomes.applied(entry, results)
-            if batch is not None:
-                self._effects.completions.append(batch)
-            budget_bytes -= entry.size_bytes
+            for entry, results in apply_run(self._machine, self._to_apply, budget_bytes):
+                self._snapshots.applied(entry)
+                batch = self._outcomes.applied(entry, results)
+                if batch is not None:
+                    self._effects.completions.append(batch)
+                budget_bytes -= entry.size_bytes
             if not self._to_apply or budget_bytes <= 0:
                 self._core.applied(entry.index)
                 self._drain_core()  # May bring the next ones, and reads that waited for these.

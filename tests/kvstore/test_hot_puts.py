@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from typing import Any
-from unittest import mock
 
 import cbor2
 import pytest
@@ -189,11 +188,10 @@ def outcome(machine: KvMachine, log: list[Entry], cuts: list[int]) -> tuple[Any,
 @settings(deadline=None, max_examples=400)
 @given(
     parts=st.lists(st.tuples(kinds, payloads), min_size=1, max_size=12),
-    cuts=st.lists(st.integers(0, 13), max_size=3),
-    run_max=st.sampled_from([1, 2, 5, 64]),
+    cuts=st.lists(st.integers(0, 13), max_size=6),
 )
 def test_a_run_of_entries_is_answered_and_refused_as_its_entries_are_one_by_one(
-    parts: list[tuple[EntryKind, bytes]], cuts: list[int], run_max: int
+    parts: list[tuple[EntryKind, bytes]], cuts: list[int]
 ) -> None:
     registered = encode_batch(0, [encode_command(RegisterSession(10))] * SESSIONS)
     log = [
@@ -201,8 +199,8 @@ def test_a_run_of_entries_is_answered_and_refused_as_its_entries_are_one_by_one(
         for index, (kind, payload) in enumerate([(EntryKind.COMMANDS, registered), *parts], start=1)
     ]
 
-    with mock.patch("kvstore.machine.RUN_MAX", run_max):
-        in_runs = outcome(KvMachine(), log, [min(cut, len(log)) for cut in cuts])
+    in_runs = outcome(KvMachine(), log, [min(cut, len(log)) for cut in cuts])
+
     assert in_runs == outcome(SlowMachine(), log, [])
 
 
