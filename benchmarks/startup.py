@@ -14,6 +14,7 @@ import platform
 import random
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from benchmarks.memory import peak_bytes
 from kvstore.commands import Put, RegisterSession, encode_command
 from kvstore.machine import KvMachine
 from raft import Configuration, Entry, EntryKind, HardState, Identity, LogWrite, Member, encode_batch
+from raft.applying import apply_run
 from storage import InlineFiles, OpenedStorage, Operation, SyncFile, SyncFolder, create_data_folder, open_storage
 
 RESULTS = Path(__file__).resolve().parent / "results" / "startup.json"
@@ -35,7 +37,6 @@ SESSIONS = 16
 WINDOW = 64  # Requests that a client has open.
 KEYS_OVERWRITTEN = 100_000
 READ_BYTES = 1024 * 1024  # What a member asks its log for at once.
-RUN = 64  # Entries that a member gives to its machine at once.
 FULL = 1_000_000
 
 
@@ -154,8 +155,9 @@ def measure(folder: Path, what: str, count: int) -> Row:
         began = time.process_time()
         entries = storage.log.read(index, storage.log.last_index, READ_BYTES)
         reading += time.process_time() - began
-        for start in range(0, len(entries), RUN):
-            machine.apply_run(entries[start : start + RUN])
+        waiting = deque(entries)
+        while waiting:
+            apply_run(machine, waiting, READ_BYTES)
         index = entries[-1].index + 1
     laps.append(time.process_time())
     files.close()

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from raft.ports import StateMachine
 from raft.state import Entry
 
-RUN_MAX = 64
-"""Entries handed over at once. What a call costs is shared by then; more would only leave the processor's cache."""
+RUN_MAX, RUN_BYTES_MAX = 64, 16 * 1024
+"""Entries handed over at once, or fewer if they are larger. By then they share what a call costs; what is made of more
+leaves the processor's cache before it is used, and is looked at by the garbage collector."""
 
 
 class TakesRuns(StateMachine, Protocol):
@@ -24,12 +25,12 @@ class TakesRuns(StateMachine, Protocol):
 def apply_run(machine: StateMachine | TakesRuns, waiting: deque[Entry], bytes_max: int) -> Iterable[tuple[Entry, Any]]:
     """Take entries off the front of `waiting` and apply them: each, and its results.
 
-    At least one, up to the one that reaches `bytes_max`, and at most RUN_MAX.
+    At least one; up to the one that reaches `bytes_max`, if a run holds so many.
     """
     run = [waiting.popleft()]
     if not waiting:  # The usual one, while nobody has to catch up.
         return ((run[0], machine.apply(run[0])),)
-    bytes_max -= run[0].size_bytes
+    bytes_max = min(bytes_max, RUN_BYTES_MAX) - run[0].size_bytes
     while waiting and bytes_max > 0 and len(run) < RUN_MAX:
         run.append(waiting.popleft())
         bytes_max -= run[-1].size_bytes
