@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import trio
 
+from kvstore import garbage
 from kvstore.cli_common import ExitCode, Failure
 from kvstore.commands import UnreadablePayload
 from kvstore.errors import InvalidAddress, StoreError
@@ -55,7 +56,9 @@ async def _serve(config: MemberConfig, ready_file: Path | None) -> None:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(_obey, signals, running, nursery.cancel_scope)
-            member: RunningMember = await nursery.start(run)
+            with garbage.suspended():
+                member: RunningMember = await nursery.start(run)
+            garbage.spare_the_state()
             running.append(member)
             _announce(member, ready_file)
 

@@ -1,0 +1,49 @@
+"""Garbage collection in a process of our own: no collection may walk all of the state, which it could do nothing about.
+
+Reference counting frees nearly everything here; the collector is for the few cycles that are left behind by errors and
+connections. What it walks is another matter: a map of 10⁶ records, or 1,000 blocks of 1,000 sorted keys, for 50 to
+200 ms each time. And it walks them in its youngest generation, too, since it stops tracking a map of untracked values
+when it sees one, and begins anew at the next write. What is frozen (`gc.freeze`) is not walked any more.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+LONG_NS = 5_000_000
+"""A collection that takes longer has met something large and lasting, which is then frozen."""
+
+_began_at = 0
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """No collections while a state is loaded: there is no garbage, and they would come every 700 records."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def spare_the_state() -> None:
+    """From now on no collection walks what there is now, and what comes later is walked for long only once.
+
+    Cost: O(1). What is frozen and later becomes cyclic garbage is never freed. It is little: nothing is frozen again
+    unless the state has grown by much, or was replaced.
+    """
+    gc.freeze()
+    if _freeze_after_a_long_one not in gc.callbacks:
+        gc.callbacks.append(_freeze_after_a_long_one)
+
+
+def _freeze_after_a_long_one(phase: str, _: dict[str, Any]) -> None:
+    global _began_at
+    if phase == "start":
+        _began_at = time.thread_time_ns()
+    elif time.thread_time_ns() - _began_at > LONG_NS:
+        gc.freeze()
