@@ -203,7 +203,9 @@ class RaftCore(CoreView):
         if self._leadership is not None and self._leadership.feed_wanted:
             return True
         state = self._state
-        return not state.outbox.ready.is_empty or state.writes.pending or self._may_hand_out()
+        if state.writes.pending or not state.outbox.ready.is_empty:
+            return True
+        return state.last_applied < state.commit_index and self._may_hand_out()
 
     def take_ready(self) -> Ready:
         """All effects since the last call. The caller owes them in the order that `Ready` states."""

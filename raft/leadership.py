@@ -196,13 +196,14 @@ class Leadership:
         The majority median of *durable* positions, and only if that entry is of this term (Raft §5.4.2, Figure 8).
         """
         state = self._state
-        self.feed_wanted = True
         if state.commit_index < state.log.last_index:
             agreed = self._agreed(state.log.durable_index, [peer.match_index for peer in self._peers.values()])
             if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
                 state.commit_to(agreed)
+                self.feed_wanted = True  # Peers are to know it, and a read round may begin.
         if self.reads.is_round_under_way:
             self._confirm_reads()
+        self.feed_wanted |= self.reads.any_confirmed
         if state.low_watermark < state.last_applied:
             self._raise_low_watermark()
 

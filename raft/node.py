@@ -204,7 +204,7 @@ class Node:
     @property
     def has_more(self) -> bool:
         """True if the next `take_effects` has work to do whatever happens."""
-        return bool(self._to_apply) or self._core.has_ready()
+        return bool(self._to_apply) or self._core.has_ready() or self._commit.is_waited_for
 
     @property
     def next_deadline(self) -> int:

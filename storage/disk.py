@@ -31,6 +31,7 @@ class Disk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._prefix = f"{folder}/"
         self._written = _OpenFiles(os.O_RDWR)
         self._read = _OpenFiles(os.O_RDONLY)
 
@@ -71,13 +72,19 @@ class Disk:
         self._read.close()
 
     def _carry_out(self, operation: Operation) -> None:
+        if isinstance(
+            operation, Write
+        ):  # These two are nearly all there is: a `match` takes five times as long to find them.
+            with self._written.in_use:
+                write_all(self._written.of(self._prefix + operation.path), operation.buffers, operation.offset)
+        elif isinstance(operation, SyncFile):
+            with self._written.in_use:
+                sync_data(self._written.of(self._prefix + operation.path))
+        else:
+            self._carry_out_rare(operation)
+
+    def _carry_out_rare(self, operation: Operation) -> None:
         match operation:
-            case Write(path, offset, buffers):
-                with self._written.in_use:
-                    write_all(self._written.of(self._full(path)), buffers, offset)
-            case SyncFile(path):
-                with self._written.in_use:
-                    sync_data(self._written.of(self._full(path)))
             case SyncFolder(path):
                 sync_folder(self.folder / path)
             case SetSize(path, size_bytes):
@@ -96,7 +103,7 @@ class Disk:
                 (self.folder / path).mkdir(parents=True, exist_ok=True)
 
     def _full(self, path: str) -> str:
-        return f"{self.folder}/{path}"
+        return self._prefix + path
 
     def _forget(self, path: str) -> None:
         self._written.forget(self._full(path))

@@ -109,63 +109,46 @@ class Frame:
         return entries
 
 
-def frame_length(body: FrameBody) -> int:
-    """The length in bytes that `encode_frame` will give this body."""
-    length = HEAD.size + CHECKSUM.size
-    if body.start is not None:
-        length += POSITION.size
-    if body.hard_state is not None:
-        length += HARD_STATE.size + len((body.hard_state.voted_for or "").encode())
-    if body.reset is not None:
-        length += POSITION.size
-    if body.replace_from is not None:
-        length += INDEX.size
-    if body.entries:
-        length += INDEX.size + ENTRY.size * len(body.entries) + sum(len(entry.payload) for entry in body.entries)
-    return -(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
 def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum: int, body: FrameBody) -> EncodedFrame:
     """Lay a frame out. Cost: one pass of CRC32C over the payloads, no copy of them."""
     assert salt > 0, salt
     assert 0 <= durable_batch < batch, (durable_batch, batch)
     assert body.reset is None or body.replace_from is None, body
-    length = frame_length(body)
-    flags, parts = 0, [b""]
+    flags, parts = 0, b""
     if body.start is not None:
         flags |= HAS_START
-        parts.append(POSITION.pack(body.start.index, body.start.term))
+        parts += POSITION.pack(body.start.index, body.start.term)
     if body.hard_state is not None:
         flags |= HAS_HARD_STATE
         vote = (body.hard_state.voted_for or "").encode()
-        parts.append(HARD_STATE.pack(body.hard_state.term, body.hard_state.commit_index, len(vote)) + vote)
+        parts += HARD_STATE.pack(body.hard_state.term, body.hard_state.commit_index, len(vote)) + vote
     if body.reset is not None:
         flags |= HAS_RESET
-        parts.append(POSITION.pack(body.reset.index, body.reset.term))
+        parts += POSITION.pack(body.reset.index, body.reset.term)
     if body.replace_from is not None:
         flags |= HAS_REPLACE
-        parts.append(INDEX.pack(body.replace_from))
+        parts += INDEX.pack(body.replace_from)
+    payloads = [entry.payload for entry in body.entries]
     first_index = 0
-    if body.entries:
+    if payloads:
         first_index = body.entries[0].index
-        parts.append(INDEX.pack(first_index))
-        parts.extend(ENTRY.pack(entry.term, len(entry.payload), entry.kind) for entry in body.entries)
-    parts[0] = HEAD.pack(salt, length, previous_checksum, batch, durable_batch, flags, len(body.entries))
-    head = b"".join(parts)
-    checksum = google_crc32c.value(head)
-    size = len(head)
-    for entry in body.entries:
-        checksum = google_crc32c.extend(checksum, entry.payload)
-        size += len(entry.payload)
+        table = [ENTRY.pack(entry.term, len(entry.payload), entry.kind) for entry in body.entries]
+        parts = b"".join((parts, INDEX.pack(first_index), *table))
+    size = HEAD.size + len(parts) + sum(map(len, payloads))
+    length = -(-(size + CHECKSUM.size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    head = HEAD.pack(salt, length, previous_checksum, batch, durable_batch, flags, len(payloads)) + parts
     padding = _PADDING[length - CHECKSUM.size - size]
+    checksum = google_crc32c.value(head)
+    for payload in payloads:
+        checksum = google_crc32c.extend(checksum, payload)
     checksum = google_crc32c.extend(checksum, padding)
     return EncodedFrame(
-        buffers=(head, *(entry.payload for entry in body.entries if entry.payload), padding + CHECKSUM.pack(checksum)),
+        buffers=(head, *filter(None, payloads), padding + CHECKSUM.pack(checksum)),
         length=length,
         checksum=checksum,
         batch=batch,
         first_index=first_index,
-        last_index=first_index + len(body.entries) - 1,
+        last_index=first_index + len(payloads) - 1,
     )
 
 

@@ -125,7 +125,9 @@ class Wal:
         if hard_state is not None:  # The hint goes to disk at a sync, when it is known what is durable.
             hard_state = replace(hard_state, commit_index=self._state.hard_state.commit_index)
         first_index = write.entries[0].index if write.entries else 0
-        if any(entry.index != first_index + position for position, entry in enumerate(write.entries)):
+        if len(write.entries) > 1 and any(
+            entry.index != first_index + position for position, entry in enumerate(write.entries)
+        ):
             return "the entries are not in index order"
         terms = [entry.term for entry in write.entries]
         problem = self._state.apply(hard_state, write.reset, write.replace_from, first_index, terms)

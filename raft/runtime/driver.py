@@ -69,9 +69,9 @@ class Driver:
         completions: CompletionQueue,
         application: Application,
         transport: Transport | None = None,
-        start_io: Callable[[], bool] = lambda: False,
+        start_io: Callable[[], object] = lambda: None,
     ) -> None:
-        """`start_io` begins what the node's storage has been asked for since; True if its end was told already."""
+        """`start_io` begins what the node's storage has been asked for since; it may wait for the end, and tell it."""
         self.node = node
         self._completions = completions
         self._application = application
@@ -198,9 +198,8 @@ class Driver:
             if self._carry_out():
                 return True
             self.node.begin_sync()
-            if self._start_io():
-                self.node.tick(now_ns())
-            elif not self.node.has_more:
+            self._start_io()
+            if not self.node.has_more:
                 return False
         self.wake()
         return False
