@@ -225,14 +225,22 @@ class KvMachine:
                     if pictures:
                         self._save(session, key)
                     session.deadline = leader_time + session.ttl_ns
-                    if acknowledged_up_to > session.floor:
-                        sessions.acknowledge(session, acknowledged_up_to)
-                    results = session.results
+                    results, floor = session.results, session.floor
+                    if acknowledged_up_to > floor:
+                        kept = results.get(acknowledged_up_to)
+                        if acknowledged_up_to == floor + 1 and kept and kept[2] is PUT_DONE:  # As clients do.
+                            del results[acknowledged_up_to]
+                            session.floor = floor = acknowledged_up_to
+                            session.results_bytes -= PUT_RESULT_BYTES
+                            sessions.results_bytes -= PUT_RESULT_BYTES
+                        else:
+                            sessions.acknowledge(session, acknowledged_up_to)
+                            floor = acknowledged_up_to
                     old = records.get(key)
                     growth = len(value) - len(old[0]) if old else len(key) + len(value) + RECORD_OVERHEAD_BYTES
                     stored_bytes = store.stored_bytes + growth
                     if (
-                        request_no > session.floor
+                        request_no > floor
                         and request_no not in results
                         and len(results) < limits.results_per_session_max
                         and session.results_bytes < limits.results_bytes_per_session_max

@@ -64,7 +64,7 @@ keys = st.sampled_from([b"a", b"b", b"c", b"a", b"b", b"c", b""])
 values = st.sampled_from([b"", b"1", b"v" * 100])
 session_ids = st.sampled_from([1, 2, SESSIONS, 1, 2, SESSIONS, 0, SESSIONS + 1])
 numbers = st.integers(1, 30)
-acknowledged = st.sampled_from([0, 0, 0, 2, 5])
+acknowledged = st.sampled_from([0, 0, 0, 1, 2, 3, 5])
 puts = st.tuples(session_ids, numbers, acknowledged, st.just(1), keys, values)
 odd_atoms: st.SearchStrategy[Any] = st.sampled_from(
     [True, False, None, -1, 2**64 - 1, INT64_MAX, INT64_MAX + 1, "a", b"a", (), (1,), {}]
