@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sortedcontainers import SortedList
 
@@ -137,9 +137,9 @@ class SessionsPicture:
         for session_id in self._ids:
             self._last_id = session_id
             saved = self._saved.pop(session_id, None)
-            results: dict[int, Any] = saved[1] if saved else self._sessions.by_id[session_id].results.copy()
-            for number in sorted(results):
-                yield session_id, number, results[number]
+            results = saved[1] if saved else self._sessions.by_id[session_id].results
+            for number, result in [(number, results[number]) for number in sorted(results)]:
+                yield session_id, number, result
 
 
 def _row(session: Session) -> SessionRow:

@@ -134,7 +134,8 @@ def _record_rows(picture: StorePicture) -> Iterator[tuple[bytes, int]]:
 def _deletion_rows(picture: StorePicture) -> Iterator[tuple[bytes, int]]:
     for places in picture.deletions():
         for revision, _, key in places:
-            yield b"\x82%b%b%b" % (bytes_head(len(key)), key, uint_head(revision)), len(key) + ITEM_OVERHEAD_BYTES
+            row = b"".join((b"\x82", bytes_head(len(key)), key, uint_head(revision)))
+            yield row, len(key) + ITEM_OVERHEAD_BYTES
 
 
 def _session_rows(picture: SessionsPicture) -> Iterator[tuple[bytes, int]]:
@@ -145,7 +146,8 @@ def _session_rows(picture: SessionsPicture) -> Iterator[tuple[bytes, int]]:
 def _result_rows(picture: SessionsPicture) -> Iterator[tuple[bytes, int]]:
     for session_id, number, result in picture.results():
         if result[2] is PUT_DONE:
-            row = b"\x83%b%b\x83\x00%b\x81\x01" % (uint_head(session_id), uint_head(number), uint_head(result[1]))
+            numbers = uint_head(session_id), uint_head(number), uint_head(result[1])
+            row = b"".join((b"\x83", numbers[0], numbers[1], b"\x83\x00", numbers[2], b"\x81\x01"))
             yield row, PUT_RESULT_BYTES + ITEM_OVERHEAD_BYTES
         else:
             yield cbor2.dumps((session_id, number, result)), result_bytes(result) + ITEM_OVERHEAD_BYTES
