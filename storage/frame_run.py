@@ -91,47 +91,36 @@ def read_run(
     if example is None:
         return None
     hard_state, ((term, _, _),) = example.hard_state, example.table
-    flags, hard_term, vote = 0, 0, b""
+    layout, sort, vote = _layout(None), _PLAIN, b""
     if hard_state is not None:
-        flags, hard_term, vote = HAS_HARD_STATE, hard_state.term, (hard_state.voted_for or "").encode()
-    layout = _layout(flags, len(vote))
+        name = (hard_state.voted_for or "").encode()
+        sort = _PLAIN_WITH_HARD_STATE + INDEX.pack(hard_state.term)
+        layout, vote = _layout(len(name)), len(name).to_bytes(2, "big") + name
     extra_bytes = layout.size + CHECKSUM.size
-    unpack, value, checksum_at, last_offset = (
-        layout.unpack_from, google_crc32c.value, CHECKSUM.unpack_from, len(data) - extra_bytes
-    )  # fmt: skip
+    unpack, value, checksum_at, end_max = layout.unpack_from, google_crc32c.value, CHECKSUM.unpack_from, len(data) - 4
+    last_offset = len(data) - extra_bytes
     index, hint, durable_batch = example.first_index, 0, 0
-    found_hard_term, found_vote = hard_term, vote
     offsets, lengths = array("Q"), array("Q")
     while batch < batch_max and offset <= last_offset:
-        if flags:
-            (
-                found_salt, length, previous_checksum, found_batch, found_durable, found_flags, count,
-                found_hard_term, found_hint, vote_length, found_vote, found_index, found_term, payload_length, kind,
-            ) = unpack(data, offset)  # fmt: skip
-        else:
-            (
-                found_salt, length, previous_checksum, found_batch, found_durable, found_flags, count,
-                found_index, found_term, payload_length, kind,
-            ) = unpack(data, offset)  # fmt: skip
-            found_hint, vote_length = 0, 0
+        (
+            found_salt, length, previous_checksum, found_batch, found_durable, found_sort,
+            found_hint, found_vote, found_index, found_term, payload_length, kind,
+        ) = unpack(data, offset)  # fmt: skip
         end = offset + length - 4
         padding = length - extra_bytes - payload_length
         if not (
             found_salt == salt
-            and found_flags == flags
-            and count == 1
+            and found_sort == sort
             and previous_checksum == checksum
             and found_batch == batch + 1
             and previous_batch <= found_durable <= batch
-            and found_hard_term == hard_term
-            and vote_length == len(vote)
             and found_vote == vote
             and found_index == index
             and found_term == term
             and kind in KINDS
             and 0 <= padding < 8
             and length % 8 == 0
-            and end + 4 <= len(data)
+            and end <= end_max
         ):
             break
         (found_checksum,) = checksum_at(data, end)
@@ -213,11 +202,11 @@ def _plain_frame(data: bytes, offset: int, salt: int) -> Frame | None:
 
 
 @cache
-def _layout(flags: int, vote_length: int) -> struct.Struct:
-    """A plain frame up to its payload: the parts of `storage.frame`, one after the other."""
-    hard_state = f"{HARD_STATE.format}{vote_length}s" if flags else ""
-    parts = HEAD.format, hard_state, INDEX.format, ENTRY.format
-    return struct.Struct(">" + "".join(part.replace(">", "") for part in parts))
+def _layout(vote_length: int | None) -> struct.Struct:
+    """A plain frame up to its payload: salt, length, previous checksum, batch, durable batch; flags, count and term;
+    the hint; the vote behind its length; its entry. Without a hard state three of these are empty."""
+    hard_state = "8s0s0s" if vote_length is None else f"16sQ{2 + vote_length}s"
+    return struct.Struct(f">QIIQQ{hard_state}{_INDEX_AND_ENTRY.format.removeprefix('>')}")
 
 
 @lru_cache(maxsize=64)  # What a damaged frame says of its vote is among the lengths.
