@@ -127,8 +127,9 @@ def waits(samples: Iterable[Sample]) -> list[float]:
 
 
 def answers_per_second(samples: Sequence[Sample]) -> float:
-    """The mean; what was refused is no answer here."""
-    return sum(sample.answers - sample.refused for sample in samples) / len(samples) if samples else 0.0
+    """The mean; what was refused, for whatever reason, is no answer here."""
+    useful = sum(sample.answers - sample.refused - sum(sample.errors.values()) for sample in samples)
+    return max(useful, 0) / len(samples) if samples else 0.0
 
 
 def recovery_seconds(samples: Sequence[Sample], bounds: Bounds) -> float | None:
@@ -140,8 +141,8 @@ def recovery_seconds(samples: Sequence[Sample], bounds: Bounds) -> float | None:
     """
     calm = waits(sample for sample in of_phase(samples, "steady") if not sample.greedy)
     overload = of_phase(samples, "overload")
-    if not calm or not overload:
-        return None
+    if not calm or not overload or not answers_per_second(of_phase(samples, "recovery")):
+        return None  # Without load it is no recovery.
     bound, end = percentile(calm, 0.99) * bounds.recovery_ratio, overload[-1].at
     light = sorted(each for sample in samples for each in sample.light if sum(each) >= end)
     last = light[-1][0] if light else 0.0

@@ -193,7 +193,7 @@ class EnduranceRun:
         self._started += 1
         load = LoadSpec(
             kind="highwatermark",
-            endpoints=[self.cluster.addresses[self.leader]],
+            endpoints=[self.cluster.addresses[self._leader_now()]],
             work="mixed",
             in_flight=0 if rate else in_flight or course.in_flight,
             connections=connections or course.connections,
@@ -205,6 +205,14 @@ class EnduranceRun:
             seconds=seconds,
         )
         return EnduranceSpec(load=load, put_share=course.put_share)
+
+    def _leader_now(self) -> str:
+        """Who leads in the highest term that a sample has seen: after an election, which fails the run, it goes on."""
+        newest = self.samples[-1] if self.samples else None
+        claims = (
+            [(newest.term[name] or 0, leader) for name, leader in newest.leader.items() if leader] if newest else []
+        )
+        return max(claims)[1] if claims else self.leader
 
     async def _probe_forever(self) -> None:
         """The light client: a put and a get, a few times a second, on a connection of its own."""

@@ -174,6 +174,16 @@ def test_a_client_that_is_not_seen_calm_for_long_enough_is_not_back() -> None:
     assert recovery_seconds(a_run(late), BOUNDS) is None
 
 
+def test_a_recovery_in_which_nothing_is_answered_is_none() -> None:
+    """As after an election, if the load went on asking a member that leads no more."""
+
+    def refuse(_: int, sample: Sample) -> None:
+        if sample.phase == "recovery":
+            sample.errors = {"not the leader": sample.answers}
+
+    assert recovery_seconds(a_run(refuse), BOUNDS) is None
+
+
 def test_thirds_are_of_time_and_hold_every_sample() -> None:
     samples = a_run()[:60]
     parts = thirds(samples)
