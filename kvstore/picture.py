@@ -17,19 +17,20 @@ from kvstore.results import ResultItem
 from kvstore.sessions import Session, Sessions
 from kvstore.store import DeletionPlace, RecordItem, Store
 
-SLICE_ROWS = 512
-"""Captured at a time: 0.1 ms. A chunk of 256 KiB has 2 or 3 slices of small records."""
-
 SessionRow = tuple[int, int, int, int]
 
 P = TypeVar("P", bound=bytes | DeletionPlace)
 
 
 class StorePicture:
-    """Records and remembered deletions. Open until `close`, which is due when enough has been read."""
+    """Records and remembered deletions. Open until `close`, which is due when enough has been read.
 
-    def __init__(self, store: Store) -> None:
+    `slice_rows` are captured at a time, which 0.1 ms is enough for if they are 512.
+    """
+
+    def __init__(self, store: Store, slice_rows: int) -> None:
         self._store = store
+        self._slice_rows = slice_rows
         self._revision = store.revision  # What is newer is not in the picture.
         self._records_left, self._deletions_left = len(store.records), len(store.deletions)
         self._key = b""  # The last one that was handed out.
@@ -68,7 +69,7 @@ class StorePicture:
     def records(self) -> Iterator[list[tuple[bytes, RecordItem]]]:
         """All records by key, in slices. New ones among them are passed over, at 0.1 µs each."""
         while self._records_left:
-            keys = _following(self._store.keys, self._removed, self._key)
+            keys = _following(self._store.keys, self._removed, self._key, self._slice_rows)
             self._key = keys[-1]
             rows = self._as_they_were(keys)
             self._records_left -= len(rows)
@@ -84,17 +85,18 @@ class StorePicture:
     def deletions(self) -> Iterator[list[DeletionPlace]]:
         """All remembered deletions, oldest first, in slices."""
         while self._deletions_left:
-            places = _following(self._store.deletion_order, self._forgotten, self._place)[: self._deletions_left]
+            order, rows = self._store.deletion_order, min(self._slice_rows, self._deletions_left)
+            places = _following(order, self._forgotten, self._place, rows)
             self._place = places[-1]
             self._deletions_left -= len(places)
             yield places
 
 
-def _following(present: SortedList[P], gone: SortedList[P], last: P) -> list[P]:
-    """The next few after `last`, in order. Takes out of `gone`, which has none at or before `last`, what it returns."""
-    found = list(islice(present.irange(last, inclusive=(False, True)), SLICE_ROWS))
+def _following(present: SortedList[P], gone: SortedList[P], last: P, rows: int) -> list[P]:
+    """The next `rows` at most after `last`, in order; those from `gone`, where all are after `last`, are taken out."""
+    found = list(islice(present.irange(last, inclusive=(False, True)), rows))
     if gone:
-        found = sorted({*found, *islice(gone, SLICE_ROWS)})[:SLICE_ROWS]
+        found = sorted({*found, *islice(gone, rows)})[:rows]
         del gone[: gone.bisect_right(found[-1])]
     assert found, "a picture has lost rows"
     return found

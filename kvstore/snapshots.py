@@ -36,6 +36,9 @@ FORMAT = 1
 CHUNK_BYTES = 256 * 1024
 """Rows are gathered up to about this much, if nobody says otherwise; a chunk is larger only if one row is."""
 
+ROW_BYTES = 512
+"""Of a chunk, for one row captured at a time: 512 rows for the usual chunk, a few for the small ones of simulations."""
+
 RECORDS, DELETIONS, SESSIONS, RESULTS = 1, 2, 3, 4
 
 _usual_numbers = Struct(">BIBIBB").pack
@@ -86,7 +89,7 @@ def take_picture(
     store: Store, sessions: Sessions, header: Mapping[str, Any], chunk_bytes: int = CHUNK_BYTES
 ) -> StateSnapshot:
     """Begin to save what changes; encode, slice by slice, when the chunks are asked for. Cost: O(sessions)."""
-    state, clients = StorePicture(store), SessionsPicture(sessions)
+    state, clients = StorePicture(store, max(1, chunk_bytes // ROW_BYTES)), SessionsPicture(sessions)
 
     def close() -> None:
         state.close()

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kvstore import picture as picture_module
+from kvstore import snapshots
 from kvstore.commands import (
     ChangeLimits,
     CloseSession,
@@ -155,11 +155,11 @@ class PictureComparison(RuleBasedStateMachine):
         assert not self.fed.machine._sessions.pictures
 
 
-@pytest.mark.parametrize("slice_rows", [1, 3, 512])
+@pytest.mark.parametrize("slice_rows", [1, 3, CHUNK_BYTES])
 def test_a_picture_has_the_same_bytes_as_its_slow_twin_whatever_happens_between_its_chunks(
     slice_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(picture_module, "SLICE_ROWS", slice_rows)
+    monkeypatch.setattr(snapshots, "ROW_BYTES", CHUNK_BYTES // slice_rows)
     run = PictureComparison.TestCase
     run.settings = settings(
         max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
@@ -262,14 +262,15 @@ def test_a_picture_keeps_only_what_it_has_not_handed_out_yet() -> None:
     saved = set(state._old)
     list(picture.chunks)
 
-    assert saved == {b"%04d" % i for i in range(512, 2_000)}
+    handed_out = 8 * (10_000 // snapshots.ROW_BYTES)  # A chunk takes eight slices.
+    assert saved == {b"%04d" % i for i in range(handed_out, 2_000)}
     assert not state._old
 
 
-def test_new_keys_behind_the_last_old_one_are_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_keys_behind_the_last_old_one_are_not_even_looked_at() -> None:
     """Keys that begin with a time: all that is written while a picture is open comes at the end."""
-    monkeypatch.setattr(picture_module, "SLICE_ROWS", 100)
     fed = filled(200)
+    fed.machine._chunk_bytes = 100 * snapshots.ROW_BYTES
     picture = fed.machine.snapshot()
     (state,) = fed.machine._store.pictures
     fed.feed([encode_command(Put(b"9%06d" % i, b"new")) for i in range(2_000)])
