@@ -47,6 +47,7 @@ class Sample:
     greedy: bool
     answers: int = 0
     refused: int = 0
+    offered: int = 0  # In an open loop.
     held_back: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     load_max_ms: float = 0.0
@@ -226,8 +227,8 @@ def _overload(samples: Sequence[Sample], bounds: Bounds) -> list[Finding]:
     ordered = waits(after)
     longest = max([sample.load_max_ms / 1e3 for sample in after] + ordered[-1:], default=0.0)
     words = (
-        f"longest wait {longest:.2f} s, allowed {allowed_seconds:.1f} s; {sum(s.refused for s in overload):,} Busy, "
-        f"{sum(s.held_back for s in overload):,} held back"
+        f"longest wait {longest:.2f} s, allowed {allowed_seconds:.1f} s; of {sum(s.offered for s in after):,} offered "
+        f"{sum(s.held_back for s in after):,} were held back, {sum(s.refused for s in overload):,} were Busy"
     )
     found = [Finding("overload: answers are late at most", bool(ordered) and longest <= allowed_seconds, words)]
     for member in _members(samples):

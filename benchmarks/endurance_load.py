@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -31,6 +32,9 @@ WINDOW_MAX = 4_096
 
 OFFER_MAX = 4_096
 """Requests of an open loop taken up in one turn, so that a late one still reads."""
+
+NICENESS = 5
+"""Clients live on other machines. Here they share the cores, and must not starve those whom they load."""
 
 BUSY_NAMES = frozenset({"busy", "code 3"})
 """Refusals for a bound: the conversation's own, and the store's (`ResultCode.BUSY`)."""
@@ -135,6 +139,7 @@ class EnduringLoad(Load):
 
 def main() -> None:
     """Read a spec, run, print a tick every second."""
+    os.nice(NICENESS)
     load = EnduringLoad(EnduranceSpec.from_json(sys.stdin.read()))
     try:
         for tick in load.ticks():

@@ -278,6 +278,7 @@ class EnduranceRun:
         for tick in generator.news():
             sample.answers += tick["answers"]
             sample.refused += tick["refused"]
+            sample.offered += tick["offered"]
             sample.held_back += tick["held_back"]
             sample.load_max_ms = max(sample.load_max_ms, tick.get("max_ms", 0.0))
             for name, count in tick["errors"].items():
