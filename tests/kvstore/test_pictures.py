@@ -267,6 +267,40 @@ def test_a_picture_keeps_only_what_it_has_not_handed_out_yet() -> None:
     assert not state._old
 
 
+def test_a_session_is_kept_only_until_its_results_are_handed_out_and_a_new_one_never() -> None:
+    fed = Fed()
+    fed.machine._chunk_bytes = 200  # A chunk for each result.
+    old = [fed.register(time=1) for _ in range(3)]
+    for session in old:
+        fed.do(Get(b"0"), session, 1)
+    picture = fed.machine.snapshot()
+    while next(picture.chunks)[1:3] != b"\x04\x83":  # The first chunk of results, of the first session.
+        pass
+    (clients,) = fed.machine._sessions.pictures
+
+    for session in (*old, fed.register(time=2)):
+        fed.do(Get(b"0"), session, 2, time=2)
+
+    assert set(clients._saved) == set(old[1:]) - {clients._last_id}
+    assert old[2] in clients._saved
+
+
+def test_keys_that_were_removed_often_and_in_vain_hide_no_key_that_was_removed_once() -> None:
+    fed = filled(20)
+    fed.machine._chunk_bytes = 3 * snapshots.ROW_BYTES  # Slices of three rows.
+    expected = eager_chunks(fed.machine, fed.machine._chunk_bytes)
+    picture = fed.machine.snapshot()
+    fed.do(ChangeLimits(quota_bytes=2_000))
+    in_vain = Txn((), (Delete(b"0003"), Put(b"too large", b"v" * 2_000)))
+    for _ in range(9):
+        assert fed.item(in_vain)[0] != 0
+
+    for key in (b"0004", b"0005", b"0006"):
+        fed.do(Delete(key))
+
+    assert list(picture.chunks) == expected
+
+
 def test_new_keys_behind_the_last_old_one_are_not_even_looked_at() -> None:
     """Keys that begin with a time: all that is written while a picture is open comes at the end."""
     fed = filled(200)
