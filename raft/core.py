@@ -200,10 +200,14 @@ class RaftCore(CoreView):
 
     def has_ready(self) -> bool:
         """True if `take_ready` would give something."""
-        if self._leadership is not None and self._leadership.feed_wanted:
+        return self.has_work() or bool(self._state.outbox.ready.events)
+
+    def has_work(self) -> bool:
+        """As `has_ready`, but what is only worth telling is no reason for a turn."""
+        leadership, state = self._leadership, self._state
+        if leadership is not None and leadership.feed_wanted:
             return True
-        state = self._state
-        if state.writes.pending or not state.outbox.ready.is_empty:
+        if state.writes.pending or not state.outbox.ready.is_idle:
             return True
         return state.last_applied < state.commit_index and self._may_hand_out()
 

@@ -160,17 +160,20 @@ class Leadership:
         peer.accepted(message.match_index, first_index=log.first_index, last_index=log.last_index)
         if was_snapshot and peer.state is not PeerState.SNAPSHOT:
             self._state.trace("snapshot_delivered", peer_id=peer_id, match_index=peer.match_index)
+        self.feed_wanted |= self._may_be_fed(peer)
         self.marks_moved()
 
     def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
         """Back up: to the last position of ours, at or before the hint, whose term is not above the hint's."""
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.rejected(message.rejected_index, self._state.log.last_at_most(message.hint_index, message.hint_term) + 1)
+        self.feed_wanted = True
         self.marks_moved()
 
     def on_snapshot_progress(self, peer_id: str, message: InstallSnapshotProgress) -> None:
         """Part of a transfer arrived; the transfer itself is the node's business."""
         self._hear(peer_id, message.last_applied, read_counter=0)
+        self.feed_wanted = True
         self._state.outbox.ready.snapshot_progress.append((peer_id, message))
 
     def probe_again(self, peer_id: str, *, paused: bool) -> None:
@@ -185,8 +188,13 @@ class Leadership:
         peer.heard_at = self._state.now
         peer.last_applied = max(last_applied, peer.last_applied or 0)
         peer.read_counter = max(read_counter, peer.read_counter)
-        self.feed_wanted = True
         return peer
+
+    def _may_be_fed(self, peer: Progress) -> bool:
+        """True if `feed` may have something for it; not so after the last of the answers to a lone put."""
+        if peer.next_index <= self._state.log.last_index or peer.state is not PeerState.REPLICATE:
+            return True
+        return self._marks_due_at is None and peer.commit_told < self._state.commit_index
 
     # Marks
 

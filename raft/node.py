@@ -33,6 +33,7 @@ from raft.pending import PendingCommands
 from raft.pins import PeerPins, PeerRefused
 from raft.ports import LogStore, PinStore, SnapshotStore, StateMachine
 from raft.ready import Ready, TraceEvent
+from raft.room_search import RoomSearch
 from raft.snapshotting import Snapshotting
 from raft.state import Entry, EntryKind, HardState, LogPosition, Role
 from raft.wire import encode_batch
@@ -89,7 +90,7 @@ class Node:
         self._to_apply: deque[Entry] = deque()
         self._effects = Effects()
         self._prove_at: int | None = None
-        self._search_at: int | None = None  # Monotonic ns; set while the disk is full.
+        self._room = RoomSearch(log, config.room_search_ns)
         self._stop_by: int | None = None  # Monotonic ns; set when this node was asked to stop.
         self._stopped = False
         self._snapshots = Snapshotting(
@@ -204,7 +205,13 @@ class Node:
     @property
     def has_more(self) -> bool:
         """True if the next `take_effects` has work to do whatever happens."""
-        return bool(self._to_apply) or self._core.has_ready() or self._commit.is_waited_for
+        return bool(self._to_apply) or self._core.has_work() or self._commit.is_waited_for
+
+    @property
+    def wants_turn(self) -> bool:
+        """True if `take_effects` may have something to do. Not so after the last of the answers to a lone put."""
+        is_at_work = self.has_more or self._snapshots.has_work or bool(self._effects.completions)
+        return is_at_work or self.failure is not None or self._stop_by is not None
 
     @property
     def next_deadline(self) -> int:
@@ -216,7 +223,7 @@ class Node:
             self._outcomes.next_deadline if self._outcomes.commands else None,
             self._snapshots.next_deadline,
             self._prove_at,
-            self._search_at,
+            self._room.next_at,
             None if self._stopped or self._stop_is_overdue else self._stop_by,  # Then it waits for the disk only.
         ):
             if deadline is not None and deadline < first:
@@ -339,22 +346,14 @@ class Node:
         self._leading_term = self._core.leading_term
 
     def _notice_disk(self) -> None:
-        """Without room what waits is refused, which is certain: it was appended nowhere. Look for room now and then."""
-        is_full, was_full = self._log.is_disk_full, self._search_at is not None
-        if not is_full and not was_full:
-            return
-        if is_full:
+        """Without room what waits is refused, which is certain: it was appended nowhere."""
+        change = self._room.look(self._now)
+        if self._room.next_at is not None:
             self._refuse_pending(DiskFull(self.identity.node_id))
-            if self._search_at is not None and self._search_at <= self._now:
-                self._log.look_for_room()
-            if self._search_at is None or self._search_at <= self._now:
-                self._search_at = self._now + self._config.room_search_ns
-        else:
-            self._search_at = None
-        if is_full and not was_full:
+        if change is not None:
+            self._effects.events.append(TraceEvent("disk_full" if change else "disk_has_room", {}))
+        if change:
             self._snapshots.want()  # Where the state is small and the log long, cutting the log makes room.
-        if is_full != was_full:
-            self._effects.events.append(TraceEvent("disk_full" if is_full else "disk_has_room", {}))
 
     def _not_leader(self) -> NotLeader:
         return NotLeader(self.identity.node_id, self._core.leader_id)

@@ -64,11 +64,10 @@ class Ready:
         return bool(self.snapshot_wanted or self.snapshot_chunks or self.snapshot_progress)
 
     @property
-    def is_empty(self) -> bool:
-        """True if there is nothing in it. Asked several times per event; to compare with an empty one takes longer."""
+    def is_idle(self) -> bool:
+        """True if there is nothing to do in it. Asked many times per event: to compare with a new one takes longer."""
         return not (  # The usual ones first.
             self.send
-            or self.events
             or self.apply
             or self.write
             or self.reads_ready

@@ -69,9 +69,9 @@ class Driver:
         completions: CompletionQueue,
         application: Application,
         transport: Transport | None = None,
-        start_io: Callable[[], object] = lambda: None,
+        start_io: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`start_io` begins what the node's storage has been asked for since; it may wait for the end, and tell it."""
+        """`start_io` begins what the node's storage has been asked for since; True if its end was told already."""
         self.node = node
         self._completions = completions
         self._application = application
@@ -178,11 +178,14 @@ class Driver:
             if self._completions.has_pending:  # A flush may have been quicker.
                 self.flush()
 
-    def _catch_up(self) -> None:
-        """What the disk has done comes before the time: it was not silent if it is only this loop that was late."""
-        if not self._is_over:
-            self._completions.run_pending()
+    def _catch_up(self) -> bool:
+        """What the disk has done comes before the time: it was not silent if it is only this loop that was late.
+
+        True if it has done anything.
+        """
+        has_run = not self._is_over and self._completions.run_pending() > 0
         self.node.tick(now_ns())
+        return has_run
 
     def _flush_in_turn(self) -> None:
         if not self._is_over:
@@ -198,8 +201,7 @@ class Driver:
             if self._carry_out():
                 return True
             self.node.begin_sync()
-            self._start_io()
-            if not self.node.has_more:
+            if not self._start_io() and not self.node.has_more:
                 return False
         self.wake()
         return False
@@ -236,12 +238,12 @@ class Driver:
 
     def receive(self, peer_id: str, messages: Sequence[Message]) -> None:
         """Messages of a peer."""
-        self._catch_up()
+        has_run = self._catch_up()
         try:
             for message in messages:
                 self.node.receive(peer_id, message)
         finally:
-            if self._may_flush():
+            if (has_run or self.node.wants_turn) and self._may_flush():
                 self._flush_here()
 
     def peer_unreachable(self, peer_id: str) -> None:

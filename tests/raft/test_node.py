@@ -81,6 +81,33 @@ def test_a_follower_acknowledges_before_it_applies_what_was_committed_earlier() 
     assert (follower.machine.items, follower.node.has_more) == (["one"], False)
 
 
+def test_the_last_answer_to_a_lone_put_asks_for_no_turn() -> None:
+    """Nobody waits for it: the put is committed, applied and answered, and the mark is told later."""
+    world = World(3)
+    leader = world.elect()
+    world.run_for(1_000)
+    leader.propose("one", 1)
+    leader.settle()
+    for receiver, message in leader.sent:
+        world.deliver(leader.node_id, receiver, message)
+    leader.sent.clear()
+    first, second = world.followers()
+    for follower in (first, second):
+        follower.settle()
+
+    wanted = []
+    for follower in (first, second):
+        for _, message in follower.sent:
+            leader.node.receive(follower.node_id, message)
+        wanted.append(leader.node.wants_turn)
+        if wanted == [True]:
+            leader.settle()
+            assert [completion.ticket for completion in leader.applied] == [1]
+
+    assert wanted == [True, False]
+    assert leader.node.core.low_watermark < leader.node.core.commit_index  # They apply it when they know the mark.
+
+
 def test_commands_gather_while_a_log_write_is_under_way_and_become_one_entry() -> None:
     """DESIGN "The data path", 2 and 3: batches, not requests."""
     s1 = a_single_leader()

@@ -131,10 +131,11 @@ async def test_what_the_disk_does_at_once_needs_no_turn_of_the_loop() -> None:
             told: list[str] = []
             submitted: list[Callable[[BaseException | None], None]] = []
 
-            def start_io() -> None:
+            def start_io() -> bool:
                 told.append(f"the disk starts {len(submitted)}")
-                while submitted:
-                    submitted.pop()(None)
+                ended = [done(None) for done in submitted]
+                submitted.clear()
+                return bool(ended)
 
             machine.disk.submit = lambda name, done: submitted.append(done)  # type: ignore[method-assign]  # noqa: ARG005
             machine.driver._start_io = start_io
@@ -150,9 +151,10 @@ async def test_a_node_that_always_has_more_to_do_leaves_the_others_their_turn(mo
         async with alone() as machine:
             rounds = 0
 
-            def start_io() -> None:
+            def start_io() -> bool:
                 nonlocal rounds
                 rounds += 1
+                return False
 
             monkeypatch.setattr(Node, "has_more", property(lambda _: rounds < 3 * ROUNDS_MAX))
             machine.driver._start_io = start_io
