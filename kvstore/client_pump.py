@@ -128,6 +128,8 @@ class ClientPump:
             await self._room.park()
         self._last_ticket += 1
         ticket = self._last_ticket
+        if request.address is not None:
+            core.tick(now_ns())  # A link made for it counts silence from now, however long nothing was asked.
         core.submit(ticket, request, deadline)
         self._waiters[ticket] = trio.lowlevel.current_task()
         self._flush_soon()
@@ -223,9 +225,11 @@ class ClientPump:
             connection = self._connections[connection_id] = _Connection()
             self._nursery.start_soon(self._run_connection, connection_id, address, connection)
         for connection_id, data in effects.send:
-            self._connections[connection_id].send(data)
+            if (sending := self._connections.get(connection_id)) is not None:  # Else it has just ended.
+                sending.send(data)
         for connection_id in effects.close:
-            self._connections[connection_id].scope.cancel()
+            if (closing := self._connections.get(connection_id)) is not None:
+                closing.scope.cancel()
         for ended in effects.ended:
             waiter = self._waiters.pop(ended.ticket)
             if isinstance(waiter, Group):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 import trio.testing
 
-from kvstore import Client
+from kvstore import Client, Unavailable
 from kvstore.protocol import MembersView, RequestKind, decode_request, encode_response, members_fields
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, Hello, HelloRole, frame
 
@@ -82,3 +83,29 @@ async def test_a_call_ends_at_its_deadline_though_a_later_one_was_set_first(
         callers.start_soon(get, client, 0.25)
 
     assert ends == [1.25, 60]
+
+
+async def test_a_dial_that_fails_in_the_moment_in_which_it_is_given_up_breaks_no_client(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def dial(address: str) -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        autojump_clock.jump(1.5)  # Longer than an attempt may take; no task runs between this and its end.
+        raise OSError("refused")
+
+    async with Client(["s1:1"], session=False, dialer=dial) as client:
+        with pytest.raises(Unavailable):
+            await client.get("k", deadline_seconds=4)
+
+
+async def test_a_client_that_was_idle_gives_a_named_member_its_time(autojump_clock: trio.testing.MockClock) -> None:
+    async def dial(address: str) -> trio.abc.Stream:
+        await trio.sleep(0.2)
+        raise OSError("refused")
+
+    async with Client(["s1:1"], session=False, dialer=dial) as client:
+        await trio.sleep(1.1)
+        began = trio.current_time()
+        with pytest.raises(Unavailable):
+            await client.status("s1:1", deadline_seconds=4)
+        assert trio.current_time() - began > 0.1, "given up before it was dialed"
