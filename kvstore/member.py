@@ -286,7 +286,7 @@ async def _run(
     service.own_address = _address_of(client_listeners)
     port = ClientPort(service)
     driver = Driver(node, completions=completions, application=port, transport=transport, start_io=start_io)
-    port.attach(driver.wake, driver.flush)
+    port.attach(driver.wake, driver.flush, lambda: driver.turns)
     member = RunningMember(node, driver, port, _address_of(client_listeners), _address_of(peer_listeners))
     await _serve(driver, port, client_listeners, member, task_status)
 

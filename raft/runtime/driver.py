@@ -77,6 +77,7 @@ class Driver:
         self._application = application
         self._transport = transport
         self._start_io = start_io
+        self.turns = 0  # Flushes so far.
         self._woken = trio.Event()
         self._scope: trio.CancelScope | None = None  # Of the wait for time, while that is all there is to wait for.
         self._is_over = False
@@ -208,6 +209,7 @@ class Driver:
 
     def _carry_out(self) -> bool:
         """The only place in which effects happen; True if it was the last time."""
+        self.turns += 1
         effects = self.node.take_effects()
         if effects.send and self._transport is not None:
             self._transport.send(effects.send)

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from kvstore.client_port import ClientPort
+from kvstore.client_port import RECEIVE_BYTES_MAX, TURN_BYTES_MAX, ClientPort
 from tests.kvstore.in_memory import Cluster
 
 pytestmark = pytest.mark.timeout(30)
@@ -19,7 +19,7 @@ async def test_a_client_that_is_alone_is_served_at_once_and_several_together(qui
         cluster = Cluster(quick_folder, 1)
         port = ClientPort(cluster.hosts[cluster.leader()].service)
         asked: list[str] = []
-        port.attach(lambda: asked.append("soon"), lambda: asked.append("now"))
+        port.attach(lambda: asked.append("soon"), lambda: asked.append("now"), lambda: len(asked))
         streams = [trio.testing.memory_stream_pair() for _ in range(2)]
 
         async def said_after(*senders: int) -> list[str]:
@@ -39,5 +39,34 @@ async def test_a_client_that_is_alone_is_served_at_once_and_several_together(qui
             assert await said_after(1) == ["soon"]
             assert await said_after(0, 1) == ["soon", "soon"]
             assert await said_after(1) == ["now"]
+            nursery.cancel_scope.cancel()
+        cluster.kill("s1")
+
+
+async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear(quick_folder: Path) -> None:
+    """What else was read waits, in hand, for the next one: a node that gets no turn sends no heartbeats."""
+    with trio.fail_after(20):
+        cluster = Cluster(quick_folder, 1)
+        service = cluster.hosts[cluster.leader()].service
+        port = ClientPort(service)
+        turns, taken = 0, []
+        port.attach(lambda: None, lambda: None, lambda: turns)
+        service.receive = lambda connection_id, data: taken.append(len(data))  # type: ignore[method-assign]  # noqa: ARG005
+        streams = [trio.testing.memory_stream_pair() for _ in range(20)]
+
+        async def crowd_together() -> int:
+            """How many bytes were taken up while the node got no turn."""
+            for _ in range(20):
+                await trio.lowlevel.checkpoint()
+            return sum(taken)
+
+        async with trio.open_nursery() as nursery:
+            for theirs, ours in streams:
+                nursery.start_soon(port.serve_stream, ours)
+                nursery.start_soon(theirs.send_all, bytes(RECEIVE_BYTES_MAX))
+            room = TURN_BYTES_MAX // RECEIVE_BYTES_MAX * RECEIVE_BYTES_MAX
+            for turn in range(1, 6):
+                assert await crowd_together() == min(turn * room, 20 * RECEIVE_BYTES_MAX)
+                turns += 1
             nursery.cancel_scope.cancel()
         cluster.kill("s1")
