@@ -124,13 +124,14 @@ class Store:
     def forget_deletions(self, deletions_max: int) -> None:
         """Raise the floor until at most `deletions_max` are left. All of one revision go together."""
         order = self.deletion_order
-        while len(order) > deletions_max:
-            self.deletion_floor = order[0][0]
-            while order and order[0][0] == self.deletion_floor:
-                place = order.pop(0)
-                del self.deletions[place[2]]
-                for picture in self.pictures:
-                    picture.save_deletion(place)
+        if len(order) <= deletions_max:
+            return
+        while len(order) > deletions_max or (order and order[0][0] == self.deletion_floor):
+            place = order.pop(0)
+            self.deletion_floor = place[0]
+            del self.deletions[place[2]]
+            for picture in self.pictures:
+                picture.save_deletion(place)
 
     def select(self, body: Sequence[Any]) -> tuple[tuple[RangeItem, ...], bool, int]:
         """Read a page: (items, more, count) for the body of a range. Cost: O(log n + items).
