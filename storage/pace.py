@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-QUICK_NS_MAX = 700_000
+QUICK_NS_MAX = 1_000_000
 """A sync that takes less is waited for. The way to a thread and back is 150 to 300 µs, and nearly all of it CPU time;
 nothing else happens while one waits, so it must be short beside a heartbeat interval, too."""
 
