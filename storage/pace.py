@@ -6,8 +6,8 @@ QUICK_NS_MAX = 1_000_000
 """A sync that takes less is waited for. The way to a thread and back is 150 to 300 µs, and nearly all of it CPU time;
 nothing else happens while one waits, so it must be short beside a heartbeat interval, too."""
 
-STALL_NS = 50_000_000
-"""A wait as long as a heartbeat interval: this disk is left to the thread for long."""
+STALL_NS = 100_000_000
+"""A wait that takes a good part of an election time-out: after it the disk is left to the thread for long."""
 
 STEPS = 32
 """A longer wait moves what is typical up by one part in so many, a shorter one down by three: a quarter is shorter."""
@@ -15,32 +15,38 @@ STEPS = 32
 SKIPS = 256
 """So many syncs go to the thread before waiting is tried again."""
 
+STALL_SKIPS_MIN, STALL_SKIPS_MAX = 1 << 14, 1 << 20
+"""After a stall it is so many, twice as many with each: from seconds of full load to many minutes of a lone client."""
+
 
 class Pace:
     """Looks at nothing but how long it was waited: times that a thread saw say more of the CPU than of the disk.
 
     It follows the first quartile, for where many processes share few cores most of a wait may be for a core, and the
-    thread would wait for one as well. When waiting is not worth it, it is tried again now and then. A stall is
-    remembered for thousands of syncs.
+    thread would wait for one as well. When waiting is not worth it, it is tried again now and then. A disk that stalls
+    again and again is waited for less and less.
     """
 
     def __init__(self) -> None:
         self._typical_ns = QUICK_NS_MAX // 2
         self._skips_left = 0
+        self._stall_skips = STALL_SKIPS_MIN
 
     def is_quick(self) -> bool:
         """True if the next short append should be waited for."""
-        if self._typical_ns <= QUICK_NS_MAX:
-            return True
-        self._skips_left -= 1
-        return self._skips_left < 0
+        if self._skips_left > 0:
+            self._skips_left -= 1
+            return False
+        return True
 
     def took(self, duration_ns: int) -> None:
         """So long it was waited."""
-        if duration_ns >= STALL_NS:
-            self._typical_ns = STALL_NS
-        elif duration_ns > self._typical_ns:
+        if duration_ns > self._typical_ns:
             self._typical_ns += self._typical_ns // STEPS
         else:
             self._typical_ns -= 3 * self._typical_ns // STEPS
-        self._skips_left = SKIPS
+        if duration_ns >= STALL_NS:
+            self._skips_left = self._stall_skips
+            self._stall_skips = min(2 * self._stall_skips, STALL_SKIPS_MAX)
+        elif self._typical_ns > QUICK_NS_MAX:
+            self._skips_left = SKIPS

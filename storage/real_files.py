@@ -15,7 +15,7 @@ from storage.pace import Pace
 
 _Submission = tuple[Sequence[Operation], Done]
 
-SHORT_BYTES_MAX = 256 * 1024
+SHORT_BYTES_MAX = 32 * 1024
 """Beyond it writing takes as long as syncing, and a thread may well do that."""
 
 
@@ -67,7 +67,8 @@ class RealFiles:
             operations, done = held[0]
             began = time.perf_counter_ns()
             error = self._disk.carry_out(operations)
-            self._pace.took(time.perf_counter_ns() - began)
+            if error is None:  # What fails often fails at once.
+                self._pace.took(time.perf_counter_ns() - began)
             done(error)
             return True
         for submission in held:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import CreateFile, Operation, RealFiles, SyncFile, Write
-from storage.pace import QUICK_NS_MAX, SKIPS, STALL_NS, STEPS, Pace
+from storage.pace import QUICK_NS_MAX, SKIPS, STALL_NS, STALL_SKIPS_MAX, STALL_SKIPS_MIN, STEPS, Pace
 from storage.real_files import SHORT_BYTES_MAX
 from tests.storage.test_real_files import Loop, carried_out
 
@@ -55,12 +55,21 @@ def test_a_disk_that_became_quick_is_waited_for_again() -> None:
     assert waits(pace, QUICK_NS_MAX // 4, 100) == 100
 
 
-def test_a_stall_is_remembered_for_thousands_of_syncs() -> None:
+def test_a_stall_is_remembered_for_long_and_longer_each_time() -> None:
     """A loop that stands still sends no heartbeats."""
     pace = Pace()
     waits(pace, QUICK_NS_MAX // 4, 1_000)
-    pace.took(STALL_NS)
-    assert waits(pace, QUICK_NS_MAX // 4, 5_000) <= 5_000 // SKIPS
+    for skips in (STALL_SKIPS_MIN, 2 * STALL_SKIPS_MIN, 4 * STALL_SKIPS_MIN):
+        pace.took(STALL_NS)
+        assert waits(pace, QUICK_NS_MAX // 4, skips) == 0
+        assert waits(pace, QUICK_NS_MAX // 4, 100) == 100
+
+
+def test_the_memory_of_stalls_has_a_bound() -> None:
+    pace = Pace()
+    for _ in range(100):
+        pace.took(STALL_NS)
+    assert waits(pace, QUICK_NS_MAX // 4, STALL_SKIPS_MAX + 1) == 1
 
 
 class Held:
@@ -142,6 +151,7 @@ def test_an_append_that_fails_while_it_is_waited_for_says_so(tmp_path: Path) -> 
     assert held.files.start()
     (_, error, _) = held.ends[0]
     assert isinstance(error, FileNotFoundError)
+    assert held.files._pace._typical_ns == QUICK_NS_MAX // 2  # That it failed at once says nothing of the disk.
     held.files.close()
 
 
