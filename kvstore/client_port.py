@@ -60,6 +60,7 @@ class ClientPort:
         self._turn: Callable[[], int] = lambda: 0
         self._last_turn = 0
         self._turn_bytes = 0  # Taken up since the last turn of the node.
+        self._turnstile = trio.StrictFIFOLock()  # Where those wait for whom it had no room.
         self._connections: dict[int, _Connection] = {}
         self._stalled: set[int] = set()  # Connections at a bound.
         self._last_connection_id = 0
@@ -136,13 +137,20 @@ class ClientPort:
             data = await receive_at_once(stream, RECEIVE_BYTES_MAX)
             if not data:
                 return
-            while not self._has_turn_for(data):
-                await trio.lowlevel.checkpoint()
+            if self._turnstile.locked() or not self._has_turn_for(data):
+                patience.deadline = math.inf  # Waiting for its turn is not its fault.
+                await self._wait_for_turn(data)
             self._service.receive(connection_id, data)
             if patience.deadline != math.inf and self._service.is_greeted(connection_id):
                 patience.deadline = math.inf  # Waiting for room is not its fault.
             self._flush()
             self._bring_in(connection_id)
+
+    async def _wait_for_turn(self, data: bytes) -> None:
+        """First come, first served: the order in which trio runs tasks is none, and would forget some for long."""
+        async with self._turnstile:
+            while not self._has_turn_for(data):
+                await trio.lowlevel.checkpoint()
 
     def _has_turn_for(self, data: bytes) -> bool:
         """True, and it counts, if this turn of the node has room; else ask for the next one."""

@@ -43,7 +43,9 @@ async def test_a_client_that_is_alone_is_served_at_once_and_several_together(qui
         cluster.kill("s1")
 
 
-async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear(quick_folder: Path) -> None:
+async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear_and_all_in_their_turn(
+    quick_folder: Path,
+) -> None:
     """What else was read waits, in hand, for the next one: a node that gets no turn sends no heartbeats."""
     with trio.fail_after(20):
         cluster = Cluster(quick_folder, 1)
@@ -51,22 +53,23 @@ async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear(quick
         port = ClientPort(service)
         turns, taken = 0, []
         port.attach(lambda: None, lambda: None, lambda: turns)
-        service.receive = lambda connection_id, data: taken.append(len(data))  # type: ignore[method-assign]  # noqa: ARG005
-        streams = [trio.testing.memory_stream_pair() for _ in range(20)]
+        service.receive = lambda connection_id, data: taken.append(connection_id)  # type: ignore[method-assign]  # noqa: ARG005
+        clients, per_turn = 20, TURN_BYTES_MAX // RECEIVE_BYTES_MAX
 
-        async def crowd_together() -> int:
-            """How many bytes were taken up while the node got no turn."""
-            for _ in range(20):
-                await trio.lowlevel.checkpoint()
-            return sum(taken)
+        async def send_always(stream: trio.abc.SendStream) -> None:
+            while True:
+                await stream.send_all(bytes(RECEIVE_BYTES_MAX))
 
         async with trio.open_nursery() as nursery:
-            for theirs, ours in streams:
+            for _ in range(clients):
+                theirs, ours = trio.testing.memory_stream_pair()
                 nursery.start_soon(port.serve_stream, ours)
-                nursery.start_soon(theirs.send_all, bytes(RECEIVE_BYTES_MAX))
-            room = TURN_BYTES_MAX // RECEIVE_BYTES_MAX * RECEIVE_BYTES_MAX
-            for turn in range(1, 6):
-                assert await crowd_together() == min(turn * room, 20 * RECEIVE_BYTES_MAX)
+                nursery.start_soon(send_always, theirs)
+            for turn in range(1, 10 * clients // per_turn):
+                for _ in range(20):
+                    await trio.lowlevel.checkpoint()
+                assert len(taken) == turn * per_turn
                 turns += 1
             nursery.cancel_scope.cancel()
+        assert all(len(set(taken[at : at + clients])) == clients for at in range(0, len(taken) - clients, clients))
         cluster.kill("s1")
