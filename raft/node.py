@@ -216,19 +216,19 @@ class Node:
     @property
     def next_deadline(self) -> int:
         """Monotonic ns by which `tick` and `take_effects` want to be called; not later than now if work is left."""
-        if self.has_more:
-            return self._now
-        first = self._core.next_deadline
-        for deadline in (
+        return self._now if self.has_more else self.next_alarm
+
+    @property
+    def next_alarm(self) -> int:
+        """As `next_deadline`, when nothing is left to do but to wait."""
+        deadlines = (
             self._outcomes.next_deadline if self._outcomes.commands else None,
             self._snapshots.next_deadline,
             self._prove_at,
             self._room.next_at,
             None if self._stopped or self._stop_is_overdue else self._stop_by,  # Then it waits for the disk only.
-        ):
-            if deadline is not None and deadline < first:
-                first = deadline
-        return first
+        )
+        return min([self._core.next_deadline, *[deadline for deadline in deadlines if deadline is not None]])
 
     # To look at.
 

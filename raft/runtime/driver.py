@@ -39,7 +39,9 @@ TOLD_TO_NOBODY = frozenset({"commit_advanced", "low_watermark_advanced", "read_r
 SECOND_NS = 1_000_000_000
 
 ROUNDS_MAX = 4
-"""What the disk did at once may ask for the next write, and there may be more to apply; then others get their turn."""
+ROUNDS_NS_MAX = 5_000_000
+"""What the disk did at once may ask for the next write, and there may be more to apply. But a round may apply a whole
+slice, and peers and the clock want their turn before a second one."""
 
 
 def now_ns() -> int:
@@ -169,7 +171,7 @@ class Driver:
             self._woken = trio.Event()
 
     def _look_ahead(self, scope: trio.CancelScope) -> None:
-        deadline = self.node.next_deadline / SECOND_NS
+        deadline = self.node.next_alarm / SECOND_NS  # Whoever leaves work has woken this.
         if deadline < scope.deadline:
             scope.deadline = deadline
 
@@ -198,12 +200,15 @@ class Driver:
 
         The disk comes last: peers and clients wait for what was sent to them, and it may be waited for.
         """
+        began = now_ns()
         for _ in range(ROUNDS_MAX):
             if self._carry_out():
                 return True
             self.node.begin_sync()
             if not self._start_io() and not self.node.has_more:
                 return False
+            if now_ns() - began > ROUNDS_NS_MAX:
+                break
         self.wake()
         return False
 

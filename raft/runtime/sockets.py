@@ -29,12 +29,14 @@ async def receive_at_once(stream: trio.abc.ReceiveStream, bytes_max: int) -> byt
     """Await the next bytes, as `receive_some`: empty at the end. Raises BrokenResourceError, ClosedResourceError."""
     if type(stream) is not trio.SocketStream:
         return bytes(await stream.receive_some(bytes_max))
-    if stream.socket.fileno() < 0:
+    sock = stream.socket
+    number = sock.fileno()
+    if number < 0:
         raise trio.ClosedResourceError("this socket was already closed")
     while True:
-        await trio.lowlevel.wait_readable(stream.socket)
+        await trio.lowlevel.wait_readable(number)  # Raises ClosedResourceError if it is closed meanwhile.
         try:
-            return os.read(stream.socket.fileno(), bytes_max)
+            return os.read(sock.fileno(), bytes_max)  # Asked anew: by now the number may be that of another socket.
         except BlockingIOError:
             continue  # It was readable for somebody else, or no longer.
         except OSError as error:

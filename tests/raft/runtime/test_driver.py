@@ -13,7 +13,7 @@ import trio.testing
 
 from raft import Node, NodeStopped, Role, Told, TraceEvent
 from raft.runtime import CompletionQueue, Driver
-from raft.runtime.driver import ROUNDS_MAX, SECOND_NS, TOLD_TO_NOBODY
+from raft.runtime.driver import ROUNDS_MAX, ROUNDS_NS_MAX, SECOND_NS, TOLD_TO_NOBODY
 from tests.raft.runtime.machines import Machine, until
 
 pytestmark = pytest.mark.timeout(30)
@@ -118,7 +118,7 @@ async def test_a_deadline_that_a_flush_of_another_task_brought_nearer_is_kept() 
             assert scope is not None
             scope.deadline = math.inf
             machine.driver.flush()
-            assert scope.deadline == machine.node.next_deadline / SECOND_NS
+            assert scope.deadline == machine.node.next_alarm / SECOND_NS
             machine.node.propose(b"\x01", 1)
             machine.driver.flush()
             await until(lambda: bool(machine.recorder.applied) and not machine.node._log.has_unproven_batch)
@@ -161,6 +161,27 @@ async def test_a_node_that_always_has_more_to_do_leaves_the_others_their_turn(mo
             machine.driver.flush()
             assert rounds == ROUNDS_MAX
             await until(lambda: rounds >= 3 * ROUNDS_MAX)
+
+
+async def test_no_second_slice_is_applied_before_the_clock_and_the_peers_had_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slice may take as long as a heartbeat interval; four in a row would cost an election."""
+    with trio.fail_after(20):
+        async with alone() as machine:
+            rounds, now = 0, machine.node._now
+
+            def start_io() -> bool:
+                nonlocal rounds, now
+                rounds, now = rounds + 1, now + ROUNDS_NS_MAX + 1
+                return False
+
+            monkeypatch.setattr("raft.runtime.driver.now_ns", lambda: now)
+            monkeypatch.setattr(Node, "has_more", property(lambda _: rounds < 2))
+            machine.driver._start_io = start_io
+            machine.driver.flush()
+            assert rounds == 1
+            await until(lambda: rounds == 2)
 
 
 async def test_marks_that_move_are_told_to_nobody() -> None:
