@@ -18,7 +18,7 @@ from harness.sim.promises import check_promise
 from harness.sim.proven import SEALED_PATHS, SNAPSHOT_FOLDER, Proven
 from harness.sim.streams import identifier, stream
 from harness.sim.taps import LOG_FOLDER, LogTap, MachineTap, NodeTap
-from harness.sim.watch import Watch
+from harness.sim.watch import HASH_EVERY_ENTRIES, Watch
 from kvstore import KvMachine, Service, initial_header
 from raft import (
     Effects,
@@ -174,7 +174,7 @@ class Member:
             snapshots=outcome.snapshots,
             pins=outcome.pins,
             hard_state=outcome.hard_state,
-            machine=MachineTap(self.machine, self.watch),
+            machine=MachineTap(self.machine, self.watch, HASH_EVERY_ENTRIES),
             random=stream(world.plan.seed, f"node/{self.node_id}/{self.life}"),
             now=self.now(),
         )

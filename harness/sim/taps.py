@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from harness.sim.copies import Copies
-from raft import Done, Entry, LogPosition, LogStore, LogWrite, Node, StateMachine, StateSnapshot
+from kvstore import KvMachine
+from raft import Done, Entry, LogPosition, LogStore, LogWrite, Node, StateSnapshot
 
 LOG_FOLDER = "groups/0/log"
 
@@ -112,8 +113,9 @@ class Watcher(Protocol):
 class MachineTap:
     """A StateMachine that tells `watcher` what it goes through."""
 
-    def __init__(self, machine: StateMachine, watcher: Watcher) -> None:
-        self._machine, self._watcher = machine, watcher
+    def __init__(self, machine: KvMachine, watcher: Watcher, looks_every: int) -> None:
+        """`watcher` looks at the state when it is told of an entry whose index is a multiple of `looks_every`."""
+        self._machine, self._watcher, self._looks_every = machine, watcher, looks_every
 
     @property
     def leader_time(self) -> int:
@@ -125,6 +127,21 @@ class MachineTap:
         self._watcher.applying(entry)
         results = self._machine.apply(entry)
         self._watcher.applied(entry, results)
+        return results
+
+    def apply_run(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
+        """See raft.applying; as runs that end where the watcher looks."""
+        results: list[Sequence[Any]] = []
+        first = 0
+        for end, entry in enumerate(entries, start=1):
+            if end == len(entries) or entry.index % self._looks_every == 0:
+                run = entries[first:end]
+                run_results = self._machine.apply_run(run)
+                for each, each_results in zip(run, run_results, strict=True):
+                    self._watcher.applying(each)
+                    self._watcher.applied(each, each_results)
+                results += run_results
+                first = end
         return results
 
     def snapshot(self) -> StateSnapshot:
