@@ -69,6 +69,7 @@ class Wal:
         self._flight: WriteGroup | None = None
         self._failure: BaseException | None = None
         self._doomed: list[str] = []  # Segments forgotten in memory whose deletion is not known to be durable.
+        self._is_deleting = False
         self._cached: tuple[Place, list[Entry]] | None = None  # The frame read last: a slow peer walks through it.
 
     @property
@@ -322,17 +323,21 @@ class Wal:
         self._disk_hard_state, self._disk_end = hard_state, end
 
     def _delete_doomed(self) -> None:
-        """Oldest first, each made durable before the next: a crash never leaves a gap in the numbers."""
-        doomed = list(self._doomed)
-        operations: list[Operation] = []
-        for path in doomed:
-            operations += [Delete(path), SyncFolder(self._folder)]
+        """Oldest first, each made durable before the next: a crash never leaves a gap in the numbers.
+
+        One at a time, so that a sync which comes meanwhile waits for no more than that.
+        """
+        if self._is_deleting or not self._doomed:
+            return
+        self._is_deleting = True
 
         def deleted(error: BaseException | None) -> None:
-            if error is None:  # Otherwise they are tried again with the next ones, or found at the next start.
-                self._doomed = [path for path in self._doomed if path not in doomed]
+            self._is_deleting = False
+            if error is None:  # Otherwise it is tried again with the next ones, or found at the next start.
+                del self._doomed[0]
+                self._delete_doomed()
 
-        self._files.submit(operations, deleted)
+        self._files.submit([Delete(self._doomed[0]), SyncFolder(self._folder)], deleted)
 
     def _draw_salt(self) -> int:
         return int.from_bytes(self._random_bytes(8), "big") or 1
