@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -242,7 +241,6 @@ def test_a_spec_survives_the_wire() -> None:
 
 @pytest.mark.process
 @pytest.mark.timeout(110)
-@pytest.mark.skipif(find_spec("psutil") is None or find_spec("matplotlib") is None, reason="the `bench` extra")
 def test_a_smoke_run_goes_through_all_phases_on_real_members_and_says_what_it_found(tmp_path: Path) -> None:
     """Whether everything holds is up to the machine; that it is found out is not."""
     done = subprocess.run(

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from raft import Compacted, HardState, LogPosition, LogStore
-from storage import CorruptLog, Delete, LogFailed, Operation, StorageLimits, SyncFile, Write
+from raft import HardState, LogPosition, LogStore
+from storage import CorruptLog, LogFailed, Operation, StorageLimits, SyncFile, Write
 from tests.storage.builders import (
     LIMITS,
     SMALL_SEGMENTS,
     Damage,
-    built,
     entries,
     entry,
     everything,
@@ -26,7 +25,6 @@ from tests.storage.builders import (
     synced,
     write,
 )
-from tests.storage.memory_files import MemoryFiles
 
 
 def test_a_new_log_is_empty_and_is_a_log_store() -> None:
@@ -237,84 +235,6 @@ def test_a_sync_larger_than_a_frame_may_be_becomes_several_frames_with_the_cut_i
     assert everything(opened(files).log) == [*entries(1, 2), *many]
 
 
-def test_dropping_deletes_whole_segments_oldest_first_and_never_the_last() -> None:
-    files = new_folder()
-    log = opened(files, SMALL_SEGMENTS).log
-    synced(files, log, write(term=1))
-    for index in range(1, 20):
-        synced(files, log, write(entry(index)))
-    size_bytes, count = log.size_bytes, len(segments(files))
-
-    log.drop_before(10)
-    files.run()
-
-    assert 1 < log.first_index <= 10
-    assert len(segments(files)) < count
-    assert log.size_bytes < size_bytes
-    assert everything(log) == list(entries(log.first_index, 19))
-    with pytest.raises(Compacted) as refused:
-        log.read(log.first_index - 1, 19, 1000)
-    assert refused.value.first_index == log.first_index
-    log.drop_before(20)
-    files.run()
-    assert len(segments(files)) == 1
-    assert log.last_index == 19
-
-
-def test_segments_are_deleted_once_and_one_at_a_time_so_that_no_sync_waits_for_many() -> None:
-    """All that was to go was asked for again with each drop: on a slow disk a log sync once waited seconds for that."""
-    files = new_folder()
-    log = opened(files, SMALL_SEGMENTS).log
-    synced(files, log, write(term=1))
-    for index in range(1, 20):
-        synced(files, log, write(entry(index)))
-    before = len(segments(files))
-    files.operations.clear()
-
-    for index in range(5, 20):
-        log.drop_before(index)
-    assert len(deletions(files)) == 1
-
-    files.run()
-    assert len(deletions(files)) == len(set(deletions(files))) == before - len(segments(files)) > 5
-
-
-def test_a_segment_that_could_not_be_deleted_is_tried_again_with_the_next_ones() -> None:
-    files = new_folder()
-    log = opened(files, SMALL_SEGMENTS).log
-    synced(files, log, write(term=1))
-    for index in range(1, 20):
-        synced(files, log, write(entry(index)))
-    files.refuse = lambda operation: OSError(5, "Input/output error") if isinstance(operation, Delete) else None
-    log.drop_before(10)
-    files.run()
-    refused = segments(files)
-    files.refuse = lambda _: None
-
-    log.drop_before(19)
-    files.run()
-    assert log.first_index > 10
-    assert not set(refused[:10]) & set(segments(files))
-
-
-def test_a_dropped_log_is_read_back_with_its_first_index_and_term_runs() -> None:
-    files = new_folder()
-    storage = opened(files, SMALL_SEGMENTS)
-    log = storage.log
-    synced(files, log, write(term=9))
-    for index in range(1, 30):
-        synced(files, log, write(entry(index, term=1 + index // 10)))
-    log.drop_before(15)
-    files.run()
-    kept = (log.first_index, log.last_index, log.term_runs(), everything(log))
-    assert kept[2] == (LogPosition(log.first_index, 2), LogPosition(20, 3))
-    built(files, storage, snapshot_header(14, term=2))
-
-    again = opened(files).log
-
-    assert (again.first_index, again.last_index, again.term_runs(), everything(again)) == kept
-
-
 def test_no_batch_number_is_used_twice_even_if_a_crash_took_its_frame() -> None:
     files = new_folder()
     log = opened(files).log
@@ -464,10 +384,6 @@ def test_a_disk_that_has_no_room_for_the_ballast_is_said_to_be_full() -> None:
     log = opened(files, StorageLimits(ballast_bytes=5000)).log
 
     assert log.is_disk_full
-
-
-def deletions(files: MemoryFiles) -> list[str]:
-    return [operation.path for operation in files.operations if isinstance(operation, Delete)]
 
 
 def _is_sync(operation: Operation) -> bool:
