@@ -8,27 +8,23 @@ from raft import (
     AppendAccepted,
     AppendEntries,
     Applied,
-    Busy,
     Compacted,
     Entry,
     EntryKind,
     NodeStopped,
     NotCommitted,
     NotLeader,
-    PeerRefused,
     PreVoteRequest,
     PreVoteResponse,
     RaftConfig,
     Role,
-    TooLarge,
     Unknown,
     VoteRequest,
     batch_size,
     encode_batch,
     encode_item,
 )
-from raft.pending import COMMAND_BYTES_MAX
-from tests.raft.node_world import MS, OneNode, World, a_single_leader, incarnation_of
+from tests.raft.node_world import MS, OneNode, World, a_single_leader
 
 
 def test_a_node_of_one_voter_elects_itself_and_commits_with_its_own_sync() -> None:
@@ -127,19 +123,6 @@ def test_commands_gather_while_a_log_write_is_under_way_and_become_one_entry() -
     assert [completion.ticket for completion in s1.applied] == list(range(1, 102))
     assert s1.node.core.last_index == 3
     assert batch_size(s1.node.read_log(3, 1)[0].payload) == 100
-
-
-def test_a_batch_stays_within_its_bound_and_a_larger_command_is_alone() -> None:
-    """batch_bytes_max; larger only if a single command is."""
-    s1 = a_single_leader(batch_bytes_max=100)
-
-    for ticket, size_bytes in enumerate((40, 40, 40, 500, 10, 10)):
-        s1.propose(b"x" * size_bytes, ticket)
-    s1.settle()
-
-    sizes = [batch_size(entry.payload) for entry in s1.node.read_log(2, 10_000)]
-    assert sizes == [2, 1, 1, 2]
-    assert [completion.ticket for completion in s1.applied] == list(range(6))
 
 
 def test_no_vote_leaves_before_it_is_durable() -> None:
@@ -307,74 +290,6 @@ def test_a_vote_whose_sync_failed_never_leaves() -> None:
     assert s1.sent == []
 
 
-def test_at_the_bound_in_bytes_the_answer_is_busy() -> None:
-    """pending_bytes_max: not silence and not growth."""
-    s1 = a_single_leader(pending_bytes_max=1_000)
-    s1.propose("under way", 0)
-    s1.flush()
-
-    s1.propose(b"x" * 900, 1)
-    with pytest.raises(Busy, match="pending_bytes_max"):
-        s1.propose(b"x" * 200, 2)
-    assert s1.node.status().pending_bytes < 1_000
-    s1.settle()
-
-    assert [completion.ticket for completion in s1.applied] == [0, 1]
-    s1.propose("again", 3)
-
-
-def test_at_the_bound_of_open_proposals_the_answer_is_busy() -> None:
-    """proposals_pending_max counts what waits and what is under way."""
-    s1 = a_single_leader(proposals_pending_max=2)
-    s1.propose("one", 1)
-    s1.flush()
-    s1.propose("two", 2)
-
-    with pytest.raises(Busy, match="proposals_pending_max"):
-        s1.propose("three", 3)
-    s1.settle()
-    s1.propose("three", 3)
-
-
-def test_at_the_bound_of_the_uncommitted_tail_commands_wait() -> None:
-    """uncommitted_bytes_max: they are proposed when the mark has moved, in order."""
-    s1 = a_single_leader(uncommitted_bytes_max=150, batch_bytes_max=50)
-    for ticket in range(6):
-        s1.propose(b"x" * 40, ticket)
-
-    s1.flush()
-    assert s1.node.status().pending_commands > 0
-    assert s1.node.core.uncommitted_bytes <= 150
-    s1.settle()
-
-    assert [completion.ticket for completion in s1.applied] == list(range(6))
-
-
-def test_at_the_bound_of_reads_the_answer_is_busy() -> None:
-    """reads_pending_max."""
-    s1 = a_single_leader(reads_pending_max=1)
-    s1.node.read(1)
-
-    with pytest.raises(Busy):
-        s1.node.read(2)
-    s1.settle()
-
-    assert s1.reads_ready == [1]
-    s1.node.read(3)
-
-
-def test_a_command_that_fits_into_no_entry_is_too_large() -> None:
-    """ENTRY_PAYLOAD_BYTES_MAX is a constant of the protocol."""
-    s1 = a_single_leader()
-
-    with pytest.raises(TooLarge):
-        s1.node.propose(bytes(COMMAND_BYTES_MAX + 1), 1)
-    s1.node.propose(encode_item(b"x" * (COMMAND_BYTES_MAX - 5)), 2)
-    s1.settle()
-
-    assert [completion.ticket for completion in s1.applied] == [2]
-
-
 def test_a_follower_takes_no_requests() -> None:
     """The caller is told who leads, if that is known."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
@@ -513,59 +428,6 @@ def test_a_snapshot_that_could_not_be_written_is_given_up_without_harm() -> None
         s1.disk.complete_one()
         s1.flush()
     s1.disk.complete_one(OSError(5, "Input/output error"))
-    assert s1.flush().failure is not None
-
-
-def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
-    """FORMATS §1: a pin is synced before any vote, append or acknowledgement of that peer is used."""
-    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
-    request = VoteRequest(term=5, last_index=0, last_term=0, transfer=False)
-
-    s1.node.receive("s2", request)
-    s1.node.peer_hello("s2", incarnation_of("s2"))
-    s1.node.receive("s2", request)
-    s1.flush()
-    assert s1.node.core.term == 0
-    assert s1.disk.names == ["pin s2"]
-
-    s1.disk.complete_one()
-    s1.node.peer_hello("s2", incarnation_of("s2"))
-    s1.node.receive("s2", request)
-    assert s1.node.core.term == 5
-    assert s1.disk.names == ["pin s2"]
-
-
-def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> None:
-    """FORMATS §1: it has lost its disk and forgotten its votes."""
-    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
-    s1.node.peer_hello("s2", incarnation_of("s2"))
-
-    with pytest.raises(PeerRefused, match="new node id") as caught:  # Even while the first pin is under way.
-        s1.node.peer_hello("s2", b"another one 1234")
-    s1.settle()
-    with pytest.raises(PeerRefused, match="forgotten its votes"):
-        s1.node.peer_hello("s2", b"another one 1234")
-
-    assert caught.value.code == "wrong_incarnation"
-
-
-@pytest.mark.parametrize(("peer_id", "code"), [("s9", "not_a_member"), ("s1", "own_id")])
-def test_a_stranger_is_refused(peer_id: str, code: str) -> None:
-    """Membership is fixed by configuration."""
-    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
-
-    with pytest.raises(PeerRefused) as caught:
-        s1.node.peer_hello(peer_id, bytes(16))
-    assert caught.value.code == code
-
-
-def test_a_failed_pin_stops_the_node() -> None:
-    """FORMATS §3.5: it is a failed sync like any other."""
-    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
-    s1.node.peer_hello("s2", incarnation_of("s2"))
-
-    s1.disk.complete_one(OSError(5, "Input/output error"))
-
     assert s1.flush().failure is not None
 
 

@@ -1,0 +1,65 @@
+"""Whom a node talks to: members only, each pinned to the incarnation that it first was (FORMATS §1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft import (
+    PeerRefused,
+    RaftConfig,
+    VoteRequest,
+)
+from tests.raft.node_world import OneNode, incarnation_of
+
+
+def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
+    """FORMATS §1: a pin is synced before any vote, append or acknowledgement of that peer is used."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
+    request = VoteRequest(term=5, last_index=0, last_term=0, transfer=False)
+
+    s1.node.receive("s2", request)
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+    s1.node.receive("s2", request)
+    s1.flush()
+    assert s1.node.core.term == 0
+    assert s1.disk.names == ["pin s2"]
+
+    s1.disk.complete_one()
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+    s1.node.receive("s2", request)
+    assert s1.node.core.term == 5
+    assert s1.disk.names == ["pin s2"]
+
+
+def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> None:
+    """FORMATS §1: it has lost its disk and forgotten its votes."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+
+    with pytest.raises(PeerRefused, match="new node id") as caught:  # Even while the first pin is under way.
+        s1.node.peer_hello("s2", b"another one 1234")
+    s1.settle()
+    with pytest.raises(PeerRefused, match="forgotten its votes"):
+        s1.node.peer_hello("s2", b"another one 1234")
+
+    assert caught.value.code == "wrong_incarnation"
+
+
+@pytest.mark.parametrize(("peer_id", "code"), [("s9", "not_a_member"), ("s1", "own_id")])
+def test_a_stranger_is_refused(peer_id: str, code: str) -> None:
+    """Membership is fixed by configuration."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
+
+    with pytest.raises(PeerRefused) as caught:
+        s1.node.peer_hello(peer_id, bytes(16))
+    assert caught.value.code == code
+
+
+def test_a_failed_pin_stops_the_node() -> None:
+    """FORMATS §3.5: it is a failed sync like any other."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+
+    s1.disk.complete_one(OSError(5, "Input/output error"))
+
+    assert s1.flush().failure is not None
