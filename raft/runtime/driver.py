@@ -43,6 +43,9 @@ ROUNDS_NS_MAX = 5_000_000
 """What the disk did at once may ask for the next write, and there may be more to apply. But a round may apply a whole
 slice, and peers and the clock want their turn before a second one."""
 
+ALARM_NEAR_NS = 3_000_000
+"""An alarm so near goes off before there is another turn, or so it seems: lone puts come every 1 to 3 ms."""
+
 
 def now_ns() -> int:
     """The node's clock: trio's, which is monotonic, in integer ns. Only within one run of trio."""
@@ -80,6 +83,7 @@ class Driver:
         self._transport = transport
         self._start_io = start_io
         self.turns = 0  # Flushes so far.
+        self._now = 0  # When this turn began, monotonic ns.
         self._woken = trio.Event()
         self._scope: trio.CancelScope | None = None  # Of the wait for time, while that is all there is to wait for.
         self._is_over = False
@@ -155,8 +159,7 @@ class Driver:
     async def _wait(self, scope: trio.CancelScope) -> None:
         """Until something happens, or `scope` is cancelled because time is up.
 
-        It serves many turns, for one for each would cost 10 µs: its deadline is only moved to earlier ones. So it may
-        fire when nothing is due any more, which is a turn for nothing, no more often than timers would have been set.
+        It serves many turns, for one for each would cost 10 µs, as would to move its deadline in each.
         """
         if self._woken.is_set():
             await trio.lowlevel.checkpoint()  # Let readers gather more.
@@ -171,8 +174,13 @@ class Driver:
             self._woken = trio.Event()
 
     def _look_ahead(self, scope: trio.CancelScope) -> None:
+        """Set the alarm. One that is too early is only moved when it is about to go off: that costs ten times as much.
+
+        A lone put leaves a deadline of 5 ms, which the next put makes void.
+        """
         deadline = self.node.next_alarm / SECOND_NS  # Whoever leaves work has woken this.
-        if deadline < scope.deadline:
+        set_to = scope.deadline
+        if deadline < set_to or (deadline > set_to and set_to * SECOND_NS - self._now < ALARM_NEAR_NS):
             scope.deadline = deadline
 
     async def _take_completions(self) -> None:
@@ -187,7 +195,8 @@ class Driver:
         True if it has done anything.
         """
         has_run = not self._is_over and self._completions.run_pending() > 0
-        self.node.tick(now_ns())
+        self._now = now_ns()
+        self.node.tick(self._now)
         return has_run
 
     def _flush_in_turn(self) -> None:
@@ -200,14 +209,15 @@ class Driver:
 
         The disk comes last: peers and clients wait for what was sent to them, and it may be waited for.
         """
-        began = now_ns()
+        node = self.node
         for _ in range(ROUNDS_MAX):
             if self._carry_out():
                 return True
-            self.node.begin_sync()
-            if not self._start_io() and not self.node.has_more:
+            node.begin_sync()
+            has_more = node.wants_turn if self._start_io() else node.has_more
+            if not has_more:
                 return False
-            if now_ns() - began > ROUNDS_NS_MAX:
+            if now_ns() - self._now > ROUNDS_NS_MAX:
                 break
         self.wake()
         return False

@@ -124,6 +124,17 @@ async def test_a_deadline_that_a_flush_of_another_task_brought_nearer_is_kept() 
             await until(lambda: bool(machine.recorder.applied) and not machine.node._log.has_unproven_batch)
 
 
+async def test_an_alarm_that_is_due_no_more_is_moved_before_it_goes_off() -> None:
+    """It would be a turn for nothing."""
+    with trio.fail_after(20):
+        async with alone() as machine:
+            scope = machine.driver._scope
+            assert scope is not None
+            scope.deadline = trio.current_time()
+            machine.driver.flush()
+            assert scope.deadline == machine.node.next_alarm / SECOND_NS > trio.current_time()
+
+
 async def test_what_the_disk_does_at_once_needs_no_turn_of_the_loop() -> None:
     """Proposed, sent, synced, committed, applied and told, before `flush` returns: the disk was started last."""
     with trio.fail_after(20):
