@@ -1,0 +1,97 @@
+"""Clusters: each write with the operations that read from it, where values say which write that was.
+
+What does not name its source takes part less: the observation is forgotten, or, of an absence that several deletions
+may have made, stands alone. Either leaves more orders than there were, so a violation found then is one all the same;
+that all is well is then not proven (`vague`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_audit.columnar.blocks import Block, any_of, first_place
+from spark_audit.columnar.columns import NOTHING, PRESENT, Bools, Int64s
+from spark_audit.columnar.jump import least_of_descendants
+from spark_audit.columnar.order import Order
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """A cluster has the number of its write's row; that of what key k began with (absence) is `len(rows) + k`.
+
+    `of`: per row its cluster, -1 if it takes no part. `before`: per cluster the one whose value its compare-and-set
+    expected, -1 if none. `observer`: of an unknown write, the row that shows that it happened.
+    `unwritten`: rows that found a value which nobody wrote. `vague`: per key, see above.
+    """
+
+    of: Int64s
+    before: Int64s
+    observer: Int64s
+    unwritten: Bools
+    vague: Bools
+
+
+def clusters(block: Block, given: Order) -> Clusters:
+    """`given`: the columns of the block's rows, in their own order."""
+    rows = len(given)
+    place = np.arange(rows)
+    deletes = given.writes == given.absence
+    writes_value = (given.writes >= 0) & ~deletes
+    writer, repeated = _writers(given, writes_value, block.tokens)
+    finds, unsaid = _named(given, repeated)
+    finds_absence = finds == given.absence
+    deletable = any_of(block.key, deletes, block.keys)
+    lost = finds_absence & deletable[block.key]
+    source = np.where(finds >= 0, writer[finds], NOTHING)
+    source = np.where(finds_absence, np.where(lost, NOTHING, rows + block.key), source)
+    kept, observer = _kept(block, source, writes_value, deletes)
+    unwritten = kept & (finds >= 0) & ~finds_absence & (source < 0)
+    vague = any_of(block.key, kept & (unsaid | lost | deletes), block.keys)
+    changes = writes_value | deletes
+    reads = (finds >= 0) & ~unwritten
+    of = np.where(changes, place, np.where(reads, np.where(source >= 0, source, place), NOTHING))
+    of[~kept] = NOTHING
+    before = np.full(rows + block.keys, NOTHING, np.int64)
+    links = kept & writes_value & (source >= 0)
+    before[:rows][links] = source[links]
+    return Clusters(of, before, observer, unwritten, vague)
+
+
+def _writers(given: Order, writes_value: Bools, tokens: int) -> tuple[Int64s, Bools]:
+    """Per token the row that wrote it, -1 if none, and whether several may have."""
+    token = np.where(writes_value, given.writes, NOTHING)
+    writer = first_place(token, tokens)
+    writer[writer == len(token)] = NOTHING
+    return writer, np.bincount(given.writes[writes_value], minlength=tokens) > 1
+
+
+def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
+    """`finds` without what names no single source, and the rows that told more than is left."""
+    by_value = given.finds >= 0
+    ambiguous = np.zeros(len(given), np.bool_)
+    ambiguous[by_value] = repeated[given.finds[by_value]]
+    finds = np.where(ambiguous | (given.finds == PRESENT), NOTHING, given.finds)
+    unsaid = ambiguous | (given.finds == PRESENT) | (given.expected_revision >= 0)
+    unsaid |= (given.version >= 0) | (given.create >= 0)
+    return finds, unsaid
+
+
+def _kept(block: Block, source: Int64s, writes_value: Bools, deletes: Bools) -> tuple[Bools, Int64s]:
+    """Unknown writes are kept iff observed, by an answer or by an unknown compare-and-set that is kept itself.
+
+    An unknown deletion names nothing that could be observed, so it is not.
+    """
+    rows = len(source)
+    kept = ~block.unknown
+    observer = np.full(rows, NOTHING, np.int64)
+    if not block.unknown.any():
+        return kept, observer
+    asks = kept & (source >= 0) & (source < rows)
+    seen_at = first_place(np.where(asks, source, NOTHING), rows)
+    unsure = block.unknown & writes_value
+    parent = np.where(unsure & (source >= 0) & (source < rows), source, NOTHING)
+    parent[(parent >= 0) & ~unsure[parent]] = NOTHING
+    seen_at = least_of_descendants(parent, seen_at)
+    observed = unsure & (seen_at < rows) & ~deletes
+    observer[observed] = seen_at[observed]
+    return kept | observed, observer

@@ -1,0 +1,316 @@
+"""Operations of many keys as columns: numbers only, sorted by (key, call), each text encoded exactly once.
+
+Left out are rows that say nothing to a key's order: failed ones, reads of unknown outcome, and reads that promise less
+than linearizability (`local`, pinned pages). A listing's part (`split.py`) is a read. Parts of transactions and appends
+are of kind OTHER: their keys are left to the Python path.
+
+A *token* stands for a value of one key. Arrow's dictionary compares the texts themselves, so equal tokens are equal
+texts, whatever their hashes. Tokens of key k are `tokens[k]` up to `tokens[k + 1]`; the first of them is its absence.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Int8s: TypeAlias = npt.NDArray[np.int8]
+Int64s: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+FOREVER = 2**63 - 1  # The return of an operation of unknown outcome.
+GET, PUT, DELETE, CAS, OTHER = range(5)
+NOTHING = -1  # In a token or a number: not told, not applicable.
+PRESENT = -2  # In `finds`: some record, its value not told.
+
+_KINDS = {"get": GET, "range": GET, "put": PUT, "delete": DELETE, "cas": CAS}
+_OUTPUT: tuple[tuple[str, pa.DataType], ...] = (
+    ("succeeded", pa.bool_()),
+    ("found", pa.bool_()),
+    ("value", pa.string()),
+    ("create_revision", pa.int64()),
+    ("mod_revision", pa.int64()),
+    ("version", pa.int64()),
+)
+NEEDED: pa.Schema = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("op_id", pa.int64()),
+        ("op", pa.string()),
+        ("key", pa.string()),
+        ("value", pa.string()),
+        ("expected", pa.string()),
+        ("expected_mod_revision", pa.int64()),
+        ("output", pa.struct(list(_OUTPUT))),
+        ("status", pa.string()),
+        ("call_ns", pa.int64()),
+        ("return_ns", pa.int64()),
+        ("clock_id", pa.string()),
+        ("revision", pa.int64()),
+        ("consistency", pa.string()),
+        ("weak", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows of key k are `starts[k]` up to `starts[k + 1]`. `names[k]` is (run_id, key); `row`: its place in the input.
+
+    What an operation does, if it took effect: it `writes` a token (absence: a deletion that found something, or may
+    have); it `finds` a token, PRESENT or NOTHING in the state before it; a failed compare-and-set finds what it saw,
+    and not `differs`. `expected_revision`: the state's revision must be it (`failed`: must not be).
+    """
+
+    names: list[tuple[str, str]]
+    starts: Int64s
+    tokens: Int64s
+    row: Int64s
+    op_id: Int64s
+    kind: Int8s
+    unknown: Bools
+    failed: Bools  # A compare-and-set, evaluated and false.
+    call: Int64s
+    ret: Int64s
+    clock: Int64s
+    revision: Int64s  # 0: none.
+    writes: Int64s
+    finds: Int64s
+    differs: Int64s
+    expected_revision: Int64s
+    mod: Int64s  # These three: of the record seen.
+    create: Int64s
+    version: Int64s
+
+    def __len__(self) -> int:
+        return len(self.call)
+
+    @property
+    def keys(self) -> int:
+        return len(self.names)
+
+
+def encode_rows(rows: Iterable[Mapping[str, Any]]) -> Columns:
+    """Columns of rows in hand (FORMATS §10, well-formed, each of one key)."""
+    return encode(pa.Table.from_pylist([{**row} for row in rows], schema=NEEDED))
+
+
+def encode(table: pa.Table) -> Columns:
+    """Columns of a table of well-formed rows, each of one key; columns that are missing are null. O(n log n)."""
+    source = _Source(table)
+    op, status = source.codes("op"), source.codes("status")
+    ok, unknown = status.equal("ok"), status.equal("unknown")
+    kind = np.full(table.num_rows, OTHER, np.int8)
+    for name, number in _KINDS.items():
+        kind[op.equal(name)] = number
+    weak = source.codes("consistency").equal("local") | source.valid("weak")
+    taking_part = (ok | (unknown & (kind != GET))) & ~weak
+    key, names = _key_ids(source)
+    row = _by_key_and_call(key, source.numbers("call_ns", 0), taking_part)
+    made = _Meaning(source, kind, unknown)
+    key = key[row]
+    starts = np.searchsorted(key, np.arange(len(names) + 1))
+    writes, finds, differs, tokens = made.tokens(row, key, len(names))
+    unknown = unknown[row]
+    told = made.told[row]
+    return Columns(
+        names=names,
+        starts=starts,
+        tokens=tokens,
+        row=row,
+        op_id=source.numbers("op_id", NOTHING)[row],
+        kind=np.where(made.strange[row], np.int8(OTHER), kind[row]),
+        unknown=unknown,
+        failed=made.failed[row],
+        call=source.numbers("call_ns", 0)[row],
+        ret=np.where(unknown, FOREVER, source.numbers("return_ns", FOREVER)[row]),
+        clock=source.codes("clock_id").ids[row],
+        revision=np.where(unknown, 0, source.numbers("revision", 0)[row]),
+        writes=writes,
+        finds=finds,
+        differs=differs,
+        expected_revision=made.expected_revision[row],
+        mod=np.where(told, source.output_numbers("mod_revision")[row], NOTHING),
+        create=np.where(told, source.output_numbers("create_revision")[row], NOTHING),
+        version=np.where(told, source.output_numbers("version")[row], NOTHING),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Codes:
+    """Texts as numbers into a dictionary; -1 for null."""
+
+    ids: Int64s
+    texts: list[str]
+
+    def equal(self, text: str) -> Bools:
+        return self.ids == (self.texts.index(text) if text in self.texts else -2)
+
+
+class _Source:
+    """The columns of a table as numpy arrays; what is not there is null."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.rows = table.num_rows
+        self._columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+        output: Any = self._columns.get("output")
+        self._output = {} if output is None or pa.types.is_null(output.type) else _fields(output)
+
+    def text(self, name: str) -> Any:
+        return _as_text(self._columns.get(name), self.rows)
+
+    def output_text(self, name: str) -> Any:
+        return _as_text(self._output.get(name), self.rows)
+
+    def codes(self, name: str) -> _Codes:
+        encoded = self.text(name).dictionary_encode()
+        return _Codes(_numbers(encoded.indices, -1), encoded.dictionary.to_pylist())
+
+    def valid(self, name: str) -> Bools:
+        return _valid(self._columns.get(name), self.rows)
+
+    def numbers(self, name: str, null: int) -> Int64s:
+        return self._filled(self._columns.get(name), null)
+
+    def output_numbers(self, name: str) -> Int64s:
+        return self._filled(self._output.get(name), NOTHING)
+
+    def flags(self, name: str) -> Int8s:
+        """Of `output`: 1, 0, or -1 for null."""
+        return self._filled(self._output.get(name), NOTHING).astype(np.int8)
+
+    def _filled(self, column: Any, null: int) -> Int64s:
+        missing = column is None or pa.types.is_null(column.type)
+        return np.full(self.rows, null, np.int64) if missing else _numbers(column, null)
+
+
+def _fields(output: Any) -> dict[str, Any]:
+    return {field.name: pc.struct_field(output, field.name) for field in output.type}
+
+
+def _as_text(column: Any, rows: int) -> Any:
+    if column is None or pa.types.is_null(column.type):
+        return pa.nulls(rows, pa.large_string())
+    return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
+
+
+def _valid(column: Any, rows: int) -> Bools:
+    if column is None or column.null_count == len(column):
+        return np.zeros(rows, np.bool_)
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _numbers(column: Any, null: int) -> Int64s:
+    plain = column.cast(pa.int64()) if column.type != pa.int64() else column
+    filled = plain.fill_null(null) if plain.null_count else plain
+    return np.asarray(filled.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _key_ids(source: _Source) -> tuple[Int64s, list[tuple[str, str]]]:
+    """Per row the number of its (run, key); the pairs, in the order in which they first appear."""
+    run, key = source.codes("run_id"), source.codes("key")
+    runs = run.texts or [""]
+    if len(runs) == 1:
+        return key.ids, [(runs[0], name) for name in key.texts]
+    pairs, ids = np.unique(run.ids * len(key.texts) + key.ids, return_inverse=True)
+    names = [(runs[pair // len(key.texts)], key.texts[pair % len(key.texts)]) for pair in pairs.tolist()]
+    return ids.reshape(-1).astype(np.int64), names
+
+
+def _by_key_and_call(key: Int64s, call: Int64s, taking_part: Bools) -> Int64s:
+    """The rows that take part, sorted by (key, call)."""
+    row = np.flatnonzero(taking_part)
+    if len(row) > 1 and (np.diff(call[row]) < 0).any():
+        row = row[np.argsort(call[row], kind="stable")]
+    return row[sorted_by(key[row])]
+
+
+def sorted_by(rank: Int64s) -> Int64s:
+    """A stable argsort of numbers ≥ 0: rank and place packed into one number, which sorts several times faster."""
+    place_bits = max(1, len(rank) - 1).bit_length()
+    if len(rank) == 0 or int(rank.max()).bit_length() + place_bits > 63:
+        return np.argsort(rank, kind="stable")
+    packed = (rank << place_bits) | np.arange(len(rank))
+    packed.sort()
+    return packed & ((1 << place_bits) - 1)
+
+
+class _Meaning:
+    """What each row of the source says of its key."""
+
+    def __init__(self, source: _Source, kind: Int8s, unknown: Bools) -> None:
+        found, succeeded = source.flags("found"), source.flags("succeeded")
+        cas = kind == CAS
+        expected_revision = np.where(cas, source.numbers("expected_mod_revision", NOTHING), NOTHING)
+        by_value = cas & (expected_revision < 0)
+        self.failed = cas & ~unknown & (succeeded == 0)
+        self.expected_revision = np.where(expected_revision > 0, expected_revision, NOTHING)
+        reads = (kind == GET) | self.failed
+        self.told = reads & (found == 1)
+        deletes = (kind == DELETE) & (unknown | (found == 1))
+        self._writes_value = (kind == PUT) | (cas & ~self.failed)
+        self._writes_absence = deletes
+        self._finds_absence = (reads & (found != 1)) | ((kind == DELETE) & ~unknown & (found != 1))
+        self._finds_present = ((kind == DELETE) & ~unknown & (found == 1)) | self.told
+        self._finds_seen = self.told & _valid_output(source, "value")
+        expects_absence = (expected_revision == 0) | (by_value & ~source.valid("expected"))
+        self._expects_absence = cas & expects_absence
+        self._expects_value = by_value & source.valid("expected")
+        # A record that claims revision 0 looks like absence to a comparison of revisions.
+        self.strange = self.told & (source.output_numbers("mod_revision") == 0)
+        self._source = source
+
+    def tokens(self, row: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+        """`writes`, `finds`, `differs` of these rows, and the first token of each key (and the end)."""
+        source, rows = self._source, self._source.rows
+        texts = [
+            (source.text("value"), self._writes_value),
+            (source.text("expected"), self._expects_value),
+            (source.output_text("value"), self._finds_seen),
+        ]
+        columns = pa.concat_arrays([_only(text, where) for text, where in texts])
+        ids = _numbers(columns.dictionary_encode().indices, NOTHING)
+        table = np.stack([ids[i * rows : (i + 1) * rows][row] for i in range(3)], axis=1)
+        tokens, first = _tokens(table, key, keys)
+        absence = first[key]
+        writes = np.where(self._writes_absence[row], absence, tokens[:, 0])
+        expects = np.where(self._expects_absence[row], absence, tokens[:, 1])
+        seen = np.where(self._finds_present[row] & ~self._finds_seen[row], PRESENT, tokens[:, 2])
+        seen = np.where(self._finds_absence[row], absence, seen)
+        failed = self.failed[row]
+        finds = np.where((expects != NOTHING) & ~failed, expects, seen)
+        return writes, finds, np.where(failed, expects, NOTHING), first
+
+
+def _valid_output(source: _Source, name: str) -> Bools:
+    return np.asarray(source.output_text(name).is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _only(text: Any, where: Bools) -> Any:
+    return pc.if_else(pa.array(where), text, pa.scalar(None, pa.large_string()))
+
+
+def _tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s]:
+    """Values (of rows sorted by key, NOTHING kept) as tokens; the first token of each key."""
+    flat = values.reshape(-1)
+    told = np.flatnonzero(flat >= 0)
+    value, owner = flat[told], key[told // values.shape[1]]
+    size = int(value.max(initial=-1)) + 1
+    belongs = np.zeros(size, np.int64)
+    belongs[value] = owner
+    if (belongs[value] != owner).any():  # A value that several keys hold is one token for each.
+        _, value = np.unique(owner * size + value, return_inverse=True)
+        value, size = value.reshape(-1), len(_)
+    first_seen = np.zeros(size, np.int64)
+    first_seen[value[::-1]] = np.arange(len(value))[::-1]  # The last one written stays: the first in order.
+    is_first = np.zeros(len(value), np.bool_)
+    is_first[first_seen[value]] = True
+    rank = (np.cumsum(is_first) - 1)[first_seen[value]]
+    tokens = np.full(len(flat), NOTHING, np.int64)
+    tokens[told] = rank + owner + 1  # Before it: the values seen earlier, and one absence per key up to its own.
+    new = np.bincount(owner[is_first], minlength=keys)
+    first = np.concatenate(([0], np.cumsum(new + 1)))
+    return tokens.reshape(values.shape), first

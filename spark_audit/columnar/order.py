@@ -1,0 +1,102 @@
+"""An order, verified: does it respect real time, and does every answer follow from the state at its place?
+
+Whoever proposed it, a verified order is a proof: this is the only part of the witness that must be right. It is
+stricter than `model.py` in one point: a number that a response tells of a record whose write has none is refused.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_audit.columnar.blocks import last_place
+from spark_audit.columnar.columns import NOTHING, PRESENT, Bools, Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Operations of several keys in the proposed order, all of a key together. Columns as in `Columns`.
+
+    `begins`: per operation the place at which its key begins. `revision` -1: told by nobody.
+    """
+
+    begins: Int64s
+    absence: Int64s
+    call: Int64s
+    ret: Int64s
+    revision: Int64s
+    failed: Bools
+    writes: Int64s
+    finds: Int64s
+    differs: Int64s
+    expected_revision: Int64s
+    mod: Int64s
+    create: Int64s
+    version: Int64s
+
+    def __len__(self) -> int:
+        return len(self.call)
+
+    def taken(self, places: Int64s) -> "Order":
+        """The columns at these places; `begins` is then for the caller to set right."""
+        return Order(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """The state before each operation: `writer`, the place of the last write, -1 if none; `token`; `revision`."""
+
+    writer: Int64s
+    token: Int64s
+    present: Bools
+    revision: Int64s  # 0 for absence.
+
+
+def states(order: Order) -> States:
+    """Replay by forward fill of the last writer."""
+    before = np.empty(len(order), np.int64)
+    before[:1] = NOTHING
+    before[1:] = last_place(order.writes >= 0)[:-1]
+    inside = before >= order.begins
+    before = np.where(inside, before, NOTHING)
+    token = np.where(inside, order.writes[before], order.absence) if len(order) else before
+    present = token != order.absence
+    revision = np.where(present, order.revision[before], 0) if len(order) else before
+    return States(before, token, present, revision)
+
+
+def late(order: Order) -> Bools:
+    """Which operations had returned before an earlier one of their key was called (`call`, `ret`: see Block)."""
+    return np.maximum.accumulate(order.call) > order.ret if len(order) else np.zeros(0, np.bool_)
+
+
+def unexplained(order: Order, before: States) -> Bools:
+    """Which answers do not follow from the state before them."""
+    wrong = (order.finds >= 0) & (order.finds != before.token)
+    wrong |= (order.finds == PRESENT) & ~before.present
+    wrong |= order.differs == before.token  # NOTHING is no token.
+    if order.expected_revision.max(initial=NOTHING) >= 0:
+        compared = order.expected_revision >= 0
+        holds = order.expected_revision == before.revision
+        wrong |= compared & ((holds == order.failed) | (before.revision < 0))
+    wrong |= (order.mod >= 0) & (order.mod != before.revision)
+    counted = np.flatnonzero((order.version >= 0) | (order.create >= 0))
+    if len(counted):
+        wrong[counted] |= _wrong_count(order, before, counted)
+    return wrong
+
+
+def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
+    """Of these operations, which all find a record: whether version or creation revision is another."""
+    number, creation = counts(order, before)
+    writer = before.writer[places]
+    created = creation[writer]
+    version, create = order.version[places], order.create[places]
+    wrong = (version >= 0) & (version != number[writer] - number[created] + 1)
+    wrong |= (create >= 0) & (create != order.revision[created])
+    return wrong | (writer < 0)
+
+
+def counts(order: Order, before: States) -> tuple[Int64s, Int64s]:
+    """Per place: how many writes of a record there were up to it, and the place of the last creation (any key)."""
+    makes = (order.writes >= 0) & (order.writes != order.absence)
+    return np.cumsum(makes), last_place(makes & ~before.present)

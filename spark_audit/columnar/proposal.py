@@ -1,0 +1,91 @@
+"""A proposed order of a block's operations: the completed ones by revision, unknown writes put in where they belong."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from spark_audit.columnar.blocks import Block, any_of, first_place
+from spark_audit.columnar.columns import NOTHING, Bools, Int64s, sorted_by
+from spark_audit.columnar.order import Order
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """`rows`: the block's rows, in the proposed order; `order`: their columns. `given`: all rows', in their own order.
+
+    The `revision` of an unknown write, in `given`, is what responses told of it; -1 while none did.
+    """
+
+    block: Block
+    given: Order
+    rows: Int64s
+    order: Order
+
+    def key(self) -> Int64s:
+        """Of each place."""
+        return self.block.key[self.rows]
+
+    def unused(self) -> Bools:
+        """Per row: an unknown write that has no place."""
+        unused = self.block.unknown.copy()
+        unused[self.rows] = False
+        return unused
+
+    def inserted(self, rows: Int64s, places: Int64s, rank: Int64s, revision: Int64s) -> "Proposal":
+        """With these rows put in immediately before the operations that are at these places, by `rank` among each."""
+        if not len(rows):
+            return self
+        told = self.given.revision.copy()
+        told[rows] = revision
+        by_place = np.lexsort((rank, places))
+        shift = np.cumsum(np.bincount(places, minlength=len(self.rows)))
+        merged = np.empty(len(self.rows) + len(rows), np.int64)
+        merged[np.arange(len(self.rows)) + shift] = self.rows
+        merged[places[by_place] + np.arange(len(rows))] = rows[by_place]
+        given = replace(self.given, revision=told)
+        return Proposal(self.block, given, merged, _in_order(self.block, given, merged))
+
+    def guessed(self) -> Bools:
+        """Per key: whether the place of some unknown write was told by no response."""
+        untold = (self.order.writes >= 0) & (self.order.revision < 0)
+        return any_of(self.key(), untold, self.block.keys)
+
+
+def proposed(block: Block) -> Proposal:
+    """The completed operations by (key, revision, writer first, call); the rows are sorted by (key, call) already."""
+    given = given_order(block)
+    completed = np.flatnonzero(~block.unknown)
+    revision = given.revision[completed]
+    low = int(revision.min(initial=0))
+    span = int(revision.max(initial=0)) - low + 1
+    rank = (revision - low) * 2 + (given.writes[completed] < 0)
+    if span * 2 * block.keys < 2**62:
+        rows = completed[sorted_by(rank + block.key[completed] * (2 * span))]
+    else:
+        rows = completed[np.lexsort((rank, block.key[completed]))]
+    return Proposal(block, given, rows, _in_order(block, given, rows))
+
+
+def given_order(block: Block) -> Order:
+    """The columns of the block's rows, in their own order."""
+    columns = block.columns
+    return Order(
+        begins=block.starts[block.key],
+        absence=block.absence[block.key],
+        call=block.call,
+        ret=block.ret,
+        revision=np.where(block.unknown, NOTHING, block.part(columns.revision)),
+        failed=columns.failed[block.begin : block.end],
+        writes=block.local_tokens(columns.writes),
+        finds=block.local_tokens(columns.finds),
+        differs=block.local_tokens(columns.differs),
+        expected_revision=block.part(columns.expected_revision),
+        mod=block.part(columns.mod),
+        create=block.part(columns.create),
+        version=block.part(columns.version),
+    )
+
+
+def _in_order(block: Block, given: Order, rows: Int64s) -> Order:
+    key = block.key[rows]
+    return replace(given.taken(rows), begins=first_place(key, block.keys)[key])

@@ -1,0 +1,61 @@
+"""Witness: the order that the revisions propose, for all keys at once; a verified order is a proof.
+
+1. Order by (key, revision, writer first, call).
+2. A write of unknown outcome takes part only if its effect was observed, immediately before its first observer: its
+   return is infinite, so the latest place is the best one. Chains of unknown compare-and-sets are followed backwards
+   (`unknowns.py`). Versions and creation revisions show hidden ones (`hidden.py`).
+3. The order is verified (`order.py`). A key whose order fails is suspect, not wrong.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_audit.columnar.blocks import BLOCK_ROWS, Block, any_of, blocks, not_covered
+from spark_audit.columnar.columns import NOTHING, Bools, Columns, Int8s, Int64s
+from spark_audit.columnar.hidden import with_hidden
+from spark_audit.columnar.order import late, states, unexplained
+from spark_audit.columnar.proposal import Proposal, proposed
+from spark_audit.columnar.unknowns import with_observed
+
+OK, SUSPECT, NOT_COVERED = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Witnessed:
+    """Per key of the columns: `status`; `guessed`: the place of some unknown write was told by no response.
+
+    `at`: for a suspect key the first row (of the columns) that does not fit; -1 if a revision is missing.
+    """
+
+    status: Int8s
+    guessed: Bools
+    at: Int64s
+
+
+def witness(columns: Columns, rows_max: int = BLOCK_ROWS) -> Witnessed:
+    """Verify each key's operations in the order of their revisions. O(n log n), a block of keys at a time."""
+    status = np.full(columns.keys, OK, np.int8)
+    guessed = np.zeros(columns.keys, np.bool_)
+    at = np.full(columns.keys, NOTHING, np.int64)
+    for block in blocks(columns, rows_max):
+        mine = slice(block.first_key, block.last_key)
+        status[mine], guessed[mine], at[mine] = _decide(block)
+    return Witnessed(status, guessed, at)
+
+
+def _decide(block: Block) -> tuple[Int8s, Bools, Int64s]:
+    proposal = proposed(block)
+    guessed = np.zeros(block.keys, np.bool_)
+    if block.unknown.any():
+        proposal = with_hidden(with_observed(proposal))
+        guessed = proposal.guessed()
+    order = proposal.order
+    wrong = late(order) | unexplained(order, states(order))
+    bad = proposal.rows[wrong][::-1]
+    at = np.full(block.keys, NOTHING, np.int64)
+    at[block.key[bad]] = bad + block.begin  # The first of each key stays.
+    bare = any_of(block.key, (block.part(block.columns.revision) <= 0) & ~block.unknown, block.keys)
+    at[bare] = NOTHING
+    status = np.where(bare | (at >= 0), SUSPECT, OK)
+    return np.where(not_covered(block), NOT_COVERED, status).astype(np.int8), guessed & (status == OK), at
