@@ -150,12 +150,12 @@ class RaftCore(CoreView):
         if index <= self._state.last_applied:
             return
         assert index <= self._handed_out_index, (index, self._handed_out_index)
+        assert index <= self._state.commit_index, self  # Of what `_check_invariants` looks at nothing else can change.
         self._state.last_applied = index
         self._state.open_proposals.applied(index)
         self._state.log.forget_sizes(index)
         if self._leadership is not None:
-            self._leadership.marks_moved()
-        self._check_invariants()
+            self._leadership.applied()
 
     def snapshot_saved(self, position: LogPosition) -> None:
         """A snapshot of this member's own state at `position` is durable; entries up to there may be compacted."""
@@ -200,7 +200,7 @@ class RaftCore(CoreView):
 
     def has_ready(self) -> bool:
         """True if `take_ready` would give something."""
-        return self.has_work() or bool(self._state.outbox.ready.events)
+        return bool(self._state.outbox.ready.events) or self.has_work()
 
     def has_work(self) -> bool:
         """As `has_ready`, but what is only worth telling is no reason for a turn."""
@@ -219,7 +219,7 @@ class RaftCore(CoreView):
         ready, state.outbox.ready = state.outbox.ready, Ready()
         if state.writes.pending:
             ready.write = state.writes.take(HardState(state.term, state.voted_for, state.appliable_index))
-        if self._may_hand_out():
+        if state.last_applied < state.commit_index and self._may_hand_out():
             first_index = self._handed_out_index + 1
             ready.apply = state.log.read(first_index, state.appliable_index, state.config.apply_bytes_max)
             self._handed_out_index = ready.apply[-1].index

@@ -94,7 +94,7 @@ class Leadership:
             self.feed_wanted |= self._are_marks_due
             return
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
-        if self.reads.any_waiting and self._has_committed_in_its_term:
+        if self.reads.waiting and self._has_committed_in_its_term:
             self._begin_read_round()
         else:
             self._heartbeat_all()
@@ -209,21 +209,27 @@ class Leadership:
             if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
                 state.commit_to(agreed)
                 self.feed_wanted = True  # Peers are to know it, and a read round may begin.
-        if self.reads.is_round_under_way:
+        if self.reads.under_way:
             self._confirm_reads()
-        self.feed_wanted |= self.reads.any_confirmed
-        if state.low_watermark < state.last_applied:
+        self.applied()
+
+    def applied(self) -> None:
+        """As `marks_moved`, when no other position than the own `last_applied` may have risen."""
+        if self.reads.confirmed:
+            self.feed_wanted = True
+        if self._state.low_watermark < self._state.last_applied:
             self._raise_low_watermark()
 
     def _raise_low_watermark(self) -> None:
         """FORMATS §6: the minimum over all members, once each has reported to this leader."""
         state = self._state
-        marks = [state.last_applied, state.writes.durable_index]
+        mark = min(state.last_applied, state.writes.durable_index)
         for peer in self._peers.values():
             if peer.last_applied is None:
                 return
-            marks += (peer.last_applied, peer.match_index)
-        state.raise_low_watermark(min(marks))
+            mark = min(mark, peer.last_applied, peer.match_index)
+        if mark > state.low_watermark:
+            state.raise_low_watermark(mark)
 
     @property
     def _has_committed_in_its_term(self) -> bool:
@@ -238,7 +244,7 @@ class Leadership:
     def feed(self) -> None:
         """Send what each peer's window allows, begin a read round if one is wanted, tell marks that are due."""
         self.feed_wanted = False
-        if self.reads.round_wanted and self._has_committed_in_its_term:
+        if self.reads.waiting and not self.reads.under_way and self._has_committed_in_its_term:
             self._begin_read_round()
         state = self._state
         for peer_id, peer in self._peers.items():
@@ -246,7 +252,7 @@ class Leadership:
                 while peer.may_send(state.config) and self._send_entries(peer_id, peer):
                     pass
         self._tell_marks()
-        if self.reads.any_confirmed:
+        if self.reads.confirmed:
             state.outbox.ready.reads_ready += self.reads.take_ready(state.last_applied)
 
     def _tell_marks(self) -> None:

@@ -42,17 +42,20 @@ class OpenProposals:
         """The high-water mark rose: what another term took the place of certainly does not happen."""
         if not self._ranges:
             return  # A follower's: nothing is its own.
+        has_ended = False
         for proposals in list(self._ranges):
             while proposals.checked < min(proposals.last_index, commit_index):
                 index = proposals.checked + 1
                 proposals.checked = index
                 if self._log.term_at(index) == proposals.term:
                     continue
+                has_ended = True
                 self._end(index, proposals.term, Certainty.NOT_APPLIED)
                 if proposals.first_index < index:  # Those before it are committed; they still wait to be applied.
                     self._ranges.append(_Range(proposals.term, proposals.first_index, index - 1, index - 1))
                 proposals.first_index = index + 1
-        self._forget_empty()
+        if has_ended:
+            self._forget_empty()
 
     def applied(self, index: int) -> None:
         """The state machine gave its results up to `index`: their end is known elsewhere."""
@@ -76,5 +79,6 @@ class OpenProposals:
         self._outbox.ready.ended.append(ProposalEnded(index, term, certainty))
 
     def _forget_empty(self) -> None:
-        kept = (proposals for proposals in self._ranges if proposals.first_index <= proposals.last_index)
-        self._ranges = sorted(kept, key=lambda proposals: (proposals.term, proposals.first_index))
+        self._ranges = [proposals for proposals in self._ranges if proposals.first_index <= proposals.last_index]
+        if len(self._ranges) > 1:
+            self._ranges.sort(key=lambda proposals: (proposals.term, proposals.first_index))

@@ -20,17 +20,13 @@ class WriteStream:
         self.durable_index = durable_index
         self.durable_sequence = 0
         self.issued_sequence = 0  # The last one that was taken.
+        self.pending = False  # There is something that no `LogWrite` carries yet.
         self._claims: deque[tuple[int, int]] = deque()  # (sequence, index), rising in both.
         self._barrier_sequence = 0  # The last change of term or vote, and the last reset: everything said waits for it.
         self._hard_state_changed = False
         self._reset: LogPosition | None = None
         self._replace_from: int | None = None
         self._entries: list[Entry] = []
-
-    @property
-    def pending(self) -> bool:
-        """True if there is something that no `LogWrite` carries yet."""
-        return bool(self._hard_state_changed or self._entries or self._reset or self._replace_from)
 
     @property
     def latest_sequence(self) -> int:
@@ -53,7 +49,7 @@ class WriteStream:
 
     def change_hard_state(self) -> None:
         """Term or vote changed; `take` is given their values."""
-        self._hard_state_changed = True
+        self._hard_state_changed = self.pending = True
         self._barrier_sequence = self.issued_sequence + 1
 
     def append(self, entries: list[Entry]) -> None:
@@ -62,6 +58,7 @@ class WriteStream:
         if self._entries:
             assert entries[0].index == self._entries[-1].index + 1, (entries[0], self._entries[-1])
         self._entries.extend(entries)
+        self.pending = True
         self._claim(entries[-1].index)
 
     def truncate_from(self, index: int) -> None:
@@ -73,12 +70,13 @@ class WriteStream:
             self._entries.clear()
         else:
             assert index == self._reset.index + 1, (index, self._reset)
+        self.pending = bool(self._hard_state_changed or self._entries or self._reset or self._replace_from)
         self.durable_index = min(self.durable_index, index - 1)
         self._claims = deque((sequence, min(claimed, index - 1)) for sequence, claimed in self._claims)
 
     def reset(self, position: LogPosition) -> None:
         """The whole log gives way to a durable snapshot at `position`, which holds everything up to it (FORMATS §5)."""
-        self._reset, self._replace_from = position, None
+        self._reset, self._replace_from, self.pending = position, None, True
         self._entries.clear()
         self._claims.clear()
         self.durable_index = position.index
@@ -98,6 +96,7 @@ class WriteStream:
         )
         self._hard_state_changed, self._reset, self._replace_from = False, None, None
         self._entries.clear()
+        self.pending = False
         return write
 
     def persisted(self, sequence: int) -> None:
