@@ -130,7 +130,7 @@ class Replay:
             for frame in unproven:
                 self._unproven.append(_as_write(frame, data))
         self._last_batch = last.batch
-        self._torn_bytes = len(data) - scan.end_offset
+        self._torn_bytes = max(0, len(data.rstrip(b"\0")) - scan.end_offset)  # Zeroes were written ahead.
 
     def recovered(self) -> Recovered:
         """What was read. Call it once, after the last segment."""

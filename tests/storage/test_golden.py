@@ -26,7 +26,7 @@ from tests.storage.builders import write as step
 from tests.storage.memory_files import MemoryFiles
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"
-LIMITS = StorageLimits(segment_bytes_max=800, ballast_bytes=0)
+LIMITS = StorageLimits(segment_bytes_max=800, ballast_bytes=0, ahead_bytes=0)
 FIRST = (Entry(1, 1, EntryKind.NO_OP, b"\x81\x00"), entry(2), entry(3, payload=b""))
 REPLACING = Entry(2, 2, EntryKind.CONFIGURATION, b"\x80")
 

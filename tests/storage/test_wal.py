@@ -290,7 +290,7 @@ def test_a_frame_that_changed_since_it_was_written_is_found_when_it_is_read() ->
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1))
-    Damage(files, segment_path(2)).flip(-10)
+    Damage(files, segment_path(2)).flip(log.size_bytes - files.size_bytes(segment_path(1)) - 10)
 
     with pytest.raises(CorruptLog) as refused:
         log.read(1, 3, 1000)

@@ -14,6 +14,7 @@ from tests.storage.builders import built, new_folder, opened, snapshot_header, s
 from tests.storage.memory_files import keep_some, tear_some
 
 LIMITS = StorageLimits(segment_bytes_max=500, frame_bytes_max=1024, ballast_bytes=0)
+WRITTEN_AHEAD = StorageLimits(segment_bytes_max=5_000, frame_bytes_max=1024, ballast_bytes=0, ahead_bytes=2_000)
 
 
 class LogAgainstAList(RuleBasedStateMachine):
@@ -23,10 +24,12 @@ class LogAgainstAList(RuleBasedStateMachine):
     Entries at or below `committed` are never cut, as in Raft (FORMATS §3.6).
     """
 
+    limits = LIMITS
+
     def __init__(self) -> None:
         super().__init__()
         self.files = new_folder()
-        self.storage = opened(self.files, LIMITS)
+        self.storage = opened(self.files, self.limits)
         self.model: dict[int, Entry] = {}
         self.start = 0  # Of the model: it knows of no entry at or below.
         self.term = 0
@@ -102,7 +105,7 @@ class LogAgainstAList(RuleBasedStateMachine):
         """What was synced is there, and nothing that was only appended."""
         random = Random(seed)
         self.files = self.files.after_power_loss(keep_some(random), tear_some(random))
-        self.storage = opened(self.files, LIMITS, seed)
+        self.storage = opened(self.files, self.limits, seed)
         log = self.storage.log
         found = log.read(log.first_index, log.last_index, 1 << 40) if log.last_index >= log.first_index else []
         self.durable, self.flight = self.flight or self.durable, None
@@ -145,5 +148,13 @@ class LogAgainstAList(RuleBasedStateMachine):
         self.model |= {each.index: each for each in new}
 
 
+class LogWrittenAheadAgainstAList(LogAgainstAList):
+    """Frames go where zeroes were."""
+
+    limits = WRITTEN_AHEAD
+
+
 LogAgainstAList.TestCase.settings = settings(max_examples=70, stateful_step_count=30, deadline=None)
+LogWrittenAheadAgainstAList.TestCase.settings = LogAgainstAList.TestCase.settings
 TestLogAgainstAList = LogAgainstAList.TestCase
+TestLogWrittenAheadAgainstAList = LogWrittenAheadAgainstAList.TestCase
