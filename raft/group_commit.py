@@ -22,13 +22,13 @@ class GroupCommit:
         self,
         log: LogStore,
         *,
-        durable: Callable[[int], None],
+        durable: Callable[[int], object],
         failed: Callable[[str, BaseException], None],
     ) -> None:
         self._log = log
         self._durable = durable
         self._failed = failed
-        self._waiting: deque[tuple[int, Send]] = deque()
+        self.waiting: deque[tuple[int, Send]] = deque()  # Held back.
         self.under_way = False
         self.appended_sequence = 0
         self.durable_sequence = 0
@@ -55,40 +55,37 @@ class GroupCommit:
         self.appended_sequence = write.sequence
 
     def start(self, commit_hint: int) -> None:
-        """Start the next sync if something was appended and none is under way."""
-        if self.has_work:
-            self._sync(commit_hint)
+        """Start the next sync, if `has_work`."""
+        assert not self.under_way
+        self.under_way = True
+        sequence = self.appended_sequence
+        self._log.sync(commit_hint, lambda error: self._synced(sequence, error))
 
     def prove(self, commit_hint: int) -> None:
         """Write the empty frame that proves the last one, if nothing else is to do."""
         if self.is_quiet and self._log.has_unproven_batch:
-            self._sync(commit_hint)
+            self.start(commit_hint)
 
     def send_after(self, sequence: int, peer_id: str, message: Message) -> None:
         """Hold `message` until `sequence` is durable. Messages leave in the order in which they were held."""
         assert sequence <= self.appended_sequence, (sequence, self.appended_sequence)
-        self._waiting.append((sequence, (peer_id, message)))
+        self.waiting.append((sequence, (peer_id, message)))
 
     @property
     def is_waited_for(self) -> bool:
         """True if `start` would start a sync, or `take_sends` give something."""
-        return self.has_work or (bool(self._waiting) and self._waiting[0][0] <= self.durable_sequence)
+        return self.has_work or (bool(self.waiting) and self.waiting[0][0] <= self.durable_sequence)
 
     def take_sends(self) -> list[Send]:
         """The held messages that may leave now."""
         sends: list[Send] = []
-        while self._waiting and self._waiting[0][0] <= self.durable_sequence:
-            sends.append(self._waiting.popleft()[1])
+        while self.waiting and self.waiting[0][0] <= self.durable_sequence:
+            sends.append(self.waiting.popleft()[1])
         return sends
 
     def forget_sends(self) -> None:
         """Drop every held message: after a failed sync no promise leaves any more (FORMATS §3.5)."""
-        self._waiting.clear()
-
-    def _sync(self, commit_hint: int) -> None:
-        self.under_way = True
-        sequence = self.appended_sequence
-        self._log.sync(commit_hint, lambda error: self._synced(sequence, error))
+        self.waiting.clear()
 
     def _synced(self, sequence: int, error: BaseException | None) -> None:
         assert self.under_way

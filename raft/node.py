@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 from raft.applying import apply_run
@@ -82,7 +83,7 @@ class Node:
             mark_delay_ns=config.heartbeat_interval_ns // MARK_DELAYS_PER_HEARTBEAT,
         )
         self._leading_term: int | None = None
-        self._commit = GroupCommit(log, durable=self._persisted, failed=self._fail)
+        self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
         self._pins = PeerPins(pins, self._fail)
         self._pending = PendingCommands(config)
         self._outcomes = Outcomes()
@@ -223,12 +224,12 @@ class Node:
         """As `next_deadline`, when nothing is left to do but to wait."""
         deadlines = (
             self._outcomes.next_deadline if self._outcomes.commands else None,
-            self._snapshots.next_deadline,
+            self._snapshots.next_deadline if self._snapshots.is_sending else None,
             self._prove_at,
             self._room.next_at,
             None if self._stopped or self._stop_is_overdue else self._stop_by,  # Then it waits for the disk only.
         )
-        return min([self._core.next_deadline, *[deadline for deadline in deadlines if deadline is not None]])
+        return min([self._core.next_deadline, *filter(None, deadlines)])
 
     # To look at.
 
@@ -293,30 +294,26 @@ class Node:
             return False
         return True
 
-    def _persisted(self, sequence: int) -> None:
-        self._on_core(self._core.persisted, sequence)
-
     def _flush(self) -> None:
         if self._core.leading_term != self._leading_term:  # A completion may have changed it.
             self._notice_leadership()
-        self._notice_disk()
-        if not self._commit.under_way:
+        if self._log.is_disk_full or self._room.next_at is not None:
+            self._notice_disk()
+        if self._pending.size_bytes and not self._commit.under_way:
             self._propose_pending()
         self._drain_core()
-        if self._to_apply and not self._is_waited_for:
-            self._apply_slice()
+        is_leading = self._leading_term is not None
+        if self._to_apply and (is_leading or not (self._commit.is_waited_for or self._effects.send)):
+            self._apply_slice()  # Not yet if a leader waits for what is to be sent or synced here: it is not urgent.
         if self._snapshots.has_work:
             self._snapshots.pump(self._effects)
             self._drain_core()
         if self.failure is None:
             self._prove_when_idle()
-            self._effects.send += self._commit.take_sends()
-            self._stop_when_done()
-
-    @property
-    def _is_waited_for(self) -> bool:
-        """True on a follower whose leader waits for what is to be sent or synced: its own state is not urgent."""
-        return self._leading_term is None and (self._commit.is_waited_for or bool(self._effects.send))
+            if self._commit.waiting:
+                self._effects.send += self._commit.take_sends()
+            if self._stop_by is not None:
+                self._stop_when_done()
 
     @property
     def _stop_is_overdue(self) -> bool:
@@ -363,7 +360,7 @@ class Node:
 
     def _propose_pending(self) -> None:
         """Group commit: while a log write is under way, more gathers; then all of it leaves at once."""
-        while self._pending:
+        while self._pending.size_bytes:
             commands, tickets = self._pending.next_batch()
             payload = encode_batch(self._core.leader_time_now(), commands)
             try:
@@ -378,12 +375,13 @@ class Node:
 
     def _drain_core(self) -> None:
         while self.failure is None and self._core.has_ready():
-            self._handle(self._core.take_ready())
+            if not self._handle(self._core.take_ready()):
+                return
             if self._core.leading_term != self._leading_term:
                 self._notice_leadership()
 
-    def _handle(self, ready: Ready) -> None:
-        """Carry out one Ready, in the order of its fields."""
+    def _handle(self, ready: Ready) -> bool:
+        """Carry out one Ready, in the order of its fields. True if the core may have more: it was told something."""
         effects = self._effects
         if ready.write is not None:
             self._commit.append(ready.write)
@@ -396,9 +394,11 @@ class Node:
             effects.completions += [Refused(each, error) for each in self._reads.close(ticket)]
         for end in ready.ended:
             effects.completions += self._outcomes.ended(end, self._not_leader())
-        if ready.is_about_snapshots:
+        tells_the_core = ready.is_about_snapshots
+        if tells_the_core:
             self._snapshots.handle(ready, self._now)
         effects.events += ready.events
+        return tells_the_core
 
     def _apply_slice(self) -> None:
         """Give committed entries to the state machine, at most `apply_bytes_max` before others get their turn."""
@@ -426,7 +426,7 @@ class Node:
 
     def _stop_when_done(self) -> None:
         """The end of `begin_stop`: every open request gets its end."""
-        if self._stop_by is None or self._stopped or not self._commit.is_proven:
+        if self._stopped or not self._commit.is_proven:
             return
         if self._stop_is_overdue or not (self._pending or self._outcomes.commands or self._reads.count):
             self._stopped = True

@@ -69,7 +69,9 @@ class Snapshotting:
         """True if `pump` would do something. It rarely would; to find that out in there took 7 % of an event."""
         if self._wanted or self._is_building or self._is_receiving or self.is_sending or self._drop_older:
             return True
-        return self._log_bytes >= self._wanted_log_bytes or self._may_compact
+        if self._log_bytes >= self._wanted_log_bytes:
+            return True
+        return self._core.holds_what_its_snapshot_has and self._may_compact
 
     @property
     def next_deadline(self) -> int | None:
@@ -224,7 +226,7 @@ class Snapshotting:
     def _may_compact(self) -> bool:
         """True if the log holds entries that `_compact` would forget."""
         if not self._core.holds_what_its_snapshot_has:
-            return False  # The usual case.
+            return False
         if self._core.low_watermark >= self._core.first_index:
             return True
         return self._log.size_bytes > self._config.retention_bytes_max
