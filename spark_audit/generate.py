@@ -40,6 +40,7 @@ class Shape:
     put_share: float = 0.35
     delete_share: float = 0.05
     cas_share: float = 0.15
+    append_share: float = 0.0
     many_share: float = 0.0  # Ranges and transactions over several keys.
     unknown_share: float = 0.01
     local_share: float = 0.0
@@ -129,7 +130,7 @@ class _Run:
             row["request"] = _canonical(self._listing() if op == "range" else self._transaction(op_id))
         else:
             row["key"] = self._key()
-        if op in ("put", "cas"):
+        if op in ("put", "cas", "append"):
             row["value"] = f"v{op_id}"
         if op in ("get", "range"):
             row["consistency"] = "linearizable"
@@ -139,7 +140,8 @@ class _Run:
 
     def _chosen_op(self) -> str:
         shape, draw = self.shape, self.random.random()
-        for name, share in (("put", shape.put_share), ("delete", shape.delete_share), ("cas", shape.cas_share)):
+        for name in ("put", "delete", "cas", "append"):
+            share = getattr(shape, f"{name}_share")
             if draw < share:
                 return name
             draw -= share
@@ -194,6 +196,10 @@ def _applied(store: _Store, row: Row) -> Row:
             return store.seen(key)
         case "put":
             store.put(key, row["value"], next_revision)
+            store.revision = next_revision
+            return {"succeeded": True}
+        case "append":
+            store.put(key, store.seen(key).get("value", "") + row["value"], next_revision)
             store.revision = next_revision
             return {"succeeded": True}
         case "delete":

@@ -1,0 +1,62 @@
+"""Appends, which only imported histories have, against the checker that tries every order."""
+
+from random import Random
+
+import pytest
+
+from spark_audit import Shape, check_rows, generate, inject
+from spark_audit.kernel import decide
+from spark_audit.search import search
+from spark_audit.witness import witness
+from tests.spark_audit.histories import History
+from tests.spark_audit.small import ONE_CLOCK, has_an_order, operations_in, small_history
+
+HISTORIES = 2_000  # Per parameter.
+
+
+@pytest.mark.parametrize("values", [0, 2], ids=["unique-values", "repeated-values"])
+@pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
+def test_histories_with_appends_are_decided_as_trying_every_order_decides_them(revisions: bool, values: int) -> None:
+    """Herlihy and Wing 1990, by definition; an append sets the key to what it held and its own text after it."""
+    seen = {True: 0, False: 0}
+    for seed in range(HISTORIES):
+        rows = small_history(Random(seed), revisions=revisions, values=values, appends=True)
+        operations, truth = operations_in(rows), has_an_order(rows)
+        seen[truth] += 1
+
+        assert search(operations, configurations_max=100_000).linearizable is truth, f"seed {seed}"
+        assert truth or not witness(operations, ONE_CLOCK).verified, f"seed {seed}"
+        decision = decide(operations, ONE_CLOCK)
+        assert decision.status == ("linearizable" if truth else "violation"), f"seed {seed}: {decision}"
+        if decision.counterexample:
+            assert search(decision.counterexample, configurations_max=100_000).linearizable is False, f"seed {seed}"
+
+    assert min(seen.values()) > HISTORIES / 20, seen  # Both answers were tried.
+
+
+@pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
+def test_a_true_history_of_appends_is_green_and_a_stale_read_in_it_is_found(revisions: bool) -> None:
+    """The whole audit, on many keys, with unknown outcomes."""
+    shape = Shape(operations=400, keys=40, append_share=0.2, unknown_share=0.02, revisions=revisions)
+    for seed in range(5):
+        rows = generate(shape, seed)
+        wrong, shown = inject(rows, "stale_read", seed)
+
+        assert check_rows(rows).status == "linearizable", seed
+        verdict = check_rows(wrong)
+        assert verdict.status == "violation", seed
+        assert verdict.violations[0].key == shown["key"], seed
+
+
+def test_an_append_that_nobody_reads_is_still_part_of_what_the_next_one_makes() -> None:
+    """It behaves as a blind write that depends on what is there: two of them are read in one order or the other."""
+    h = History()
+    h._add("append", 0, 100, None, value="a", output={"succeeded": True})
+    h._add("append", 0, 100, None, value="b", output={"succeeded": True})
+    h._add("append", 200, None, None, value="c")
+    h.get("ba", 300, 310)
+    h.get("bac", 320, 330)
+
+    assert check_rows(h.rows).status == "linearizable"
+    h.get("abc", 340, 350)
+    assert check_rows(h.rows).status == "violation"
