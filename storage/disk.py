@@ -76,7 +76,9 @@ class Disk:
             operation, Write
         ):  # These two are nearly all there is: a `match` takes five times as long to find them.
             with self._written.in_use:
-                write_all(self._written.of(self._prefix + operation.path), operation.buffers, operation.offset)
+                descriptor, buffers = self._written.of(self._prefix + operation.path), operation.buffers
+                if len(buffers) != 1 or os.pwrite(descriptor, buffers[0], operation.offset) != len(buffers[0]):
+                    write_all(descriptor, buffers, operation.offset)
         elif isinstance(operation, SyncFile):
             with self._written.in_use:
                 sync_data(self._written.of(self._prefix + operation.path))

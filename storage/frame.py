@@ -42,6 +42,7 @@ ALIGNMENT_BYTES = 8
 HAS_START, HAS_HARD_STATE, HAS_RESET, HAS_REPLACE = 1, 2, 4, 8
 FLAGS_KNOWN = HAS_START | HAS_HARD_STATE | HAS_RESET | HAS_REPLACE
 FRAME_EXTRA_BYTES_MAX = 256  # What a frame has besides its entries: every part, the longest node id, alignment.
+JOINED_BYTES_MAX = 4096  # A smaller frame is one buffer: to copy it costs less than to take it in pieces.
 FRAME_BYTES_MIN = HEAD.size + ALIGNMENT_BYTES  # No part at all: the head, four bytes of padding and the checksum.
 
 KINDS = {int(kind): kind for kind in EntryKind}
@@ -65,7 +66,7 @@ class FrameBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedFrame:
-    """A frame ready to be written. `buffers` holds the payloads themselves, not copies."""
+    """A frame ready to be written. `buffers` holds large payloads themselves, not copies."""
 
     buffers: tuple[bytes, ...]
     length: int
@@ -110,7 +111,7 @@ class Frame:
 
 
 def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum: int, body: FrameBody) -> EncodedFrame:
-    """Lay a frame out. Cost: one pass of CRC32C over the payloads, no copy of them."""
+    """Lay a frame out. Cost: one pass of CRC32C over the payloads, no copy of them unless they are small."""
     assert salt > 0, salt
     assert 0 <= durable_batch < batch, (durable_batch, batch)
     assert body.reset is None or body.replace_from is None, body
@@ -138,12 +139,18 @@ def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum
     length = -(-(size + CHECKSUM.size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     head = HEAD.pack(salt, length, previous_checksum, batch, durable_batch, flags, len(payloads)) + parts
     padding = _PADDING[length - CHECKSUM.size - size]
-    checksum = google_crc32c.value(head)
-    for payload in payloads:
-        checksum = google_crc32c.extend(checksum, payload)
-    checksum = google_crc32c.extend(checksum, padding)
+    if length <= JOINED_BYTES_MAX:
+        joined = b"".join((head, *payloads, padding))
+        checksum = google_crc32c.value(joined)
+        buffers: tuple[bytes, ...] = (joined + CHECKSUM.pack(checksum),)
+    else:
+        checksum = google_crc32c.value(head)
+        for payload in payloads:
+            checksum = google_crc32c.extend(checksum, payload)
+        checksum = google_crc32c.extend(checksum, padding)
+        buffers = (head, *filter(None, payloads), padding + CHECKSUM.pack(checksum))
     return EncodedFrame(
-        buffers=(head, *filter(None, payloads), padding + CHECKSUM.pack(checksum)),
+        buffers=buffers,
         length=length,
         checksum=checksum,
         batch=batch,

@@ -314,14 +314,14 @@ class Wal:
         """
         frames_bytes = sum([frame.length for frame in frames])
         end, file_bytes = last.size_bytes + frames_bytes, self._file_bytes
-        zeroes = b""
+        buffers = frames[0].buffers if len(frames) == 1 else tuple(buffer for each in frames for buffer in each.buffers)
         if end > file_bytes:
+            file_bytes = end
             ahead = min(self._limits.ahead_bytes, self._limits.segment_bytes_max - end)
             if ahead >= AHEAD_SHARE * frames_bytes and not self._ballast.is_released:
-                zeroes = bytes(ahead)
-            file_bytes = end + len(zeroes)
+                buffers += (bytes(ahead),)
+                file_bytes += ahead
         path = self._path(last.number)
-        buffers = (*(buffer for frame in frames for buffer in frame.buffers), zeroes)
         return _Plan(
             operations=[Write(path, last.size_bytes, buffers), SyncFile(path)],
             frames=frames,

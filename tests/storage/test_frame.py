@@ -83,7 +83,16 @@ def test_a_run_of_equal_bytes_is_never_a_frame(byte: int) -> None:
         assert parse_frame(bytes([byte]) * 4096, 0, salt) is None
 
 
-def test_a_payload_is_not_copied() -> None:
+@given(body=bodies())
+def test_a_small_frame_in_one_piece_says_the_same_as_in_many(body: FrameBody) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("storage.frame.JOINED_BYTES_MAX", 0)
+        in_pieces = encoded(body)
+
+    assert encoded(body) == in_pieces
+
+
+def test_a_large_payload_is_not_copied() -> None:
     payload = bytes(100_000)
     body = FrameBody(entries=[Entry(1, 1, EntryKind.COMMANDS, payload)])
     frame = encode_frame(salt=1, batch=1, durable_batch=0, previous_checksum=0, body=body)
@@ -92,7 +101,14 @@ def test_a_payload_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"segment_bytes_max": 255}, {"frame_bytes_max": 1023}, {"frame_bytes_max": 2**31}, {"ballast_bytes": -1}]
+    "wrong",
+    [
+        {"segment_bytes_max": 255},
+        {"frame_bytes_max": 1023},
+        {"frame_bytes_max": 2**31},
+        {"ballast_bytes": -1},
+        {"ahead_bytes": -1},
+    ],
 )
 def test_limits_that_cannot_work_are_refused_by_name(wrong: dict[str, int]) -> None:
     (name,) = wrong
