@@ -274,7 +274,7 @@ class _Meaning:
         columns = pa.concat_arrays([_only(text, where) for text, where in texts])
         ids = _numbers(columns.dictionary_encode().indices, NOTHING)
         table = np.stack([ids[i * rows : (i + 1) * rows][row] for i in range(3)], axis=1)
-        tokens, first = _tokens(table, key, keys)
+        tokens, first = number_tokens(table, key, keys)
         absence = first[key]
         writes = np.where(self._writes_absence[row], absence, tokens[:, 0])
         expects = np.where(self._expects_absence[row], absence, tokens[:, 1])
@@ -293,7 +293,7 @@ def _only(text: Any, where: Bools) -> Any:
     return pc.if_else(pa.array(where), text, pa.scalar(None, pa.large_string()))
 
 
-def _tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s]:
+def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s]:
     """Values (of rows sorted by key, NOTHING kept) as tokens; the first token of each key."""
     flat = values.reshape(-1)
     told = np.flatnonzero(flat >= 0)

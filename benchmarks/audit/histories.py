@@ -1,0 +1,192 @@
+"""True histories of any size, made in numpy, seeded. Every operation takes effect at one instant within its interval.
+
+Clients are closed loops: an operation is called when the one before has returned. Writes of unknown outcome have no
+return; 60 % of them take effect, within 20 ms after their call. A compare-and-set that is to succeed expects what is
+there, one that is to fail something older. Values are unique; each change has a revision of its own, over all keys.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+GET, PUT, DELETE, CAS = range(4)
+_NAMES = pa.array(["get", "put", "delete", "cas"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """`zipf`: exponent of the keys' popularity, 0 = all alike. Shares are of all operations; the rest are reads."""
+
+    name: str
+    clients: int
+    keys: int
+    zipf: float = 0.0
+    put_share: float = 0.35
+    delete_share: float = 0.05
+    cas_share: float = 0.15
+    unknown_share: float = 0.0
+    revisions: bool = True
+
+
+SHAPES = (
+    Shape(name="10 clients, 100 keys", clients=10, keys=100),
+    Shape(name="50 clients, 1000 keys", clients=50, keys=1000),
+    Shape(name="100 clients, 10 keys (zipf)", clients=100, keys=10, zipf=1.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Row i of every column is operation i. Values are op_ids of writes; -1 is absence, or does not apply."""
+
+    client: Int64s
+    kind: Int64s
+    key: Int64s
+    call: Int64s
+    ret: Int64s
+    unknown: Bools
+    succeeded: Bools  # Of a compare-and-set; of a deletion: found.
+    revision: Int64s  # 0: none.
+    expected: Int64s
+    seen: Int64s
+    mod: Int64s
+    create: Int64s
+    version: Int64s
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def generate(shape: Shape, operations: int, seed: int) -> History:
+    """A history with an order; the same arguments give the same one. Rows are in the order of their calls."""
+    random = np.random.default_rng(seed)
+    client, call, ret = _times(shape, operations, random)
+    kind = np.full(operations, GET)
+    draw = random.random(operations)
+    puts, deletes = shape.put_share, shape.put_share + shape.delete_share
+    kind[draw < deletes + shape.cas_share] = CAS
+    kind[draw < deletes] = DELETE
+    kind[draw < puts] = PUT
+    popularity = 1.0 / np.arange(1, shape.keys + 1) ** shape.zipf
+    key = random.choice(shape.keys, operations, p=popularity / popularity.sum())
+    unknown = (kind != GET) & (random.random(operations) < shape.unknown_share / 0.55)  # 55 % are no reads.
+    effect = call + (random.random(operations) * (ret - call)).astype(np.int64)
+    late = call + random.integers(1, 20_000_000, operations)
+    effect = np.where(unknown, np.where(random.random(operations) < 0.6, late, -1), effect)
+    fails = (kind == CAS) & (random.random(operations) < 0.3)
+    return _played(shape, client, kind, key, call, ret, unknown, effect, fails)
+
+
+def _times(shape: Shape, operations: int, random: np.random.Generator) -> tuple[Int64s, Int64s, Int64s]:
+    rounds = -(-operations // shape.clients)
+    lasts = random.integers(200_000, 3_000_000, (rounds, shape.clients))
+    pauses = random.integers(1, 300_000, (rounds, shape.clients))
+    ends = np.cumsum(lasts + pauses, axis=0)
+    client = np.tile(np.arange(shape.clients), rounds)[:operations]
+    ret = ends.reshape(-1)[:operations]
+    call = (ends - lasts).reshape(-1)[:operations]
+    by_call = np.argsort(call, kind="stable")
+    return client[by_call], call[by_call], ret[by_call]
+
+
+def _played(
+    shape: Shape, client: Int64s, kind: Int64s, key: Int64s, call: Int64s, ret: Int64s, unknown: Bools, effect: Int64s,
+    fails: Bools,
+) -> History:  # fmt: skip
+    """Everything that responses told, by forward fill over each key in the order in which operations took effect."""
+    n = len(kind)
+    happened = np.flatnonzero(effect >= 0)
+    at = happened[np.lexsort((effect[happened], key[happened]))]
+    writes = (kind[at] != GET) & ~fails[at]
+    begins = np.flatnonzero(np.r_[True, np.diff(key[at]) != 0]) if len(at) else at
+    begin = np.repeat(begins, np.diff(np.r_[begins, len(at)]))
+    last = np.r_[-1, _last(writes)[:-1]]
+    last = np.where(last >= begin, last, -1)
+    present = (last >= 0) & (kind[at][last] != DELETE)
+    expects_old = _last(writes & (kind[at] != DELETE))
+    changed = writes & ((kind[at] != DELETE) | present)
+    in_time = np.argsort(effect[at], kind="stable")
+    revision_at = np.empty(len(at), np.int64)
+    revision_at[in_time] = 1 + np.cumsum(changed[in_time])
+    makes = writes & (kind[at] != DELETE)
+    number, creation = np.cumsum(makes), _last(makes & ~present)
+    value = np.where(present, at[last], -1)
+    older = np.where(present, expects_old[np.maximum(last - 1, 0)], -1)
+    older = np.where((older >= begin) & (older != last), at[older], -2)  # -2: a value that nobody wrote.
+
+    def spread(column: Int64s, nothing: int) -> Int64s:
+        out = np.full(n, nothing, np.int64)
+        out[at] = column
+        return out
+
+    reads = present & ((kind[at] == GET) | fails[at])
+    expected = np.where(kind[at] == CAS, np.where(fails[at], older, value), -1)
+    shown = reads & shape.revisions
+    succeeded = np.zeros(n, np.bool_)
+    succeeded[at] = changed
+    return History(
+        client, kind, key, call, ret, unknown, succeeded,
+        revision=np.where(unknown, 0, spread(revision_at, 0)) if shape.revisions else np.zeros(n, np.int64),
+        expected=spread(expected, -2),
+        seen=spread(np.where(reads, value, -1), -1),
+        mod=spread(np.where(shown, revision_at[last], -1), -1),
+        create=spread(np.where(shown, revision_at[creation[last]], -1), -1),
+        version=spread(np.where(shown, number[last] - number[creation[last]] + 1, -1), -1),
+    )  # fmt: skip
+
+
+def _last(where: Bools) -> Int64s:
+    return np.maximum.accumulate(np.where(where, np.arange(len(where)), -1))
+
+
+def table(history: History, run_id: str = "made") -> pa.Table:
+    """The rows as docs/audit.md has them, in Arrow."""
+    n, kind, ok = len(history), history.kind, ~history.unknown
+    text = pa.large_string()
+
+    def named(prefix: str, ids: Int64s, where: Bools) -> pa.Array:
+        return pc.binary_join_element_wise(pa.scalar(prefix, text), pa.array(ids, mask=~where).cast(text), pa.scalar("", text))
+
+    def number(ids: Int64s, where: Bools) -> pa.Array:
+        return pa.array(ids, mask=~where)
+
+    cas, reads = kind == CAS, (kind == GET) | ((kind == CAS) & ~history.succeeded)
+    found = np.where(kind == DELETE, history.succeeded, history.seen >= 0)
+    shown = ok & reads & (history.seen >= 0)
+    output = pa.StructArray.from_arrays(
+        [
+            pa.array(history.succeeded | (kind == PUT), mask=kind == GET),
+            pa.array(found, mask=~(reads | (kind == DELETE))),
+            named("v", history.seen, shown),
+            number(history.create, shown & (history.create >= 0)),
+            number(history.mod, shown & (history.mod >= 0)),
+            number(history.version, shown & (history.version >= 0)),
+        ],
+        names=["succeeded", "found", "value", "create_revision", "mod_revision", "version"],
+        mask=pa.array(~ok),
+    )
+    every = np.ones(n, np.bool_)
+    return pa.table(
+        {
+            "run_id": pa.array([run_id]).take(pa.array(np.zeros(n, np.int64))),
+            "op_id": np.arange(n),
+            "client": named("c", history.client, every),
+            "op": _NAMES.take(pa.array(kind)),
+            "key": named("k", history.key, every),
+            "value": named("v", np.arange(n), (kind == PUT) | cas),
+            "expected": named("v", np.where(history.expected == -2, n, history.expected), cas & (history.expected != -1)),
+            "output": output,
+            "status": pa.array(["ok", "unknown"]).take(pa.array(history.unknown.astype(np.int64))),
+            "call_ns": history.call,
+            "return_ns": number(history.ret, ok),
+            "clock_id": pa.array(["simulated"]).take(pa.array(np.zeros(n, np.int64))),
+            "revision": number(history.revision, ok & (history.revision > 0)),
+            "consistency": pa.array(["linearizable"]).take(pa.array(np.zeros(n, np.int64))),
+        }
+    )
