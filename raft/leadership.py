@@ -38,6 +38,8 @@ class Leadership:
         }
         self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
         self.feed_wanted = True  # Something happened that may let a message leave.
+        self._last_append: AppendEntries | None = None  # The next peer mostly gets the same, and it is encoded once.
+        self._last_append_bytes = 0
         self._marks_due_at: int | None = None  # Monotonic ns; set while an idle peer may not know the mark.
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         self._quorum_deadline = state.now + state.config.election_timeout_max_ns  # Or later: see has_lost_its_quorum.
@@ -248,9 +250,11 @@ class Leadership:
             self._begin_read_round()
         state = self._state
         for peer_id, peer in self._peers.items():
-            if peer.next_index <= state.log.last_index or peer.state is not PeerState.REPLICATE:  # It lacks something.
-                while peer.may_send(state.config) and self._send_entries(peer_id, peer):
-                    pass
+            while (
+                peer.next_index <= state.log.last_index or peer.state is not PeerState.REPLICATE
+            ):  # It lacks something.
+                if not (peer.may_send(state.config) and self._send_entries(peer_id, peer)):
+                    break
         self._tell_marks()
         if self.reads.confirmed:
             state.outbox.ready.reads_ready += self.reads.take_ready(state.last_applied)
@@ -310,9 +314,12 @@ class Leadership:
                 self._send_append(peer_id, log.last_index, ())
                 peer.sent(log.last_index, 0)
             return False
-        entries = tuple(log.read(peer.next_index, log.last_index, config.append_bytes_max))
+        entries = self._last_append.entries if self._last_append is not None else ()
+        if not entries or entries[0].index != peer.next_index or entries[-1].index != log.last_index:
+            entries = tuple(log.read(peer.next_index, log.last_index, config.append_bytes_max))
+            self._last_append_bytes = sum([entry.size_bytes for entry in entries])
         self._send_append(peer_id, peer.next_index - 1, entries)
-        peer.sent(entries[-1].index, sum(entry.size_bytes for entry in entries))
+        peer.sent(entries[-1].index, self._last_append_bytes)
         return True
 
     def _send_append(self, peer_id: str, prev_index: int, entries: tuple[Entry, ...]) -> None:
@@ -322,16 +329,23 @@ class Leadership:
         assert prev_term is not None, (prev_index, state.log)
         peer = self._peers[peer_id]
         peer.commit_told = max(peer.commit_told, min(state.commit_index, prev_index + len(entries)))
-        message = AppendEntries(
-            term=state.term,
-            prev_index=prev_index,
-            prev_term=prev_term,
-            entries=entries,
-            commit_index=state.commit_index,
-            low_watermark=state.low_watermark,
-            read_counter=self.reads.counter,
-        )
-        state.send(peer_id, message)
+        same = self._last_append
+        if (
+            same is None
+            or (same.prev_index, same.commit_index, same.low_watermark, same.read_counter)
+            != (prev_index, state.commit_index, state.low_watermark, self.reads.counter)
+            or same.entries != entries
+        ):
+            same = self._last_append = AppendEntries(
+                term=state.term,
+                prev_index=prev_index,
+                prev_term=prev_term,
+                entries=entries,
+                commit_index=state.commit_index,
+                low_watermark=state.low_watermark,
+                read_counter=self.reads.counter,
+            )
+        state.send(peer_id, same)
 
     # Looking at it
 

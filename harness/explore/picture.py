@@ -26,7 +26,12 @@ LEFT_OUT: dict[str, frozenset[str]] = {
         }
     ),
     "RaftLog": frozenset({"_cache", "_cache_bytes", "_cache_bytes_max", "_sizes", "_sizes_from", "_run_starts"}),
-    "Leadership": frozenset({"feed_wanted"}),  # Nothing is wanted any more after a flush.
+    "Leadership": frozenset(
+        {
+            "feed_wanted",  # Nothing is wanted any more after a flush.
+            "_last_append", "_last_append_bytes",  # Sent again only where the same would be made anew.
+        }
+    ),
     "Progress": frozenset({"last_applied", "heard_at"}),  # For the low-water mark; stands still.
     "Disk": frozenset({"appended"}),  # Follows from the other two.
     "AppendEntries": frozenset({"low_watermark"}),

@@ -114,10 +114,13 @@ class Transport:
     def send(self, messages: Sequence[tuple[str, Message]]) -> None:
         """Send what the node wants sent; never blocks. What has no room or no connection is dropped."""
         by_peer: dict[str, list[bytes]] = {}
+        encoded, encoded_frame = None, b""
         for peer_id, message in messages:
             if not self._outbound[peer_id].is_connected:
                 continue  # Not worth encoding.
-            by_peer.setdefault(peer_id, []).append(frame(encode_message(self._identity.group_id, message)))
+            if message is not encoded:  # An append mostly goes to all peers.
+                encoded, encoded_frame = message, frame(encode_message(self._identity.group_id, message))
+            by_peer.setdefault(peer_id, []).append(encoded_frame)
         for peer_id, frames in by_peer.items():
             self._outbound[peer_id].send(frames)
 
