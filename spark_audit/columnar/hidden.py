@@ -1,7 +1,204 @@
-"""Unknown writes that nobody read, but that versions, creation revisions or presence show."""
+"""Unknown writes that nobody read, but that something shows: a creation revision, a version, absence or presence.
 
+What is needed is worked out as *slots*: places before which some unknown deletion, or some unknown put, must have taken
+effect. Slots are filled by unknown writes that nobody observed and that were called in time; of a key, the i-th slot by
+the i-th called, which fills all slots if anything does. An unknown compare-and-set fills one only directly after the
+value that it expected. Nothing here is trusted: the order that comes of it is verified like any other.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_audit.columnar.blocks import any_of, first_place, last_place
+from spark_audit.columnar.columns import NOTHING, PRESENT, Bools, Int64s
+from spark_audit.columnar.order import States, counts, late, states, unexplained
 from spark_audit.columnar.proposal import Proposal
+
+STRUCTURE_ROUNDS = 3  # A hidden deletion may make a hidden put necessary, and that another deletion; more is rare.
 
 
 def with_hidden(proposal: Proposal) -> Proposal:
-    return proposal
+    """With unknown writes wherever creations, versions, absence and presence ask for them."""
+    for _ in range(STRUCTURE_ROUNDS):
+        before = states(proposal.order)
+        if not _worthwhile(proposal, before):
+            return proposal
+        more = _structural(proposal, before)
+        if len(more.rows) == len(proposal.rows):
+            break
+        proposal = more
+    return _versions(proposal, states(proposal.order))
+
+
+def _worthwhile(proposal: Proposal, before: States) -> bool:
+    """Whether any key that fails so far has unknown writes left."""
+    wrong = unexplained(proposal.order, before) & ~late(proposal.order)
+    if not wrong.any():
+        return False
+    failing = any_of(proposal.key(), wrong, proposal.block.keys)
+    return bool((proposal.unused() & (proposal.given.writes >= 0) & failing[proposal.block.key]).any())
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """Places before which something is missing; `rank` among those of one place; `revision` that it must have had."""
+
+    place: Int64s
+    rank: Int64s
+    revision: Int64s
+
+    @staticmethod
+    def at(place: Int64s, rank: int = 0, revision: Int64s | None = None) -> "_Slots":
+        untold = np.full(len(place), NOTHING, np.int64)
+        return _Slots(place, np.full(len(place), rank, np.int64), untold if revision is None else revision)
+
+
+def _structural(proposal: Proposal, before: States) -> Proposal:
+    """Hidden deletions and creations."""
+    order = proposal.order
+    place, revision, told = _creations(proposal)
+    absent_at = (order.finds == order.absence) & before.present
+    absent_at[place[before.present[place]]] = True
+    run = np.flatnonzero(absent_at)
+    first_of_run = np.ones(len(run), np.bool_)
+    first_of_run[1:] = before.writer[run[1:]] != before.writer[run[:-1]]
+    deletions = _Slots.at(run[first_of_run])
+    created = _Slots.at(place[~told], 1, revision[~told])
+    found = np.flatnonzero((order.finds == PRESENT) & ~before.present & (order.writes >= 0))
+    puts = _Slots.at(np.setdiff1d(found, created.place), 1)
+    puts = _Slots(*(np.concatenate(pair) for pair in zip(_parts(created), _parts(puts), strict=True)))
+    unused, given = proposal.unused(), proposal.given
+    deletes = unused & (given.writes == given.absence)
+    return _filled(proposal, ((deletions, deletes), (puts, unused & _is_put(proposal))))
+
+
+def _parts(slots: _Slots) -> tuple[Int64s, Int64s, Int64s]:
+    return slots.place, slots.rank, slots.revision
+
+
+def _is_put(proposal: Proposal) -> Bools:
+    given = proposal.given
+    plain = (given.finds == NOTHING) & (given.expected_revision < 0)
+    return plain & (given.writes >= 0) & (given.writes != given.absence)
+
+
+def _creations(proposal: Proposal) -> tuple[Int64s, Int64s, Bools]:
+    """Each creation that a response told: the first write of that revision or above, the revision, and whether that
+    write is the creation itself."""
+    order, key = proposal.order, proposal.key()
+    writers = np.flatnonzero(order.writes >= 0)
+    tells = np.flatnonzero(order.create >= 0)
+    span = int(max(order.revision.max(initial=0), order.create.max(initial=0))) + 2
+    if not len(writers) or span * proposal.block.keys >= 2**62:
+        return tells[:0], tells[:0], np.zeros(0, np.bool_)
+    reached = np.maximum.accumulate(key[writers] * span + np.maximum(order.revision[writers], 0))
+    code = np.unique(key[tells] * span + order.create[tells])
+    at = np.searchsorted(reached, code)
+    inside = at < len(writers)
+    code, place = code[inside], writers[at[inside]]
+    mine = key[place] == code // span
+    code, place = code[mine], place[mine]
+    revision = code % span
+    return place, revision, order.revision[place] == revision
+
+
+def _versions(proposal: Proposal, before: States) -> Proposal:
+    """Hidden puts, and compare-and-sets, that a version counts."""
+    order = proposal.order
+    number, creation = counts(order, before)
+    tells = np.flatnonzero((order.version >= 0) & (before.writer >= 0) & before.present)
+    tells = tells[np.diff(before.writer[tells], prepend=NOTHING) != 0]  # One for each record.
+    if not len(tells):
+        return proposal
+    writer = before.writer[tells]
+    epoch = creation[writer]
+    excess = order.version[tells] - (number[writer] - number[epoch] + 1)
+    goes_on = np.diff(epoch, prepend=NOTHING) == 0
+    before_it = np.where(goes_on, np.r_[NOTHING, writer[:-1]], epoch)
+    missing = excess - np.where(goes_on, np.r_[0, excess[:-1]], 0)
+    glued = (order.finds >= 0) | (order.expected_revision >= 0)
+    place = last_place((order.writes >= 0) & ~glued)[writer]
+    missing = np.where(place > before_it, np.clip(missing, 0, len(order)), 0)
+    proposal, missing, shift = _with_swaps(proposal, _Gaps(writer, before_it, missing), glued)
+    slots = _Slots.at(np.repeat(shift[place], missing))
+    return _filled(proposal, ((slots, proposal.unused() & _is_put(proposal)),))
+
+
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """`missing` writes after the place `after`, up to (not behind) the place `until`."""
+
+    until: Int64s
+    after: Int64s
+    missing: Int64s
+
+
+def _with_swaps(proposal: Proposal, gaps: _Gaps, glued: Bools) -> tuple[Proposal, Int64s, Int64s]:
+    """Gaps filled by unknown compare-and-sets; what is missing then; where each place has gone."""
+    order, given, here = proposal.order, proposal.given, np.arange(len(proposal.rows))
+    swaps = np.flatnonzero(proposal.unused() & (given.finds >= 0) & (given.finds != given.absence))
+    wrote = first_place(order.writes, proposal.block.tokens)[given.finds[swaps]]
+    known = wrote < len(here)
+    swaps, wrote = swaps[known], wrote[known]
+    place = _next_writer(order.writes >= 0)[wrote]
+    known = place < len(here)
+    swaps, place = swaps[known], place[known]
+    gap = np.searchsorted(gaps.until, place)
+    fits = gap < len(gaps.until)
+    swaps, place, gap = swaps[fits], place[fits], gap[fits]
+    fits = (gaps.after[gap] < place) & (gaps.missing[gap] > 0) & ~glued[place]
+    fits &= given.call[swaps] <= _deadlines(order.ret)[place]
+    swaps, place, gap = swaps[fits], place[fits], gap[fits]
+    _, once = np.unique(gap, return_index=True)  # One for each gap: of two, the second may not fit any more.
+    swaps, place, gap = swaps[once], place[once], gap[once]
+    missing = gaps.missing.copy()
+    missing[gap] -= 1
+    shift = here + np.cumsum(np.bincount(place, minlength=len(here)))
+    untold = np.full(len(swaps), NOTHING, np.int64)
+    return proposal.inserted(swaps, place, np.zeros(len(swaps), np.int64), untold), missing, shift
+
+
+def _next_writer(writes: Bools) -> Int64s:
+    """Per place the first write behind it; the number of places if there is none."""
+    found = np.full(len(writes), len(writes), np.int64)
+    found[:-1] = np.where(writes[1:], np.arange(1, len(writes)), len(writes))
+    return np.minimum.accumulate(found[::-1])[::-1]
+
+
+def _deadlines(ret: Int64s) -> Int64s:
+    """Per place by when a write put there must have been called: the least return from there on (see Block)."""
+    return np.minimum.accumulate(ret[::-1])[::-1]
+
+
+def _filled(proposal: Proposal, wanted: tuple[tuple[_Slots, Bools], ...]) -> Proposal:
+    """The slots filled from the rows that may fill them, as far as these go."""
+    deadline, key = _deadlines(proposal.order.ret), proposal.key()
+    rows: list[Int64s] = []
+    slots: list[_Slots] = []
+    for some, fillers in wanted:
+        by_place = np.argsort(some.place, kind="stable")
+        place = some.place[by_place]
+        candidates = np.flatnonzero(fillers)  # By (key, call), as all rows.
+        slot, candidate = _nth_to_nth(key[place], proposal.block.key[candidates])
+        in_time = proposal.given.call[candidates[candidate]] <= deadline[place[slot]]
+        rows.append(candidates[candidate[in_time]])
+        chosen = by_place[slot[in_time]]
+        slots.append(_Slots(some.place[chosen], some.rank[chosen], some.revision[chosen]))
+    place, rank, revision = (np.concatenate(column) for column in zip(*map(_parts, slots), strict=True))
+    return proposal.inserted(np.concatenate(rows), place, rank, revision)
+
+
+def _nth_to_nth(one: Int64s, other: Int64s) -> tuple[Int64s, Int64s]:
+    """The n-th of each key in one list with the n-th of that key in the other; both are sorted by key."""
+    first, second = _numbered(one), _numbered(other)
+    size = max(len(one), len(other)) + 1
+    _, left, right = np.intersect1d(one * size + first, other * size + second, True, return_indices=True)
+    return left, right
+
+
+def _numbered(key: Int64s) -> Int64s:
+    """Per place how many of its key stand before it."""
+    here = np.arange(len(key))
+    new = np.diff(key, prepend=NOTHING) != 0
+    return here - np.maximum.accumulate(np.where(new, here, 0)) if len(key) else here
