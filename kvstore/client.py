@@ -22,6 +22,7 @@ from kvstore.client_pump import ClientPump, Dialer
 from kvstore.commands import (
     CloseSession,
     Command,
+    CommandKind,
     Compare,
     CompareAndSet,
     Delete,
@@ -40,6 +41,7 @@ from kvstore.protocol import (
     Consistency,
     MembersView,
     Request,
+    RequestKind,
     Response,
     command_request,
     decode_members,
@@ -143,7 +145,7 @@ class Client:
     async def put(self, key: Text, value: Text, *, deadline_seconds: float | None = None) -> PutResult:
         """Write a value."""
         request = command_request(Put(_key(key), _bytes(value)))
-        return _read_put(await self._ask(request, deadline_seconds))
+        return _read_put((await self._pump.ask(request, self._seconds(deadline_seconds)))[0])
 
     async def put_many(
         self,
@@ -204,9 +206,8 @@ class Client:
         deadline_seconds: float | None = None,
     ) -> GetResult:
         """Read one key. `member`: the node id or client address of who shall answer a `local` read."""
-        if consistency is Consistency.LINEARIZABLE and member is None:  # The usual read, 5 µs less.
-            request = read_request(Get(_key(key)), Consistency.LINEARIZABLE)
-            return _read_get(await self._ask(request, deadline_seconds))
+        if consistency is Consistency.LINEARIZABLE and member is None:  # The usual read, 3 µs less.
+            return _read_get((await self._pump.ask(_get(_key(key)), self._seconds(deadline_seconds)))[0])
         answer = await self.execute(
             Get(_bytes(key)), consistency=consistency, member=member, deadline_seconds=deadline_seconds
         )
@@ -349,8 +350,7 @@ class Client:
         return answer.result
 
     async def _ask(self, request: Request, deadline_seconds: float | None) -> Response:
-        response, _ = await self._pump.ask(request, self._seconds(deadline_seconds))
-        return response
+        return (await self._pump.ask(request, self._seconds(deadline_seconds)))[0]
 
     async def _ask_each(
         self,
@@ -404,7 +404,15 @@ def _puts(pairs: Iterable[tuple[Text, Text]]) -> Iterator[Item]:
 def _gets(keys: Iterable[Text]) -> Iterator[Item]:
     for name in keys:
         key = _bytes(name)
-        yield None, read_request(Get(key), Consistency.LINEARIZABLE) if key else InvalidRequest(Reason.KEY_EMPTY)
+        yield None, _get(key) if key else InvalidRequest(Reason.KEY_EMPTY)
+
+
+def _get(key: bytes) -> Request:
+    """`read_request(Get(key), Consistency.LINEARIZABLE)`, written out: 0.3 instead of 1.7 µs."""
+    return Request(_READ, None, (_LINEARIZABLE, (_GET, key)))
+
+
+_READ, _LINEARIZABLE, _GET = RequestKind.READ, int(Consistency.LINEARIZABLE), int(CommandKind.GET)
 
 
 def _read_put(response: Response) -> PutResult:

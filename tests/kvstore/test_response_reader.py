@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvstore import Consistency, Get, Put, command_request, read_request
 from kvstore.calls import Call, Timeline
+from kvstore.client import _gets
 from kvstore.commands import encode_command
 from kvstore.heads import bytes_head, uint_head
 from kvstore.protocol import decode_response, encode_request, encode_response
@@ -80,6 +81,12 @@ def test_a_get_is_encoded_as_the_library_would(request_id: int, key: bytes, cons
     """`[id, 3, consistency, [2, key]]`."""
     body = encode_request(request_id, read_request(Get(key), consistency))
     assert body == cbor2.dumps((request_id, 3, int(consistency), (2, key)))
+
+
+@given(st.binary(min_size=1, max_size=300))
+def test_the_usual_read_is_the_request_that_the_general_way_makes(key: bytes) -> None:
+    """`Client.get` and `get_many` write it out."""
+    assert list(_gets([key])) == [(None, read_request(Get(key), Consistency.LINEARIZABLE))]
 
 
 @given(numbers)
