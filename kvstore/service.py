@@ -53,7 +53,6 @@ from raft import (
     ReadsReady,
     Refusal,
     Refused,
-    Role,
     Told,
     TooLarge,
     TraceEvent,
@@ -77,7 +76,7 @@ class Service:
         self._open = OpenRequests()
         self._hot = HotAnswers(self._node_id, self._open, self._connections, self._put_frames, self._answer)
         self._expiry_ticket = 0  # Of the empty transaction that lets time pass for an idle store.
-        self._leading_term = self._term_led()
+        self._leading_term = node.core.leading_term
         self._dirty: dict[int, Connection] = {}  # Have output.
         self._backlogged: dict[int, Connection] = {}  # Frames of theirs wait for room.
         self._closed: list[int] = []
@@ -118,9 +117,10 @@ class Service:
         assert connection.unsent_bytes >= 0, (connection_id, byte_count)
         while connection.owed and connection.unsent_bytes < self.limits.unsent_bytes_max:
             self._answer_now(connection, *connection.owed.popleft())
-        has_waited = bool(connection.backlog)
+        if not connection.backlog:
+            return False
         self._serve(connection)
-        return has_waited
+        return True
 
     def is_greeted(self, connection_id: int) -> bool:
         """True once the client has said its hello. Give a stranger only so long."""
@@ -155,7 +155,7 @@ class Service:
                 self._hot.reads_ready(told, self._machine, self.limits.unsent_bytes_max)
             elif told.ticket in self._open.rows:
                 self._answer(self._open.rows.pop(told.ticket), told)
-        term = self._term_led()
+        term = self._node.core.leading_term
         if term != self._leading_term:
             self._leading_term = term
             self._stepped_down()
@@ -170,7 +170,7 @@ class Service:
         The host calls this now and then (every second or so), and wakes the driver. A busy leader needs no help.
         """
         deadline, core = self._machine.next_deadline, self._node.core
-        if deadline is None or self._leading_term is None or core.role is not Role.LEADER:
+        if deadline is None or self._leading_term is None or core.leading_term is None:
             return
         if deadline <= core.leader_time_now() and self._expiry_ticket not in self._open.rows:
             (self._expiry_ticket,) = self._open.tickets(1)
@@ -432,10 +432,6 @@ class Service:
                 return Code.STOPPED, (str(error),)
 
     # What the node knows.
-
-    def _term_led(self) -> int | None:
-        core = self._node.core
-        return core.term if core.role is Role.LEADER else None
 
     def _client_address(self, node_id: str | None) -> str | None:
         member = self._node.core.configuration.member(node_id) if node_id else None

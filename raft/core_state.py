@@ -47,6 +47,7 @@ class CoreState:
         self.snapshot_index = self.last_applied = snapshot.index
         self.commit_index = max(snapshot.index, min(hard_state.commit_index, self.log.last_index))
         self.low_watermark = 0
+        self.untold: frozenset[str] = frozenset()  # Names of events that nobody wants to hear of.
         self.compacted_leader_time = leader_time  # ns: the greatest in entries that the log may have forgotten.
         if snapshot.term > self.term:
             self.move_to_term(snapshot.term)  # The file of an installed snapshot was durable before the term was.
@@ -131,5 +132,6 @@ class CoreState:
 
     def trace(self, name: str, **fields: Any) -> None:
         """Tell observers; nothing depends on it."""
-        fields["term"] = self.term
-        self.outbox.ready.events.append(TraceEvent(name, fields))
+        if name not in self.untold:
+            fields["term"] = self.term
+            self.outbox.ready.events.append(TraceEvent(name, fields))

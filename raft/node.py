@@ -123,11 +123,8 @@ class Node:
             return  # It would never be quiet.
         if self.failure or not self._pins.is_pinned(peer_id) or not self._core.is_peer(peer_id):
             return
-        if self._on_core(self._core.step, peer_id, message):
-            if self._core.leading_term != self._leading_term:
-                self._notice_leadership()
-            if self._snapshots.is_sending:
-                self._snapshots.stepped(peer_id, message)
+        if self._on_core(self._core.step, peer_id, message) and self._snapshots.is_sending:
+            self._snapshots.stepped(peer_id, message)
 
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""
@@ -141,8 +138,6 @@ class Node:
         self._now = now
         if self.failure is not None or not self._on_core(self._core.tick, now):
             return
-        if self._core.leading_term != self._leading_term:
-            self._notice_leadership()
         if self._snapshots.is_sending:
             self._snapshots.tick(now)
         outcomes_due = self._outcomes.next_deadline if self._outcomes.commands else None
@@ -176,6 +171,10 @@ class Node:
     def snapshot_now(self) -> None:
         """Build a snapshot of the applied state at the next flush, however little the log has grown."""
         self._snapshots.want()
+
+    def leave_untold(self, event_names: frozenset[str]) -> None:
+        """Tell no events of these names from now on."""
+        self._core.leave_untold(event_names)
 
     def begin_stop(self) -> None:
         """Take no more requests, end the open ones, prove the last batch, so that the next start finds no doubt.
@@ -286,17 +285,17 @@ class Node:
     # Inside.
 
     def _on_core(self, event: Callable[..., None], *arguments: object) -> bool:
-        """Have the core take an event. At any of them it looks into the log; False if the disk refuses that."""
+        """Have the core take an event, which may change who leads. Any looks into the log; False if that fails."""
         try:
             event(*arguments)
         except OSError as error:
             self._fail("reading from the disk", error)
             return False
+        if self._core.leading_term != self._leading_term:
+            self._notice_leadership()
         return True
 
     def _flush(self) -> None:
-        if self._core.leading_term != self._leading_term:  # A completion may have changed it.
-            self._notice_leadership()
         if self._log.is_disk_full or self._room.next_at is not None:
             self._notice_disk()
         if self._pending.size_bytes and not self._commit.under_way:

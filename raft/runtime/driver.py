@@ -78,6 +78,7 @@ class Driver:
     ) -> None:
         """`start_io` begins what the node's storage has been asked for since; True if its end was told already."""
         self.node = node
+        node.leave_untold(TOLD_TO_NOBODY)
         self._completions = completions
         self._application = application
         self._transport = transport
@@ -228,11 +229,10 @@ class Driver:
         effects = self.node.take_effects()
         if effects.send and self._transport is not None:
             self._transport.send(effects.send)
-        events = [event for event in effects.events if event.name not in TOLD_TO_NOBODY] if effects.events else []
-        if events:
-            self._log(events)
-        if effects.completions or events:
-            self._application.complete(effects.completions, events)
+        if effects.events:
+            self._log(effects.events)
+        if effects.completions or effects.events:
+            self._application.complete(effects.completions, effects.events)
         if effects.failure is not None:
             logger.error("%s", effects.failure)
         self._failure = effects.failure
