@@ -56,21 +56,22 @@ class _Slots:
 
 def _structural(proposal: Proposal, before: States) -> Proposal:
     """Hidden deletions and creations."""
+    proposal, told = _creations(proposal, before)
     order = proposal.order
-    place, revision, told = _creations(proposal)
     absent_at = (order.finds == order.absence) & before.present
-    absent_at[place[before.present[place]]] = True
+    absent_at[told.place[before.present[told.place]]] = True
     run = np.flatnonzero(absent_at)
     first_of_run = np.ones(len(run), np.bool_)
     first_of_run[1:] = before.writer[run[1:]] != before.writer[run[:-1]]
     deletions = _Slots.at(run[first_of_run])
-    created = _Slots.at(place[~told], 1, revision[~told])
+    created = _Slots.at(told.place[~told.known], 1, told.revision[~told.known])
     found = np.flatnonzero((order.finds == PRESENT) & ~before.present & (order.writes >= 0))
     puts = _Slots.at(np.setdiff1d(found, created.place), 1)
     puts = _Slots(*(np.concatenate(pair) for pair in zip(_parts(created), _parts(puts), strict=True)))
     unused, given = proposal.unused(), proposal.given
     deletes = unused & (given.writes == given.absence)
-    return _filled(proposal, ((deletions, deletes), (puts, unused & _is_put(proposal))))
+    creates = (given.finds == given.absence) & (given.writes >= 0)
+    return _filled(proposal, ((deletions, deletes), (puts, unused & (creates | _is_put(proposal)))))
 
 
 def _parts(slots: _Slots) -> tuple[Int64s, Int64s, Int64s]:
@@ -83,24 +84,51 @@ def _is_put(proposal: Proposal) -> Bools:
     return plain & (given.writes >= 0) & (given.writes != given.absence)
 
 
-def _creations(proposal: Proposal) -> tuple[Int64s, Int64s, Bools]:
-    """Each creation that a response told: the first write of that revision or above, the revision, and whether that
-    write is the creation itself."""
+@dataclass(frozen=True, slots=True)
+class _Creations:
+    """Creations that responses told: `place` of the first write of that `revision` or above; `known`: it is that write.
+
+    `teller`: the first place that told it.
+    """
+
+    place: Int64s
+    revision: Int64s
+    known: Bools
+    teller: Int64s
+
+
+def _creations(proposal: Proposal, before: States) -> tuple[Proposal, _Creations]:
+    """The creations told; what was told of no write may be told of an unknown one, which then has that revision."""
     order, key = proposal.order, proposal.key()
     writers = np.flatnonzero(order.writes >= 0)
-    tells = np.flatnonzero(order.create >= 0)
+    tells = np.flatnonzero((order.create >= 0) & before.present)
     span = int(max(order.revision.max(initial=0), order.create.max(initial=0))) + 2
-    if not len(writers) or span * proposal.block.keys >= 2**62:
-        return tells[:0], tells[:0], np.zeros(0, np.bool_)
+    if not len(writers) or not len(tells) or span * proposal.block.keys >= 2**62:
+        return proposal, _Creations(tells[:0], tells[:0], np.zeros(0, np.bool_), tells[:0])
     reached = np.maximum.accumulate(key[writers] * span + np.maximum(order.revision[writers], 0))
-    code = np.unique(key[tells] * span + order.create[tells])
+    code, first = np.unique(key[tells] * span + order.create[tells], return_index=True)
     at = np.searchsorted(reached, code)
-    inside = at < len(writers)
-    code, place = code[inside], writers[at[inside]]
-    mine = key[place] == code // span
-    code, place = code[mine], place[mine]
-    revision = code % span
-    return place, revision, order.revision[place] == revision
+    place = writers[np.minimum(at, len(writers) - 1)]
+    inside = (at < len(writers)) & (key[place] == code // span)
+    place, revision, teller = place[inside], code[inside] % span, tells[first[inside]]
+    made = _Creations(place, revision, order.revision[place] == revision, teller)
+    return _adopted(proposal, before, made)
+
+
+def _adopted(proposal: Proposal, before: States, made: _Creations) -> tuple[Proposal, _Creations]:
+    """A creation told of no write is that of the unknown one just before, if version and place say that it can be."""
+    order = proposal.order
+    write = before.writer[made.place]
+    fits = ~made.known & (write >= 0) & (order.revision[write] < 0) & (order.writes[write] != order.absence[write])
+    fits &= (order.finds[write] == NOTHING) | (order.finds[write] == order.absence[write])
+    if not fits.any():
+        return proposal, made
+    number, _ = counts(order, before)
+    version = order.version[made.teller]
+    place = np.where(fits, write, made.place)  # Whoever created it did so no later than that.
+    fits &= (version < 0) | (version == number[before.writer[made.teller]] - number[write] + 1)
+    adopted = _Creations(place, made.revision, made.known | fits, made.teller)
+    return proposal.revised(proposal.rows[write[fits]], made.revision[fits]), adopted
 
 
 def _versions(proposal: Proposal, before: States) -> Proposal:
@@ -150,10 +178,10 @@ def _with_swaps(proposal: Proposal, gaps: _Gaps, glued: Bools) -> tuple[Proposal
     fits = (gaps.after[gap] < place) & (gaps.missing[gap] > 0) & ~glued[place]
     fits &= given.call[swaps] <= _deadlines(order.ret)[place]
     swaps, place, gap = swaps[fits], place[fits], gap[fits]
-    _, once = np.unique(gap, return_index=True)  # One for each gap: of two, the second may not fit any more.
+    _, once = np.unique(place, return_index=True)
+    once = once[_numbered(gap[once]) < gaps.missing[gap[once]]]
     swaps, place, gap = swaps[once], place[once], gap[once]
-    missing = gaps.missing.copy()
-    missing[gap] -= 1
+    missing = gaps.missing - np.bincount(gap, minlength=len(gaps.missing))
     shift = here + np.cumsum(np.bincount(place, minlength=len(here)))
     untold = np.full(len(swaps), NOTHING, np.int64)
     return proposal.inserted(swaps, place, np.zeros(len(swaps), np.int64), untold), missing, shift
@@ -173,28 +201,46 @@ def _deadlines(ret: Int64s) -> Int64s:
 
 def _filled(proposal: Proposal, wanted: tuple[tuple[_Slots, Bools], ...]) -> Proposal:
     """The slots filled from the rows that may fill them, as far as these go."""
-    deadline, key = _deadlines(proposal.order.ret), proposal.key()
+    deadline = _deadlines(proposal.order.ret)
     rows: list[Int64s] = []
     slots: list[_Slots] = []
     for some, fillers in wanted:
-        by_place = np.argsort(some.place, kind="stable")
-        place = some.place[by_place]
-        candidates = np.flatnonzero(fillers)  # By (key, call), as all rows.
-        slot, candidate = _nth_to_nth(key[place], proposal.block.key[candidates])
-        in_time = proposal.given.call[candidates[candidate]] <= deadline[place[slot]]
-        rows.append(candidates[candidate[in_time]])
-        chosen = by_place[slot[in_time]]
+        candidates = np.flatnonzero(fillers)
+        chosen, filler = _last_called(deadline[some.place], proposal.given.call[candidates], proposal.block.origin)
+        rows.append(candidates[filler])
         slots.append(_Slots(some.place[chosen], some.rank[chosen], some.revision[chosen]))
     place, rank, revision = (np.concatenate(column) for column in zip(*map(_parts, slots), strict=True))
     return proposal.inserted(np.concatenate(rows), place, rank, revision)
 
 
-def _nth_to_nth(one: Int64s, other: Int64s) -> tuple[Int64s, Int64s]:
-    """The n-th of each key in one list with the n-th of that key in the other; both are sorted by key."""
-    first, second = _numbered(one), _numbered(other)
-    size = max(len(one), len(other)) + 1
-    _, left, right = np.intersect1d(one * size + first, other * size + second, True, return_indices=True)
-    return left, right
+def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s, Int64s]:
+    """(slot, filler): for each slot, the earliest first, the filler that was called last before its deadline.
+
+    As many slots are filled as can be, and the fillers left over are those that fit best elsewhere. Slots take fillers
+    as closing brackets take opening ones, so the two of a pair stand next to each other at their depth. `origin`: of
+    the keys; all stamps of a key lie above it and below the next.
+    """
+    times = np.concatenate((call, deadline))
+    event = np.argsort(times, kind="stable")  # At equal stamps a call comes first: it is in time.
+    opens = event < len(call)
+    key = np.searchsorted(origin, times[event], side="right")
+    step = np.where(opens, 1, -1)
+    balance = np.cumsum(step)
+    if not len(event):
+        return event, event
+    first = np.flatnonzero(np.diff(key, prepend=NOTHING) != 0)
+    balance -= np.repeat(balance[first] - step[first], np.diff(np.r_[first, len(key)]))
+    room = 2 * len(event) + 1
+    lowest = np.minimum(np.minimum.accumulate(balance - key * room) + key * room, 0)
+    before = np.where(np.diff(key, prepend=NOTHING) != 0, 0, np.r_[0, lowest[:-1]])
+    alone = ~opens & (lowest < before)  # Nothing was open.
+    level = balance - lowest + ~opens
+    kept = np.flatnonzero(~alone)
+    kept = kept[np.lexsort((kept, level[kept], key[kept]))]
+    pair = np.flatnonzero(opens[kept[:-1]] & ~opens[kept[1:]])
+    same = (level[kept[pair]] == level[kept[pair + 1]]) & (key[kept[pair]] == key[kept[pair + 1]])
+    pair = pair[same]
+    return event[kept[pair + 1]] - len(call), event[kept[pair]]
 
 
 def _numbered(key: Int64s) -> Int64s:

@@ -35,15 +35,23 @@ class Proposal:
         """With these rows put in immediately before the operations that are at these places, by `rank` among each."""
         if not len(rows):
             return self
-        told = self.given.revision.copy()
-        told[rows] = revision
         by_place = np.lexsort((rank, places))
         shift = np.cumsum(np.bincount(places, minlength=len(self.rows)))
         merged = np.empty(len(self.rows) + len(rows), np.int64)
         merged[np.arange(len(self.rows)) + shift] = self.rows
         merged[places[by_place] + np.arange(len(rows))] = rows[by_place]
-        given = replace(self.given, revision=told)
+        given = self._told(rows, revision)
         return Proposal(self.block, given, merged, _in_order(self.block, given, merged))
+
+    def revised(self, rows: Int64s, revision: Int64s) -> "Proposal":
+        """The same order, these rows' revisions being these."""
+        given = self._told(rows, revision)
+        return Proposal(self.block, given, self.rows, replace(self.order, revision=given.revision[self.rows]))
+
+    def _told(self, rows: Int64s, revision: Int64s) -> Order:
+        told = self.given.revision.copy()
+        told[rows] = revision
+        return replace(self.given, revision=told)
 
     def guessed(self) -> Bools:
         """Per key: whether the place of some unknown write was told by no response."""
