@@ -1,0 +1,285 @@
+"""A strict, streaming reader of EDN (https://github.com/edn-format/edn): what Clojure programs print histories in.
+
+Forms come one at a time with the line on which they begin; memory is bounded by the largest form. A file may hold
+forms one after the other, or one vector or list around all of them: then its elements are what comes.
+
+Read as: nil → None, true and false → bool, whole numbers (also 3N) → int, text → str, vectors and lists → tuple (EDN
+holds them equal), maps → dict, sets → frozenset. All other atoms, keywords among them, are `Name`s, which compare by
+what is written: nothing is lost, nothing is guessed. A tagged form (`#tag form`) is its form: a record reads as a map.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TextIO
+
+CHUNK_CHARACTERS = 1 << 16
+FORM_DEPTH_MAX = 100  # Nested deeper is no history.
+TOKEN_CHARACTERS_MAX = 1 << 24  # A text that has not ended by then never does.
+_UNKNOWN: Final = object()
+_KNOWN_ATOMS_MAX = 1 << 16  # Kept, so that equal ones are read once. More are read as well, only slower.
+
+_TOKENS = re.compile(
+    r"""
+    \n
+  | "[^"\\]*(?:\\[\s\S][^"\\]*)*(?:"|\\\Z)?  # text, perhaps cut off
+  | ;[^\n]*                                   # comment
+  | [\[\](){}] | \#\{ | \#_                   # brackets; #_ drops the form that follows
+  | \#[^\s,()\[\]{}";_\#]+                    # tag
+  | \#\#[A-Za-z-]*                            # ##Inf, ##NaN
+  | \\(?:[^\s]?[^\s,()\[\]{}";\\]*)           # character: \a, \newline, \u0041, \(
+  | [^\s,()\[\]{}";\#\\][^\s,()\[\]{}";\\]*   # any other atom
+  | [^\s,]
+    """,
+    re.VERBOSE,
+)
+_WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)N?")
+_OTHER_NUMBER = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?M?|0x[0-9a-fA-F]+|##(?:-?Inf|NaN)")
+_SYMBOL = r"(?:[^\W\d]|[.*+!_?$%&=<>|-])[\w.*+!?$%&=<>|:#'-]*"
+_NAME = re.compile(rf":?(?:{_SYMBOL}/)?{_SYMBOL}|/|:[0-9][\w.-]*")
+_ESCAPES = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "b": "\b", "f": "\f"}
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|[0-7]{1,3}|[\s\S])")
+_CLOSES: Final = {"[": "]", "(": ")", "{": "}", "#{": "}"}
+_NAMED = {"[": "a vector", "(": "a list", "{": "a map", "#{": "a set"}
+
+
+class Name(str):
+    """A keyword (`:read`), symbol, character or inexact number, as written. No `Name` equals a text."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Name) and str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+_INTERNED: dict[str, Name] = {}
+
+
+def name(text: str) -> Name:
+    """The `Name` that every reader gives for this text: the same object, so that looking it up is cheap."""
+    return _INTERNED.setdefault(text, Name(text))
+
+
+class NotEdn(Exception):
+    """What stands on `line` is no EDN."""
+
+    def __init__(self, line: int, expected: str, found: str) -> None:
+        self.line, self.expected, self.found = line, expected, found
+        super().__init__(line, expected, found)
+
+
+def forms(text: TextIO) -> Iterator[tuple[int, Any]]:
+    """(line from 1, form), for each form of the file, or of the one collection that it holds. Raises NotEdn."""
+    return _Reader(unwrap=True).forms(_tokens(text))
+
+
+def form_of(text: str, line: int = 1) -> Any:
+    """The one form that this text holds. Raises NotEdn."""
+    found = [form for _, form in _Reader(line=line).forms(_pieces(text, line))]
+    if len(found) != 1:
+        raise NotEdn(line, "one value", f"{len(found)}" if found else "nothing")
+    return found[0]
+
+
+def _tokens(text: TextIO) -> Iterator[str]:
+    """All tokens. One that touches the end of what has been read may go on, and waits for more."""
+    rest = ""
+    line = 1
+    while chunk := text.read(CHUNK_CHARACTERS):
+        buffer = rest + chunk
+        found: list[str] = _TOKENS.findall(buffer)
+        rest = ""
+        if found and found[-1] != "\n" and buffer.endswith(found[-1]):
+            rest = found.pop()
+            if len(rest) > TOKEN_CHARACTERS_MAX:
+                raise NotEdn(line, "the end of a text", f"{len(rest)} characters without one")
+        line += buffer.count("\n") - rest.count("\n")
+        yield from found
+    yield from _TOKENS.findall(rest)
+
+
+def _pieces(text: str, line: int) -> list[str]:
+    if "\n" in text:
+        raise NotEdn(line, "one value on one line", "several lines")
+    found: list[str] = _TOKENS.findall(text)
+    return found
+
+
+class _Open:
+    """A form that has begun: a collection, or what stands before another form (`#_`, a tag)."""
+
+    __slots__ = ("items", "line", "opened", "prefix")
+
+    def __init__(self, opened: str, line: int) -> None:
+        self.opened, self.line, self.prefix = opened, line, opened not in _CLOSES
+        self.items: list[Any] = []
+
+    def whole(self) -> Any:
+        """The collection. Raises NotEdn if a map or set cannot be made of the items."""
+        if self.opened in ("[", "("):
+            return tuple(self.items)
+        keys = self.items if self.opened == "#{" else self.items[::2]
+        if self.opened == "{" and len(self.items) % 2:
+            raise NotEdn(self.line, "a map with a value for each key", f"{len(self.items)} forms in it")
+        made: dict[Any, Any] | frozenset[Any]
+        try:
+            made = frozenset(keys) if self.opened == "#{" else dict(zip(keys, self.items[1::2], strict=True))
+        except TypeError:
+            raise NotEdn(
+                self.line, "keys and members that are no maps", f"a map inside {_NAMED[self.opened]}"
+            ) from None
+        if len(made) < len(keys):
+            raise NotEdn(self.line, f"{_NAMED[self.opened]} with each key once", "a key twice")
+        return made
+
+
+class _Reader:
+    def __init__(self, *, unwrap: bool = False, line: int = 1) -> None:
+        self._unwrap = unwrap  # Whether the first form, if a vector or list, is only around the others.
+        self._around: _Open | None = None
+        self._line = line
+        self._open: list[_Open] = []
+        self._atoms: dict[str, Any] = {**_INTERNED, "nil": None, "true": True, "false": False}
+
+    def forms(self, tokens: Iterable[str]) -> Iterator[tuple[int, Any]]:
+        atoms, opened = self._atoms, self._open
+        began = False
+        for token in tokens:
+            line = self._line
+            form = atoms.get(token, _UNKNOWN)
+            if form is _UNKNOWN:
+                first = token[0]
+                if first == "\n":
+                    self._line += 1
+                    continue
+                if first == ";":
+                    continue
+                if first in "[({" or (first == "#" and token[1:2] != "#"):
+                    if self._unwrap and not began and first in "[(":
+                        self._around = _Open(token, line)
+                    else:
+                        self._begin(token)
+                    began = True
+                    continue
+                if first in ")]}":
+                    ended = self._end(token)
+                    if ended is None:
+                        continue
+                    line, form = ended
+                else:
+                    form = self._atom(token)
+            began = True
+            if opened and not opened[-1].prefix:
+                opened[-1].items.append(form)
+            elif (placed := self._placed(line, form)) is not None:
+                yield placed
+        self._finished()
+
+    def _begin(self, token: str) -> None:
+        if self._unwrap and not self._open and self._around is not None and self._around.opened == "":
+            raise NotEdn(self._line, "the end of the file, after the collection", token)
+        if len(self._open) >= FORM_DEPTH_MAX:
+            raise NotEdn(self._line, f"at most {FORM_DEPTH_MAX} levels", "a form inside as many")
+        if token not in _CLOSES and token != "#_" and not token[1:2].isalpha():
+            raise NotEdn(self._line, "a form", token)
+        self._open.append(_Open(token, self._line))
+
+    def _end(self, token: str) -> tuple[int, Any] | None:
+        """The collection that this bracket closes; None if it was only around the others."""
+        if not self._open and self._around is not None and _CLOSES.get(self._around.opened) == token:
+            self._around = _Open("", self._line)
+            return None
+        if not self._open or _CLOSES.get(self._open[-1].opened) != token:
+            now = self._open[-1] if self._open else self._around
+            wanted = f"the end of {_begun(now)}" if now is not None and now.opened else "a form"
+            raise NotEdn(self._line, wanted, token)
+        ended = self._open.pop()
+        return ended.line, ended.whole()
+
+    def _placed(self, line: int, form: Any) -> tuple[int, Any] | None:
+        """Hand a whole form to what it stands in; it itself if it stands by itself."""
+        while self._open and self._open[-1].prefix:
+            before = self._open.pop()
+            if before.opened == "#_":
+                return None
+            line = before.line
+        if self._open:
+            self._open[-1].items.append(form)
+            return None
+        if self._around is not None and self._around.opened == "":
+            raise NotEdn(line, "the end of the file, after the collection", text_of(form))
+        return line, form
+
+    def _atom(self, token: str) -> Any:
+        if token[0] == '"':
+            return _unquoted(token, self._line, self._note_lines)
+        form: Any
+        if _WHOLE.fullmatch(token):
+            form = int(token.rstrip("N"))
+        elif _NAME.fullmatch(token) or _OTHER_NUMBER.fullmatch(token) or (token[0] == "\\" and len(token) > 1):
+            form = Name(token)
+        else:
+            raise NotEdn(self._line, "a form", token)
+        if len(self._atoms) < _KNOWN_ATOMS_MAX:
+            self._atoms[token] = form
+        return form
+
+    def _note_lines(self, count: int) -> None:
+        self._line += count
+
+    def _finished(self) -> None:
+        now = self._open[-1] if self._open else self._around
+        if now is not None and now.opened:
+            raise NotEdn(now.line, f"the end of {_begun(now)}", "the end of the file")
+
+
+def _begun(form: _Open) -> str:
+    return f"{_NAMED.get(form.opened, form.opened)} begun on line {form.line}"
+
+
+def _unquoted(token: str, line: int, note_lines: Any) -> str:
+    inner = token[1:-1]
+    if len(token) < 2 or token[-1] != '"' or (len(inner) - len(inner.rstrip("\\"))) % 2:
+        raise NotEdn(line, "the end of a text", f"{token[:20]} and the end of the file")
+    note_lines(inner.count("\n"))
+    if "\\" not in inner:
+        return inner
+    whole = _ESCAPE.sub(lambda match: _unescaped(match[1], line), inner)
+    try:
+        return whole.encode("utf-16", "surrogatepass").decode("utf-16")  # Java escapes 😀 as two of its characters.
+    except UnicodeDecodeError:
+        raise NotEdn(line, "both halves of a surrogate pair", token[:20]) from None
+
+
+def _unescaped(escape: str, line: int) -> str:
+    if escape[0] == "u" and len(escape) == 5:
+        return chr(int(escape[1:], 16))
+    if escape[0] in "01234567":
+        return chr(int(escape, 8))
+    if escape not in _ESCAPES:
+        raise NotEdn(line, "an escape of EDN in a text", f"\\{escape}")
+    return _ESCAPES[escape]
+
+
+def text_of(form: Any) -> str:
+    """The form as EDN prints it, the same for equal forms: members of maps and sets are in the order of their text."""
+    if form is None:
+        return "nil"
+    if isinstance(form, bool):
+        return "true" if form else "false"
+    if isinstance(form, (int, Name)):
+        return str(form)
+    if isinstance(form, str):
+        return '"' + re.sub(r'["\\\n\t\r]', lambda match: _ESCAPED[match[0]], form) + '"'
+    if isinstance(form, tuple):
+        return "[" + " ".join(map(text_of, form)) + "]"
+    if isinstance(form, dict):
+        return "{" + ", ".join(sorted(f"{text_of(key)} {text_of(value)}" for key, value in form.items())) + "}"
+    return "#{" + " ".join(sorted(map(text_of, form))) + "}"
+
+
+_ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
