@@ -153,13 +153,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "output.value is missing, though a record was found",
-        "status = 'ok' and output.found and output.value is null "
-        "and (op = 'get' or op = 'cas' and not output.succeeded)",
-        lambda row: (
-            (_ok(row, "get") or (_ok(row, "cas") and not _output(row, "succeeded")))
-            and bool(_output(row, "found"))
-            and _output(row, "value") is None
-        ),
+        "status = 'ok' and op = 'get' and output.found and output.value is null",
+        lambda row: _ok(row, "get") and bool(_output(row, "found")) and _output(row, "value") is None,
     ),
     Rule(
         "output.results is missing",
