@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from spark_audit.errors import AuditError, InputError, MalformedHistory
+from spark_audit.imports.command import import_command
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.report import print_verdict
 from spark_audit.verdict import Verdict
@@ -126,6 +127,9 @@ def _first_line(error: BaseException) -> str:
 def _fail(message: str, status: int) -> NoReturn:
     click.echo(f"hwm-audit: {message}", err=True)
     sys.exit(status)
+
+
+cli.add_command(import_command)
 
 
 def main() -> None:

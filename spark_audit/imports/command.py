@@ -1,0 +1,106 @@
+"""`hwm-audit import`: exit 0 written, 2 malformed input or wrong usage, with file and line; nothing is half-written."""
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from spark_audit.errors import InputError
+from spark_audit.imports import FORMATS, Imported, Settings, import_histories
+from spark_audit.imports.edn import NotEdn, form_of, text_of
+
+_BAD_INPUT = 2
+
+
+@click.command("import")
+@click.argument("form", type=click.Choice(FORMATS), metavar="FORMAT")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The file to write: .jsonl or .parquet.")
+@click.option(
+    "--failed-cas",
+    type=click.Choice(["no-effect", "saw-another"]),
+    default="no-effect",
+    show_default=True,
+    help="What a failed compare-and-set says: that it changed nothing, or also that the value was another.",
+)
+@click.option(
+    "--nil-read",
+    type=click.Choice(["nil", "unknown"]),
+    default="nil",
+    show_default=True,
+    help="What a completed read of nil says: that the register held nil, or nothing (as Knossos has it).",
+)
+@click.option(
+    "--keys",
+    type=click.Choice(["auto", "independent", "one"]),
+    default="auto",
+    show_default=True,
+    help="Whether values are [key value] of jepsen.independent, or of one register.",
+)
+@click.option(
+    "--initial", metavar="VALUE", help="What a register holds at first, as printed. [default: nil; porcupine: empty]"
+)
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+def import_command(
+    form: str,
+    paths: tuple[Path, ...],
+    out: Path,
+    failed_cas: str,
+    nil_read: str,
+    keys: str,
+    initial: str | None,
+    force: bool,
+) -> None:
+    """Turn histories of Jepsen, Knossos or Porcupine into rows that `hwm-audit check` reads.
+
+    FORMAT: jepsen-edn (maps), jepsen-log (printed lines), porcupine-kv (get, put, append). Each PATH is a run.
+
+    Exit status: 0 written, 2 malformed input (file, line, what was expected; nothing is written) or wrong usage.
+    """
+    settings = Settings(
+        independent={"auto": None, "independent": True, "one": False}[keys],
+        initial=_initial(form, initial),
+        nil_read_unknown=nil_read == "unknown",
+        failed_cas_saw_another=failed_cas == "saw-another",
+    )
+    try:
+        told = import_histories(form, paths, out, settings, replace=force)
+    except InputError as error:
+        _fail(str(error), _BAD_INPUT)
+    except KeyboardInterrupt:
+        _fail("interrupted; nothing was written", 1)
+    except OSError as error:
+        _fail(f"{out}: cannot be written: {error.strerror}", 1)
+    click.echo(_summary(told, out), err=True)
+
+
+def _initial(form: str, told: str | None) -> str | None:
+    """A value of Jepsen is read as EDN, so that 0 and 0N are one; Porcupine's is text as it stands."""
+    if told is None or form == "porcupine-kv":
+        return told
+    try:
+        return text_of(form_of(told))
+    except NotEdn as error:
+        raise click.BadParameter(f"expected {error.expected}, found {error.found}", param_hint="--initial") from error
+
+
+def _summary(told: Imported, out: Path) -> str:
+    lines = [
+        f"{out}: {told.operations:,} operations ({told.failed:,} failed, {told.unknown:,} of unknown outcome) on "
+        f"{_counted(told.registers, 'key')}, {_counted(told.runs, 'run')}"
+    ]
+    if told.silent_cas:
+        lines.append(f"{told.silent_cas:,} failed compare-and-sets name an error, and so say nothing of the value")
+    if told.left_out:
+        lines.append("left out: " + ", ".join(f"{count:,} {what}" for what, count in sorted(told.left_out.items())))
+    return "\n".join([*lines, f"hint: hwm-audit check {out}"])
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    click.echo(f"hwm-audit: {message}", err=True)
+    sys.exit(status)

@@ -1,0 +1,69 @@
+"""What all formats are first read into: one event per line of a history, of one operation on one register or key."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TextIO
+
+from spark_audit.errors import InputError
+
+FOUND_CHARACTERS_MAX = 120  # Shown of what was found instead.
+
+
+class Event(NamedTuple):
+    """`line` from 1. `type`: invoke, ok, fail, info. `op`: get, put, cas, append. All values are text of a row.
+
+    `value`: of a completed get what it returned, of a put, cas or append the new one; None where the line does not say.
+    `expected`: of a cas. `time_ns` None: not told. `error`: why it failed, if the line says so.
+    """
+
+    line: int
+    process: int
+    type: str
+    op: str
+    key: str
+    value: str | None = None
+    expected: str | None = None
+    time_ns: int | None = None
+    error: str | None = None
+
+
+class Reader(Protocol):
+    """One format. `events` raises NotImportable (without a file) at the first line that is none."""
+
+    left_out: Counter[str]  # What was no event of a client → how many.
+
+    def events(self, text: TextIO) -> Iterator[Event]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a history is to be read.
+
+    `independent`: whether values are `[key value]`; None: as the first operation shows. `initial`: what each register
+    holds at first, as text of a row. `nil_read_unknown`: a completed read of nil says nothing (as Knossos has it), not
+    that the register held nil. `failed_cas_saw_another`: one that failed asserts that the value was not the expected.
+    """
+
+    independent: bool | None = None
+    initial: str | None = None
+    nil_read_unknown: bool = False
+    failed_cas_saw_another: bool = False
+
+
+class NotImportable(InputError):
+    """A line that is not of the format. `line` counts from 1."""
+
+    def __init__(self, file: str, line: int, expected: str, found: str) -> None:
+        self.file, self.line, self.expected, self.found = file, line, expected, found
+        super().__init__(file, line, expected, found)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: expected {self.expected}, found {self.found}; nothing was written"
+
+
+def refused(line: int, expected: str, found: Any) -> NotImportable:
+    """The error for this line; who knows the file adds it."""
+    text = str(found)
+    shown = text if len(text) <= FOUND_CHARACTERS_MAX else f"{text[: FOUND_CHARACTERS_MAX - 1]}…"
+    return NotImportable("", line, expected, shown)

@@ -1,0 +1,148 @@
+"""From events to rows: a completion is paired with its invocation, and a row comes as soon as both are read.
+
+Memory holds what is open, the processes that may not go on, and the names of the keys; not the history.
+
+A history is a list in the order in which things happened: that order, not `:time`, is what Jepsen, Knossos and
+Porcupine go by. So stamps always increase from line to line: `:time` where it does, else 1 ns more than the line
+before; without `:time` the number of the line.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_audit.imports.events import Event, Settings, refused
+
+BACKWARDS_NS_MAX = 10**9  # Threads that stamp and then write overtake each other, by less than this.
+_CLIENT_OF_INITIAL = "initial"
+_PHRASES = {"get": "read", "put": "write", "cas": "compare-and-set", "append": "append"}
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of one history, as they are met. `silent_cas`: failed ones whose line names an error, and so no other value."""
+
+    ok: int = 0
+    fail: int = 0
+    unknown: int = 0
+    initial: int = 0
+    silent_cas: int = 0
+
+
+@dataclass(slots=True)
+class Pairing:
+    """One history. `initial`: what each key or register holds before its first operation."""
+
+    run_id: str
+    initial: str
+    settings: Settings
+    counts: Counts = field(default_factory=Counts)
+    _open: dict[int, tuple[Event, int, int]] = field(default_factory=dict)  # Process → call, its stamp, op_id.
+    _crashed: dict[int, int] = field(default_factory=dict)  # Process → line of its :info.
+    _keys: set[str] = field(default_factory=set)
+    _op_id: int = 0
+    _stamp: int = 0  # Of the line before.
+    _time: int = 0  # The latest :time.
+
+    def rows(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
+        """The rows, each when its operation has ended, those that never do at the end. Raises NotImportable."""
+        for event in events:
+            stamp = self._stamped(event)
+            if event.type == "invoke":
+                if event.key not in self._keys:
+                    yield self._initial_row(event.key, stamp)
+                self._invoke(event, stamp)
+            else:
+                yield self._completed(event, stamp)
+        for process in sorted(self._open):
+            call, called, op_id = self._open[process]
+            yield self._row(call, called, op_id, "unknown", None, "never completed")
+
+    def _stamped(self, event: Event) -> int:
+        told = event.time_ns
+        if told is not None:
+            if told < self._time - BACKWARDS_NS_MAX:
+                raise refused(event.line, f"lines in the order of time, here a :time of {self._time} or later", told)
+            self._time = max(self._time, told)
+        self._stamp = max(self._stamp + 1, event.line if told is None else told)
+        return self._stamp
+
+    def _invoke(self, event: Event, stamp: int) -> None:
+        process = event.process
+        if process in self._open:
+            before = self._open[process][0].line
+            raise refused(event.line, f"the end of what process {process} began on line {before}", "another invocation")
+        if process in self._crashed:
+            reason = f"a new process number: the operation of {process} ended unknown on line {self._crashed[process]}"
+            raise refused(event.line, reason, f"process {process} going on")
+        self._open[process] = (event, stamp, self._next_id())
+
+    def _completed(self, event: Event, stamp: int) -> dict[str, Any]:
+        if event.process not in self._open:
+            raise refused(event.line, f"an invocation by process {event.process} before this line", f":{event.type}")
+        call, called, op_id = self._open.pop(event.process)
+        _check_same(call, event)
+        if event.type == "info":
+            self._crashed[event.process] = event.line
+            return self._row(call, called, op_id, "unknown", None, event.error or "info")
+        if event.type == "fail":
+            if call.op == "cas" and self.settings.failed_cas_saw_another:
+                if event.error is None:
+                    output = {"succeeded": False, "found": True}
+                    return self._row(call, called, op_id, "ok", stamp, None, output)
+                self.counts.silent_cas += 1
+            return self._row(call, called, op_id, "fail", stamp, event.error or "fail")
+        if call.op != "get":
+            return self._row(call, called, op_id, "ok", stamp, None, {"succeeded": True})
+        if event.value is None:
+            return self._row(call, called, op_id, "fail", stamp, "nil")
+        return self._row(call, called, op_id, "ok", stamp, None, {"found": True, "value": event.value})
+
+    def _initial_row(self, key: str, stamp: int) -> dict[str, Any]:
+        """A put before all else of its key (stamps begin at 1): so nil, or the empty text, is a value like others."""
+        self._keys.add(key)
+        self.counts.initial += 1
+        call = Event(0, 0, "invoke", "put", key, self.initial)
+        row = self._row(call, stamp - 1, self._next_id(), "ok", stamp - 1, None, {"succeeded": True})
+        return row | {"client": f"{_CLIENT_OF_INITIAL} {key}"}
+
+    def _next_id(self) -> int:
+        self._op_id += 1
+        return self._op_id - 1
+
+    def _row(
+        self,
+        call: Event,
+        called: int,
+        op_id: int,
+        status: str,
+        returned: int | None,
+        error: str | None,
+        output: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        row: dict[str, Any] = {"run_id": self.run_id, "op_id": op_id, "client": str(call.process), "op": call.op}
+        row |= {"key": call.key, "status": status, "call_ns": called, "return_ns": returned, "clock_id": "history"}
+        if call.op != "get":
+            row["value"] = call.value
+        if call.op == "cas":
+            row["expected"] = call.expected
+        if error is not None:
+            row["error"] = error
+        if output is not None:
+            row["output"] = output
+        setattr(self.counts, status, getattr(self.counts, status) + 1)
+        return row
+
+
+def _check_same(call: Event, end: Event) -> None:
+    """Whether the completion is one of this call. Those of :fail and :info say no value."""
+    if end.op != call.op:
+        raise refused(
+            end.line, f"the end of the {_PHRASES[call.op]} of line {call.line}", f"that of a {_PHRASES[end.op]}"
+        )
+    if end.type != "ok":
+        return
+    if end.key != call.key:
+        raise refused(end.line, f"key {call.key}, as on line {call.line}", end.key)
+    if call.op != "get" and (end.value, end.expected) != (call.value, call.expected):
+        raise refused(end.line, f"the value of line {call.line}, {call.value}", end.value)

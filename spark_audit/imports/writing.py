@@ -1,0 +1,93 @@
+"""Rows into one file, JSON lines or Parquet, which appears under its name only when it is whole."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from spark_audit.errors import UnreadablePath
+from spark_audit.rows import FIELDS, Type
+
+ROWS_PER_GROUP = 50_000  # Of Parquet: what is in memory at a time.
+
+
+class Rows(Protocol):
+    def write(self, row: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def rows_file(path: Path, *, replace: bool = False) -> Iterator[Rows]:
+    """What is written lies under a temporary name beside `path`, and takes its name at the end; else it goes.
+
+    Raises UnreadablePath: neither .jsonl nor .parquet, or the file is there and not to be replaced, or cannot be made.
+    """
+    if path.suffix not in (".jsonl", ".parquet"):
+        raise UnreadablePath(str(path), "write to a name that ends in .jsonl or .parquet")
+    if path.exists() and not replace:
+        raise UnreadablePath(str(path), "is there already; --force replaces it")
+    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    try:
+        rows: Rows = _Lines(part) if path.suffix == ".jsonl" else _Table(part)
+    except OSError as error:
+        raise UnreadablePath(str(path), f"cannot be written: {error.strerror}") from error
+    try:
+        try:
+            yield rows
+        finally:
+            rows.close()
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+class _Lines:
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8", newline="\n")
+        self._encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        self._file.write(self._encode(row) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Table:
+    def __init__(self, path: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as parquet
+
+        self._schema = pa.schema([(name, _arrow(wanted)) for name, wanted in FIELDS])
+        self._to_table = pa.Table.from_pylist
+        self._writer = parquet.ParquetWriter(str(path), self._schema)
+        self._rows: list[Mapping[str, Any]] = []
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= ROWS_PER_GROUP:
+            self._flush()
+
+    def close(self) -> None:
+        try:
+            self._flush()
+        finally:
+            self._writer.close()
+
+    def _flush(self) -> None:
+        self._writer.write_table(self._to_table(self._rows, schema=self._schema))
+        self._rows.clear()
+
+
+def _arrow(wanted: Type) -> Any:
+    import pyarrow as pa
+
+    if isinstance(wanted, str):
+        return {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_()}[wanted]
+    if isinstance(wanted, list):
+        return pa.list_(_arrow(wanted[0]))
+    return pa.struct([(name, _arrow(inner)) for name, inner in wanted])

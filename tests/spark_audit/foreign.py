@@ -1,0 +1,92 @@
+"""Small random histories of registers as Jepsen records them, and a judge of them that knows none of our code."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+VALUES = ("nil", "0", "1")
+
+
+@dataclass
+class Called:
+    """An operation as it was made up. `returned` None: it never was. `outcome`: ok, fail, info, or open for ever."""
+
+    process: int
+    f: str  # read, write, cas
+    value: tuple[str, ...]  # Of a write one, of a cas two, of a read what it returned.
+    called: int
+    returned: int | None = None
+    outcome: str = "open"
+
+
+def made_up(random: Random) -> tuple[list[Called], list[str]]:
+    """(operations, lines): three processes that call and return at random, and answers at random."""
+    operations: list[Called] = []
+    lines: list[str] = []
+    running: dict[int, Called] = {}
+    processes = [0, 1, 2]
+    left = random.choice((3, 4, 5))
+    while left or (running and random.random() < 0.9):
+        idle = [p for p in processes if p not in running]
+        if idle and left and (not running or random.random() < 0.5):
+            left -= 1
+            process = random.choice(idle)
+            f = random.choice(("read", "read", "write", "cas"))
+            value = tuple(random.choice(VALUES) for _ in range({"read": 0, "write": 1, "cas": 2}[f]))
+            running[process] = Called(process, f, value, len(lines))
+            operations.append(running[process])
+            lines.append(f"{process}\t:invoke\t:{f}\t{_printed(running[process])}")
+            continue
+        process = random.choice(sorted(running))
+        op = running.pop(process)
+        op.outcome = random.choice(("ok", "ok", "ok", "fail", "info") if op.f != "write" else ("ok", "ok", "info"))
+        op.returned = len(lines)
+        if op.f == "read" and op.outcome == "ok":
+            op.value = (random.choice(VALUES),)
+        if op.outcome == "info":
+            processes[processes.index(process)] += 10
+        lines.append(f"{process}\t:{op.outcome}\t:{op.f}\t{_printed(op)}")
+    return operations, lines
+
+
+def _printed(op: Called) -> str:
+    return f"[{' '.join(op.value)}]" if op.f == "cas" else (op.value or ("nil",))[0]
+
+
+def as_edn(lines: Sequence[str]) -> Iterator[str]:
+    """The same lines as maps."""
+    for line in lines:
+        process, type_, f, value = line.split("\t")
+        yield f"{{:process {process}, :type {type_}, :f {f}, :value {value}}}"
+
+
+def explained(operations: Sequence[Called], *, failed_cas_saw_another: bool) -> bool:
+    """Whether some order explains the answers, by trying every one that real time allows."""
+    failed = ("cas",) if failed_cas_saw_another else ()
+    told = [op for op in operations if op.outcome == "ok" or (op.outcome == "fail" and op.f in failed)]
+    perhaps = [op for op in operations if op.outcome in ("info", "open") and op.f != "read"]
+    return _has_order(told, perhaps, "nil")
+
+
+def _has_order(told: list[Called], perhaps: list[Called], state: str) -> bool:
+    if not told:
+        return True
+    first_return = min(op.returned for op in told if op.returned is not None)
+    for op in [*told, *perhaps]:
+        after = _after(op, state) if op.called < first_return else None
+        if after is not None and _has_order(
+            [t for t in told if t is not op], [p for p in perhaps if p is not op], after
+        ):
+            return True
+    return False
+
+
+def _after(op: Called, state: str) -> str | None:
+    """What the register holds after it; None if it cannot have answered so."""
+    if op.f == "read":
+        return state if op.value == (state,) else None
+    if op.f == "write":
+        return op.value[0]
+    if op.outcome == "fail":
+        return state if op.value[0] != state else None
+    return op.value[1] if op.value[0] == state else None
