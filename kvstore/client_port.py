@@ -118,6 +118,7 @@ class ClientPort:
     async def _read_forever(
         self, stream: trio.abc.Stream, connection_id: int, connection: _Connection, patience: trio.CancelScope
     ) -> None:
+        is_greeted = False
         while True:
             while not self._service.wants_input(connection_id) and not connection.is_closing:
                 self._stalled.add(connection_id)
@@ -128,7 +129,8 @@ class ClientPort:
                     while await stream.receive_some(RECEIVE_BYTES_MAX):
                         pass
                 return
-            if self._service.is_greeted(connection_id):
+            is_greeted = is_greeted or self._service.is_greeted(connection_id)
+            if is_greeted:
                 is_half = self._service.is_within_a_frame(connection_id)
                 if is_half:
                     patience.deadline = trio.current_time() + HALF_FRAME_SECONDS_MAX
@@ -143,7 +145,8 @@ class ClientPort:
             self._service.receive(connection_id, data)
             if patience.deadline != math.inf and self._service.is_greeted(connection_id):
                 patience.deadline = math.inf  # Waiting for room is not its fault.
-            self._flush()
+            if self._service.has_output:  # Mostly the node has to be asked first.
+                self._flush()
             self._bring_in(connection_id)
 
     async def _wait_for_turn(self, data: bytes) -> None:
@@ -197,6 +200,8 @@ class ClientPort:
             connection = self._connections[connection_id]
             connection.is_closing = True
             connection.has_room.set()
+        if not self._stalled:
+            return
         for connection_id in [each for each in self._stalled if self._service.wants_input(each)]:
             self._stalled.discard(connection_id)
             self._connections[connection_id].has_room.set()

@@ -107,7 +107,7 @@ class HotEncoder:
     def puts(self, request_ids: Sequence[int], revisions: Sequence[int]) -> bytes:
         """Frames of `[request_id, 0, revision, 0, node_id, [1]]`."""
         of_ids, of_revisions = _form_of(min(request_ids)), _form_of(min(revisions))
-        if of_ids != _form_of(max(request_ids)) or of_revisions != _form_of(max(revisions)):
+        if len(request_ids) > 1 and (of_ids != _form_of(max(request_ids)) or of_revisions != _form_of(max(revisions))):
             return _halves(self.puts, request_ids, revisions)
         pack, before, between, size_bytes = _layout(of_ids, of_revisions)
         after = b"\x00" + self._node_item + b"\x81\x01"

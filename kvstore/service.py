@@ -135,12 +135,9 @@ class Service:
     def wants_input(self, connection_id: int) -> bool:
         """False while the connection is at a bound: leave its bytes in the socket."""
         connection = self._connections.get(connection_id)
-        return (
-            connection is not None
-            and not connection.closed
-            and not connection.backlog
-            and connection.has_room(self.limits)
-        )
+        if connection is None or connection.closed or connection.backlog:
+            return False
+        return connection.has_room(self.limits)
 
     def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent] = ()) -> bool:
         """The node was flushed: answer what has ended. Of the events nothing is needed: the role is looked up.
@@ -179,6 +176,11 @@ class Service:
                 self._open.rows[self._expiry_ticket] = (0, 0, 0, 0, None)
 
     # What the host fetches.
+
+    @property
+    def has_output(self) -> bool:
+        """True if `take_output` or `take_closed` has something to give."""
+        return bool(self._dirty or self._closed)
 
     def take_output(self) -> list[tuple[int, bytes]]:
         """Bytes to send, one item per connection. They count as unsent until `sent` is called."""

@@ -99,7 +99,7 @@ class RaftLog:
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
         """Entries first..last: at least one, then as many as fit in `bytes_max`."""
-        assert self.first_index <= first_index <= last_index <= self.last_index, (first_index, last_index, self)
+        assert self.base_index < first_index <= last_index <= self.last_index, (first_index, last_index, self)
         cache_first = self.last_index - len(self._cache) + 1
         if first_index < cache_first:
             stored = self._store.read(first_index, min(last_index, cache_first - 1), bytes_max)
@@ -121,16 +121,18 @@ class RaftLog:
         """Put entries right after the last one."""
         for entry in entries:
             assert entry.index == self.last_index + 1, (entry.index, self.last_index)
-            assert entry.term >= self.last_term, (entry.term, self.last_term)
+            size_bytes, last_term = entry.size_bytes, self.last_term
+            assert entry.term >= last_term, (entry.term, last_term)
             if not self._runs or self._runs[-1].term != entry.term:
                 self._runs.append(LogPosition(entry.index, entry.term))
                 self._run_starts.append(entry.index)
-            self._sizes.append(self._sizes[-1] + entry.size_bytes)
-            self._cache_bytes += entry.size_bytes
+            self._sizes.append(self._sizes[-1] + size_bytes)
+            self._cache_bytes += size_bytes
             self._cache.append(entry)
             self.last_index = entry.index
         self._writes.append(list(entries))
-        self._evict()
+        if self._cache_bytes > self._cache_bytes_max:
+            self._evict()
 
     def truncate_from(self, index: int) -> None:
         """Cut the entry at `index` and all after it."""
@@ -178,8 +180,6 @@ class RaftLog:
             self._sizes_from += passed
 
     def _evict(self) -> None:
-        if self._cache_bytes <= self._cache_bytes_max:
-            return
         goal = self._cache_bytes_max * CACHE_KEPT_EIGHTHS // 8
         evictable = len(self._cache) - (self.last_index - self.durable_index)  # The store may not have the others yet.
         sizes = accumulate(entry.size_bytes for entry in self._cache[: max(evictable, 0)])
