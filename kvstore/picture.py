@@ -69,7 +69,7 @@ class StorePicture:
     def records(self) -> Iterator[list[tuple[bytes, RecordItem]]]:
         """All records by key, in slices. New ones among them are passed over, at 0.1 µs each."""
         while self._records_left:
-            keys = _following(self._store.keys, self._removed, self._key, self._slice_rows)
+            keys = _following(self._store.keys.after(self._key), self._removed, self._slice_rows)
             self._key = keys[-1]
             rows = self._as_they_were(keys)
             self._records_left -= len(rows)
@@ -86,15 +86,16 @@ class StorePicture:
         """All remembered deletions, oldest first, in slices."""
         while self._deletions_left:
             order, rows = self._store.deletion_order, min(self._slice_rows, self._deletions_left)
-            places = _following(order, self._forgotten, self._place, rows)
+            later = order.irange(self._place, inclusive=(False, True))
+            places = _following(later, self._forgotten, rows)
             self._place = places[-1]
             self._deletions_left -= len(places)
             yield places
 
 
-def _following(present: SortedList[P], gone: SortedList[P], last: P, rows: int) -> list[P]:
-    """The next `rows` at most after `last`, in order; those from `gone`, where all are after `last`, are taken out."""
-    found = list(islice(present.irange(last, inclusive=(False, True)), rows))
+def _following(later: Iterator[P], gone: SortedList[P], rows: int) -> list[P]:
+    """The next `rows` at most, in order; those from `gone`, where all are later as well, are taken out."""
+    found = list(islice(later, rows))
     if gone:
         found = sorted({*found, *islice(gone, rows)})[:rows]
         del gone[: gone.bisect_right(found[-1])]

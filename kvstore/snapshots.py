@@ -21,9 +21,9 @@ from struct import Struct
 from typing import Any
 
 import cbor2
-from sortedcontainers import SortedList
 
 from kvstore.heads import array_head, bytes_head, uint_head
+from kvstore.key_order import KeyOrder
 from kvstore.limits import FEATURE_LEVEL, ITEM_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, TIME_NS_MAX, StoreLimits
 from kvstore.picture import SessionsPicture, StorePicture
 from kvstore.results import PUT_DONE
@@ -230,7 +230,7 @@ class _Reader:
         }
         for name, number in found.items():
             _require(number == header[name], f"{name}: {number} found, {header[name]} announced")
-        store.keys = SortedList(self._keys)
+        store.keys = KeyOrder(self._keys)
         sessions.rebuild_heap()
         return store, sessions
 

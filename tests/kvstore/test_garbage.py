@@ -57,7 +57,7 @@ from kvstore import garbage
 with garbage.suspended():
     put(0, 5000)
 garbage.spare_the_state()
-records, keys = machine._store.records, machine._store.keys._lists[0]
+records, keys = machine._store.records, machine._store.keys._blocks[0]
 for first in (0, 2500, 6000):
     put(first, 2000)
     gc.collect()
