@@ -135,6 +135,16 @@ async def test_a_source_that_raises_ends_the_bulk_with_its_own_error(client: Cli
     assert isinstance(await client.put("b", "2"), PutResult)
 
 
+async def test_a_key_or_value_of_another_type_is_the_sources_mistake(client: Client) -> None:
+    """No refusal of the store's: what came before it may have happened, the client goes on."""
+    for pairs in ([("a", "1"), (7, "2")], [("a", "1"), ("b", None)]):
+        with pytest.raises(TypeError, match="bytes or text"):
+            await client.put_many(pairs)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="bytes or text"):
+        await client.get_many(["a", 7])  # type: ignore[list-item]
+    assert isinstance(await client.put("b", "2"), PutResult)
+
+
 async def test_bulks_and_single_calls_share_one_client(client: Client) -> None:
     """Several at a time, with callers beside them."""
     counts: list[int] = []
