@@ -110,7 +110,7 @@ class CoreState:
     @property
     def appliable_index(self) -> int:
         """The end of what is both committed and durable here (FORMATS §3.2)."""
-        return min(self.commit_index, self.log.durable_index)
+        return min(self.commit_index, self.writes.durable_index)
 
     @property
     def uncommitted_bytes(self) -> int:

@@ -52,6 +52,9 @@ class FrameSplitter:
         Raises ProtocolError for an empty or too long frame. The stream has no meaning after that: close it.
         """
         if not self._rest:
+            length = len(data) - HEADER_BYTES
+            if 0 < length <= self._bytes_max and int.from_bytes(data[:HEADER_BYTES], "big") == length:
+                return [bytes(data[HEADER_BYTES:])]  # One whole frame: what a lone request or answer comes as.
             bodies, used = self._split(data)
             self._rest += data[used:] if used else data
             return bodies

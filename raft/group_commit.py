@@ -74,7 +74,9 @@ class GroupCommit:
     @property
     def is_waited_for(self) -> bool:
         """True if `start` would start a sync, or `take_sends` give something."""
-        return self.has_work or (bool(self.waiting) and self.waiting[0][0] <= self.durable_sequence)
+        if self.waiting and self.waiting[0][0] <= self.durable_sequence:
+            return True
+        return not self.under_way and self.appended_sequence > self.durable_sequence
 
     def take_sends(self) -> list[Send]:
         """The held messages that may leave now."""

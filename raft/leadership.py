@@ -93,7 +93,7 @@ class Leadership:
         """Send heartbeats, by which is found out what got lost, and marks that found no append, when they are due."""
         state = self._state
         if state.now < self._heartbeat_deadline:
-            self.feed_wanted |= self._are_marks_due
+            self.feed_wanted |= self._marks_due_at is not None and state.now >= self._marks_due_at
             return
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         if self.reads.waiting and self._has_committed_in_its_term:
@@ -207,7 +207,7 @@ class Leadership:
         """
         state = self._state
         if state.commit_index < state.log.last_index:
-            agreed = self._agreed(state.log.durable_index, [peer.match_index for peer in self._peers.values()])
+            agreed = self._agreed(state.writes.durable_index, [peer.match_index for peer in self._peers.values()])
             if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
                 state.commit_to(agreed)
                 self.feed_wanted = True  # Peers are to know it, and a read round may begin.
@@ -262,29 +262,27 @@ class Leadership:
     def _tell_marks(self) -> None:
         """An idle peer learns the mark from an empty append, which leaves only after none with entries came along."""
         state = self._state
-        waiting = [
-            peer_id
-            for peer_id, peer in self._peers.items()
-            if peer.commit_told < state.commit_index and peer.is_idle and self._can_tell_more(peer)
-        ]
-        if waiting and self._marks_due_at is None:
-            self._marks_due_at = state.now + self._mark_delay_ns
-        if waiting and not self._are_marks_due:
+        waiting: list[str] = []
+        for peer_id, peer in self._peers.items():
+            if peer.commit_told < state.commit_index and peer.is_idle and self._can_tell_more(peer):
+                waiting.append(peer_id)
+        if not waiting:
+            self._marks_due_at = None
             return
-        self._marks_due_at = None
-        for peer_id in waiting:
-            self._send_heartbeat(peer_id)
-
-    @property
-    def _are_marks_due(self) -> bool:
-        return self._marks_due_at is not None and self._state.now >= self._marks_due_at
+        if self._marks_due_at is None:
+            self._marks_due_at = state.now + self._mark_delay_ns
+        if state.now >= self._marks_due_at:
+            self._marks_due_at = None
+            for peer_id in waiting:
+                self._send_heartbeat(peer_id)
 
     def _begin_read_round(self) -> None:
         """Only after a commit of this term: before it, the mark may be behind what others saw (thesis §6.4)."""
         counter = self.reads.begin_round(self._state.commit_index)
         self._state.trace("read_round", counter=counter, read_index=self._state.commit_index)
         self._heartbeat_all()
-        self._confirm_reads()  # A single voter agrees with itself.
+        if not self._peers:
+            self._confirm_reads()  # A single voter agrees with itself.
 
     def _heartbeat_all(self) -> None:
         for peer_id in self._peers:

@@ -22,7 +22,7 @@ class WriteStream:
         self.issued_sequence = 0  # The last one that was taken.
         self.pending = False  # There is something that no `LogWrite` carries yet.
         self._claims: deque[tuple[int, int]] = deque()  # (sequence, index), rising in both.
-        self._barrier_sequence = 0  # The last change of term or vote, and the last reset: everything said waits for it.
+        self.barrier_sequence = 0  # The last change of term or vote, and the last reset: everything said waits for it.
         self._hard_state_changed = False
         self._reset: LogPosition | None = None
         self._replace_from: int | None = None
@@ -36,21 +36,16 @@ class WriteStream:
     def sequence_for(self, index: int) -> int:
         """The write after which the term, the vote and the log up to `index` are durable; it may be done already."""
         if index <= self.durable_index:
-            return self._barrier_sequence
+            return self.barrier_sequence
         for sequence, claimed_index in self._claims:
             if claimed_index >= index:
-                return max(sequence, self._barrier_sequence)
+                return max(sequence, self.barrier_sequence)
         raise AssertionError(f"index {index} is beyond everything that was appended: {list(self._claims)}")
-
-    @property
-    def barrier_sequence(self) -> int:
-        """The write after which a message that only carries the current term and vote may leave."""
-        return self._barrier_sequence
 
     def change_hard_state(self) -> None:
         """Term or vote changed; `take` is given their values."""
         self._hard_state_changed = self.pending = True
-        self._barrier_sequence = self.issued_sequence + 1
+        self.barrier_sequence = self.issued_sequence + 1
 
     def append(self, entries: list[Entry]) -> None:
         """Put entries at the end of the log."""
@@ -80,7 +75,7 @@ class WriteStream:
         self._entries.clear()
         self._claims.clear()
         self.durable_index = position.index
-        self._barrier_sequence = self.issued_sequence + 1
+        self.barrier_sequence = self.issued_sequence + 1
 
     def take(self, hard_state: HardState) -> LogWrite | None:
         """Everything gathered, as the next write of the stream; None if there is nothing."""

@@ -44,7 +44,7 @@ def _count_from_zero(member: Member, state: Any, elections: Any) -> None:
         return
     writes.durable_sequence = 0
     writes.issued_sequence -= done
-    writes._barrier_sequence = max(0, writes._barrier_sequence - done)
+    writes.barrier_sequence = max(0, writes.barrier_sequence - done)
     writes._claims = type(writes._claims)((sequence - done, index) for sequence, index in writes._claims)
     outbox._durable_sequence = 0
     outbox._waiting = [(after - done, peer_id, message) for after, peer_id, message in outbox._waiting]

@@ -50,6 +50,23 @@ def test_appends_are_pipelined_without_waiting_for_answers() -> None:
     assert state_of(leader, "s2") == ("replicate", 1, 5)
 
 
+def test_peers_that_lack_the_same_are_sent_the_same_append() -> None:
+    """So it is encoded once; one that lacks something else, or is told another mark, gets its own."""
+    leader = a_leader_with_commits()
+    leader.propose()
+    to_s2, to_s3 = (leader.sent_to(peer_id, AppendEntries)[-1] for peer_id in ("s2", "s3"))
+    assert to_s2 is to_s3
+
+    leader.persist()
+    leader.step("s2", accepted(1, 2))
+    leader.core.peer_unreachable("s3")
+    leader.propose()
+    leader.heartbeat()
+    again_to_s2, again_to_s3 = (leader.sent_to(peer_id, AppendEntries) for peer_id in ("s2", "s3"))
+    assert [(m.prev_index, len(m.entries), m.commit_index) for m in again_to_s2 if m is not to_s2][-2] == (2, 1, 2)
+    assert [(m.prev_index, len(m.entries), m.commit_index) for m in again_to_s3 if m is not to_s3][-1] == (1, 2, 2)
+
+
 def test_the_window_is_bounded_in_messages() -> None:
     """`window_messages_max`: further entries wait for an answer, then leave together."""
     leader = a_leader_with_commits(config=RaftConfig(window_messages_max=2))
