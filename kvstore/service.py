@@ -240,29 +240,29 @@ class Service:
     def _take_up(self, connection: Connection, run: HotRun) -> None:
         """All at once, or, if not all are taken, one by one, which also finds out who is refused."""
         try:
-            self._propose_all(connection, run)
+            if run.commands:
+                self._propose_all(connection, run)
         except RaftError:
             for request_id, session_id, command in zip(run.command_ids, run.session_ids, run.commands, strict=True):
                 self._or_refuse(connection, request_id, self._propose, session_id, command)
         try:
-            self._read_all(connection, run)
+            if run.reads:
+                self._read_all(connection, run)
         except RaftError:
             for request_id, body in zip(run.read_ids, run.reads, strict=True):
                 self._or_refuse(connection, request_id, self._read, body)
 
     def _propose_all(self, connection: Connection, run: HotRun) -> None:
         """As `_propose` for each."""
-        if run.commands:
-            tickets = self._open.tickets(len(run.commands))
-            self._node.propose_all(run.commands, tickets)
-            self._open.commands(connection, tickets, run.command_ids, run.session_ids)
+        tickets = self._open.tickets(len(run.commands))
+        self._node.propose_all(run.commands, tickets)
+        self._open.commands(connection, tickets, run.command_ids, run.session_ids)
 
     def _read_all(self, connection: Connection, run: HotRun) -> None:
         """As `_read` for each, in one round."""
-        if run.reads:
-            tickets = self._open.tickets(len(run.reads))
-            self._node.read_all(tickets)
-            self._open.reads(connection, tickets, run.read_ids, run.reads)
+        tickets = self._open.tickets(len(run.reads))
+        self._node.read_all(tickets)
+        self._open.reads(connection, tickets, run.read_ids, run.reads)
 
     def _on_hello(self, connection: Connection, body: bytes) -> None:
         check_client_hello(body)
