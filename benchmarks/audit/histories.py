@@ -151,7 +151,9 @@ def table(history: History, run_id: str = "made") -> pa.Table:
     text = pa.large_string()
 
     def named(prefix: str, ids: Int64s, where: Bools) -> pa.Array:
-        return pc.binary_join_element_wise(pa.scalar(prefix, text), pa.array(ids, mask=~where).cast(text), pa.scalar("", text))
+        return pc.binary_join_element_wise(
+            pa.scalar(prefix, text), pa.array(ids, mask=~where).cast(text), pa.scalar("", text)
+        )
 
     def number(ids: Int64s, where: Bools) -> pa.Array:
         return pa.array(ids, mask=~where)
@@ -180,7 +182,9 @@ def table(history: History, run_id: str = "made") -> pa.Table:
             "op": _NAMES.take(pa.array(kind)),
             "key": named("k", history.key, every),
             "value": named("v", np.arange(n), (kind == PUT) | cas),
-            "expected": named("v", np.where(history.expected == -2, n, history.expected), cas & (history.expected != -1)),
+            "expected": named(
+                "v", np.where(history.expected == -2, n, history.expected), cas & (history.expected != -1)
+            ),
             "output": output,
             "status": pa.array(["ok", "unknown"]).take(pa.array(history.unknown.astype(np.int64))),
             "call_ns": history.call,

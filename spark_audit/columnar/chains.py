@@ -13,8 +13,8 @@ from spark_audit.columnar.order import Order
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Per cluster (`Clusters`): `f`, `s`; its chain's `root`, its `depth` in it, whether it is `cyclic`; `ancestor`: the
-    cluster before it in the chain with the greatest s, and that s. Per root: F and S of the block.
+    """Per cluster (`Clusters`): `f`, `s`; its chain's `root`, its `depth` in it, whether it is `cyclic`; `ancestor`:
+    the cluster before it in the chain with the greatest s, and that s. Per root: F and S of the block.
     """
 
     f: Int64s

@@ -92,6 +92,28 @@ class Columns:
     def keys(self) -> int:
         return len(self.names)
 
+    def of_keys(self, keys: Int64s) -> "Columns":
+        """These keys' rows only, as if no others were there; tokens are numbered anew."""
+        rows, sizes = rows_of(self, keys), np.diff(self.starts)[keys]
+        room = np.diff(self.tokens)[keys]
+        tokens = np.concatenate(([0], np.cumsum(room)))
+        moved = np.repeat(tokens[:-1] - self.tokens[keys], sizes)
+        columns = {name: getattr(self, name)[rows] for name in _PER_ROW}
+        for name in ("writes", "finds", "differs"):
+            columns[name] = np.where(columns[name] >= 0, columns[name] + moved, columns[name])
+        starts = np.concatenate(([0], np.cumsum(sizes)))
+        return Columns([self.names[key] for key in keys.tolist()], starts, tokens, **columns)
+
+
+_PER_ROW = tuple(name for name in Columns.__slots__ if name not in ("names", "starts", "tokens"))
+
+
+def rows_of(columns: Columns, keys: Int64s) -> Int64s:
+    """The rows of these keys, in this order of the keys."""
+    sizes = np.diff(columns.starts)[keys]
+    ends = np.cumsum(sizes)
+    return np.arange(int(sizes.sum())) + np.repeat(columns.starts[keys] - (ends - sizes), sizes)
+
 
 def encode_rows(rows: Iterable[Mapping[str, Any]]) -> Columns:
     """Columns of rows in hand (FORMATS §10, well-formed, each of one key)."""

@@ -10,34 +10,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_audit.columnar.blocks import any_of, first_place, last_place
+from spark_audit.columnar.blocks import first_place, last_place
 from spark_audit.columnar.columns import NOTHING, PRESENT, Bools, Int64s
-from spark_audit.columnar.order import States, counts, late, states, unexplained
+from spark_audit.columnar.order import States, counts, states
 from spark_audit.columnar.proposal import Proposal
 
-STRUCTURE_ROUNDS = 3  # A hidden deletion may make a hidden put necessary, and that another deletion; more is rare.
 
+def with_hidden(proposal: Proposal, rounds: int) -> Proposal:
+    """With unknown writes wherever creations, versions, absence and presence ask for them.
 
-def with_hidden(proposal: Proposal) -> Proposal:
-    """With unknown writes wherever creations, versions, absence and presence ask for them."""
-    for _ in range(STRUCTURE_ROUNDS):
-        before = states(proposal.order)
-        if not _worthwhile(proposal, before):
+    `rounds`: a hidden deletion may make a hidden put necessary, and that another deletion; that is rare.
+    """
+    for _ in range(rounds):
+        if not proposal.unused().any():
             return proposal
-        more = _structural(proposal, before)
-        if len(more.rows) == len(proposal.rows):
-            break
+        more = _structural(proposal, states(proposal.order))
+        changed = len(more.rows) > len(proposal.rows)
         proposal = more
+        if not changed:
+            break
     return _versions(proposal, states(proposal.order))
-
-
-def _worthwhile(proposal: Proposal, before: States) -> bool:
-    """Whether any key that fails so far has unknown writes left."""
-    wrong = unexplained(proposal.order, before) & ~late(proposal.order)
-    if not wrong.any():
-        return False
-    failing = any_of(proposal.key(), wrong, proposal.block.keys)
-    return bool((proposal.unused() & (proposal.given.writes >= 0) & failing[proposal.block.key]).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +140,9 @@ def _versions(proposal: Proposal, before: States) -> Proposal:
     glued = (order.finds >= 0) | (order.expected_revision >= 0)
     place = last_place((order.writes >= 0) & ~glued)[writer]
     missing = np.where(place > before_it, np.clip(missing, 0, len(order)), 0)
-    proposal, missing, shift = _with_swaps(proposal, _Gaps(writer, before_it, missing), glued)
-    slots = _Slots.at(np.repeat(shift[place], missing))
-    return _filled(proposal, ((slots, proposal.unused() & _is_put(proposal)),))
+    swaps, swapped, missing = _swaps(proposal, _Gaps(writer, before_it, missing), glued)
+    slots = _Slots.at(np.repeat(place, missing), 1)
+    return _filled(proposal, ((slots, proposal.unused() & _is_put(proposal)),), (swaps, _Slots.at(swapped)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +154,15 @@ class _Gaps:
     missing: Int64s
 
 
-def _with_swaps(proposal: Proposal, gaps: _Gaps, glued: Bools) -> tuple[Proposal, Int64s, Int64s]:
-    """Gaps filled by unknown compare-and-sets; what is missing then; where each place has gone."""
-    order, given, here = proposal.order, proposal.given, np.arange(len(proposal.rows))
+def _swaps(proposal: Proposal, gaps: _Gaps, glued: Bools) -> tuple[Int64s, Int64s, Int64s]:
+    """Unknown compare-and-sets that fit into gaps, the places before which they go; what is missing then."""
+    order, given = proposal.order, proposal.given
     swaps = np.flatnonzero(proposal.unused() & (given.finds >= 0) & (given.finds != given.absence))
     wrote = first_place(order.writes, proposal.block.tokens)[given.finds[swaps]]
-    known = wrote < len(here)
+    known = wrote < len(order)
     swaps, wrote = swaps[known], wrote[known]
     place = _next_writer(order.writes >= 0)[wrote]
-    known = place < len(here)
+    known = place < len(order)
     swaps, place = swaps[known], place[known]
     gap = np.searchsorted(gaps.until, place)
     fits = gap < len(gaps.until)
@@ -181,10 +173,7 @@ def _with_swaps(proposal: Proposal, gaps: _Gaps, glued: Bools) -> tuple[Proposal
     _, once = np.unique(place, return_index=True)
     once = once[_numbered(gap[once]) < gaps.missing[gap[once]]]
     swaps, place, gap = swaps[once], place[once], gap[once]
-    missing = gaps.missing - np.bincount(gap, minlength=len(gaps.missing))
-    shift = here + np.cumsum(np.bincount(place, minlength=len(here)))
-    untold = np.full(len(swaps), NOTHING, np.int64)
-    return proposal.inserted(swaps, place, np.zeros(len(swaps), np.int64), untold), missing, shift
+    return swaps, place, gaps.missing - np.bincount(gap, minlength=len(gaps.missing))
 
 
 def _next_writer(writes: Bools) -> Int64s:
@@ -199,11 +188,13 @@ def _deadlines(ret: Int64s) -> Int64s:
     return np.minimum.accumulate(ret[::-1])[::-1]
 
 
-def _filled(proposal: Proposal, wanted: tuple[tuple[_Slots, Bools], ...]) -> Proposal:
-    """The slots filled from the rows that may fill them, as far as these go."""
+def _filled(
+    proposal: Proposal, wanted: tuple[tuple[_Slots, Bools], ...], given: tuple[Int64s, _Slots] | None = None
+) -> Proposal:
+    """The slots filled from the rows that may fill them, as far as these go; `given`: rows that have their slots."""
     deadline = _deadlines(proposal.order.ret)
-    rows: list[Int64s] = []
-    slots: list[_Slots] = []
+    rows: list[Int64s] = [] if given is None else [given[0]]
+    slots: list[_Slots] = [] if given is None else [given[1]]
     for some, fillers in wanted:
         candidates = np.flatnonzero(fillers)
         chosen, filler = _last_called(deadline[some.place], proposal.given.call[candidates], proposal.block.origin)

@@ -19,7 +19,7 @@ def least_of_descendants(parent: Int64s, value: Int64s) -> Int64s:
 
 
 def depths(parent: Int64s) -> tuple[Int64s, Int64s, Bools]:
-    """Per link: its root, how many links lie before it, and whether it hangs in a cycle (root and depth say nothing)."""
+    """Per link: its root, how many links lie before it, and whether it hangs in a cycle (then both say nothing)."""
     depth = (parent >= 0).astype(np.int64)
     root = np.where(parent >= 0, parent, np.arange(len(parent)))
     going = np.flatnonzero(parent >= 0)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spark_audit.columnar.blocks import Block, any_of, first_place
+from spark_audit.columnar.blocks import Block, any_of
 from spark_audit.columnar.columns import NOTHING, Bools, Int64s, sorted_by
 from spark_audit.columnar.order import Order
 
@@ -95,5 +95,6 @@ def given_order(block: Block) -> Order:
 
 
 def _in_order(block: Block, given: Order, rows: Int64s) -> Order:
-    key = block.key[rows]
-    return replace(given.taken(rows), begins=first_place(key, block.keys)[key])
+    counts = np.bincount(block.key[rows], minlength=block.keys)
+    begins = np.repeat(np.cumsum(counts) - counts, counts)
+    return replace(given.taken(rows), begins=begins)

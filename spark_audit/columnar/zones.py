@@ -1,13 +1,13 @@
 """Zones: linearizability of keys whose written values are unique, with no revisions needed. O(n log n).
 
-Gibbons and Korach 1997, with blocks (chains of successful compare-and-sets) in the place of clusters. docs/audit-proofs.md
-proves the rules that are used here:
+Gibbons and Korach 1997, with blocks (chains of successful compare-and-sets) in the place of clusters. The rules, proven
+in docs/audit-proofs.md:
 
 - cluster: a write and its reads; f = least return, s = greatest call; no read returned before its write was called;
 - chain: a compare-and-set's cluster comes directly after that of the value it expected; two successors, or a cycle,
   are a violation; and for clusters i before j of a chain, s(i) ≤ f(j);
-- block: a chain, or a cluster in no chain; F = least f, S = greatest s. Two blocks of a key conflict iff F(A) < S(B) and
-  F(B) < S(A). If none do, all blocks in the order of min(F, S) are a linearization.
+- block: a chain, or a cluster in no chain; F = least f, S = greatest s. Two blocks of a key conflict iff F(A) < S(B)
+  and F(B) < S(A). If none do, all blocks in the order of min(F, S) are a linearization.
 
 Where something names no source (`vague`), a violation is one all the same, and an order is proposed and verified: OK if
 it holds, else NEEDS_SEARCH. Never a guess.
