@@ -288,8 +288,8 @@ def decode_payloads(payloads: Sequence[bytes]) -> list[tuple[Any, ...]] | None:
 
     None if one of them is unusual in any way, perhaps unreadable: then ask `decode_payload` about each.
     """
-    batches = decode_joined(payloads, SEPARATOR, immutable=True)
+    batches, time_max = decode_joined(payloads, SEPARATOR, immutable=True), TIME_NS_MAX
     for items in batches or ():
-        if type(items) is not tuple or not items or type(items[0]) is not int or not 0 <= items[0] <= TIME_NS_MAX:
+        if type(items) is not tuple or not items or type(time := items[0]) is not int or not 0 <= time <= time_max:
             return None
     return batches
