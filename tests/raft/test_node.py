@@ -69,11 +69,11 @@ def test_a_follower_acknowledges_before_it_applies_what_was_committed_earlier() 
 
     follower.flush()
     follower.disk.complete_one()
-    follower.flush()
-    assert [message.match_index for _, message in follower.sent if isinstance(message, AppendAccepted)] == [3]
+    sent = follower.node.take_effects().send
+    assert [message.match_index for _, message in sent if isinstance(message, AppendAccepted)] == [3]
     assert (follower.machine.items, follower.node.has_more) == ([], True)
 
-    follower.flush()
+    follower.node.begin_sync()
     assert (follower.machine.items, follower.node.has_more) == (["one"], False)
 
 
