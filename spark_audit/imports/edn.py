@@ -17,6 +17,7 @@ FORM_DEPTH_MAX = 100  # Nested deeper is no history.
 TOKEN_CHARACTERS_MAX = 1 << 24  # A text that has not ended by then never does.
 _UNKNOWN: Final = object()
 _KNOWN_ATOMS_MAX = 1 << 16  # Kept, so that equal ones are read once. More are read as well, only slower.
+_KNOWN_DIGITS_MAX = 5  # Longer numbers are stamps, each another.
 
 _TOKENS = re.compile(
     r"""
@@ -74,19 +75,19 @@ class NotEdn(Exception):
 
 def forms(text: TextIO) -> Iterator[tuple[int, Any]]:
     """(line from 1, form), for each form of the file, or of the one collection that it holds. Raises NotEdn."""
-    return _Reader(unwrap=True).forms(_tokens(text))
+    return _Reader(1, unwrap=True).forms(_tokens(text))
 
 
 def form_of(text: str, line: int = 1) -> Any:
-    """The one form that this text holds. Raises NotEdn."""
-    found = [form for _, form in _Reader(line=line).forms(_pieces(text, line))]
+    """The one form that this line holds. Raises NotEdn."""
+    found = [form for _, form in _Reader(line).forms([_TOKENS.findall(text)])]
     if len(found) != 1:
         raise NotEdn(line, "one value", f"{len(found)}" if found else "nothing")
     return found[0]
 
 
-def _tokens(text: TextIO) -> Iterator[str]:
-    """All tokens. One that touches the end of what has been read may go on, and waits for more."""
+def _tokens(text: TextIO) -> Iterator[list[str]]:
+    """All tokens, chunk by chunk. One that touches the end of what has been read may go on, and waits for more."""
     rest = ""
     line = 1
     while chunk := text.read(CHUNK_CHARACTERS):
@@ -98,15 +99,8 @@ def _tokens(text: TextIO) -> Iterator[str]:
             if len(rest) > TOKEN_CHARACTERS_MAX:
                 raise NotEdn(line, "the end of a text", f"{len(rest)} characters without one")
         line += buffer.count("\n") - rest.count("\n")
-        yield from found
-    yield from _TOKENS.findall(rest)
-
-
-def _pieces(text: str, line: int) -> list[str]:
-    if "\n" in text:
-        raise NotEdn(line, "one value on one line", "several lines")
-    found: list[str] = _TOKENS.findall(text)
-    return found
+        yield found
+    yield _TOKENS.findall(rest)
 
 
 class _Open:
@@ -138,70 +132,80 @@ class _Open:
 
 
 class _Reader:
-    def __init__(self, *, unwrap: bool = False, line: int = 1) -> None:
-        self._unwrap = unwrap  # Whether the first form, if a vector or list, is only around the others.
-        self._around: _Open | None = None
+    def __init__(self, line: int, *, unwrap: bool = False) -> None:
         self._line = line
+        self._unwrap = unwrap  # Whether what comes first, if a vector or list, is only around the others.
+        self._around: _Open | None = None
+        self._ended = False  # Whether what was around the others has ended.
         self._open: list[_Open] = []
         self._atoms: dict[str, Any] = {**_INTERNED, "nil": None, "true": True, "false": False}
 
-    def forms(self, tokens: Iterable[str]) -> Iterator[tuple[int, Any]]:
-        atoms, opened = self._atoms, self._open
-        began = False
-        for token in tokens:
-            line = self._line
-            form = atoms.get(token, _UNKNOWN)
-            if form is _UNKNOWN:
-                first = token[0]
-                if first == "\n":
-                    self._line += 1
-                    continue
-                if first == ";":
-                    continue
-                if first in "[({" or (first == "#" and token[1:2] != "#"):
-                    if self._unwrap and not began and first in "[(":
-                        self._around = _Open(token, line)
-                    else:
-                        self._begin(token)
-                    began = True
-                    continue
-                if first in ")]}":
-                    ended = self._end(token)
-                    if ended is None:
+    def forms(self, chunks: Iterable[list[str]]) -> Iterator[tuple[int, Any]]:
+        known = self._atoms.get
+        items: list[Any] | None = None  # Of the innermost collection that is open, unless a tag or #_ is.
+        for tokens in chunks:
+            for token in tokens:
+                line = self._line
+                form = known(token, _UNKNOWN)
+                if form is _UNKNOWN:
+                    first = token[0]
+                    if first == "\n":
+                        self._line += 1
                         continue
-                    line, form = ended
-                else:
-                    form = self._atom(token)
-            began = True
-            if opened and not opened[-1].prefix:
-                opened[-1].items.append(form)
-            elif (placed := self._placed(line, form)) is not None:
-                yield placed
+                    if first == ";":
+                        continue
+                    if first in "[({" or (first == "#" and token[1:2] != "#"):
+                        items = self._begin(token)
+                        continue
+                    if first in ")]}":
+                        ended = self._end(token)
+                        if ended is None:
+                            continue
+                        line, form = ended
+                        items = self._items()
+                    else:
+                        form = self._atom(token)
+                if items is not None:
+                    items.append(form)
+                    continue
+                placed = self._placed(line, form)
+                items = self._items()
+                if placed is not None:
+                    yield placed
         self._finished()
 
-    def _begin(self, token: str) -> None:
-        if self._unwrap and not self._open and self._around is not None and self._around.opened == "":
+    def _items(self) -> list[Any] | None:
+        return self._open[-1].items if self._open and not self._open[-1].prefix else None
+
+    def _begin(self, token: str) -> list[Any] | None:
+        opened = _Open(token, self._line)
+        unwrapped, self._unwrap = self._unwrap and token in "[(", False
+        if unwrapped:
+            self._around = opened
+            return None
+        if self._ended and not self._open and token != "#_":
             raise NotEdn(self._line, "the end of the file, after the collection", token)
         if len(self._open) >= FORM_DEPTH_MAX:
             raise NotEdn(self._line, f"at most {FORM_DEPTH_MAX} levels", "a form inside as many")
-        if token not in _CLOSES and token != "#_" and not token[1:2].isalpha():
+        if opened.prefix and token != "#_" and not token[1:2].isalpha():
             raise NotEdn(self._line, "a form", token)
-        self._open.append(_Open(token, self._line))
+        self._open.append(opened)
+        return self._items()
 
     def _end(self, token: str) -> tuple[int, Any] | None:
         """The collection that this bracket closes; None if it was only around the others."""
-        if not self._open and self._around is not None and _CLOSES.get(self._around.opened) == token:
-            self._around = _Open("", self._line)
+        now = self._open[-1] if self._open else None if self._ended else self._around
+        if now is None or _CLOSES.get(now.opened) != token:
+            raise NotEdn(self._line, "a form" if now is None else f"the end of {_begun(now)}", token)
+        if not self._open:
+            self._ended = True
             return None
-        if not self._open or _CLOSES.get(self._open[-1].opened) != token:
-            now = self._open[-1] if self._open else self._around
-            wanted = f"the end of {_begun(now)}" if now is not None and now.opened else "a form"
-            raise NotEdn(self._line, wanted, token)
-        ended = self._open.pop()
-        return ended.line, ended.whole()
+        self._open.pop()
+        return now.line, now.whole()
 
     def _placed(self, line: int, form: Any) -> tuple[int, Any] | None:
         """Hand a whole form to what it stands in; it itself if it stands by itself."""
+        self._unwrap = False
         while self._open and self._open[-1].prefix:
             before = self._open.pop()
             if before.opened == "#_":
@@ -210,7 +214,7 @@ class _Reader:
         if self._open:
             self._open[-1].items.append(form)
             return None
-        if self._around is not None and self._around.opened == "":
+        if self._ended:
             raise NotEdn(line, "the end of the file, after the collection", text_of(form))
         return line, form
 
@@ -220,6 +224,8 @@ class _Reader:
         form: Any
         if _WHOLE.fullmatch(token):
             form = int(token.rstrip("N"))
+            if len(token) > _KNOWN_DIGITS_MAX:
+                return form
         elif _NAME.fullmatch(token) or _OTHER_NUMBER.fullmatch(token) or (token[0] == "\\" and len(token) > 1):
             form = Name(token)
         else:
@@ -232,8 +238,8 @@ class _Reader:
         self._line += count
 
     def _finished(self) -> None:
-        now = self._open[-1] if self._open else self._around
-        if now is not None and now.opened:
+        now = self._open[-1] if self._open else None if self._ended else self._around
+        if now is not None:
             raise NotEdn(now.line, f"the end of {_begun(now)}", "the end of the file")
 
 
