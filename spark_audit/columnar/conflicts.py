@@ -49,7 +49,6 @@ class Found:
         if len(unwritten):
             self._note(UNWRITTEN, unwritten, made.observer[unwritten])
         same = given.failed & (given.differs >= 0) & (given.finds == given.differs)
-        same |= given.failed & (given.expected_revision >= 0) & (given.expected_revision == given.mod)
         if same.any():
             self._note(NOT_DIFFERENT, rows[same])
         readers = rows[(made.of >= 0) & (made.of < len(given)) & (made.of != rows)]

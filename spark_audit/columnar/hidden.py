@@ -21,15 +21,16 @@ def with_hidden(proposal: Proposal, rounds: int) -> Proposal:
 
     `rounds`: a hidden deletion may make a hidden put necessary, and that another deletion; that is rare.
     """
-    for _ in range(rounds):
-        if not proposal.unused().any():
-            return proposal
-        more = _structural(proposal, states(proposal.order))
-        changed = len(more.rows) > len(proposal.rows)
-        proposal = more
-        if not changed:
-            break
-    return _versions(proposal, states(proposal.order))
+    for step in (_structural, _versions):
+        for _ in range(rounds):
+            if not proposal.unused().any():
+                return proposal
+            more = step(proposal, states(proposal.order))
+            changed = len(more.rows) > len(proposal.rows)
+            proposal = more
+            if not changed:
+                break
+    return proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class _Slots:
 def _structural(proposal: Proposal, before: States) -> Proposal:
     """Hidden deletions and creations."""
     proposal, told = _creations(proposal, before)
+    proposal, named = _named(proposal, before)
     order = proposal.order
     absent_at = (order.finds == order.absence) & before.present
     absent_at[told.place[before.present[told.place]]] = True
@@ -59,11 +61,52 @@ def _structural(proposal: Proposal, before: States) -> Proposal:
     created = _Slots.at(told.place[~told.known], 1, told.revision[~told.known])
     found = np.flatnonzero((order.finds == PRESENT) & ~before.present & (order.writes >= 0))
     puts = _Slots.at(np.setdiff1d(found, created.place), 1)
-    puts = _Slots(*(np.concatenate(pair) for pair in zip(_parts(created), _parts(puts), strict=True)))
+    swaps, after = _expecting(proposal)
+    swapped, swap = np.intersect1d(before.writer[named], after, return_indices=True)[1:]
+    in_time = proposal.given.call[swaps[swap]] <= _deadlines(order.ret)[named[swapped]]
+    swapped, swap = swapped[in_time], swap[in_time]
+    revision = order.expected_revision[named]
+    others = np.setdiff1d(np.arange(len(named)), swapped)
+    others = others[~np.isin(named[others], created.place)]
+    puts = _together(created, puts, _Slots.at(named[others], 1, revision[others]))
     unused, given = proposal.unused(), proposal.given
     deletes = unused & (given.writes == given.absence)
     creates = (given.finds == given.absence) & (given.writes >= 0)
-    return _filled(proposal, ((deletions, deletes), (puts, unused & (creates | _is_put(proposal)))))
+    return _filled(
+        proposal,
+        ((deletions, deletes), (puts, unused & (creates | _is_put(proposal)))),
+        (swaps[swap], _Slots.at(named[swapped], 1, revision[swapped])),
+    )
+
+
+def _named(proposal: Proposal, before: States) -> tuple[Proposal, Int64s]:
+    """Places of compare-and-sets that succeeded on a revision which the write before them has not.
+
+    If that is an unknown one whose revision nobody told, it has this one; the places left need another write.
+    """
+    order = proposal.order
+    named = np.flatnonzero((order.expected_revision >= 0) & ~order.failed)
+    named = named[order.expected_revision[named] != before.revision[named]]
+    untold = before.present[named] & (before.revision[named] < 0)
+    rows = proposal.rows[before.writer[named[untold]]]
+    return proposal.revised(rows, order.expected_revision[named[untold]]), named[~untold]
+
+
+def _expecting(proposal: Proposal) -> tuple[Int64s, Int64s]:
+    """The unused unknown compare-and-sets that expect what some write wrote, and the places of these writes."""
+    order, given, key = proposal.order, proposal.given, proposal.block.key
+    rows = np.flatnonzero(proposal.unused() & (given.writes >= 0) & (given.finds != given.absence))
+    by_token = rows[given.finds[rows] >= 0]
+    wrote = first_place(order.writes, proposal.block.tokens)[given.finds[by_token]]
+    by_revision = rows[given.expected_revision[rows] >= 0]
+    place, known = _write_of(proposal, key[by_revision], given.expected_revision[by_revision])
+    swaps, after = np.r_[by_token, by_revision[known]], np.r_[wrote, place[known]]
+    some = after < len(order)
+    return swaps[some], after[some]
+
+
+def _together(*slots: _Slots) -> _Slots:
+    return _Slots(*(np.concatenate(column) for column in zip(*map(_parts, slots), strict=True)))
 
 
 def _parts(slots: _Slots) -> tuple[Int64s, Int64s, Int64s]:
@@ -92,19 +135,31 @@ class _Creations:
 def _creations(proposal: Proposal, before: States) -> tuple[Proposal, _Creations]:
     """The creations told; what was told of no write may be told of an unknown one, which then has that revision."""
     order, key = proposal.order, proposal.key()
-    writers = np.flatnonzero(order.writes >= 0)
     tells = np.flatnonzero((order.create >= 0) & before.present)
-    span = int(max(order.revision.max(initial=0), order.create.max(initial=0))) + 2
-    if not len(writers) or not len(tells) or span * proposal.block.keys >= 2**62:
-        return proposal, _Creations(tells[:0], tells[:0], np.zeros(0, np.bool_), tells[:0])
-    reached = np.maximum.accumulate(key[writers] * span + np.maximum(order.revision[writers], 0))
+    if not len(tells):
+        return proposal, _Creations(tells, tells, np.zeros(0, np.bool_), tells)
+    span = int(order.create.max()) + 1
     code, first = np.unique(key[tells] * span + order.create[tells], return_index=True)
-    at = np.searchsorted(reached, code)
-    place = writers[np.minimum(at, len(writers) - 1)]
-    inside = (at < len(writers)) & (key[place] == code // span)
-    place, revision, teller = place[inside], code[inside] % span, tells[first[inside]]
-    made = _Creations(place, revision, order.revision[place] == revision, teller)
+    place, known = _write_of(proposal, code // span, code % span)
+    inside = place < len(order)
+    made = _Creations(place[inside], (code % span)[inside], known[inside], tells[first[inside]])
     return _adopted(proposal, before, made)
+
+
+def _write_of(proposal: Proposal, key: Int64s, revision: Int64s) -> tuple[Int64s, Bools]:
+    """Per (key, revision) the place of the key's first write of that revision or above, and whether it is of that one;
+    the number of places if there is none."""
+    order, keys = proposal.order, proposal.key()
+    writers = np.flatnonzero(order.writes >= 0)
+    none = np.full(len(key), len(order), np.int64)
+    span = int(max(order.revision.max(initial=0), revision.max(initial=0))) + 2
+    if not len(writers) or span * proposal.block.keys >= 2**62:
+        return none, np.zeros(len(key), np.bool_)
+    reached = np.maximum.accumulate(keys[writers] * span + np.maximum(order.revision[writers], 0))
+    at = np.searchsorted(reached, key * span + revision)
+    place = writers[np.minimum(at, len(writers) - 1)]
+    inside = (at < len(writers)) & (keys[place] == key)
+    return np.where(inside, place, none), inside & (order.revision[place] == revision)
 
 
 def _adopted(proposal: Proposal, before: States, made: _Creations) -> tuple[Proposal, _Creations]:
@@ -157,10 +212,7 @@ class _Gaps:
 def _swaps(proposal: Proposal, gaps: _Gaps, glued: Bools) -> tuple[Int64s, Int64s, Int64s]:
     """Unknown compare-and-sets that fit into gaps, the places before which they go; what is missing then."""
     order, given = proposal.order, proposal.given
-    swaps = np.flatnonzero(proposal.unused() & (given.finds >= 0) & (given.finds != given.absence))
-    wrote = first_place(order.writes, proposal.block.tokens)[given.finds[swaps]]
-    known = wrote < len(order)
-    swaps, wrote = swaps[known], wrote[known]
+    swaps, wrote = _expecting(proposal)
     place = _next_writer(order.writes >= 0)[wrote]
     known = place < len(order)
     swaps, place = swaps[known], place[known]
@@ -200,8 +252,7 @@ def _filled(
         chosen, filler = _last_called(deadline[some.place], proposal.given.call[candidates], proposal.block.origin)
         rows.append(candidates[filler])
         slots.append(_Slots(some.place[chosen], some.rank[chosen], some.revision[chosen]))
-    place, rank, revision = (np.concatenate(column) for column in zip(*map(_parts, slots), strict=True))
-    return proposal.inserted(np.concatenate(rows), place, rank, revision)
+    return proposal.inserted(np.concatenate(rows), *_parts(_together(*slots)))
 
 
 def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s, Int64s]:
