@@ -1,5 +1,6 @@
 """What the answers of one key's history can tell apart, and what they still ask for: both make the search smaller."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,33 +15,44 @@ UNREAD = "\0unread"  # Stands for every value that nobody reads.
 class Shown:
     """What the responses of a history can tell apart; all else may be forgotten, and so many states become one.
 
-    `values` None: all of them (appends and comparisons of values look inside).
+    `values` None: all of them (appends and comparisons of values look inside). `begun`: in a history with appends, what
+    answers name, sorted: a value that begins none of it can only be overwritten, and so is like any other such value.
     """
 
     mod: bool
     create: bool
     version: bool
     values: frozenset[str] | None
+    begun: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, operations: Sequence[Operation]) -> "Shown":
         steps = [step for op in operations for step in op.steps]
         targets = {guard.target for op in operations for guard in op.guards}
         seen = [step.seen for step in steps if step.seen is not None and step.seen.found]
-        whole = "value" in targets or any(step.kind == "append" for step in steps)
-        names = {s.value for s in seen} | {step.expected for step in steps}
+        appends = any(step.kind == "append" for step in steps)
+        whole = "value" in targets or appends
+        names = {name for name in (*(s.value for s in seen), *(step.expected for step in steps)) if name is not None}
         return cls(
             mod="mod_revision" in targets
             or any(s.mod_revision is not None for s in seen)
             or any(step.expected_mod_revision is not None for step in steps),
             create="create_revision" in targets or any(s.create_revision is not None for s in seen),
             version="version" in targets or any(s.version is not None for s in seen),
-            values=None if whole else frozenset(name for name in names if name is not None),
+            values=None if whole else frozenset(names),
+            begun=tuple(sorted(names)) if appends and "value" not in targets else None,
         )
 
     def of_state(self, state: State) -> State:
         value, mod, create, version = state
+        if self.begun is not None and value is not None and not self._begins_one(value):
+            value = UNREAD
         return (value, mod if self.mod else None, create if self.create else None, version if self.version else 0)
+
+    def _begins_one(self, value: str) -> bool:
+        assert self.begun is not None
+        place = bisect_left(self.begun, value)
+        return place < len(self.begun) and self.begun[place].startswith(value)
 
     def simplified(self, op: Operation) -> Operation:
         if self.values is None or not any(

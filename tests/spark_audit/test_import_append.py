@@ -60,3 +60,20 @@ def test_an_append_that_nobody_reads_is_still_part_of_what_the_next_one_makes() 
     assert check_rows(h.rows).status == "linearizable"
     h.get("abc", 340, 350)
     assert check_rows(h.rows).status == "violation"
+
+
+def test_orders_of_appends_that_no_read_can_tell_are_one_state() -> None:
+    """Seven open appends have 5,040 orders; the read that follows begins with only one, a put forgets them all."""
+    h = History()
+    for number in range(7):
+        h._add("append", 0, 100, None, value=f"<{number}>", output={"succeeded": True})
+    h.get("<3><1><0><5><2><6><4>", 200, 210)
+    for number in range(7):
+        h._add("append", 300, 400, None, value=f"<{number}>", output={"succeeded": True})
+    h.put("again", 300, 500)
+    h.get("again", 600, 610)
+    operations = operations_in(h.rows)
+
+    assert search(operations, configurations_max=2_000).linearizable
+    h.get("again<1>", 620, 630)
+    assert search(operations_in(h.rows), configurations_max=2_000).linearizable is False
