@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from raft import Compacted, Done, Entry, HardState, Identity, LogPosition, LogWrite
-from storage.ballast import Ballast
+from storage.ballast import Ballast, is_disk_full
 from storage.errors import CorruptLog, LogFailed
 from storage.files import Delete, Files, Operation, SyncFile, SyncFolder, Write
 from storage.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, MalformedFrame, parse_frame
@@ -37,6 +37,7 @@ class _Plan:
     salt: int
     offset: int  # Of the first frame.
     file_bytes: int  # Of the segment once it is written, zeroes included.
+    has_zeroes: bool
 
 
 class Wal:
@@ -64,6 +65,7 @@ class Wal:
         self._segments: list[SegmentInfo] = recovered.segments
         self._salt = 0  # Of the last segment, once this life has written one.
         self._file_bytes = 0  # Of the last segment: up to here it has its blocks, and what is not written yet is zero.
+        self._may_write_ahead = True  # Until the disk was too full for it.
         self._durable_batch, self._durable_checksum = recovered.proven_batch, recovered.proven_checksum
         self._proven_batch = recovered.proven_batch  # What the frames on disk prove to the next life.
         self._content_batch = recovered.proven_batch  # The last one that says anything.
@@ -272,7 +274,18 @@ class Wal:
                 self._failure = error
             done(error)
 
-        self._ballast.submit([*plan.operations, *and_then], finished, once_more)
+        def written_ahead(error: BaseException | None) -> None:
+            """Zeroes that find no room are no reason to give the ballast back."""
+            if is_disk_full(error):
+                self._may_write_ahead = False
+                self._ballast.submit(once_more(), finished, once_more)
+            else:
+                finished(error)
+
+        if plan.has_zeroes:
+            self._files.submit(plan.operations, written_ahead)
+        else:
+            self._ballast.submit([*plan.operations, *and_then], finished, once_more)
 
     def _plan(self, group: WriteGroup, hard_state: HardState, to_new_segment: bool) -> _Plan:
         salt = self._draw_salt() if to_new_segment else self._salt
@@ -304,6 +317,7 @@ class Wal:
             salt=salt,
             offset=HEADER_BYTES,
             file_bytes=HEADER_BYTES + sum([frame.length for frame in frames]),
+            has_zeroes=False,
         )
 
     def _append(self, last: SegmentInfo, frames: list[EncodedFrame], salt: int) -> _Plan:
@@ -318,7 +332,7 @@ class Wal:
         if end > file_bytes:
             file_bytes = end
             ahead = min(self._limits.ahead_bytes, self._limits.segment_bytes_max - end)
-            if ahead >= AHEAD_SHARE * frames_bytes and not self._ballast.is_released:
+            if self._may_write_ahead and ahead >= AHEAD_SHARE * frames_bytes and not self._ballast.is_released:
                 buffers += (bytes(ahead),)
                 file_bytes += ahead
         path = self._path(last.number)
@@ -329,6 +343,7 @@ class Wal:
             salt=salt,
             offset=last.size_bytes,
             file_bytes=file_bytes,
+            has_zeroes=file_bytes > max(end, self._file_bytes),
         )
 
     def _written(self, plan: _Plan, group: WriteGroup, hard_state: HardState, end: LogPosition) -> None:

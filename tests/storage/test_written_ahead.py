@@ -123,21 +123,40 @@ def test_a_synced_frame_that_became_zeroes_is_damage_if_a_later_one_says_so() ->
         opened(files, AHEAD)
 
 
+def test_zeroes_that_find_no_room_cost_the_frame_nothing_and_are_not_tried_again() -> None:
+    """Nor is the ballast given back for them: nobody is refused anything."""
+    files = new_folder()
+    limits = replace(AHEAD, ballast_bytes=1_000)
+    log = opened(files, limits).log
+    files.refuse = lambda operation: _no_space_for(operation, 2_000)
+
+    for index in range(1, 6):
+        synced(files, log, write(*entries(index, index), term=1 if index == 1 else None))
+    files.refuse = lambda _: None
+    synced(files, log, write(*entries(6, 6)))
+
+    assert not log.is_disk_full
+    assert files.size_bytes("ballast") == limits.ballast_bytes
+    sizes = {name: files.size_bytes(f"{LOG}/{name}") for name in files.names(LOG)}
+    assert list(sizes) == [segment_name(number) for number in (1, 2, 3)]
+    assert max(sizes.values()) < AHEAD.ahead_bytes
+    assert everything(opened(files, limits).log) == list(entries(1, 6))
+
+
 def test_on_a_full_disk_no_room_is_spent_on_zeroes() -> None:
     files = new_folder()
     limits = replace(AHEAD, ballast_bytes=1_000)
     log = opened(files, limits).log
-    synced(files, log, write(large(1, 1_000), term=1))
-
-    def refuse(operation: Operation) -> OSError | None:
-        has_room = "ballast" not in files.names("") or not isinstance(operation, Write)
-        return None if has_room else OSError(errno.ENOSPC, "no space left")
-
-    files.refuse = refuse
-    synced(files, log, write(*entries(2, 2)))  # Finds no room: the ballast goes, and a new segment begins.
-    synced(files, log, write(*entries(3, 3)))
+    files.refuse = lambda operation: _no_space_for(operation, 0) if "ballast" in files.names("") else None
+    synced(files, log, write(large(1, 1_000), term=1))  # Finds no room: the ballast goes, and a new segment begins.
+    synced(files, log, write(*entries(2, 2)))
 
     assert log.is_disk_full
     third = f"{LOG}/{segment_name(3)}"
     data = files.read(third, 0, 1 << 20)
     assert HEADER_BYTES < len(data) == len(data.rstrip(b"\0"))
+
+
+def _no_space_for(operation: Operation, bytes_max: int) -> OSError | None:
+    is_too_much = isinstance(operation, Write) and sum(map(len, operation.buffers)) > bytes_max
+    return OSError(errno.ENOSPC, "no space left") if is_too_much else None
