@@ -6,6 +6,7 @@ there, one that is to fail something older. Values are unique; each change has a
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 GET, PUT, DELETE, CAS = range(4)
-_NAMES = pa.array(["get", "put", "delete", "cas"])
+_NAMES: Any = pa.array(["get", "put", "delete", "cas"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,13 +151,16 @@ def table(history: History, run_id: str = "made") -> pa.Table:
     n, kind, ok = len(history), history.kind, ~history.unknown
     text = pa.large_string()
 
-    def named(prefix: str, ids: Int64s, where: Bools) -> pa.Array:
+    def named(prefix: str, ids: Int64s, where: Bools) -> Any:
         return pc.binary_join_element_wise(
             pa.scalar(prefix, text), pa.array(ids, mask=~where).cast(text), pa.scalar("", text)
         )
 
-    def number(ids: Int64s, where: Bools) -> pa.Array:
+    def number(ids: Int64s, where: Bools) -> Any:
         return pa.array(ids, mask=~where)
+
+    def same(word: str) -> Any:
+        return pa.array([word]).take(np.zeros(n, np.int64))
 
     cas, reads = kind == CAS, (kind == GET) | ((kind == CAS) & ~history.succeeded)
     found = np.where(kind == DELETE, history.succeeded, history.seen >= 0)
@@ -176,21 +180,21 @@ def table(history: History, run_id: str = "made") -> pa.Table:
     every = np.ones(n, np.bool_)
     return pa.table(
         {
-            "run_id": pa.array([run_id]).take(pa.array(np.zeros(n, np.int64))),
-            "op_id": np.arange(n),
+            "run_id": same(run_id),
+            "op_id": pa.array(np.arange(n)),
             "client": named("c", history.client, every),
-            "op": _NAMES.take(pa.array(kind)),
+            "op": _NAMES.take(kind),
             "key": named("k", history.key, every),
             "value": named("v", np.arange(n), (kind == PUT) | cas),
             "expected": named(
                 "v", np.where(history.expected == -2, n, history.expected), cas & (history.expected != -1)
             ),
             "output": output,
-            "status": pa.array(["ok", "unknown"]).take(pa.array(history.unknown.astype(np.int64))),
-            "call_ns": history.call,
+            "status": pa.array(["ok", "unknown"]).take(history.unknown.astype(np.int64)),
+            "call_ns": pa.array(history.call),
             "return_ns": number(history.ret, ok),
-            "clock_id": pa.array(["simulated"]).take(pa.array(np.zeros(n, np.int64))),
+            "clock_id": same("simulated"),
             "revision": number(history.revision, ok & (history.revision > 0)),
-            "consistency": pa.array(["linearizable"]).take(pa.array(np.zeros(n, np.int64))),
+            "consistency": same("linearizable"),
         }
     )

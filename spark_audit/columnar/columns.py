@@ -35,25 +35,24 @@ _OUTPUT: tuple[tuple[str, pa.DataType], ...] = (
     ("mod_revision", pa.int64()),
     ("version", pa.int64()),
 )
-NEEDED: pa.Schema = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("op_id", pa.int64()),
-        ("op", pa.string()),
-        ("key", pa.string()),
-        ("value", pa.string()),
-        ("expected", pa.string()),
-        ("expected_mod_revision", pa.int64()),
-        ("output", pa.struct(list(_OUTPUT))),
-        ("status", pa.string()),
-        ("call_ns", pa.int64()),
-        ("return_ns", pa.int64()),
-        ("clock_id", pa.string()),
-        ("revision", pa.int64()),
-        ("consistency", pa.string()),
-        ("weak", pa.string()),
-    ]
-)
+_FIELDS: list[tuple[str, pa.DataType]] = [
+    ("run_id", pa.string()),
+    ("op_id", pa.int64()),
+    ("op", pa.string()),
+    ("key", pa.string()),
+    ("value", pa.string()),
+    ("expected", pa.string()),
+    ("expected_mod_revision", pa.int64()),
+    ("output", pa.struct(list(_OUTPUT))),
+    ("status", pa.string()),
+    ("call_ns", pa.int64()),
+    ("return_ns", pa.int64()),
+    ("clock_id", pa.string()),
+    ("revision", pa.int64()),
+    ("consistency", pa.string()),
+    ("weak", pa.string()),
+]
+NEEDED: pa.Schema = pa.schema(_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,8 @@ def rows_of(columns: Columns, keys: Int64s) -> Int64s:
     """The rows of these keys, in this order of the keys."""
     sizes = np.diff(columns.starts)[keys]
     ends = np.cumsum(sizes)
-    return np.arange(int(sizes.sum())) + np.repeat(columns.starts[keys] - (ends - sizes), sizes)
+    rows: Int64s = np.arange(int(sizes.sum())) + np.repeat(columns.starts[keys] - (ends - sizes), sizes)
+    return rows
 
 
 def encode_rows(rows: Iterable[Mapping[str, Any]]) -> Columns:
@@ -169,7 +169,8 @@ class _Codes:
     texts: list[str]
 
     def equal(self, text: str) -> Bools:
-        return self.ids == (self.texts.index(text) if text in self.texts else -2)
+        equal: Bools = self.ids == (self.texts.index(text) if text in self.texts else -2)
+        return equal
 
 
 class _Source:

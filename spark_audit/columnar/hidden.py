@@ -115,8 +115,9 @@ def _parts(slots: _Slots) -> tuple[Int64s, Int64s, Int64s]:
 
 def _is_put(proposal: Proposal) -> Bools:
     given = proposal.given
-    plain = (given.finds == NOTHING) & (given.expected_revision < 0)
-    return plain & (given.writes >= 0) & (given.writes != given.absence)
+    plain: Bools = (given.finds == NOTHING) & (given.expected_revision < 0)
+    plain &= (given.writes >= 0) & (given.writes != given.absence)
+    return plain
 
 
 @dataclass(frozen=True, slots=True)

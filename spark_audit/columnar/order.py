@@ -71,7 +71,7 @@ def late(order: Order) -> Bools:
 
 def unexplained(order: Order, before: States) -> Bools:
     """Which answers do not follow from the state before them."""
-    wrong = (order.finds >= 0) & (order.finds != before.token)
+    wrong: Bools = (order.finds >= 0) & (order.finds != before.token)
     wrong |= (order.finds == PRESENT) & ~before.present
     wrong |= order.differs == before.token  # NOTHING is no token.
     if order.expected_revision.max(initial=NOTHING) >= 0:
@@ -91,9 +91,10 @@ def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
     writer = before.writer[places]
     created = creation[writer]
     version, create = order.version[places], order.create[places]
-    wrong = (version >= 0) & (version != number[writer] - number[created] + 1)
+    wrong: Bools = (version >= 0) & (version != number[writer] - number[created] + 1)
     wrong |= (create >= 0) & (create != order.revision[created])
-    return wrong | (writer < 0)
+    wrong |= writer < 0
+    return wrong
 
 
 def counts(order: Order, before: States) -> tuple[Int64s, Int64s]:

@@ -66,7 +66,7 @@ def test_runs_are_kept_apart() -> None:
 def test_an_unknown_operation_has_no_end_and_no_revision() -> None:
     h = History()
     h.put("a", 0, None, 7)
-    h.get("a", 0, None)
+    h.get("a", 0, 10).update(status="unknown", return_ns=None, output=None)
     columns = encode_rows(h.rows)
     assert (columns.ret.tolist(), columns.revision.tolist()) == ([FOREVER], [0])
 

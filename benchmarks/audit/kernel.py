@@ -1,0 +1,103 @@
+"""`python -m benchmarks.audit.kernel`: seconds of the columnar kernels for a million operations, and of the encoding.
+
+Every cell is the median of REPETITIONS runs over the same columns, after one that is not counted. `witness` is given
+revisions; `zones` is given none, and no deletions: what made an absence then has no name, and such keys are searched.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import numpy as np
+
+from benchmarks.audit.histories import SHAPES, Shape, generate, table
+from benchmarks.machine import describe
+from spark_audit.columnar import OK, Columns, encode, witness, zones
+
+T = TypeVar("T")
+
+REPETITIONS = 5
+RESULTS = Path(__file__).resolve().parent.parent / "results" / "audit-kernel.json"
+GOALS = {"witness": 0.25, "zones": 0.5}  # Seconds for 10⁶ operations.
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`undecided_keys`: suspect, or left to the search, of `keys` that are all linearizable."""
+
+    kernel: str
+    shape: str
+    operations: int
+    unknown_share: float
+    keys: int
+    undecided_keys: int
+    kernel_seconds: float
+    kernel_seconds_all: tuple[float, ...]
+    encode_seconds: float
+
+    @property
+    def per_million(self) -> float:
+        return self.kernel_seconds * 1e6 / self.operations
+
+
+def cells(sizes: tuple[int, ...], shapes: tuple[str, ...], repetitions: int) -> Iterator[Cell]:
+    """Every shape, with and without unknown writes and revisions."""
+    for operations in sizes:
+        for shape in (shape for shape in SHAPES if not shapes or shape.name in shapes):
+            for unknown_share in (0.0, 0.01):
+                made = replace(shape, unknown_share=unknown_share)
+                yield _cell("witness", witness, made, operations, repetitions)
+                bare = replace(made, revisions=False, delete_share=0.0, put_share=made.put_share + made.delete_share)
+                yield _cell("zones", zones, bare, operations, repetitions)
+
+
+def _cell(
+    name: str, kernel: Callable[[Columns], Any], shape: Shape, operations: int, repetitions: int
+) -> Cell:  # fmt: skip
+    rows = table(generate(shape, operations, seed=operations))
+    encoding, columns = _timed(lambda: encode(rows))
+    result = kernel(columns)
+    seconds = tuple(_timed(lambda: kernel(columns))[0] for _ in range(repetitions))
+    undecided = int(np.count_nonzero(result.status != OK))
+    return Cell(
+        name, shape.name, operations, shape.unknown_share, columns.keys, undecided,
+        statistics.median(seconds), seconds, encoding,
+    )  # fmt: skip
+
+
+def _timed(work: Callable[[], T]) -> tuple[float, T]:
+    started = time.perf_counter()
+    result = work()
+    return time.perf_counter() - started, result
+
+
+@click.command()
+@click.option("--operations", "sizes", multiple=True, type=int, default=(100_000, 1_000_000), help="History sizes.")
+@click.option("--shape", "shapes", multiple=True, type=click.Choice([shape.name for shape in SHAPES]))
+@click.option("--repetitions", type=click.IntRange(1), default=REPETITIONS)
+@click.option("--out", type=click.Path(path_type=Path), default=RESULTS)
+def main(sizes: tuple[int, ...], shapes: tuple[str, ...], repetitions: int, out: Path) -> None:
+    """Measure, print, and write the raw numbers."""
+    found: list[Cell] = []
+    for cell in cells(sizes, shapes, repetitions):
+        found.append(cell)
+        print(
+            f"{cell.kernel:8} {cell.shape:28} {cell.operations:>9} unknown {cell.unknown_share:.0%}: kernel"
+            f" {cell.per_million:.3f} s, encoding {cell.encode_seconds * 1e6 / cell.operations:.3f} s per 10⁶;"
+            f" {cell.undecided_keys} of {cell.keys} keys left",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        machine = describe(Path(folder))
+    out.write_text(json.dumps({"machine": machine, "goals": GOALS, "cells": [asdict(c) for c in found]}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
