@@ -95,6 +95,8 @@ def _reader_sentence(
     tokens = tokens_observed(reader, value_at)
     sources = [op for op in proof if op is not reader and tokens_written(op) & tokens]
     token = next(iter(tokens))
+    if not sources and "\0" not in token and any(step.kind == "append" for op in proof for step in op.steps):
+        return f"{describe(reader)}, which fits no order of these {len(proof)} operations"
     if not sources and token != NOTHING and "\0" not in token:
         because = f" ({_failed(failed_values[token])})" if token in failed_values else ""
         return f"{describe(reader)}, a value that no operation wrote{because}"

@@ -77,3 +77,16 @@ def test_orders_of_appends_that_no_read_can_tell_are_one_state() -> None:
     assert search(operations, configurations_max=2_000).linearizable
     h.get("again<1>", 620, 630)
     assert search(operations_in(h.rows), configurations_max=2_000).linearizable is False
+
+
+def test_a_read_of_what_was_appended_is_not_called_a_value_that_nobody_wrote() -> None:
+    """Its parts were written, each by an append: what is wrong is their order."""
+    h = History()
+    for value in ("a", "b"):
+        h._add("append", 0, 10, None, value=value, output={"succeeded": True})
+    h.get("ab", 20, 30)
+    h.get("ba", 40, 50)
+
+    assert check_rows(h.rows).violations[0].words() == (
+        "key k: get #3 returned ba, which fits no order of these 4 operations"
+    )
