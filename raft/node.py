@@ -40,6 +40,7 @@ from raft.snapshotting import Snapshotting
 from raft.state import Entry, EntryKind, HardState, LogPosition, Role
 from raft.wire import encode_batch
 
+LONE_REQUESTS_MAX = 2  # With more open there is always something better to do than to wait for an answer.
 MARK_DELAYS_PER_HEARTBEAT = 10  # To tell an idle peer each mark at once made two of six turns of a lone put's leader.
 
 
@@ -215,6 +216,11 @@ class Node:
     def wants_turn(self) -> bool:
         """True if `take_effects` may have something to do. Not so after the last of the answers to a lone put."""
         return self.has_more or self._snapshots.has_work or self.failure is not None or self._stop_by is not None
+
+    @property
+    def awaits_peers(self) -> bool:
+        """True if a request or two are open, and no more, that answers of peers may end."""
+        return 0 < self._outcomes.commands + self._reads.count <= LONE_REQUESTS_MAX and self._leading_term is not None
 
     @property
     def next_deadline(self) -> int:

@@ -38,7 +38,7 @@ TOLD_TO_NOBODY = frozenset({"commit_advanced", "low_watermark_advanced", "read_r
 
 SECOND_NS = 1_000_000_000
 
-ROUNDS_MAX = 4
+ROUNDS_MAX = 8
 ROUNDS_NS_MAX = 5_000_000
 """What the disk did at once may ask for the next write, and there may be more to apply. But a round may apply a whole
 slice, and peers and the clock want their turn before a second one."""
@@ -84,6 +84,7 @@ class Driver:
         self._transport = transport
         self._start_io = start_io
         self.turns = 0  # Flushes so far.
+        self._awaited_peers = False  # In the last round.
         self._now = 0  # When this turn began, monotonic ns.
         self._woken = trio.Event()
         self._scope: trio.CancelScope | None = None  # Of the wait for time, while that is all there is to wait for.
@@ -216,12 +217,30 @@ class Driver:
                 return True
             node.begin_sync()
             has_more = node.wants_turn if self._start_io() else node.has_more
-            if not has_more:
+            if not has_more and not self._take_answers():
                 return False
             if now_ns() - self._now > ROUNDS_NS_MAX:
                 break
         self.wake()
         return False
+
+    def _take_answers(self) -> bool:
+        """What quick peers say to a lone request; True if there was any.
+
+        They are waited for. What the others answer when the first ones have decided it is taken if it is there.
+        """
+        if self._transport is None:
+            return False
+        may_wait = self.node.awaits_peers
+        if not may_wait and not self._awaited_peers:
+            return False
+        self._awaited_peers = may_wait
+        return self._transport.receive_early(self._take, may_wait=may_wait)
+
+    def _take(self, peer_id: str, messages: Sequence[Message]) -> None:
+        self.node.tick(now_ns())
+        for message in messages:
+            self.node.receive(peer_id, message)
 
     def _carry_out(self) -> bool:
         """The only place in which effects happen; True if it was the last time."""

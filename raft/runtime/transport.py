@@ -7,7 +7,7 @@ sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it): batches a
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from raft.membership import Configuration, Identity
 from raft.messages import Message
 from raft.pins import PeerRefused
 from raft.runtime.addresses import is_loopback
+from raft.runtime.early import RECEIVE_BYTES, EarlyReader
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
 from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, PeerHello, own_hello, receive_hello, send_refusal
 from raft.runtime.outbound import Outbound
@@ -26,7 +27,6 @@ from raft.wire import FRAME_BYTES_MAX_PEER, FrameSplitter, decode_message, encod
 
 logger = logging.getLogger("raft.transport")
 
-RECEIVE_BYTES = 256 * 1024
 CONNECTIONS_MAX = 64
 """Inbound connections, strangers included: several times the members there can be."""
 
@@ -82,6 +82,7 @@ class Transport:
         self._events: PeerEvents | None = None
         self._outbound: dict[str, Outbound] = {}
         self._inbound: dict[str, trio.CancelScope] = {}  # The newest connection of each peer.
+        self._early = EarlyReader()
         self._connections = 0
         self._complaints: set[str] = set()  # Said before: a misconfigured member tries again every second.
         self.port = 0
@@ -123,6 +124,21 @@ class Transport:
             by_peer.setdefault(peer_id, []).append(encoded_frame)
         for peer_id, frames in by_peer.items():
             self._outbound[peer_id].send(frames)
+
+    def receive_early(self, take: Callable[[str, Sequence[Message]], None], *, may_wait: bool) -> bool:
+        """Hand what peers have sent to `take`, without a turn of the loop; True if there was any.
+
+        With `may_wait` it waits for it, never longer than WAIT_MS. `take` may raise ProtocolError.
+        """
+        arrived = self._early.read(may_wait=may_wait)
+        for peer_id, splitter, data in arrived:
+            try:
+                take(peer_id, [self._decode(body) for body in splitter.feed(data)])
+            except ProtocolError as error:
+                self._complain_of(peer_id, error)
+                if peer_id in self._inbound:
+                    self._inbound[peer_id].cancel()
+        return bool(arrived)
 
     @property
     def connected(self) -> frozenset[str]:
@@ -213,7 +229,7 @@ class Transport:
             try:
                 await self._receive(stream, peer_id)
             except ProtocolError as error:
-                logger.warning("%s: peer %s broke the protocol: %s", self._identity.node_id, peer_id, error)
+                self._complain_of(peer_id, error)
             finally:
                 if self._inbound.get(peer_id) is scope:
                     del self._inbound[peer_id]
@@ -221,10 +237,14 @@ class Transport:
     async def _receive(self, stream: trio.SocketStream, peer_id: str) -> None:
         assert self._events is not None
         splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
-        while data := await receive_at_once(stream, RECEIVE_BYTES):
-            bodies = splitter.feed(data)
-            if bodies:
-                self._events.receive(peer_id, [self._decode(body) for body in bodies])
+        with self._early.watched(stream, peer_id, splitter):
+            while data := await receive_at_once(stream, RECEIVE_BYTES):
+                bodies = splitter.feed(data)
+                if bodies:
+                    self._events.receive(peer_id, [self._decode(body) for body in bodies])
+
+    def _complain_of(self, peer_id: str, error: ProtocolError) -> None:
+        logger.warning("%s: peer %s broke the protocol: %s", self._identity.node_id, peer_id, error)
 
     def _decode(self, body: bytes) -> Message:
         group_id, message = decode_message(body)
