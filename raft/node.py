@@ -40,7 +40,6 @@ from raft.snapshotting import Snapshotting
 from raft.state import Entry, EntryKind, HardState, LogPosition, Role
 from raft.wire import encode_batch
 
-LONE_REQUESTS_MAX = 2  # With more open there is always something better to do than to wait for an answer.
 MARK_DELAYS_PER_HEARTBEAT = 10  # To tell an idle peer each mark at once made two of six turns of a lone put's leader.
 
 
@@ -218,9 +217,9 @@ class Node:
         return self.has_more or self._snapshots.has_work or self.failure is not None or self._stop_by is not None
 
     @property
-    def awaits_peers(self) -> bool:
-        """True if a request or two are open, and no more, that answers of peers may end."""
-        return 0 < self._outcomes.commands + self._reads.count <= LONE_REQUESTS_MAX and self._leading_term is not None
+    def open_requests(self) -> int:
+        """How many commands and reads wait for peers, or for the disk."""
+        return self._outcomes.commands + self._reads.count
 
     @property
     def next_deadline(self) -> int:
@@ -230,13 +229,10 @@ class Node:
     @property
     def next_alarm(self) -> int:
         """As `next_deadline`, when nothing is left to do but to wait."""
-        deadlines = (
-            self._outcomes.next_deadline if self._outcomes.commands else None,
-            self._snapshots.next_deadline if self._snapshots.is_sending else None,
-            self._prove_at,
-            self._room.next_at,
-            None if self._stopped or self._stop_is_overdue else self._stop_by,  # Then it waits for the disk only.
-        )
+        stop_by = None if self._stopped or self._stop_is_overdue else self._stop_by  # Then it waits for the disk only.
+        outcome = self._outcomes.next_deadline if self._outcomes.commands else None
+        snapshot = self._snapshots.next_deadline if self._snapshots.is_sending else None
+        deadlines = (outcome, snapshot, self._prove_at, self._room.next_at, stop_by)
         return min([self._core.next_deadline, *filter(None, deadlines)])
 
     # To look at.
@@ -250,11 +246,6 @@ class Node:
     def core(self) -> RaftCore:
         """The protocol's own state, to look at: marks, role, term. Only the node may change it."""
         return self._core
-
-    @property
-    def machine(self) -> StateMachine:
-        """The replicated state, to read from."""
-        return self._machine
 
     def read_log(self, from_index: int, bytes_max: int) -> list[Entry]:
         """Committed entries from `from_index`, at least one, then as many as fit in `bytes_max` (FORMATS §6).

@@ -18,6 +18,7 @@ from raft.node import Node
 from raft.ready import TraceEvent
 from raft.runtime.completions import CompletionQueue
 from raft.runtime.transport import Transport
+from raft.state import Role
 
 logger = logging.getLogger("raft.driver")
 
@@ -37,6 +38,9 @@ TOLD_TO_NOBODY = frozenset({"commit_advanced", "low_watermark_advanced", "read_r
 """Happen all the time, and are in the status; only the simulator follows each of them."""
 
 SECOND_NS = 1_000_000_000
+
+LONE_REQUESTS_MAX = 2
+"""With more open there is always something better to do than to wait for an answer."""
 
 ROUNDS_MAX = 8
 ROUNDS_NS_MAX = 5_000_000
@@ -231,7 +235,7 @@ class Driver:
         """
         if self._transport is None:
             return False
-        may_wait = self.node.awaits_peers
+        may_wait = 0 < self.node.open_requests <= LONE_REQUESTS_MAX and self.node.core.role is Role.LEADER
         if not may_wait and not self._awaited_peers:
             return False
         self._awaited_peers = may_wait
