@@ -68,17 +68,19 @@ def import_histories(
 def _import_one(name: str, path: Path, settings: Settings, rows: Rows, told: Imported) -> None:
     reader = _READERS[name](settings)
     initial = _INITIAL[name] if settings.initial is None else settings.initial
-    pairing = Pairing(str(path), initial, settings)
+    pairing = Pairing(str(path).encode("utf-8", "replace").decode(), initial, settings)
     try:
-        with path.open(encoding="utf-8-sig", newline="\n") as text:
+        text = path.open(encoding="utf-8-sig", newline="\n")
+    except OSError as error:
+        raise UnreadablePath(str(path), f"cannot be read: {error.strerror}") from error
+    try:
+        with text:
             for row in pairing.rows(reader.events(text)):
                 rows.write(row)
     except NotImportable as error:
         raise NotImportable(str(path), error.line, error.expected, error.found) from error
     except UnicodeDecodeError as error:
         raise NotImportable(str(path), _line_of_other_bytes(path), "UTF-8", "other bytes") from error
-    except OSError as error:
-        raise UnreadablePath(str(path), f"cannot be read: {error.strerror}") from error
     told.add(pairing.counts, reader)
     if not pairing.counts.initial:
         raise UnreadablePath(str(path), f"holds no operation of a client, read as {name}")

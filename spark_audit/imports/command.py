@@ -1,4 +1,4 @@
-"""`hwm-audit import`: exit 0 written, 2 malformed input or wrong usage, with file and line; nothing is half-written."""
+"""`hwm-audit import`: exit 0 written, 2 malformed input or wrong usage, 1 a disk that failed; nothing half-written."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from spark_audit.errors import InputError
 from spark_audit.imports import FORMATS, Imported, Settings, import_histories
 from spark_audit.imports.edn import NotEdn, form_of, text_of
 
-_BAD_INPUT = 2
+_FAILED, _BAD_INPUT = 1, 2
 
 
 @click.command("import")
@@ -69,9 +69,9 @@ def import_command(
     except InputError as error:
         _fail(str(error), _BAD_INPUT)
     except KeyboardInterrupt:
-        _fail("interrupted; nothing was written", 1)
+        _fail("interrupted; nothing was written", _FAILED)
     except OSError as error:
-        _fail(f"{out}: cannot be written: {error.strerror}", 1)
+        _fail(f"{error.filename or out}: {error.strerror or error}; nothing was written", _FAILED)
     click.echo(_summary(told, out), err=True)
 
 

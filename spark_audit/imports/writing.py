@@ -32,8 +32,11 @@ def rows_file(path: Path, *, replace: bool = False) -> Iterator[Rows]:
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
         rows: Rows = _Lines(part) if path.suffix == ".jsonl" else _Table(part)
+    except ImportError as error:
+        reason = f"Parquet needs {error.name}: pip install 'highwatermark[audit]', or write .jsonl"
+        raise UnreadablePath(str(path), reason) from error
     except OSError as error:
-        raise UnreadablePath(str(path), f"cannot be written: {error.strerror}") from error
+        raise UnreadablePath(str(path), f"cannot be written: {error.strerror or error}") from error
     try:
         try:
             yield rows

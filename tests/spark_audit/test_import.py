@@ -1,5 +1,6 @@
 """`hwm-audit import`: how each line is read, and what is refused. Histories here are our own, by hand."""
 
+import errno
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from spark_audit import check_rows
 from spark_audit.cli import cli
+from spark_audit.imports import writing
 
 LINES = ("0 :invoke :write 1", "1 :invoke :read nil", "0 :ok :write 1", "1 :ok :read 1", "0 :invoke :cas [1 2]",
          "1 :invoke :cas [5 6]", "1 :fail :cas [5 6]", "0 :info :cas [1 2]", "2 :invoke :read nil", "2 :ok :read 2",
@@ -276,6 +278,34 @@ def test_files_without_operations_other_names_and_the_same_file_twice_are_refuse
     result = CliRunner().invoke(cli, missing)
     assert result.exit_code == 2
     assert "none.edn: cannot be read: No such file" in result.output
+    assert _names(tmp_path) == ["history.txt"]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, suffix: str) -> None:
+    result = _import(tmp_path, "jepsen-edn", _edn(), out=f"no/out.{suffix}")
+
+    assert result.exit_code == 2
+    assert f"no/out.{suffix}: cannot be written" in result.output
+
+
+def test_a_disk_that_fails_leaves_nothing_and_is_not_taken_for_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def __init__(self, path: Path) -> None:
+            path.write_text("half")
+
+        def write(self, row: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(writing, "_Lines", Full)
+    result = _import(tmp_path, "jepsen-edn", _edn())
+
+    assert result.exit_code == 1
+    assert "out.jsonl: No space left on device; nothing was written" in result.output
     assert _names(tmp_path) == ["history.txt"]
 
 
