@@ -21,16 +21,36 @@ def with_hidden(proposal: Proposal, rounds: int) -> Proposal:
 
     `rounds`: a hidden deletion may make a hidden put necessary, and that another deletion; that is rare.
     """
-    for step in (_structural, _versions):
-        for _ in range(rounds):
-            if not proposal.unused().any():
-                return proposal
-            more = step(proposal, states(proposal.order))
-            changed = len(more.rows) > len(proposal.rows)
-            proposal = more
-            if not changed:
-                break
+    for _ in range(rounds):
+        if not proposal.unused().any():
+            break
+        more = _round(proposal, states(proposal.order))
+        if len(more.rows) == len(proposal.rows):
+            return more
+        proposal = more
     return proposal
+
+
+def _round(proposal: Proposal, before: States) -> Proposal:
+    """All that this order lacks, as far as it can be told before any of it is put in."""
+    proposal, told = _creations(proposal, before)
+    proposal, named = _named(proposal, before)
+    expecting = _expecting(proposal)
+    swaps, swapped = _named_swaps(proposal, before, named, expecting)
+    deletions, puts = _structural(proposal, before, told, np.setdiff1d(named, swapped.place))
+    more_swaps, counted, put = _versions(proposal, before, told, named, expecting)
+    fresh = ~np.isin(more_swaps, swaps)
+    given, unused = proposal.given, proposal.unused()
+    unused[swaps] = unused[more_swaps] = False
+    deletes = unused & (given.writes == given.absence)
+    creates = (given.finds == given.absence) & (given.writes >= 0)
+    put = _together(puts, put)
+    wanted = ((deletions, deletes), (put, unused & _is_put(proposal)), (puts, unused & creates))
+    rows = np.r_[swaps, more_swaps[fresh]]
+    return _filled(proposal, wanted, rows, _together(swapped, _Slots.at(counted[fresh])))
+
+
+_DELETES, _CREATES, _COUNTS = range(3)  # The rank of a slot: of several at one place, which comes first.
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,36 +67,35 @@ class _Slots:
         return _Slots(place, np.full(len(place), rank, np.int64), untold if revision is None else revision)
 
 
-def _structural(proposal: Proposal, before: States) -> Proposal:
-    """Hidden deletions and creations."""
-    proposal, told = _creations(proposal, before)
-    proposal, named = _named(proposal, before)
+def _structural(proposal: Proposal, before: States, told: "_Creations", named: Int64s) -> tuple[_Slots, _Slots]:
+    """Deletions that absence and creations ask for; puts that creations, presence and revisions ask for.
+
+    `named`: places of compare-and-sets whose expected revision nobody has.
+    """
     order = proposal.order
     absent_at = (order.finds == order.absence) & before.present
     absent_at[told.place[before.present[told.place]]] = True
     run = np.flatnonzero(absent_at)
     first_of_run = np.ones(len(run), np.bool_)
     first_of_run[1:] = before.writer[run[1:]] != before.writer[run[:-1]]
-    deletions = _Slots.at(run[first_of_run])
-    created = _Slots.at(told.place[~told.known], 1, told.revision[~told.known])
+    created = _Slots.at(told.place[~told.known], _CREATES, told.revision[~told.known])
     found = np.flatnonzero((order.finds == PRESENT) & ~before.present & (order.writes >= 0))
-    puts = _Slots.at(np.setdiff1d(found, created.place), 1)
-    swaps, after = _expecting(proposal)
-    swapped, swap = np.intersect1d(before.writer[named], after, return_indices=True)[1:]
-    in_time = proposal.given.call[swaps[swap]] <= _deadlines(order.ret)[named[swapped]]
-    swapped, swap = swapped[in_time], swap[in_time]
-    revision = order.expected_revision[named]
-    others = np.setdiff1d(np.arange(len(named)), swapped)
-    others = others[~np.isin(named[others], created.place)]
-    puts = _together(created, puts, _Slots.at(named[others], 1, revision[others]))
-    unused, given = proposal.unused(), proposal.given
-    deletes = unused & (given.writes == given.absence)
-    creates = (given.finds == given.absence) & (given.writes >= 0)
-    return _filled(
-        proposal,
-        ((deletions, deletes), (puts, unused & (creates | _is_put(proposal)))),
-        (swaps[swap], _Slots.at(named[swapped], 1, revision[swapped])),
+    others = np.setdiff1d(named, created.place)
+    puts = _Slots.at(np.setdiff1d(found, created.place), _CREATES)
+    return _Slots.at(run[first_of_run]), _together(
+        created, puts, _Slots.at(others, _CREATES, order.expected_revision[others])
     )
+
+
+def _named_swaps(
+    proposal: Proposal, before: States, named: Int64s, expecting: tuple[Int64s, Int64s]
+) -> tuple[Int64s, _Slots]:
+    """The unknown compare-and-sets that expect what is there before such a place, and their slots."""
+    order, (swaps, after) = proposal.order, expecting
+    at, swap = np.intersect1d(before.writer[named], after, return_indices=True)[1:]
+    in_time = proposal.given.call[swaps[swap]] <= _deadlines(order.ret)[named[at]]
+    place = named[at[in_time]]
+    return swaps[swap[in_time]], _Slots.at(place, _CREATES, order.expected_revision[place])
 
 
 def _named(proposal: Proposal, before: States) -> tuple[Proposal, Int64s]:
@@ -124,26 +143,30 @@ def _is_put(proposal: Proposal) -> Bools:
 class _Creations:
     """Creations that responses told: `place` of the first write of that `revision` or above; `known`: it is that write.
 
-    `teller`: the first place that told it.
+    `teller`: the first place that told it. `of`: per place the creation that it tells, -1 if none.
     """
 
     place: Int64s
     revision: Int64s
     known: Bools
     teller: Int64s
+    of: Int64s
 
 
 def _creations(proposal: Proposal, before: States) -> tuple[Proposal, _Creations]:
     """The creations told; what was told of no write may be told of an unknown one, which then has that revision."""
     order, key = proposal.order, proposal.key()
     tells = np.flatnonzero((order.create >= 0) & before.present)
+    of = np.full(len(order), NOTHING, np.int64)
     if not len(tells):
-        return proposal, _Creations(tells, tells, np.zeros(0, np.bool_), tells)
+        return proposal, _Creations(tells, tells, np.zeros(0, np.bool_), tells, of)
     span = int(order.create.max()) + 1
-    code, first = np.unique(key[tells] * span + order.create[tells], return_index=True)
+    code, first, number = np.unique(key[tells] * span + order.create[tells], return_index=True, return_inverse=True)
     place, known = _write_of(proposal, code // span, code % span)
     inside = place < len(order)
-    made = _Creations(place[inside], (code % span)[inside], known[inside], tells[first[inside]])
+    renumbered = np.where(inside, np.cumsum(inside) - 1, NOTHING)
+    of[tells] = renumbered[number.reshape(-1)]
+    made = _Creations(place[inside], (code % span)[inside], known[inside], tells[first[inside]], of)
     return _adopted(proposal, before, made)
 
 
@@ -175,30 +198,41 @@ def _adopted(proposal: Proposal, before: States, made: _Creations) -> tuple[Prop
     version = order.version[made.teller]
     place = np.where(fits, write, made.place)  # Whoever created it did so no later than that.
     fits &= (version < 0) | (version == number[before.writer[made.teller]] - number[write] + 1)
-    adopted = _Creations(place, made.revision, made.known | fits, made.teller)
+    adopted = _Creations(place, made.revision, made.known | fits, made.teller, made.of)
     return proposal.revised(proposal.rows[write[fits]], made.revision[fits]), adopted
 
 
-def _versions(proposal: Proposal, before: States) -> Proposal:
-    """Hidden puts, and compare-and-sets, that a version counts."""
+def _versions(
+    proposal: Proposal, before: States, told: _Creations, named: Int64s, expecting: tuple[Int64s, Int64s]
+) -> tuple[Int64s, Int64s, _Slots]:
+    """What versions count: compare-and-sets and the places before which they go, and slots of puts.
+
+    A record's version counts from its creation as told, known or hidden; where none was told, from the last one seen.
+    `named`: places that get a write anyway.
+    """
     order = proposal.order
     number, creation = counts(order, before)
+    number = number + np.cumsum(np.bincount(named, minlength=len(order)))
     tells = np.flatnonzero((order.version >= 0) & (before.writer >= 0) & before.present)
     tells = tells[np.diff(before.writer[tells], prepend=NOTHING) != 0]  # One for each record.
-    if not len(tells):
-        return proposal
     writer = before.writer[tells]
-    epoch = creation[writer]
-    excess = order.version[tells] - (number[writer] - number[epoch] + 1)
+    epoch, base, until = creation[writer], number[creation[writer]] - 1, creation[writer]
+    of = told.of[tells]
+    some = np.flatnonzero(of >= 0)
+    place, known = told.place[of[some]], told.known[of[some]]
+    makes = (order.writes[place] >= 0) & (order.writes[place] != order.absence[place])
+    epoch[some] = place
+    base[some] = number[place] - np.where(known, 1, makes + 1)  # A hidden creation is a write that `number` lacks.
+    until[some] = np.where(known, place, place - 1)
+    excess = order.version[tells] - (number[writer] - base)
     goes_on = np.diff(epoch, prepend=NOTHING) == 0
-    before_it = np.where(goes_on, np.r_[NOTHING, writer[:-1]], epoch)
-    missing = excess - np.where(goes_on, np.r_[0, excess[:-1]], 0)
+    before_it = np.where(goes_on, np.r_[NOTHING, writer[:-1]], until) if len(tells) else until
+    missing = excess - np.where(goes_on, np.r_[0, excess[:-1]], 0) if len(tells) else excess
     glued = (order.finds >= 0) | (order.expected_revision >= 0)
     place = last_place((order.writes >= 0) & ~glued)[writer]
     missing = np.where(place > before_it, np.clip(missing, 0, len(order)), 0)
-    swaps, swapped, missing = _swaps(proposal, _Gaps(writer, before_it, missing), glued)
-    slots = _Slots.at(np.repeat(place, missing), 1)
-    return _filled(proposal, ((slots, proposal.unused() & _is_put(proposal)),), (swaps, _Slots.at(swapped)))
+    swaps, swapped, missing = _swaps(proposal, _Gaps(writer, before_it, missing), glued, expecting)
+    return swaps, swapped, _Slots.at(np.repeat(place, missing), _COUNTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +244,12 @@ class _Gaps:
     missing: Int64s
 
 
-def _swaps(proposal: Proposal, gaps: _Gaps, glued: Bools) -> tuple[Int64s, Int64s, Int64s]:
+def _swaps(
+    proposal: Proposal, gaps: _Gaps, glued: Bools, expecting: tuple[Int64s, Int64s]
+) -> tuple[Int64s, Int64s, Int64s]:
     """Unknown compare-and-sets that fit into gaps, the places before which they go; what is missing then."""
     order, given = proposal.order, proposal.given
-    swaps, wrote = _expecting(proposal)
+    swaps, wrote = expecting
     place = _next_writer(order.writes >= 0)[wrote]
     known = place < len(order)
     swaps, place = swaps[known], place[known]
@@ -241,19 +277,17 @@ def _deadlines(ret: Int64s) -> Int64s:
     return np.minimum.accumulate(ret[::-1])[::-1]
 
 
-def _filled(
-    proposal: Proposal, wanted: tuple[tuple[_Slots, Bools], ...], given: tuple[Int64s, _Slots] | None = None
-) -> Proposal:
-    """The slots filled from the rows that may fill them, as far as these go; `given`: rows that have their slots."""
+def _filled(proposal: Proposal, wanted: tuple[tuple[_Slots, Bools], ...], rows: Int64s, slots: _Slots) -> Proposal:
+    """The slots wanted filled from the rows that may fill them, as far as these go; and these rows in these slots."""
     deadline = _deadlines(proposal.order.ret)
-    rows: list[Int64s] = [] if given is None else [given[0]]
-    slots: list[_Slots] = [] if given is None else [given[1]]
     for some, fillers in wanted:
+        taken = np.isin(some.place * 4 + some.rank, slots.place * 4 + slots.rank) & (some.rank == _CREATES)
+        place, rank, revision = (column[~taken] for column in _parts(some))
         candidates = np.flatnonzero(fillers)
-        chosen, filler = _last_called(deadline[some.place], proposal.given.call[candidates], proposal.block.origin)
-        rows.append(candidates[filler])
-        slots.append(_Slots(some.place[chosen], some.rank[chosen], some.revision[chosen]))
-    return proposal.inserted(np.concatenate(rows), *_parts(_together(*slots)))
+        chosen, filler = _last_called(deadline[place], proposal.given.call[candidates], proposal.block.origin)
+        rows = np.r_[rows, candidates[filler]]
+        slots = _together(slots, _Slots(place[chosen], rank[chosen], revision[chosen]))
+    return proposal.inserted(rows, *_parts(slots))
 
 
 def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s, Int64s]:
