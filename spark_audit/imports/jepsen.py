@@ -16,7 +16,9 @@ _TYPES: Final = {name(f":{type_}"): type_ for type_ in ("invoke", "ok", "fail", 
 _OPS: Final = {name(":read"): "get", name(":write"): "put", name(":cas"): "cas"}
 
 # `INFO  jepsen.util - 3\t:ok\t:read\tnil`, the same behind a stamp and a thread, or (history.txt) behind nothing.
-_LINE = re.compile(r"(?:(?:.*\s)?jepsen\.util(?:\s+-|:)?\s+(?=\d+(?:\s|$)|:)|(?=(?:\d+|:[\w.+-]+)\s+:))(?P<event>.*)")
+# Results that are printed after them look alike (`:type :ok,`), so without a number or a prefix the type must follow.
+_BEGUN = r"(?:\d+|:[\w.+-]+)\s+:(?:invoke|ok|fail|info)(?!\S)"
+_LINE = re.compile(rf"(?:(?:.*\s)?jepsen\.util(?:\s+-|:)?\s+(?=\d+(?:\s|$)|{_BEGUN})|(?={_BEGUN}))(?P<event>.*)")
 _EVENT = re.compile(r"(?P<process>\d+|:[\w.+-]+)\s+(?P<type>:[a-z]+)\s+(?P<f>:[^\s]+)\s+(?P<value>[^\s].*)")
 
 
@@ -43,10 +45,10 @@ class JepsenEdn:
         if isinstance(process, Name) and process.startswith(":"):
             self.left_out[f"events of {process}"] += 1
             return None
-        if not isinstance(process, int) or isinstance(process, bool) or process < 0:
+        if not (_is_number(process) and process >= 0):
             raise refused(line, "a :process that is a number, or a keyword such as :nemesis", text_of(process))
         time_ns = form.get(_TIME)
-        if time_ns is not None and (not isinstance(time_ns, int) or not 0 <= time_ns < 2**62):
+        if time_ns is not None and not (_is_number(time_ns) and 0 <= time_ns < 2**62):
             raise refused(line, "a :time in nanoseconds", text_of(time_ns))
         error = form.get(_ERROR)
         told = None if error is None else text_of(error)
@@ -82,13 +84,13 @@ class JepsenLog:
         value, _, error = value.partition("\t")
         told = error.strip() or None
         if type_ in (":fail", ":info"):
-            reason = name(value) if value.startswith(":") else None  # What else stands there is the value again.
-            return self._register.event(line, int(process), name(type_), name(f), reason, None, told)
+            reason = Name(value) if value.startswith(":") else None  # What else stands there is the value again.
+            return self._register.event(line, int(process), Name(type_), Name(f), reason, None, told)
         try:
             form = form_of(value, line)
         except NotEdn as wrong:
             raise refused(line, wrong.expected, wrong.found) from wrong
-        return self._register.event(line, int(process), name(type_), name(f), form, None, told)
+        return self._register.event(line, int(process), Name(type_), Name(f), form, None, told)
 
 
 class _Register:
@@ -101,9 +103,9 @@ class _Register:
     def event(
         self, line: int, process: int, type_: Any, f: Any, value: Any, time_ns: int | None, error: str | None
     ) -> Event:
-        if type_ not in _TYPES:
+        if not isinstance(type_, Name) or type_ not in _TYPES:
             raise refused(line, ":type :invoke, :ok, :fail or :info", text_of(type_))
-        if f not in _OPS:
+        if not isinstance(f, Name) or f not in _OPS:
             raise refused(line, ":f :read, :write or :cas", text_of(f))
         op, kind = _OPS[f], _TYPES[type_]
         if kind in ("fail", "info"):
@@ -123,6 +125,10 @@ class _Register:
         if not isinstance(value, tuple) or len(value) != 2:
             raise refused(line, "a value [expected new] of a :cas", text_of(value))
         return Event(line, process, kind, op, key, text_of(value[1]), text_of(value[0]), time_ns, error)
+
+
+def _is_number(form: Any) -> bool:
+    return isinstance(form, int) and not isinstance(form, bool)
 
 
 def _is_keyed(op: str, value: Any) -> bool:

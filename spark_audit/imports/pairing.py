@@ -145,4 +145,8 @@ def _check_same(call: Event, end: Event) -> None:
     if end.key != call.key:
         raise refused(end.line, f"key {call.key}, as on line {call.line}", end.key)
     if call.op != "get" and (end.value, end.expected) != (call.value, call.expected):
-        raise refused(end.line, f"the value of line {call.line}, {call.value}", end.value)
+        raise refused(end.line, f"the value of line {call.line}, {_value(call)}", _value(end))
+
+
+def _value(event: Event) -> str | None:
+    return f"[{event.expected} {event.value}]" if event.op == "cas" else event.value

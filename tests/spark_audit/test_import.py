@@ -96,11 +96,13 @@ def test_a_vector_or_list_of_maps_says_the_same_as_one_map_per_line(tmp_path: Pa
 
 
 def test_other_processes_and_other_lines_are_left_out_and_counted(tmp_path: Path) -> None:
-    noise = ["INFO  jepsen.core - Run complete, writing", "", "INFO  jepsen.util - :nemesis\t:info\t:start\tnil"]
-    result = _import(tmp_path, "jepsen-log", [*noise, *_tabs(), *noise])
+    """A log ends with printed results, in maps whose lines look a little like operations."""
+    nemesis = "INFO  jepsen.util - :nemesis\t:info\t:start\tnil"
+    results = ["{:type :ok,", " :type :ok,", " :f :read,", " 2 :read,", "jepsen.util - Run complete"]
+    result = _import(tmp_path, "jepsen-log", [nemesis, "", *_tabs(), nemesis, *results])
 
     assert result.exit_code == 0
-    assert "left out: 2 events of :nemesis, 2 other lines" in result.output
+    assert "left out: 2 events of :nemesis, 5 other lines" in result.output
     assert "6 operations (1 failed, 2 of unknown outcome) on 1 key, 1 run" in result.output
 
 
@@ -216,7 +218,9 @@ def test_porcupines_appends_are_read_in_some_order(tmp_path: Path) -> None:
         ("jepsen-edn", _edn(["0 :invoke :write 1", "1 :ok :write 1"]), 2, "an invocation by process 1 before this"),
         ("jepsen-edn", _edn(["0 :invoke :write 1", "0 :ok :read 1"]), 2, "expected the end of the write of line 1"),
         ("jepsen-edn", _edn(["0 :invoke :write 1", "0 :ok :write 2"]), 2, "the value of line 1, 1, found 2"),
-        ("jepsen-edn", _edn(["0 :invoke :cas [1 2]", "0 :ok :cas [2 2]"]), 2, "the value of line 1"),
+        ("jepsen-edn", _edn(["0 :invoke :cas [1 2]", "0 :ok :cas [2 2]"]), 2, "of line 1, [1 2], found [2 2]"),
+        ("jepsen-edn", ["{:process 0, :type {:a 1}}"], 1, "expected :type :invoke, :ok, :fail or :info, found {:a 1}"),
+        ("jepsen-edn", _edn(["true :invoke :read nil"]), 1, "a :process that is a number"),
         ("jepsen-edn", _edn(["0 :invoke :cas [1 2 3]"]), 1, "a value [expected new] of a :cas, found [1 2 3]"),
         ("jepsen-edn", _edn(["0 :invoke :enqueue 1"]), 1, "expected :f :read, :write or :cas, found :enqueue"),
         ("jepsen-edn", _edn(["0 :begin :read 1"]), 1, "expected :type :invoke, :ok, :fail or :info, found :begin"),
