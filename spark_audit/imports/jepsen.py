@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, TypeGuard
 
 from spark_audit.imports.edn import Name, NotEdn, form_of, forms, name, text_of
 from spark_audit.imports.events import Event, Settings, refused
@@ -127,7 +127,7 @@ class _Register:
         return Event(line, process, kind, op, key, text_of(value[1]), text_of(value[0]), time_ns, error)
 
 
-def _is_number(form: Any) -> bool:
+def _is_number(form: Any) -> TypeGuard[int]:
     return isinstance(form, int) and not isinstance(form, bool)
 
 
