@@ -3,9 +3,10 @@
 Forms come one at a time with the line on which they begin; memory is bounded by the largest form. A file may hold
 forms one after the other, or one vector or list around all of them: then its elements are what comes.
 
-Read as: nil → None, true and false → bool, whole numbers (also 3N) → int, text → str, vectors and lists → tuple (EDN
-holds them equal), maps → dict, sets → frozenset. All other atoms, keywords among them, are `Name`s, which compare by
-what is written: nothing is lost, nothing is guessed. A tagged form (`#tag form`) is its form: a record reads as a map.
+Read as: nil → None, whole numbers (also 3N) → int, text → str, vectors and lists → tuple (EDN holds them equal), maps →
+dict, sets → frozenset. All other atoms, keywords and true and false (which Python holds equal to 1 and 0) among them,
+are `Name`s, which compare by what is written: nothing is lost, nothing is guessed. A tagged form (`#tag form`) is its
+form: a record reads as a map.
 """
 
 import re
@@ -33,8 +34,10 @@ _TOKENS = re.compile(
     """,
     re.VERBOSE,
 )
-_WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)N?")
-_OTHER_NUMBER = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?M?|0x[0-9a-fA-F]+|##(?:-?Inf|NaN)")
+_WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,999})N?")  # Longer ones stay as they are written.
+_OTHER_NUMBER = re.compile(
+    r"[+-]?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?[MN]?|0x[0-9a-fA-F]+|##(?:-?Inf|NaN)"
+)
 _SYMBOL = r"(?:[^\W\d]|[.*+!_?$%&=<>|-])[\w.*+!?$%&=<>|:#'-]*"
 _NAME = re.compile(rf":?(?:{_SYMBOL}/)?{_SYMBOL}|/|:[0-9][\w.-]*")
 _ESCAPES = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "b": "\b", "f": "\f"}
@@ -138,7 +141,7 @@ class _Reader:
         self._around: _Open | None = None
         self._ended = False  # Whether what was around the others has ended.
         self._open: list[_Open] = []
-        self._atoms: dict[str, Any] = {**_INTERNED, "nil": None, "true": True, "false": False}
+        self._atoms: dict[str, Any] = {**_INTERNED, "nil": None}
 
     def forms(self, chunks: Iterable[list[str]]) -> Iterator[tuple[int, Any]]:
         known = self._atoms.get
@@ -275,8 +278,6 @@ def text_of(form: Any) -> str:
     """The form as EDN prints it, the same for equal forms: members of maps and sets are in the order of their text."""
     if form is None:
         return "nil"
-    if isinstance(form, bool):
-        return "true" if form else "false"
     if isinstance(form, (int, Name)):
         return str(form)
     if isinstance(form, str):

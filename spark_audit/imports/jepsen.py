@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final, TextIO, TypeGuard
+from typing import Any, Final, TextIO
 
 from spark_audit.imports.edn import Name, NotEdn, form_of, forms, name, text_of
 from spark_audit.imports.events import Event, Settings, refused
@@ -45,10 +45,10 @@ class JepsenEdn:
         if isinstance(process, Name) and process.startswith(":"):
             self.left_out[f"events of {process}"] += 1
             return None
-        if not (_is_number(process) and process >= 0):
+        if not (isinstance(process, int) and process >= 0):
             raise refused(line, "a :process that is a number, or a keyword such as :nemesis", text_of(process))
         time_ns = form.get(_TIME)
-        if time_ns is not None and not (_is_number(time_ns) and 0 <= time_ns < 2**62):
+        if time_ns is not None and not (isinstance(time_ns, int) and 0 <= time_ns < 2**62):
             raise refused(line, "a :time in nanoseconds", text_of(time_ns))
         error = form.get(_ERROR)
         told = None if error is None else text_of(error)
@@ -125,10 +125,6 @@ class _Register:
         if not isinstance(value, tuple) or len(value) != 2:
             raise refused(line, "a value [expected new] of a :cas", text_of(value))
         return Event(line, process, kind, op, key, text_of(value[1]), text_of(value[0]), time_ns, error)
-
-
-def _is_number(form: Any) -> TypeGuard[int]:
-    return isinstance(form, int) and not isinstance(form, bool)
 
 
 def _is_keyed(op: str, value: Any) -> bool:

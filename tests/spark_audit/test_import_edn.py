@@ -18,7 +18,9 @@ def _read(text: str) -> list[tuple[int, Any]]:
     ("text", "form"),
     [
         ("nil", None),
-        ("true", True),
+        ("true", Name("true")),
+        ("#{1 true 1.0}", frozenset({1, Name("true"), Name("1.0")})),
+        ("9" * 5_000, Name("9" * 5_000)),
         ("-12", -12),
         ("7N", 7),
         ("1.50M", Name("1.50M")),
