@@ -1,9 +1,9 @@
 """Unknown writes that nobody read, but that something shows: a creation revision, a version, absence or presence.
 
 What is needed is worked out as *slots*: places before which some unknown deletion, or some unknown put, must have taken
-effect. Slots are filled by unknown writes that nobody observed and that were called in time; of a key, the i-th slot by
-the i-th called, which fills all slots if anything does. An unknown compare-and-set fills one only directly after the
-value that it expected. Nothing here is trusted: the order that comes of it is verified like any other.
+effect. Slots are filled by unknown writes that nobody observed and that were called in time, each by the one that was
+called last. An unknown compare-and-set fills one only directly after the write that it expected. Nothing here is
+trusted: the order that comes of it is verified like any other.
 """
 
 from dataclasses import dataclass
@@ -16,23 +16,12 @@ from spark_audit.columnar.order import States, counts, states
 from spark_audit.columnar.proposal import Proposal
 
 
-def with_hidden(proposal: Proposal, rounds: int) -> Proposal:
-    """With unknown writes wherever creations, versions, absence and presence ask for them.
-
-    `rounds`: a hidden deletion may make a hidden put necessary, and that another deletion; that is rare.
-    """
-    for _ in range(rounds):
-        if not proposal.unused().any():
-            break
-        more = _round(proposal, states(proposal.order))
-        if len(more.rows) == len(proposal.rows):
-            return more
-        proposal = more
-    return proposal
-
-
-def _round(proposal: Proposal, before: States) -> Proposal:
-    """All that this order lacks, as far as it can be told before any of it is put in."""
+def with_hidden(proposal: Proposal) -> Proposal:
+    """With unknown writes wherever creations, versions, absence and presence ask for them, as far as that can be told
+    before any of these is put in."""
+    if not proposal.unused().any():
+        return proposal
+    before = states(proposal.order)
     proposal, told = _creations(proposal, before)
     proposal, named = _named(proposal, before)
     expecting = _expecting(proposal)

@@ -14,13 +14,13 @@ import numpy as np
 from spark_audit.columnar.blocks import BLOCK_ROWS, Block, any_of, blocks, not_covered
 from spark_audit.columnar.columns import NOTHING, Bools, Columns, Int8s, Int64s, rows_of
 from spark_audit.columnar.hidden import with_hidden
-from spark_audit.columnar.order import late, states, unexplained
-from spark_audit.columnar.proposal import proposed
+from spark_audit.columnar.order import Order, late, states, unexplained
+from spark_audit.columnar.proposal import Proposal, proposed
 from spark_audit.columnar.unknowns import with_observed
 
 OK, SUSPECT, NOT_COVERED = range(3)
 
-ROUNDS_MAX = 3  # For hidden writes that ask for others, in the few keys that one round leaves suspect.
+ROUNDS_MAX = 4  # A hidden deletion may make a hidden put necessary, and that another deletion; more is rare.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Witnessed:
 
 def witness(columns: Columns, rows_max: int = BLOCK_ROWS) -> Witnessed:
     """Verify each key's operations in the order of their revisions. O(n log n), a block of keys at a time."""
-    first = _pass(columns, rows_max, rounds=1)
+    first = _pass(columns, rows_max, patient=False)
     again = np.flatnonzero((first.status == SUSPECT) & (first.at >= 0) & _unsure(columns))
     if len(again):
         part = columns.of_keys(again)
-        second = _pass(part, rows_max, rounds=ROUNDS_MAX)
+        second = _pass(part, rows_max, patient=True)
         first.status[again], first.guessed[again] = second.status, second.guessed
         first.at[again] = np.where(second.at >= 0, rows_of(columns, again)[second.at], NOTHING)
     return first
@@ -53,24 +53,23 @@ def _unsure(columns: Columns) -> Bools:
     return any_of(key, columns.unknown, columns.keys)
 
 
-def _pass(columns: Columns, rows_max: int, rounds: int) -> Witnessed:
+def _pass(columns: Columns, rows_max: int, patient: bool) -> Witnessed:
     status = np.full(columns.keys, OK, np.int8)
     guessed = np.zeros(columns.keys, np.bool_)
     at = np.full(columns.keys, NOTHING, np.int64)
     for block in blocks(columns, rows_max):
         mine = slice(block.first_key, block.last_key)
-        status[mine], guessed[mine], at[mine] = _decide(block, rounds)
+        status[mine], guessed[mine], at[mine] = _decide(block, patient)
     return Witnessed(status, guessed, at)
 
 
-def _decide(block: Block, rounds: int) -> tuple[Int8s, Bools, Int64s]:
+def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s]:
     proposal = proposed(block)
-    guessed = np.zeros(block.keys, np.bool_)
     if block.unknown.any():
-        proposal = with_hidden(with_observed(proposal), rounds)
+        proposal, wrong = _with_unknown(proposal, patient)
         guessed = proposal.guessed()
-    order = proposal.order
-    wrong = late(order) | unexplained(order, states(order))
+    else:
+        wrong, guessed = _wrong(proposal.order), np.zeros(block.keys, np.bool_)
     bad = proposal.rows[wrong][::-1]
     at = np.full(block.keys, NOTHING, np.int64)
     at[block.key[bad]] = bad + block.begin  # The first of each key stays.
@@ -78,3 +77,25 @@ def _decide(block: Block, rounds: int) -> tuple[Int8s, Bools, Int64s]:
     at[bare] = NOTHING
     status = np.where(bare | (at >= 0), SUSPECT, OK)
     return np.where(not_covered(block), NOT_COVERED, status).astype(np.int8), guessed & (status == OK), at
+
+
+def _with_unknown(proposal: Proposal, patient: bool) -> tuple[Proposal, Bools]:
+    """With unknown writes put in; which places are wrong then. `patient`: until nothing helps, or nothing is wrong.
+
+    Else another round is made only if most of the block would have to be gone through again in any case.
+    """
+    block = proposal.block
+    sizes = np.diff(block.starts)
+    now = with_observed(proposal)
+    for _ in range(ROUNDS_MAX):
+        more = with_hidden(now)
+        wrong = _wrong(more.order)
+        changed, now = len(more.rows) > len(now.rows), more
+        rows_left = int(sizes[any_of(now.key(), wrong, block.keys)].sum())
+        if not changed or rows_left == 0 or not (patient or 4 * rows_left > len(block.key)):
+            break
+    return now, wrong
+
+
+def _wrong(order: Order) -> Bools:
+    return late(order) | unexplained(order, states(order))
