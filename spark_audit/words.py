@@ -96,7 +96,8 @@ def _reader_sentence(
     sources = [op for op in proof if op is not reader and tokens_written(op) & tokens]
     token = next(iter(tokens))
     if not sources and "\0" not in token and any(step.kind == "append" for op in proof for step in op.steps):
-        return f"{describe(reader)}, which fits no order of these {len(proof)} operations"
+        lost = _lost_append(reader, proof, clocks)
+        return lost or f"{describe(reader)}, which fits no order of these {len(proof)} operations"
     if not sources and token != NOTHING and "\0" not in token:
         because = f" ({_failed(failed_values[token])})" if token in failed_values else ""
         return f"{describe(reader)}, a value that no operation wrote{because}"
@@ -125,6 +126,22 @@ def _reader_sentence(
         return None
     gap = span(reader.call_ns - last.return_ns)
     return f"{describe(reader)}, although {describe(last)} had returned {gap} before it was called{after}"
+
+
+def _lost_append(reader: Operation, proof: Sequence[Operation], clocks: Clocks) -> str | None:
+    """Of a read whose value lacks what an append before it left there, with nothing to overwrite it in between."""
+    seen = reader.steps[0].seen if len(reader.steps) == 1 else None
+    if seen is None or seen.value is None:
+        return None
+    overwriting = [op for op in proof if op.writes and any(step.kind != "append" for step in op.steps)]
+    for op in proof:
+        step = op.steps[0] if len(op.steps) == 1 else None
+        if step is None or step.kind != "append" or (step.value or "") in seen.value or not clocks.precedes(op, reader):
+            continue
+        if all(clocks.precedes(other, op) for other in overwriting):
+            gap = span(reader.call_ns - op.return_ns)
+            return f"{describe(reader)}, although {describe(op)} had returned {gap} before it was called"
+    return None
 
 
 def _failed(op_id: int) -> str:

@@ -90,3 +90,19 @@ def test_a_read_of_what_was_appended_is_not_called_a_value_that_nobody_wrote() -
     assert check_rows(h.rows).violations[0].words() == (
         "key k: get #3 returned ba, which fits no order of these 4 operations"
     )
+
+
+def test_the_words_name_the_append_that_a_read_has_lost() -> None:
+    """Only where nothing may have overwritten it: a put called before the append returned may have."""
+    lost = History()
+    lost.put("a", 0, 10)
+    for number, value in enumerate(("b", "c")):
+        lost._add("append", 20 + 20 * number, 30 + 20 * number, None, value=value, output={"succeeded": True})
+    lost.get("ac", 60, 70)
+
+    assert check_rows(lost.rows).violations[0].words() == (
+        "key k: get #3 returned ac, although append #1 appended b had returned 30 µs before it was called"
+    )
+    lost.rows[0]["return_ns"] = 25_000
+    lost.get("acd", 80, 90)
+    assert "append #1" not in check_rows(lost.rows).violations[0].words()
