@@ -4,7 +4,7 @@ Memory holds what is open, the processes that may not go on, and the names of th
 
 A history is a list in the order in which things happened: that order, not `:time`, is what Jepsen, Knossos and
 Porcupine go by. So stamps always increase from line to line: `:time` where it does, else 1 ns more than the line
-before; without `:time` the number of the line.
+before; without `:time` 1 ms for each line, so that times which are shown are lines.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,6 +14,7 @@ from typing import Any
 from spark_audit.imports.events import Event, Settings, refused
 
 BACKWARDS_NS_MAX = 10**9  # Threads that stamp and then write overtake each other, by less than this.
+LINE_NS = 10**6  # From line to line, where no :time is told.
 _CLIENT_OF_INITIAL = "initial"
 _PHRASES = {"get": "read", "put": "write", "cas": "compare-and-set", "append": "append"}
 
@@ -64,7 +65,7 @@ class Pairing:
             if told < self._time - BACKWARDS_NS_MAX:
                 raise refused(event.line, f"lines in the order of time, here a :time of {self._time} or later", told)
             self._time = max(self._time, told)
-        self._stamp = max(self._stamp + 1, event.line if told is None else told)
+        self._stamp = max(self._stamp + 1, event.line * LINE_NS if told is None else told)
         return self._stamp
 
     def _invoke(self, event: Event, stamp: int) -> None:
