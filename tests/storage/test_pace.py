@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import CreateFile, Operation, RealFiles, SyncFile, Write
-from storage.pace import QUICK_NS_MAX, SKIPS, STALL_NS, STALL_SKIPS_MAX, STALL_SKIPS_MIN, STEPS, Pace
+from storage.pace import CALM_NS, QUICK_NS_MAX, REST_NS_MAX, REST_NS_MIN, SKIPS, STALL_NS, STEPS, Pace
 from storage.real_files import SHORT_BYTES_MAX
 from tests.storage.test_real_files import Loop, carried_out
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.timeout(30)
 SLOW_NS = 10 * QUICK_NS_MAX
 
 
-def waits(pace: Pace, duration_ns: int, count: int) -> int:
-    """How many of `count` syncs were waited for, each of which takes so long."""
+def waits(pace: Pace, duration_ns: int, count: int, now: int = 0) -> int:
+    """How many of `count` syncs were waited for at this moment, each of which takes so long."""
     waited = 0
     for _ in range(count):
-        if pace.is_quick():
-            pace.took(duration_ns)
+        if pace.is_quick(now):
+            pace.took(duration_ns, now)
             waited += 1
     return waited
 
@@ -37,8 +37,8 @@ def test_a_disk_that_is_mostly_slow_only_because_the_cores_are_busy_is_waited_fo
     pace = Pace()
     waits(pace, QUICK_NS_MAX // 4, 100)
     for _ in range(100):
-        pace.took(SLOW_NS)
-        pace.took(SLOW_NS)
+        pace.took(SLOW_NS, 0)
+        pace.took(SLOW_NS, 0)
         assert waits(pace, QUICK_NS_MAX // 4, 1) == 1
 
 
@@ -55,21 +55,34 @@ def test_a_disk_that_became_quick_is_waited_for_again() -> None:
     assert waits(pace, QUICK_NS_MAX // 4, 100) == 100
 
 
-def test_a_stall_is_remembered_for_long_and_longer_each_time() -> None:
+def test_after_a_stall_nothing_is_waited_for_and_longer_each_time() -> None:
     """A loop that stands still sends no heartbeats."""
-    pace = Pace()
+    pace, now = Pace(), 0
     waits(pace, QUICK_NS_MAX // 4, 1_000)
-    for skips in (STALL_SKIPS_MIN, 2 * STALL_SKIPS_MIN, 4 * STALL_SKIPS_MIN):
-        pace.took(STALL_NS)
-        assert waits(pace, QUICK_NS_MAX // 4, skips) == 0
-        assert waits(pace, QUICK_NS_MAX // 4, 100) == 100
+    for rest_ns in (REST_NS_MIN, 2 * REST_NS_MIN, 4 * REST_NS_MIN):
+        pace.took(STALL_NS, now)
+        now += rest_ns
+        assert waits(pace, QUICK_NS_MAX // 4, 100, now - 1) == 0
+        assert waits(pace, QUICK_NS_MAX // 4, 100, now) == 100
 
 
-def test_the_memory_of_stalls_has_a_bound() -> None:
+def test_the_rest_after_a_stall_has_a_bound() -> None:
     pace = Pace()
     for _ in range(100):
-        pace.took(STALL_NS)
-    assert waits(pace, QUICK_NS_MAX // 4, STALL_SKIPS_MAX + 1) == 1
+        pace.took(STALL_NS, 0)
+    assert waits(pace, QUICK_NS_MAX // 4, 1, REST_NS_MAX - 1) == 0
+    assert waits(pace, QUICK_NS_MAX // 4, 1, REST_NS_MAX) == 1
+
+
+def test_stalls_of_long_ago_are_forgotten() -> None:
+    pace = Pace()
+    for _ in range(5):
+        pace.took(STALL_NS, 0)
+
+    later = 16 * REST_NS_MIN + CALM_NS + 1
+    pace.took(STALL_NS, later)
+
+    assert waits(pace, QUICK_NS_MAX // 4, 1, later + REST_NS_MIN) == 1
 
 
 class Held:
