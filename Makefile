@@ -1,7 +1,7 @@
 # Needs only make and Python 3.11+ with venv; everything else goes into .venv here.
 #   make demo   three servers, two leaders killed, and a Spark audit that proves what clients saw
 #   make test   lint, types and all tests
-#   make bench  beside etcd and PySyncObj, 45 minutes; `make bench ARGS=--quick` takes minutes
+#   make bench  beside etcd and PySyncObj, half an hour; `make bench ARGS=--quick` takes minutes
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format simulate bench bench-endurance clean

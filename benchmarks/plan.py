@@ -93,7 +93,7 @@ def open_loop(group: Group, rates: Iterable[int]) -> list[Cell]:
 
 
 def full_plan() -> Plan:
-    """Everything; about three quarters of an hour."""
+    """Everything; about half an hour."""
     usual = Group()
     at_64 = ((64, 8),)
     cells = closed(usual, ("put", "get", "mixed"), SHAPES)
@@ -105,7 +105,7 @@ def full_plan() -> Plan:
     cells += closed(Group(existing_keys=1_000_000), ("put", "get"), ((64, 8), (256, 8)))
     for members in (1, 5, 7):
         cells += closed(Group(members=members), ("put", "get"), at_64)
-    return Plan("full", tuple(cells), repetitions=3, seconds=3.0, warmup_seconds=1.0)
+    return Plan("full", tuple(cells), repetitions=3, seconds=2.5, warmup_seconds=0.8)
 
 
 def quick_plan() -> Plan:
