@@ -1,0 +1,43 @@
+"""A page as its readers take it apart: its drawings as XML, and the bars in them."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+from xml.etree.ElementTree import Element, fromstring
+
+from spark_audit import check_rows
+from spark_audit.generate import Row
+from spark_audit.page import draw_page
+from spark_audit.page_rows import gather_rows
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def page_of(rows: Sequence[Row], clocks: Sequence[Row] = ()) -> str:
+    """The page of rows in hand."""
+    verdict = check_rows(rows, clocks=clocks)
+    return draw_page(verdict, gather_rows(rows, verdict))
+
+
+def drawings(page: str) -> list[Element]:
+    """Every SVG of the page; that they can be parsed as XML is part of the test."""
+    return [fromstring(text) for text in re.findall(r"<svg\b.*?</svg>", page, re.DOTALL)]
+
+
+def groups(drawing: Element, name: str) -> list[Element]:
+    """The groups of a class: guilty, neighbour, fault, slice, violation."""
+    return [group for group in drawing.iter(f"{SVG}g") if group.get("class") == name]
+
+
+def ids(found: Iterable[Element]) -> set[int]:
+    return {int(str(group.get("data-op"))) for group in found}
+
+
+def title(group: Element) -> str:
+    return group.findtext(f"{SVG}title") or ""
+
+
+def span_of(group: Element) -> tuple[float, float]:
+    """Where a bar begins and ends on x."""
+    shape: Any = group.find(f"{SVG}rect")
+    return float(shape.get("x")), float(shape.get("x")) + float(shape.get("width"))
