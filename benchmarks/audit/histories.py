@@ -152,9 +152,8 @@ def table(history: History, run_id: str = "made") -> pa.Table:
     text = pa.large_string()
 
     def named(prefix: str, ids: Int64s, where: Bools) -> Any:
-        return pc.binary_join_element_wise(
-            pa.scalar(prefix, text), pa.array(ids, mask=~where).cast(text), pa.scalar("", text)
-        )
+        join: Any = pc.binary_join_element_wise  # Scalars and arrays may be mixed, though its stubs say otherwise.
+        return join(pa.scalar(prefix, text), pa.array(ids, mask=~where).cast(text), pa.scalar("", text))
 
     def number(ids: Int64s, where: Bools) -> Any:
         return pa.array(ids, mask=~where)

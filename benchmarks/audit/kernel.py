@@ -24,7 +24,7 @@ from spark_audit.columnar import OK, Columns, encode, witness, zones
 T = TypeVar("T")
 
 REPETITIONS = 5
-RESULTS = Path(__file__).resolve().parent.parent / "results" / "audit-kernel.json"
+RESULTS = Path(__file__).resolve().parent / "results" / "kernel.json"
 GOALS = {"witness": 0.25, "zones": 0.5}  # Seconds for 10⁶ operations.
 
 
@@ -96,6 +96,7 @@ def main(sizes: tuple[int, ...], shapes: tuple[str, ...], repetitions: int, out:
         )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         machine = describe(Path(folder))
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"machine": machine, "goals": GOALS, "cells": [asdict(c) for c in found]}, indent=1))
 
 

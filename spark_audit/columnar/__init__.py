@@ -1,25 +1,34 @@
 """The columnar kernel: proofs over all keys of a block at once, in numpy. It shares no code with `kernel.py`.
 
 `encode` makes columns of rows; `witness` verifies the order that revisions propose; `zones` decides keys whose written
-values are unique, with no revisions needed. docs/audit-proofs.md proves the rules.
+values are unique, with no revisions needed; `triage` does both. docs/audit-proofs.md proves the rules.
 """
 
 from spark_audit.columnar.columns import FOREVER, Columns, encode, encode_rows
+from spark_audit.columnar.fits import doubtful
+from spark_audit.columnar.triage import BY_WITNESS, BY_ZONES, LEFT, WRONG, Triage, triage
 from spark_audit.columnar.witness import NOT_COVERED, OK, SUSPECT, Witnessed, witness
 from spark_audit.columnar.zones import NEEDS_SEARCH, VIOLATION, Zoned, zones
 
 __all__ = [
+    "BY_WITNESS",
+    "BY_ZONES",
     "FOREVER",
+    "LEFT",
     "NEEDS_SEARCH",
     "NOT_COVERED",
     "OK",
     "SUSPECT",
     "VIOLATION",
+    "WRONG",
     "Columns",
+    "Triage",
     "Witnessed",
     "Zoned",
+    "doubtful",
     "encode",
     "encode_rows",
+    "triage",
     "witness",
     "zones",
 ]

@@ -1,15 +1,15 @@
 """Operations of many keys as columns: numbers only, sorted by (key, call), each text encoded exactly once.
 
-Left out are rows that say nothing to a key's order: failed ones, reads of unknown outcome, and reads that promise less
-than linearizability (`local`, pinned pages). A listing's part (`split.py`) is a read. Parts of transactions and appends
-are of kind OTHER: their keys are left to the Python path.
+Left out are rows that say nothing to a key's order: failed ones, and reads of unknown outcome. Apart (`weak`) are reads
+that promise less than linearizability: `local` ones, pinned pages. A listing's part (`split.py`) is a read. Parts of
+transactions and appends are of kind OTHER: their keys are left to the Python path.
 
 A *token* stands for a value of one key. Arrow's dictionary compares the texts themselves, so equal tokens are equal
 texts, whatever their hashes. Tokens of key k are `tokens[k]` up to `tokens[k + 1]`; the first of them is its absence.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -83,6 +83,7 @@ class Columns:
     mod: Int64s  # These three: of the record seen.
     create: Int64s
     version: Int64s
+    weak: "Columns | None" = None  # Reads that promise less: the same names and tokens, rows of their own.
 
     def __len__(self) -> int:
         return len(self.call)
@@ -103,8 +104,17 @@ class Columns:
         starts = np.concatenate(([0], np.cumsum(sizes)))
         return Columns([self.names[key] for key in keys.tolist()], starts, tokens, **columns)
 
+    def where(self, rows: Bools) -> "Columns":
+        """The same keys and tokens with these rows only."""
+        starts = np.concatenate(([0], np.cumsum(rows)))[self.starts]
+        return Columns(self.names, starts, self.tokens, **{name: getattr(self, name)[rows] for name in _PER_ROW})
 
-_PER_ROW = tuple(name for name in Columns.__slots__ if name not in ("names", "starts", "tokens"))
+    def key_of_row(self) -> Int64s:
+        """Per row the number of its key."""
+        return np.repeat(np.arange(self.keys), np.diff(self.starts))
+
+
+_PER_ROW = tuple(name for name in Columns.__slots__ if name not in ("names", "starts", "tokens", "weak"))
 
 
 def rows_of(columns: Columns, keys: Int64s) -> Int64s:
@@ -129,16 +139,17 @@ def encode(table: pa.Table) -> Columns:
     for name, number in _KINDS.items():
         kind[op.equal(name)] = number
     weak = source.codes("consistency").equal("local") | source.valid("weak")
-    taking_part = (ok | (unknown & (kind != GET))) & ~weak
+    taking_part = ok | (unknown & (kind != GET))
     key, names = _key_ids(source)
     row = _by_key_and_call(key, source.numbers("call_ns", 0), taking_part)
     made = _Meaning(source, kind, unknown)
     key = key[row]
+    assert (key >= 0).all(), "a row of no single key: cut it with split.parts first"
     starts = np.searchsorted(key, np.arange(len(names) + 1))
     writes, finds, differs, tokens = made.tokens(row, key, len(names))
     unknown = unknown[row]
     told = made.told[row]
-    return Columns(
+    columns = Columns(
         names=names,
         starts=starts,
         tokens=tokens,
@@ -159,6 +170,9 @@ def encode(table: pa.Table) -> Columns:
         create=np.where(told, source.output_numbers("create_revision")[row], NOTHING),
         version=np.where(told, source.output_numbers("version")[row], NOTHING),
     )
+    if not weak[row].any():
+        return columns
+    return replace(columns.where(~weak[row]), weak=columns.where(weak[row]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,14 +303,12 @@ class _Meaning:
     def tokens(self, row: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s, Int64s, Int64s]:
         """`writes`, `finds`, `differs` of these rows, and the first token of each key (and the end)."""
         source, rows = self._source, self._source.rows
-        texts = [
-            (source.text("value"), self._writes_value),
-            (source.text("expected"), self._expects_value),
-            (source.output_text("value"), self._finds_seen),
-        ]
-        columns = pa.concat_arrays([_only(text, where) for text, where in texts])
-        ids = _numbers(columns.dictionary_encode().indices, NOTHING)
-        table = np.stack([ids[i * rows : (i + 1) * rows][row] for i in range(3)], axis=1)
+        texts = pa.concat_arrays([source.text("value"), source.text("expected"), source.output_text("value")])
+        ids = _numbers(texts.dictionary_encode().indices, NOTHING)
+        meant = (self._writes_value, self._expects_value, self._finds_seen)
+        table = np.stack(
+            [np.where(where, ids[i * rows : (i + 1) * rows], NOTHING)[row] for i, where in enumerate(meant)], axis=1
+        )
         tokens, first = number_tokens(table, key, keys)
         absence = first[key]
         writes = np.where(self._writes_absence[row], absence, tokens[:, 0])
@@ -310,10 +322,6 @@ class _Meaning:
 
 def _valid_output(source: _Source, name: str) -> Bools:
     return np.asarray(source.output_text(name).is_valid().to_numpy(zero_copy_only=False), np.bool_)
-
-
-def _only(text: Any, where: Bools) -> Any:
-    return pc.if_else(pa.array(where), text, pa.scalar(None, pa.large_string()))
 
 
 def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s]:

@@ -5,6 +5,7 @@ stricter than `model.py` in one point: a number that a response tells of a recor
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +37,21 @@ class Order:
     def __len__(self) -> int:
         return len(self.call)
 
-    def taken(self, places: Int64s) -> "Order":
-        """The columns at these places; `begins` is then for the caller to set right."""
-        return Order(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
+    def taken(self, places: Int64s, *, begins: Int64s, absence: Int64s) -> "Order":
+        """The columns at these places; `begins` and `absence` of the order that they make are given."""
+        rest: dict[str, Any] = {name: _taken(getattr(self, name), places) for name in _TAKEN}
+        return Order(begins=begins, absence=absence, **rest)
+
+
+_TAKEN = tuple(name for name in Order.__slots__ if name not in ("begins", "absence"))
+
+
+def _taken(column: Int64s, places: Int64s) -> Int64s:
+    """One value for all (a stride of nothing) stays one value for all."""
+    if column.strides == (0,):
+        return np.broadcast_to(np.int64(NOTHING), len(places))
+    taken: Int64s = column[places]
+    return taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,19 @@ from spark_audit.columnar.order import Order
 class Proposal:
     """`rows`: the block's rows, in the proposed order; `order`: their columns. `given`: all rows', in their own order.
 
-    The `revision` of an unknown write, in `given`, is what responses told of it; -1 while none did.
+    The `revision` of an unknown write, in `given`, is what responses told of it; -1 while none did. `sizes`: per key,
+    how many places it has.
     """
 
     block: Block
     given: Order
     rows: Int64s
     order: Order
+    sizes: Int64s
 
     def key(self) -> Int64s:
         """Of each place."""
-        return self.block.key[self.rows]
+        return np.repeat(np.arange(self.block.keys), self.sizes)
 
     def unused(self) -> Bools:
         """Per row: an unknown write that has no place."""
@@ -40,18 +42,31 @@ class Proposal:
         merged = np.empty(len(self.rows) + len(rows), np.int64)
         merged[np.arange(len(self.rows)) + shift] = self.rows
         merged[places[by_place] + np.arange(len(rows))] = rows[by_place]
-        given = self._told(rows, revision)
-        return Proposal(self.block, given, merged, _in_order(self.block, given, merged))
+        sizes = self.sizes + np.bincount(self.block.key[rows], minlength=self.block.keys)
+        return _in_order(self.block, self._told(rows, revision), merged, sizes)
 
     def revised(self, rows: Int64s, revision: Int64s) -> "Proposal":
         """The same order, these rows' revisions being these."""
         given = self._told(rows, revision)
-        return Proposal(self.block, given, self.rows, replace(self.order, revision=given.revision[self.rows]))
+        order = replace(self.order, revision=given.revision[self.rows])
+        return Proposal(self.block, given, self.rows, order, self.sizes)
 
     def _told(self, rows: Int64s, revision: Int64s) -> Order:
         told = self.given.revision.copy()
         told[rows] = revision
         return replace(self.given, revision=told)
+
+    def out_of_turn(self) -> Bools:
+        """Which places carry a revision below the one told before: an unknown write is not where it was told to be.
+
+        In an order without such a place, whoever reads has read the last write of a revision up to its own.
+        """
+        told = np.flatnonzero(self.order.revision > 0)
+        falls = np.flatnonzero(np.diff(self.order.revision[told]) < 0)
+        here, next_to_it = told[falls + 1], told[falls]
+        wrong = np.zeros(len(self.rows), np.bool_)
+        wrong[here] = self.order.begins[here] == self.order.begins[next_to_it]
+        return wrong
 
     def guessed(self) -> Bools:
         """Per key: whether the place of some unknown write was told by no response."""
@@ -71,7 +86,7 @@ def proposed(block: Block) -> Proposal:
         rows = completed[sorted_by(rank + block.key[completed] * (2 * span))]
     else:
         rows = completed[np.lexsort((rank, block.key[completed]))]
-    return Proposal(block, given, rows, _in_order(block, given, rows))
+    return _in_order(block, given, rows, np.bincount(block.key[completed], minlength=block.keys))
 
 
 def given_order(block: Block) -> Order:
@@ -86,15 +101,20 @@ def given_order(block: Block) -> Order:
         failed=columns.failed[block.begin : block.end],
         writes=block.local_tokens(columns.writes),
         finds=block.local_tokens(columns.finds),
-        differs=block.local_tokens(columns.differs),
-        expected_revision=block.part(columns.expected_revision),
-        mod=block.part(columns.mod),
-        create=block.part(columns.create),
-        version=block.part(columns.version),
+        differs=_or_nothing(block.local_tokens(columns.differs)),
+        expected_revision=_or_nothing(block.part(columns.expected_revision)),
+        mod=_or_nothing(block.part(columns.mod)),
+        create=_or_nothing(block.part(columns.create)),
+        version=_or_nothing(block.part(columns.version)),
     )
 
 
-def _in_order(block: Block, given: Order, rows: Int64s) -> Order:
-    counts = np.bincount(block.key[rows], minlength=block.keys)
-    begins = np.repeat(np.cumsum(counts) - counts, counts)
-    return replace(given.taken(rows), begins=begins)
+def _or_nothing(column: Int64s) -> Int64s:
+    """A column that tells nothing takes no room, and no time to be sorted (`Order.taken`)."""
+    return column if column.max(initial=NOTHING) >= 0 else np.broadcast_to(np.int64(NOTHING), len(column))
+
+
+def _in_order(block: Block, given: Order, rows: Int64s, sizes: Int64s) -> Proposal:
+    begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    order = given.taken(rows, begins=begins, absence=np.repeat(block.absence, sizes))
+    return Proposal(block, given, rows, order, sizes)

@@ -32,16 +32,15 @@ def with_observed(proposal: Proposal) -> Proposal:
 def _finds(proposal: Proposal, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """`finds` of rows and of places, comparisons of revisions put into tokens; per token its revision, as told or -1.
 
-    Only for tokens that an unknown write may have written: the revision of any other is its write's own.
+    Comparisons only with what an unknown write may have written (`owner`): any other has a revision of its own.
     """
     given, order = proposal.given, proposal.order
     told = np.full(proposal.block.tokens, NOTHING, np.int64)
-    by_unknown = order.finds >= 0
-    by_unknown[by_unknown] = owner[order.finds[by_unknown]] >= 0
-    tells = np.flatnonzero(by_unknown & (order.mod >= 0))[::-1]
-    told[order.finds[tells]] = order.mod[tells]
-    if given.expected_revision.max(initial=NOTHING) < 0 or not len(tells):
+    tells = np.flatnonzero((order.finds >= 0) & (order.mod >= 0))[::-1]
+    told[order.finds[tells]] = order.mod[tells]  # The last one written stays: the first in order.
+    if given.expected_revision.max(initial=NOTHING) < 0:
         return given.finds, order.finds, told
+    tells = tells[owner[order.finds[tells]] >= 0]
     known = _Revisions(proposal.block.key[proposal.rows[tells]], order.mod[tells], order.finds[tells])
     rows_find = given.finds.copy()
     asking = np.flatnonzero((given.expected_revision >= 0) & ~given.failed)

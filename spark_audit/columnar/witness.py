@@ -49,8 +49,7 @@ def witness(columns: Columns, rows_max: int = BLOCK_ROWS) -> Witnessed:
 
 def _unsure(columns: Columns) -> Bools:
     """Per key: whether it has operations of unknown outcome."""
-    key = np.repeat(np.arange(columns.keys), np.diff(columns.starts))
-    return any_of(key, columns.unknown, columns.keys)
+    return any_of(columns.key_of_row(), columns.unknown, columns.keys)
 
 
 def _pass(columns: Columns, rows_max: int, patient: bool) -> Witnessed:
@@ -89,7 +88,7 @@ def _with_unknown(proposal: Proposal, patient: bool) -> tuple[Proposal, Bools]:
     now = with_observed(proposal)
     for _ in range(ROUNDS_MAX):
         more = with_hidden(now)
-        wrong = _wrong(more.order)
+        wrong = _wrong(more.order) | more.out_of_turn()
         changed, now = len(more.rows) > len(now.rows), more
         rows_left = int(sizes[any_of(now.key(), wrong, block.keys)].sum())
         if not changed or rows_left == 0 or not (patient or 4 * rows_left > len(block.key)):

@@ -82,6 +82,6 @@ def _verified(block: Block, given: Order, made: Clusters, linked: Chains, wanted
     by = (block.call[rows], writes, linked.depth[cluster], root, begin < end, np.minimum(begin, end), block.key[rows])
     rows = rows[np.lexsort(by)]
     key = block.key[rows]
-    order = replace(given.taken(rows), begins=first_place(key, block.keys)[key])
+    order = given.taken(rows, begins=first_place(key, block.keys)[key], absence=block.absence[key])
     order = replace(order, revision=np.where(order.revision > 0, order.revision, NOTHING))
     return ~any_of(key, late(order) | unexplained(order, states(order)), block.keys)

@@ -11,9 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_audit.columnar import NEEDS_SEARCH, OK, VIOLATION, encode_rows, witness, zones
+from spark_audit.columnar import (
+    BY_WITNESS,
+    LEFT,
+    NEEDS_SEARCH,
+    OK,
+    VIOLATION,
+    WRONG,
+    encode_rows,
+    triage,
+    witness,
+    zones,
+)
 from spark_audit.generate import Row
-from tests.spark_audit.small import has_an_order, small_history
+from spark_audit.weak import misfits
+from tests.spark_audit.small import ONE_CLOCK, has_an_order, operations_in, small_history
 
 HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "1500"))  # Of each sort.
 MANY_KEYS = 512  # Rows of a block: several keys share one, and several blocks are needed.
@@ -113,6 +125,28 @@ def test_the_witness_never_proves_what_is_not_so(values: int) -> None:
     seen = Counter((said, has_an_order(rows)) for said, rows in zip(status, histories, strict=True))
     assert not seen[OK, False], seen
     assert seen[OK, True] > 0.95 * (seen[OK, True] + seen[1, True]), seen  # And it proves nearly all that is.
+
+
+@pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
+def test_triage_is_right_about_whatever_it_does_not_leave(revisions: bool) -> None:
+    """And what the witness proves of a key leaves nothing for `weak.misfits` to say of its reads."""
+    histories = [small_history(Random(seed), revisions=revisions, values=0) for seed in range(HISTORIES)]
+    columns = encode_rows(on_keys(histories))
+    result = triage(columns, MANY_KEYS)
+
+    seen: Counter[tuple[int, bool]] = Counter()
+    for key, (_, name) in enumerate(columns.names):
+        rows = histories[int(name[1:])]
+        verdict, truth = int(result.verdict[key]), has_an_order(rows)
+        seen[verdict, truth] += 1
+        assert verdict == LEFT or truth is (verdict != WRONG), f"seed {name}"
+        if verdict == BY_WITNESS:
+            assert not [m for m in misfits(operations_in(rows), ONE_CLOCK) if m.read.weak is None], f"seed {name}"
+        core = result.core[key]
+        assert (core >= 0).any() == (verdict == WRONG)
+        assert ((core < 0) | ((columns.starts[key] <= core) & (core < columns.starts[key + 1]))).all()
+    assert seen[WRONG, False] > HISTORIES / 40, seen
+    assert seen[LEFT, True] + seen[LEFT, False] < HISTORIES / 5, seen
 
 
 def test_what_is_shown_of_a_register_is_impossible_by_itself_and_at_most_six_operations() -> None:

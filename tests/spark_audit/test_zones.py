@@ -105,6 +105,18 @@ def test_an_earlier_link_of_a_chain_must_not_be_called_after_a_later_one_had_ret
     assert len(_core(h)) <= 6
 
 
+def test_links_that_are_no_neighbours_must_be_in_order_too() -> None:
+    """The first read of a is called after c's write had returned; b, between them, is open all the time."""
+    h = History()
+    h.put("a", 0, 10)
+    h.cas("b", "a", True, 0, 100)
+    h.cas("c", "b", True, 0, 50)
+    h.get("a", 45, 70)
+    assert _status(h) == OK
+    h.get("a", 60, 70)
+    assert _status(h) == VIOLATION
+
+
 def test_a_chain_is_one_block_nothing_comes_between() -> None:
     """Each of its clusters alone would leave room for c; the chain a→b does not."""
     h = History()

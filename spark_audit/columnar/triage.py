@@ -1,0 +1,46 @@
+"""All keys of some columns at once: the witness first, zones for what it leaves suspect; the rest is for the search."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_audit.columnar.blocks import BLOCK_ROWS
+from spark_audit.columnar.columns import NOTHING, Bools, Columns, Int8s, Int64s, rows_of
+from spark_audit.columnar.conflicts import CORE_MAX
+from spark_audit.columnar.witness import NOT_COVERED, SUSPECT, witness
+from spark_audit.columnar.zones import NEEDS_SEARCH, VIOLATION, zones
+
+BY_WITNESS, BY_ZONES, WRONG, LEFT = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Triage:
+    """Per key: `verdict`: linearizable, proven BY_WITNESS or BY_ZONES; WRONG; or LEFT for the search.
+
+    `guessed`: as in `Decision.off_revisions`, of a key that is linearizable. `at`: the row of the columns at which the
+    witness failed, -1 if it did not or cannot say. `core`, `reason`: of a WRONG key, see `zones`.
+    """
+
+    verdict: Int8s
+    guessed: Bools
+    at: Int64s
+    core: Int64s
+    reason: Int8s
+
+
+def triage(columns: Columns, rows_max: int = BLOCK_ROWS) -> Triage:
+    """Decide what can be decided without a search. O(n log n)."""
+    seen = witness(columns, rows_max)
+    verdict = np.full(columns.keys, BY_WITNESS, np.int8)
+    guessed = seen.guessed.copy()
+    core = np.full((columns.keys, CORE_MAX), NOTHING, np.int64)
+    reason = np.full(columns.keys, NOTHING, np.int8)
+    verdict[seen.status == NOT_COVERED] = LEFT
+    suspect = np.flatnonzero(seen.status == SUSPECT)
+    if len(suspect):
+        zoned = zones(columns.of_keys(suspect), rows_max)
+        named = np.where(zoned.status == VIOLATION, WRONG, np.where(zoned.status == NEEDS_SEARCH, LEFT, BY_ZONES))
+        verdict[suspect], guessed[suspect], reason[suspect] = named, named == BY_ZONES, zoned.reason
+        rows = np.append(rows_of(columns, suspect), NOTHING)  # -1, the last, stays -1.
+        core[suspect] = rows[zoned.core]
+    return Triage(verdict, guessed, seen.at, core, reason)
