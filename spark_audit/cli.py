@@ -6,6 +6,8 @@ Data goes to stdout, words to stderr.
 import difflib
 import re
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -14,6 +16,8 @@ from rich.console import Console
 from spark_audit.errors import AuditError, InputError, MalformedHistory
 from spark_audit.imports.command import import_command
 from spark_audit.kernel import CONFIGURATIONS_MAX
+from spark_audit.page import check_page_path, draw_page, write_page
+from spark_audit.page_material import Material
 from spark_audit.report import print_verdict
 from spark_audit.verdict import Verdict
 
@@ -57,6 +61,7 @@ def _checked_master(ctx: click.Context, param: click.Parameter, value: str) -> s
 @cli.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole verdict as JSON.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the verdict as a page, too.")
 @click.option(
     "--configurations-max",
     type=click.IntRange(min=1),
@@ -72,7 +77,13 @@ def _checked_master(ctx: click.Context, param: click.Parameter, value: str) -> s
 )
 @click.option("--verbose", is_flag=True, help="Let Spark talk, on stderr, and show a traceback if the job fails.")
 def check(
-    paths: tuple[str, ...], as_json: bool, configurations_max: int, master: str, memory: str, verbose: bool
+    paths: tuple[str, ...],
+    as_json: bool,
+    html: Path | None,
+    configurations_max: int,
+    master: str,
+    memory: str,
+    verbose: bool,
 ) -> None:
     """Check the histories behind PATH: run folders, folders of these, globs, or files (.jsonl, .parquet).
 
@@ -80,7 +91,12 @@ def check(
     """
     words = Console(stderr=True)
     try:
-        verdict = _run(paths, configurations_max, master, memory, verbose, words)
+        if html is not None:
+            check_page_path(html)
+        materials: list[Material] = []
+        show = materials.append if html is not None else None
+        verdict = _run(paths, configurations_max, master, memory, verbose, words, show)
+        pages = [draw_page(verdict, material) for material in materials]
     except MalformedHistory as error:
         _fail(f"{error}\nhint: docs/audit.md has the form of a row; take out or mend these, and check again", BAD_INPUT)
     except InputError as error:
@@ -97,11 +113,19 @@ def check(
         click.echo(verdict.to_json())
     else:
         print_verdict(verdict, Console(soft_wrap=False))
+    if html is not None:
+        _write(html, pages[0], verdict)
     sys.exit(verdict.exit_code)
 
 
 def _run(
-    paths: tuple[str, ...], configurations_max: int, master: str, memory: str, verbose: bool, words: Console
+    paths: tuple[str, ...],
+    configurations_max: int,
+    master: str,
+    memory: str,
+    verbose: bool,
+    words: Console,
+    show: Callable[[Material], None] | None,
 ) -> Verdict:
     from spark_audit.paths import history_files, read_run_file
 
@@ -116,7 +140,15 @@ def _run(
         _fail(f"{error.name} is not installed\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
     session = spark_session(master, memory=memory, short=short, verbose=verbose)
     with words.status("starting Spark") as status, session as started:
-        return audit(started, paths, configurations_max=configurations_max, say=status.update)
+        return audit(started, paths, configurations_max=configurations_max, say=status.update, show=show)
+
+
+def _write(html: Path, page: str, verdict: Verdict) -> None:
+    """The verdict is out by now, and stands; that there is no page is an error all the same."""
+    try:
+        write_page(html, page)
+    except InputError as error:
+        _fail(f"{error}\nhint: the verdict above ({verdict.status}) stands; make room, and check again", BAD_INPUT)
 
 
 def _first_line(error: BaseException) -> str:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
@@ -18,6 +19,9 @@ from spark_audit.errors import Fault, MalformedHistory, NothingToCheck
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.load import FAULTS_SHOWN_MAX, Loaded, load, local_path, refuse
 from spark_audit.local import after_unknown, overlapping
+from spark_audit.page_faults import RunAbout
+from spark_audit.page_material import Material
+from spark_audit.page_spark import gather
 from spark_audit.paths import HistoryFile, history_files, read_run_file
 from spark_audit.replay import worth_replaying
 from spark_audit.spark_keys import SINGLE, bad_requests, concerning_many, decided_keys, store_findings
@@ -28,12 +32,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Say = Callable[[str], None]
+Show = Callable[[Material], None]
 
 
 @dataclass(slots=True)
 class _Run:
     """Totals of one run, over its files."""
 
+    folder: Path
     rows: int = 0
     unknown: int = 0
     failed: int = 0
@@ -48,8 +54,9 @@ def audit(
     *,
     configurations_max: int = CONFIGURATIONS_MAX,
     say: Say = lambda _: None,
+    show: Show | None = None,
 ) -> Verdict:
-    """Audit the histories behind these paths. `say` is told what is being done.
+    """Audit the histories behind these paths. `say` is told what is being done; `show` gets what a page is made of.
 
     Raises UnreadablePath, MalformedHistory, NothingToCheck; whatever Spark raises when the job itself breaks.
     """
@@ -72,6 +79,10 @@ def audit(
         _decide(rows, runs, clocks, configurations_max, verdict)
         say("checking revisions over all keys")
         check_order(rows, clocks, verdict)
+        if show is not None:
+            say("gathering what the page shows")
+            about = {run_id: RunAbout.of(run.folder, headers[run.folder]) for run_id, run in runs.items()}
+            show(gather(rows, verdict, about))
     finally:
         rows.unpersist()
     verdict.seconds = time.perf_counter() - started
@@ -106,7 +117,7 @@ def _totals(
         named = headers[folder].get("run_id")
         if named is not None and named != run_id:
             raise _one_fault(folder / "run.json", f"names the run {named}, but its rows are of {run_id}")
-        run = runs.setdefault(run_id, _Run())
+        run = runs.setdefault(run_id, _Run(folder))
         for name in ("rows", "unknown", "failed", "asked", "bare"):
             setattr(run, name, getattr(run, name) + row[name])
         verdict.properties["order"].checked += row["taking"]

@@ -75,7 +75,7 @@ def time_svg(axis: TimeAxis, height: int, label: str, focus: tuple[int, int] | N
 def staying(svg: Element, height: int) -> Element:
     """The group at the left that stays in view, on a ground of its own."""
     group = SubElement(svg, "g", {"class": "stay"})
-    SubElement(group, "rect", {"x": "0", "y": "0", "width": str(LEFT - 4), "height": str(height), "fill": "#fff"})
+    rect(group, 0, TOP, LEFT - 4, height - TOP, "#fff")
     return group
 
 

@@ -11,7 +11,7 @@ from spark_audit.words import span
 
 CHART, GAP = 74, 16
 BLUE, GREEN, RED, PURPLE = "#2563eb", "#1a7f37", "#b91c1c", "#7c3aed"
-CHARTS = ("operations per second", "latency", "unknown outcomes", "revisions behind")
+CHARTS = ("per second", "latency", "unknown outcomes", "revisions behind")
 
 
 def draw_plot(plot: Plot, marks: Sequence[tuple[int, str]]) -> str:

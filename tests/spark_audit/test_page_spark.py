@@ -1,0 +1,86 @@
+"""What Spark gathers for a page is, to the byte, what plain Python gathers from the same rows."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spark_audit import FAULTS, Shape, check_rows, generate, inject
+from spark_audit.cli import cli
+from spark_audit.generate import Row
+from spark_audit.job import audit
+from spark_audit.page import draw_page
+from spark_audit.page_faults import RunAbout
+from spark_audit.page_material import Material
+from spark_audit.page_rows import gather_rows
+from spark_audit.session import spark_session
+from tests.spark_audit.histories import write_lines
+from tests.spark_audit.pages import drawings, groups
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def _broken_runs() -> dict[str, list[Row]]:
+    """Listings, transactions, local reads, unknown and failed operations, three clocks, and every fault."""
+    shape = Shape(operations=1_200, keys=6, many_share=0.06, local_share=0.1, unknown_share=0.02)
+    runs = {"clean": generate(shape, 1, run_id="clean")}
+    plain = Shape(operations=1_000, delete_share=0.0)  # A write can only be lost where nothing else rests on it.
+    for fault in FAULTS:
+        rows = generate(plain if fault == "lost_write" else shape, 7, run_id=fault)
+        runs[fault] = inject(rows, fault, 7)[0]
+    for number, row in enumerate(runs["clean"]):
+        row["clock_id"] = f"clock-{number % 3}"
+        if number % 50 == 0 and row["op"] == "get" and row["status"] == "ok":
+            row |= {"status": "fail", "output": None, "revision": None, "error": "Busy"}
+    writes = [row for row in runs["stale_read"] if row["op"] == "put" and row["status"] == "ok"]
+    writes[7]["revision"] = writes[8]["revision"]
+    listing = next(row for row in runs["never_written"] if row["op"] == "range" and row["output"]["items"])
+    listing["output"] = {**listing["output"], "items": listing["output"]["items"][1:]}
+    return runs
+
+
+def test_spark_and_plain_python_draw_the_same_page(tmp_path: Path) -> None:
+    runs = _broken_runs()
+    about: dict[str, RunAbout] = {}
+    for run_id, rows in runs.items():
+        write_lines(tmp_path / run_id / "ops" / "rows.jsonl", rows)
+        clocks = [{"clock_id": f"clock-{number}", "error_bound_ns": 0 if number < 2 else None} for number in range(3)]
+        header = {"run_id": run_id, "clocks": clocks, "schedule": [{"start_seconds": 0, "duration_seconds": 0.01}]}
+        (tmp_path / run_id / "run.json").write_text(json.dumps(header))
+        about[run_id] = RunAbout.of(tmp_path / run_id, header)
+    materials: list[Material] = []
+    with spark_session("local[2]", short=True) as session:
+        verdict = audit(session, [str(tmp_path)], show=materials.append)
+    (material,) = materials
+
+    expected = gather_rows([row for rows in runs.values() for row in rows], verdict, about)
+
+    assert {violation.property for violation in verdict.violations} >= {"keys", "unique", "store"}
+    assert any(violation.key is None for violation in verdict.violations)
+    for mine, theirs in zip(material.scenes, expected.scenes, strict=True):
+        assert mine == theirs
+    assert [plot.axis for plot in material.plots] == [plot.axis for plot in expected.plots]
+    for drawn, wanted in zip(material.plots, expected.plots, strict=True):
+        assert drawn == wanted
+    assert material == expected
+    assert draw_page(verdict, material) == draw_page(verdict, expected)
+
+
+def test_the_command_writes_the_page_beside_its_verdict(tmp_path: Path) -> None:
+    """Twice the same bytes; and what it draws is what `check_rows` finds."""
+    rows, _ = inject(generate(Shape(operations=800, delete_share=0.0), 5), "lost_write", 5)
+    write_lines(tmp_path / "run" / "ops" / "1.jsonl", rows)
+    pages: list[bytes] = []
+    for name in ("one.html", "two.html"):
+        arguments = ["check", str(tmp_path / "run"), "--master", "local[1]", "--html", str(tmp_path / name), "--json"]
+        result = CliRunner().invoke(cli, arguments)
+        assert result.exit_code == 3, result.stderr
+        pages.append((tmp_path / name).read_bytes())
+
+    assert pages[0] == pages[1]
+    told = json.loads(result.stdout)
+    assert told["violations"][0]["key"] == check_rows(rows).violations[0].key
+    scene, *_ = drawings(pages[0].decode())
+    assert len(groups(scene, "guilty")) == len(told["violations"][0]["operations"])
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["one.html", "run", "two.html"]
