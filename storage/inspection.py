@@ -1,8 +1,8 @@
 """Looking at a data folder without changing it: what `python -m storage` prints and verifies.
 
-No lock is needed, not even where a node is running: segments only grow at their end, everything else appears complete
-under its name. What a running node is just writing looks like a torn tail. What changes while it is read (a segment
-or snapshot deleted, a node recovering) is looked at again; damage is what stays.
+No lock is needed, not even where a node is running: a segment is only written behind its last frame, everything else
+appears complete under its name. What a running node is just writing looks like a torn tail. What changes while it is
+read (a segment or snapshot deleted, a node recovering) is looked at again; damage is what stays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ LOOKS_MAX = 5  # A running node deletes a few files at a time, minutes apart.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentReport:
-    """One segment. `ignored_bytes` at its end never counted: a torn tail, or what the next segment replaced."""
+    """One segment. `ignored_bytes` at its end never counted: a torn tail, or what the next segment replaced.
+
+    Zeroes behind them were written ahead, and are in `size_bytes` alone.
+    """
 
     name: str
     size_bytes: int
@@ -107,7 +110,7 @@ def _segment(files: Files, folder: str, header: SegmentHeader, following: Segmen
         name=segment_name(header.number),
         size_bytes=len(data),
         frames=[_frame(frame) for frame in scan.frames],
-        ignored_bytes=len(data) - scan.end_offset,
+        ignored_bytes=max(0, len(data.rstrip(b"\0")) - scan.end_offset),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from raft import Compacted, Done, Entry, HardState, Identity, LogPosition, LogWrite
 from storage.ballast import Ballast, is_disk_full
 from storage.errors import CorruptLog, LogFailed
-from storage.files import Delete, Files, Operation, SyncFile, SyncFolder, Write
+from storage.files import Delete, Files, Operation, SetSize, SyncFile, SyncFolder, Write
 from storage.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, MalformedFrame, parse_frame
 from storage.frame_run import plain_entries
 from storage.group import WriteGroup
@@ -275,10 +275,12 @@ class Wal:
             done(error)
 
         def written_ahead(error: BaseException | None) -> None:
-            """Zeroes that find no room are no reason to give the ballast back."""
+            """Zeroes that find no room are no reason to give the ballast back; those that found some give it back."""
             if is_disk_full(error):
                 self._may_write_ahead = False
-                self._ballast.submit(once_more(), finished, once_more)
+                last = self._segments[-1]
+                cut = SetSize(self._path(last.number), last.size_bytes)
+                self._ballast.submit([cut, *once_more()], finished, once_more)
             else:
                 finished(error)
 

@@ -128,7 +128,7 @@ def test_zeroes_that_find_no_room_cost_the_frame_nothing_and_are_not_tried_again
     files = new_folder()
     limits = replace(AHEAD, ballast_bytes=1_000)
     log = opened(files, limits).log
-    files.refuse = lambda operation: _no_space_for(operation, 2_000)
+    files.refuse = lambda operation: _short_write(files, operation, 2_000)
 
     for index in range(1, 6):
         synced(files, log, write(*entries(index, index), term=1 if index == 1 else None))
@@ -139,6 +139,7 @@ def test_zeroes_that_find_no_room_cost_the_frame_nothing_and_are_not_tried_again
     assert files.size_bytes("ballast") == limits.ballast_bytes
     sizes = {name: files.size_bytes(f"{LOG}/{name}") for name in files.names(LOG)}
     assert list(sizes) == [segment_name(number) for number in (1, 2, 3)]
+    assert sizes[segment_name(2)] < 1_000  # Nothing of the zeroes is left there.
     assert max(sizes.values()) < AHEAD.ahead_bytes
     assert everything(opened(files, limits).log) == list(entries(1, 6))
 
@@ -155,6 +156,14 @@ def test_on_a_full_disk_no_room_is_spent_on_zeroes() -> None:
     third = f"{LOG}/{segment_name(3)}"
     data = files.read(third, 0, 1 << 20)
     assert HEADER_BYTES < len(data) == len(data.rstrip(b"\0"))
+
+
+def _short_write(files: MemoryFiles, operation: Operation, bytes_max: int) -> OSError | None:
+    """A disk takes what fits before it says that it is full."""
+    error = _no_space_for(operation, bytes_max)
+    if error is not None and isinstance(operation, Write):
+        Damage(files, operation.path).grow(b"".join(operation.buffers)[:bytes_max])
+    return error
 
 
 def _no_space_for(operation: Operation, bytes_max: int) -> OSError | None:
