@@ -71,6 +71,9 @@ class RealFiles:
                 ended = time.perf_counter_ns()
                 self._pace.took(ended - began, ended)
             done(error)
+            held, self._held = self._held, []  # What that end has led to: nobody may come back for it soon.
+            for submission in held:
+                self._hand_over(submission)
             return True
         for submission in held:
             self._hand_over(submission)

@@ -137,6 +137,21 @@ def test_what_is_no_short_append_goes_to_the_thread(tmp_path: Path, operations: 
     held.files.close()
 
 
+def test_what_the_end_of_an_append_leads_to_is_begun_as_well(tmp_path: Path) -> None:
+    """A retry on a full disk, say: the next turn of the loop may be far away."""
+    held = Held(tmp_path)
+
+    def ended(error: BaseException | None) -> None:
+        held.append("what follows", 1, b"b")
+
+    held.files.submit([Write("log", 0, (b"a",)), SyncFile("log")], ended)
+
+    assert held.files.start()
+    held.loop.run_one()
+    assert held.names == ["what follows"]
+    held.files.close()
+
+
 def test_nothing_overtakes_what_the_thread_has(tmp_path: Path) -> None:
     """Submissions are carried out, and their ends told, in the order in which they were made."""
     held = Held(tmp_path)
