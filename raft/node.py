@@ -198,12 +198,14 @@ class Node:
         effects.failure = self.failure
         return effects
 
-    def begin_sync(self) -> None:
-        """Start the next sync, if something was written and none is under way; else a follower has time to apply."""
+    def begin_sync(self) -> bool:
+        """Start the next sync, if one is due; else a follower has time to apply: True, for that may ask for more."""
         if self.failure is None and self._commit.has_work:
             self._commit.start(self._core.appliable_index)
         elif self._to_apply and self._leading_term is None and not self.is_stopped:
             self._on_core(self._apply_slice)
+            return True
+        return False
 
     @property
     def has_more(self) -> bool:

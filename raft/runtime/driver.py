@@ -219,8 +219,8 @@ class Driver:
         for _ in range(ROUNDS_MAX):
             if self._carry_out():
                 return True
-            node.begin_sync()
-            has_more = node.wants_turn if self._start_io() else node.has_more
+            has_applied = node.begin_sync()
+            has_more = node.wants_turn if self._start_io() or has_applied else node.has_more
             if not has_more and not self._take_answers():
                 return False
             if now_ns() - self._now > ROUNDS_NS_MAX:

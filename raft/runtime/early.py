@@ -10,6 +10,7 @@ import os
 import select
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import trio
 
@@ -24,30 +25,45 @@ WAITS_SPARED = 256
 """After a wait in vain, so many are left out: these peers, or the way to them, are slow."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """One connection: whose it is, what splits its bytes, and what ends it."""
+
+    number: int  # Its file descriptor.
+    peer_id: str
+    splitter: FrameSplitter
+    scope: trio.CancelScope
+
+
 class EarlyReader:
     """Connections that may be read between two turns of the loop, besides their readers, who are never told."""
 
     def __init__(self) -> None:
         self._poll = select.poll() if hasattr(select, "poll") else None
-        self._ways: dict[int, tuple[str, FrameSplitter]] = {}  # By file descriptor.
+        self._ways: dict[int, Way] = {}  # By file descriptor.
         self._spared = 0
 
     @contextmanager
-    def watched(self, stream: trio.abc.ReceiveStream, peer_id: str, splitter: FrameSplitter) -> Iterator[None]:
-        """While this lasts, `stream` may be read early. Its reader feeds the same `splitter`, and sees the end."""
+    def watched(
+        self, stream: trio.abc.ReceiveStream, peer_id: str, splitter: FrameSplitter, scope: trio.CancelScope
+    ) -> Iterator[None]:
+        """While this lasts, `stream` may be read early. Its reader feeds the same `splitter`, and sees the end.
+
+        `scope` is the reader's: whoever gets nonsense cancels it, and says `forget`.
+        """
         number = stream.socket.fileno() if type(stream) is trio.SocketStream else -1
         if self._poll is None or number < 0:
             yield
             return
-        self._ways[number] = (peer_id, splitter)
+        way = self._ways[number] = Way(number, peer_id, splitter, scope)
         self._poll.register(number, select.POLLIN)
         try:
             yield
         finally:
-            self._forget(number)
+            self.forget(way)
 
-    def read(self, *, may_wait: bool) -> list[tuple[str, FrameSplitter, bytes]]:
-        """What has come from whom, to be fed to the splitter given with it; waits for the first if it may."""
+    def read(self, *, may_wait: bool) -> list[tuple[Way, bytes]]:
+        """What has come, and by which way, to be fed to its splitter; waits for the first if it may."""
         if self._poll is None or not self._ways:
             return []
         if may_wait and self._spared > 0:
@@ -58,18 +74,20 @@ class EarlyReader:
             self._spared = WAITS_SPARED
         arrived = []
         for number, _ in ready:
-            peer_id, splitter = self._ways[number]
+            way = self._ways[number]
             data = _read(number)
             if data:
-                arrived.append((peer_id, splitter, data))
+                arrived.append((way, data))
             else:
-                self._forget(number)  # Its reader will see why.
+                self.forget(way)  # Its reader will see why.
         return arrived
 
-    def _forget(self, number: int) -> None:
+    def forget(self, way: Way) -> None:
+        """Read no more of it."""
         assert self._poll is not None
-        if self._ways.pop(number, None) is not None:
-            self._poll.unregister(number)
+        if self._ways.get(way.number) is way:
+            del self._ways[way.number]
+            self._poll.unregister(way.number)
 
 
 def _read(number: int) -> bytes:

@@ -131,13 +131,13 @@ class Transport:
         With `may_wait` it waits for it, never longer than WAIT_MS. `take` may raise ProtocolError.
         """
         arrived = self._early.read(may_wait=may_wait)
-        for peer_id, splitter, data in arrived:
+        for way, data in arrived:
             try:
-                take(peer_id, [self._decode(body) for body in splitter.feed(data)])
-            except ProtocolError as error:
-                self._complain_of(peer_id, error)
-                if peer_id in self._inbound:
-                    self._inbound[peer_id].cancel()
+                take(way.peer_id, [self._decode(body) for body in way.splitter.feed(data)])
+            except ProtocolError as error:  # The stream has no meaning after that.
+                self._complain_of(way.peer_id, error)
+                self._early.forget(way)
+                way.scope.cancel()
         return bool(arrived)
 
     @property
@@ -227,17 +227,17 @@ class Transport:
                 previous.cancel()
             self._inbound[peer_id] = scope
             try:
-                await self._receive(stream, peer_id)
+                await self._receive(stream, peer_id, scope)
             except ProtocolError as error:
                 self._complain_of(peer_id, error)
             finally:
                 if self._inbound.get(peer_id) is scope:
                     del self._inbound[peer_id]
 
-    async def _receive(self, stream: trio.SocketStream, peer_id: str) -> None:
+    async def _receive(self, stream: trio.SocketStream, peer_id: str, scope: trio.CancelScope) -> None:
         assert self._events is not None
         splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
-        with self._early.watched(stream, peer_id, splitter):
+        with self._early.watched(stream, peer_id, splitter, scope):
             while data := await receive_at_once(stream, RECEIVE_BYTES):
                 bodies = splitter.feed(data)
                 if bodies:

@@ -39,10 +39,11 @@ async def test_what_has_come_is_read_and_belongs_to_whom_it_came_from() -> None:
     reader, splitter = EarlyReader(), FrameSplitter(100)
     ours, theirs = a_pair()
     async with ours:
-        with theirs, reader.watched(ours, "n2", splitter):
+        with theirs, reader.watched(ours, "n2", splitter, trio.CancelScope()):
             assert reader.read(may_wait=False) == []
             theirs.send(b"answer")
-            assert reader.read(may_wait=True) == [("n2", splitter, b"answer")]
+            ((way, data),) = reader.read(may_wait=True)
+            assert (way.peer_id, way.splitter, data) == ("n2", splitter, b"answer")
             assert reader.read(may_wait=False) == []
 
 
@@ -52,9 +53,9 @@ async def test_a_frame_of_which_half_is_read_early_is_whole_for_its_reader() -> 
     whole = frame(b"one message")
     ours, theirs = a_pair()
     async with ours:
-        with theirs, reader.watched(ours, "n2", splitter):
+        with theirs, reader.watched(ours, "n2", splitter, trio.CancelScope()):
             theirs.send(whole[:7])
-            ((_, _, data),) = reader.read(may_wait=True)
+            ((_, data),) = reader.read(may_wait=True)
             assert list(splitter.feed(data)) == []
             theirs.send(whole[7:])
             with trio.fail_after(10):
@@ -65,7 +66,7 @@ async def test_the_end_of_a_connection_is_left_to_its_reader() -> None:
     reader = EarlyReader()
     ours, theirs = a_pair()
     async with ours:
-        with reader.watched(ours, "n2", FrameSplitter(100)):
+        with reader.watched(ours, "n2", FrameSplitter(100), trio.CancelScope()):
             theirs.close()
             assert reader.read(may_wait=True) == []
             with trio.fail_after(10):
@@ -77,7 +78,7 @@ async def test_a_connection_is_not_read_once_its_reader_is_gone() -> None:
     ours, theirs = a_pair()
     async with ours:
         with theirs:
-            with reader.watched(ours, "n2", FrameSplitter(100)):
+            with reader.watched(ours, "n2", FrameSplitter(100), trio.CancelScope()):
                 pass
             theirs.send(b"late")
             assert reader.read(may_wait=True) == []
@@ -86,7 +87,7 @@ async def test_a_connection_is_not_read_once_its_reader_is_gone() -> None:
 async def test_a_stream_that_is_no_socket_is_left_alone() -> None:
     reader = EarlyReader()
     _, theirs = trio.testing.memory_stream_pair()
-    with reader.watched(theirs, "n2", FrameSplitter(100)):
+    with reader.watched(theirs, "n2", FrameSplitter(100), trio.CancelScope()):
         assert reader.read(may_wait=True) == []
 
 
@@ -97,8 +98,21 @@ async def test_after_a_wait_in_vain_many_are_spared(monkeypatch: pytest.MonkeyPa
     reader = EarlyReader()
     ours, theirs = a_pair()
     async with ours:
-        with theirs, reader.watched(ours, "n2", FrameSplitter(100)):
+        with theirs, reader.watched(ours, "n2", FrameSplitter(100), trio.CancelScope()):
             for _ in range(2 * (WAITS_SPARED + 1)):
                 reader.read(may_wait=True)
 
     assert poll.waits == 2 * [early.WAIT_MS, *[0] * WAITS_SPARED]
+
+
+async def test_what_follows_nonsense_is_not_read() -> None:
+    """Not even the next bytes of the same connection: whoever met it says so."""
+    reader = EarlyReader()
+    ours, theirs = a_pair()
+    async with ours:
+        with theirs, reader.watched(ours, "n2", FrameSplitter(100), trio.CancelScope()):
+            theirs.send(b"\xff\xff\xff\xff")
+            ((way, _),) = reader.read(may_wait=True)
+            reader.forget(way)
+            theirs.send(frame(b"a message"))
+            assert reader.read(may_wait=True) == []

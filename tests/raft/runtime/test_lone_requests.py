@@ -12,11 +12,18 @@ import trio.testing
 from raft import ReadReady, Role, encode_item
 from raft.messages import Message
 from raft.runtime import Driver
+from raft.runtime.driver import SECOND_NS
 from tests.raft.runtime.machines import Machine, until
 
 pytestmark = pytest.mark.timeout(30)
 
 Take = Callable[[str, Sequence[Message]], None]
+
+
+@pytest.fixture(autouse=True)
+def time_for_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disks of these tests are threads, which take as long as the machine is busy."""
+    monkeypatch.setattr("raft.runtime.driver.ROUNDS_NS_MAX", 20 * SECOND_NS)
 
 
 class Neighbours:
