@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_audit.clocks import Clocks
-from spark_audit.kernel import decide
+from spark_audit.kernel import Decision, decide
 from spark_audit.operation import FOREVER, Operation, operation_of
 from spark_audit.order import OutOfOrder
 from spark_audit.replay import Contradiction
@@ -18,7 +18,10 @@ Row = Mapping[str, Any]
 
 @dataclass(slots=True)
 class KeyFindings:
-    """All that one key of one run has to say. `weak`: reads checked only against their own revision."""
+    """All that one key of one run has to say. `weak`: reads checked only against their own revision.
+
+    `operations`: rows that say something about the key, weak ones among them; failed ones and unknown reads do not.
+    """
 
     run_id: str
     key: str
@@ -28,33 +31,56 @@ class KeyFindings:
     configurations: int
     found: list[Violation | Undecided] = field(default_factory=list)
     off_revisions: bool = False  # See Decision.
+    operations: int = 0
+
+
+@dataclass(slots=True)
+class KeyHistory:
+    """The operations of one key; `failed`: value → the operation that failed to write it."""
+
+    operations: list[Operation] = field(default_factory=list)
+    failed: dict[str, int] = field(default_factory=dict)
+    rows: int = 0  # That say something about the key.
+    weak: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "KeyHistory":
+        """Of parts of rows (`split.py`) that concern this key alone."""
+        made = cls()
+        for row in rows:
+            before = len(made.operations)
+            made.operations.extend(operation_of(row))
+            made.rows += len(made.operations) > before
+            if row["status"] == "fail" and row.get("value") is not None:
+                made.failed[row["value"]] = row["op_id"]
+        made.weak = sum(1 for op in made.operations if op.weak is not None)
+        return made
 
 
 def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configurations_max: int) -> KeyFindings:
     """Decide one key. `rows` are parts of rows (`split.py`) that concern this key alone."""
-    operations: list[Operation] = []
-    failed: dict[str, int] = {}
-    for row in rows:
-        operations.extend(operation_of(row))
-        if row["status"] == "fail" and row.get("value") is not None:
-            failed[row["value"]] = row["op_id"]
-    decision = decide(operations, clocks, configurations_max=configurations_max)
+    history = KeyHistory.of(rows)
+    decision = decide(history.operations, clocks, configurations_max=configurations_max)
+    return findings_from(run_id, key, history, decision, clocks)
+
+
+def findings_from(run_id: str, key: str, history: KeyHistory, decision: Decision, clocks: Clocks) -> KeyFindings:
+    """What a decision says of the key, and what its reads say against their own revisions."""
     proven_wrong = {op.op_id for op in decision.counterexample}
-    weak = sum(1 for op in operations if op.weak is not None)
-    result = KeyFindings(run_id, key, decision.status, decision.method, weak, decision.configurations)
-    result.off_revisions = decision.off_revisions
-    if weak == len(operations):
+    result = KeyFindings(run_id, key, decision.status, decision.method, history.weak, decision.configurations)
+    result.off_revisions, result.operations = decision.off_revisions, history.rows
+    if history.weak == history.rows:
         result.method = "nothing to decide"
     if decision.status == VIOLATION:
         shown = tuple(_shown(op) for op in decision.counterexample)
-        text = sentence(decision.counterexample, failed, clocks)
+        text = sentence(decision.counterexample, history.failed, clocks)
         result.found.append(Violation("keys", run_id, key, text, shown, decision.method))
     elif decision.status == UNDECIDED:
         reason = (
             f"no order found, none excluded, within {decision.configurations} configurations ({decision.suspicion})"
         )
         result.found.append(Undecided("keys", run_id, key, reason))
-    for misfit in misfits(operations, clocks):
+    for misfit in misfits(history.operations, clocks):
         if misfit.read.op_id in proven_wrong:
             continue  # Said once is enough.
         prop = "order" if misfit.read.weak is None else "weak"

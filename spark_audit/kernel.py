@@ -5,11 +5,11 @@ revisions, then without them. Whatever is not decided within the cap is undecide
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_audit.clocks import Clocks
 from spark_audit.cores import CORES_MAX, cores
-from spark_audit.excerpt import NOTHING, Excerpt, shrink, tokens_observed
+from spark_audit.excerpt import ANYTHING, NOTHING, Excerpt, shrink, tokens_observed
 from spark_audit.operation import Operation
 from spark_audit.search import Found, search, widened
 from spark_audit.witness import witness
@@ -59,6 +59,34 @@ def decide(
     assert found.at is not None
     shown = _smallest(excerpt, found.at)
     return Decision("violation", "search", found.configurations, tuple(_by_time(shown)), seen.reason)
+
+
+def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Decision | None:
+    """The violation that `core` shows by itself; None if it shows none, as far as it was looked.
+
+    Operations are strict, of one key, without appends, and of one clock. `writers`: every other write, unknown ones
+    too, of a value that one of the core found, or of a revision that it compared with. All else of the key was left
+    out, so whatever depends on it is forgotten (excerpt.py has the proof).
+    """
+    excerpt = Excerpt([*core, *writers])
+    kept = [_alone(op, excerpt) for op in core]
+    excerpt = Excerpt([*(op for op in kept if op is not None), *(w.without_reads() or w for w in writers)])
+    candidate = excerpt.completed(excerpt.operations[: sum(op is not None for op in kept)], CORE_OPERATIONS_MAX)
+    if len(candidate) > CORE_OPERATIONS_MAX or not _is_impossible(candidate):
+        return None
+    proof = _with_sources(excerpt, shrink(excerpt, candidate, _is_impossible))
+    return Decision("violation", "excerpt", 0, tuple(_by_time(proof)))
+
+
+def _alone(op: Operation, excerpt: Excerpt) -> Operation | None:
+    """Without what counts other writes; without all that it observed, if that names no single value."""
+    if ANYTHING in tokens_observed(op, excerpt.value_at):
+        return op.without_reads()
+    steps = (
+        step if step.seen is None else replace(step, seen=replace(step.seen, version=None, create_revision=None))
+        for step in op.steps
+    )
+    return replace(op, steps=tuple(steps))
 
 
 def _decide_across_clocks(

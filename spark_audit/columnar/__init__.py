@@ -4,7 +4,7 @@
 values are unique, with no revisions needed; `triage` does both. docs/audit-proofs.md proves the rules.
 """
 
-from spark_audit.columnar.columns import FOREVER, Columns, encode, encode_rows
+from spark_audit.columnar.columns import FOREVER, Columns, encode, encode_rows, key_ids
 from spark_audit.columnar.fits import doubtful
 from spark_audit.columnar.triage import BY_WITNESS, BY_ZONES, LEFT, WRONG, Triage, triage
 from spark_audit.columnar.witness import NOT_COVERED, OK, SUSPECT, Witnessed, witness
@@ -28,6 +28,7 @@ __all__ = [
     "doubtful",
     "encode",
     "encode_rows",
+    "key_ids",
     "triage",
     "witness",
     "zones",

@@ -175,6 +175,11 @@ def encode(table: pa.Table) -> Columns:
     return replace(columns.where(~weak[row]), weak=columns.where(weak[row]))
 
 
+def key_ids(table: pa.Table) -> Int64s:
+    """Per row of the table the number of its key in the `names` that `encode` gives it."""
+    return _key_ids(_Source(table.select(["run_id", "key"])))[0]
+
+
 @dataclass(frozen=True, slots=True)
 class _Codes:
     """Texts as numbers into a dictionary; -1 for null."""
