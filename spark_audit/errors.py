@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+FAULTS_SHOWN_MAX = 20  # Malformed rows that are described; all are counted.
+
 
 class AuditError(Exception):
     """Base of every error that the audit raises on purpose."""

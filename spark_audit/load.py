@@ -4,27 +4,25 @@ Each row carries `_at`, its place in the scan, which is turned into file and lin
 file split, the least `_at` and the number of rows are known, and splits of a file follow each other.
 """
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-import pyarrow as pa
-import pyarrow.parquet as parquet
 from pyspark.sql import functions as f
 from pyspark.sql import types as spark
 
+from spark_audit.errors import FAULTS_SHOWN_MAX as FAULTS_SHOWN_MAX
 from spark_audit.errors import Fault, MalformedHistory
+from spark_audit.footers import check_footers
 from spark_audit.paths import HistoryFile
-from spark_audit.rows import FIELDS, RULES, Type, problem, text_fields
+from spark_audit.rows import RULES, UNREADABLE, problem, read_line, text_fields
 from spark_audit.schema import row_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FAULTS_SHOWN_MAX = 20  # Malformed rows that are described; all are counted.
 PARQUET_AT = 1 << 60  # Added to `_at` of Parquet rows, so that both kinds have their own numbers.
 
 
@@ -43,7 +41,7 @@ def load(spark_session: "SparkSession", files: Sequence[HistoryFile]) -> Loaded:
     """
     texts = [str(file.path.resolve()) for file in files if not file.parquet]
     tables = [str(file.path.resolve()) for file in files if file.parquet]
-    _check_footers(tables)
+    check_footers(tables)
     scans: list[DataFrame] = []
     parsed: list[DataFrame] = []
     if texts:
@@ -85,50 +83,11 @@ def _parsed(text: "DataFrame") -> "DataFrame":
 
 
 def _with_problem(rows: "DataFrame") -> "DataFrame":
-    found = f.when(f.col("_unreadable"), f.lit("cannot be read as a row"))
+    found = f.when(f.col("_unreadable"), f.lit(UNREADABLE))
     for rule in RULES:
         found = found.when(f.expr(rule.sql), f.lit(rule.reason))
     told = rows.withColumn("_problem", found)
     return told.withColumn("_raw", f.when(f.col("_problem").isNotNull(), f.col("_raw"))).drop("_unreadable")
-
-
-def _check_footers(tables: Iterable[str]) -> None:
-    faults: list[Fault] = []
-    for path in tables:
-        try:
-            schema = parquet.read_schema(path)
-        except (pa.ArrowException, OSError) as error:
-            faults.append(Fault(path, 0, f"is not a Parquet file ({str(error).splitlines()[0]})"))
-            continue
-        faults.extend(Fault(path, 0, reason) for reason in _column_problems(schema))
-    if faults:
-        raise MalformedHistory(tuple(faults[:FAULTS_SHOWN_MAX]), len(faults))
-
-
-def _column_problems(schema: pa.Schema) -> list[str]:
-    missing = [name for name in ("run_id", "op_id", "client", "op", "status", "call_ns") if name not in schema.names]
-    found = [f"column {name} is missing" for name in missing]
-    for name, wanted in FIELDS:
-        if name in schema.names and not _fits(schema.field(name).type, wanted):
-            meant = wanted if isinstance(wanted, str) else "the documented structure"
-            found.append(f"column {name} is of type {schema.field(name).type}, not {meant}")
-    return found
-
-
-def _fits(have: pa.DataType, wanted: Type) -> bool:
-    if pa.types.is_null(have):
-        return True
-    if isinstance(wanted, str):
-        plain = have.value_type if pa.types.is_dictionary(have) else have
-        if wanted == "string":
-            return pa.types.is_string(plain) or pa.types.is_large_string(plain)
-        return pa.types.is_int64(plain) if wanted == "long" else pa.types.is_boolean(plain)
-    if isinstance(wanted, list):
-        return pa.types.is_list(have) and _fits(have.value_type, wanted[0])
-    if not pa.types.is_struct(have):
-        return False
-    fields = {have.field(i).name: have.field(i).type for i in range(have.num_fields)}
-    return all(name not in fields or _fits(fields[name], inner) for name, inner in wanted)
 
 
 def local_path(uri: str) -> str:
@@ -163,9 +122,5 @@ def precise_reason(reason: str, raw: str | None) -> str:
     """What Python's own reading says of a line that Spark could not read."""
     if raw is None:
         return reason
-    try:
-        return problem(json.loads(raw)) or reason
-    except RecursionError:
-        return "broken JSON (nested too deep)"
-    except ValueError as error:
-        return f"broken JSON ({error})"
+    row, broken = read_line(raw)
+    return broken or problem(row) or reason

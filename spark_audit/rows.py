@@ -4,6 +4,7 @@ Each rule is given twice, for a row in hand and as a Spark SQL condition over co
 through both. `request.py` adds what only parsing the request can tell.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -52,6 +53,7 @@ FIELDS: tuple[tuple[str, Type], ...] = (
     ("node", "string"),
 )
 
+UNREADABLE = "cannot be read as a row"
 OPS = ("get", "put", "delete", "cas", "range", "txn", "append")
 _SINGLE = ("get", "put", "delete", "cas", "append")
 _PYTHON_TYPES = {"string": str, "long": int, "boolean": bool}
@@ -166,13 +168,27 @@ RULES: tuple[Rule, ...] = (
 
 def problem(row: object) -> str | None:
     """Why this object is no operation; None if it is one."""
+    found = plain_problem(row)
+    if found is None and isinstance(row, Mapping) and row["op"] in ("range", "txn"):
+        return request_problem(row)
+    return found
+
+
+def plain_problem(row: object) -> str | None:
+    """The same as far as types and RULES go: without looking into the request of a listing or transaction."""
     if not isinstance(row, Mapping):
         return "not an object"
-    return (
-        _type_problem(row, FIELDS, "")
-        or next((rule.reason for rule in RULES if rule.broken(row)), None)
-        or (request_problem(row) if row["op"] in ("range", "txn") else None)
-    )
+    return _type_problem(row, FIELDS, "") or next((rule.reason for rule in RULES if rule.broken(row)), None)
+
+
+def read_line(line: str) -> tuple[object, str | None]:
+    """What a line of JSON holds; or why it holds nothing, as a reason."""
+    try:
+        return json.loads(line), None
+    except RecursionError:
+        return None, "broken JSON (nested too deep)"
+    except ValueError as error:
+        return None, f"broken JSON ({error})"
 
 
 def _type_problem(have: Mapping[str, Any], fields: tuple[tuple[str, Type], ...], path: str) -> str | None:

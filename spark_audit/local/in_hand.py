@@ -1,4 +1,4 @@
-"""The whole audit in this process: no Spark, pandas or numpy. For tests, simulators and small histories."""
+"""The whole audit of rows in hand: no Spark, pandas or numpy. For tests, simulators and small histories."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from spark_audit.clocks import Clocks
-from spark_audit.errors import Fault, MalformedHistory, NothingToCheck
+from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, NothingToCheck
 from spark_audit.findings import findings_of_key, note_key, order_violation, repeated_violation, store_finding
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.order import out_of_order, takes_part, uniqueness
@@ -16,7 +16,7 @@ from spark_audit.split import parts
 from spark_audit.verdict import VIOLATION, Undecided, Verdict
 
 _LEFT_OUT: dict[str, Any] = dict.fromkeys(name for name, _ in FIELDS)  # A field that is null may be left out.
-FAULTS_SHOWN_MAX = 20  # Malformed rows that are described; all are counted.
+
 
 Row = Mapping[str, Any]
 
