@@ -1,4 +1,4 @@
-"""Seeded histories that are true by construction, and faults to put into them: a checker never seen red proves nothing.
+"""Seeded histories that are true by construction (`inject.py` puts faults into them).
 
 A store is simulated with a clock of its own. Each client calls, its operation takes effect at an instant between call
 and return, and the answer is taken from the store at that instant. An unknown operation takes effect late, or never.
@@ -8,12 +8,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import pairwise
 from random import Random
 from typing import Any
 
 Row = dict[str, Any]
-FAULTS = ("stale_read", "lost_write", "applied_twice", "never_written")
 _EMPTY: dict[str, Any] = {
     "succeeded": None,
     "found": None,
@@ -254,88 +252,3 @@ def _hide_revisions(output: Row) -> None:
 
 def _canonical(request: Row) -> str:
     return json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def inject(rows: list[Row], fault: str, seed: int) -> tuple[list[Row], Row]:
-    """A copy of the rows, of a generated or a recorded run, with one fault in it (of FAULTS), and a read that shows it.
-
-    Raises ValueError if the history has no place for this fault.
-    """
-    random = Random(seed)
-    rows = [{**row, "output": row["output"] and dict(row["output"])} for row in rows]
-    candidates = [row for row in rows if row["op"] == "get" and row["status"] == "ok" and row["output"]["found"]]
-    random.shuffle(candidates)
-    candidates = [row for row in candidates if row["consistency"] != "local"]
-    if fault == "lost_write":
-        for key in dict.fromkeys(row["key"] for row in candidates):
-            if (shown := _lose(rows, key)) is not None:
-                return rows, shown
-    for read in candidates if fault != "lost_write" else ():
-        if _made_wrong(rows, read, fault):
-            return rows, read
-    raise ValueError(f"no read of this history can be given the fault {fault!r}")
-
-
-def _made_wrong(rows: list[Row], read: Row, fault: str) -> bool:
-    if fault == "never_written":
-        read["output"]["value"] += "-never"
-        return True
-    pair = _last_two_puts(rows, read["key"], read["call_ns"], ("put",))
-    if pair is None:
-        return False
-    older, _ = pair
-    if fault == "stale_read":
-        _answer(read, older, older["revision"])
-        return read["revision"] is None or read["output"]["mod_revision"] is not None
-    _answer(read, older, None if read["revision"] is None else read["revision"])
-    return True
-
-
-def _last_two_puts(rows: list[Row], key: str, before_ns: int, ops: tuple[str, ...]) -> tuple[Row, Row] | None:
-    """The last two of these operations that had returned by then, one after the other; failed comparisons are none."""
-    done = [row for row in rows if row["key"] == key and row["op"] in ops and row["status"] == "ok"]
-    done = [row for row in done if row["output"]["succeeded"] is not False]
-    done = sorted((row for row in done if row["return_ns"] < before_ns), key=lambda row: int(row["return_ns"]))
-    return next(((a, b) for a, b in reversed(list(pairwise(done))) if a["return_ns"] < b["call_ns"]), None)
-
-
-def _answer(read: Row, write: Row, mod_revision: int | None) -> None:
-    read["output"] |= {"value": write["value"], "mod_revision": mod_revision, "create_revision": None, "version": None}
-
-
-def _lose(rows: list[Row], key: str) -> Row | None:
-    """The last put of this key is forgotten: whoever saw it now sees the one before. The first read that does.
-
-    None if it was not the last write, or if a transaction or a changing compare-and-set saw it: what those did rests on
-    what they saw.
-    """
-    pair = _last_two_puts(rows, key, max(int(row["call_ns"]) for row in rows), ("put", "cas"))
-    if pair is None:
-        return None
-    older, lost = pair
-    writes = [row for row in rows if row is not lost and row["status"] == "ok" and _may_write(row, key)]
-    if any(row["return_ns"] >= lost["call_ns"] for row in writes):  # No unknown one can bring the older value back.
-        return None
-    if older["revision"] is not None and any(older["revision"] < row["revision"] for row in writes):
-        return None
-    text = json.dumps(lost["value"])
-    observers = [row for row in rows if row["output"] and text in json.dumps(row["output"])]
-    if any(row["op"] not in ("get", "range") and row["output"]["succeeded"] is not False for row in observers):
-        return None
-    for row in observers:
-        if row["op"] == "range":
-            record = {"value": older["value"], "mod_revision": older["revision"], "create_revision": None}
-            items = [i | record | {"version": None} if i["key"] == key else i for i in row["output"]["items"]]
-            row["output"] = row["output"] | {"items": items}
-        else:
-            _answer(row, older, older["revision"])
-    reads = [row for row in observers if row["op"] == "get" and row["consistency"] != "local"]
-    return next((row for row in reads if row["call_ns"] > lost["return_ns"]), None)
-
-
-def _may_write(row: Row, key: str) -> bool:
-    if row["op"] == "txn":
-        return json.dumps(key, ensure_ascii=False) in row["request"]
-    if row["op"] == "cas" and row["output"] and not row["output"]["succeeded"]:
-        return False
-    return bool(row["key"] == key and row["op"] not in ("get", "range"))
