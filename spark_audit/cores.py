@@ -3,8 +3,9 @@ completes each to a sound excerpt and lets `search` confirm it, so that a wrong 
 
 With a value per write, all that one value did is a block: its write and its reads; f = least return, s = greatest call.
 Two blocks are impossible together iff f(A) < s(B) and f(B) < s(A) (Gibbons and Korach 1997), so the four operations
-that made these bounds, and the two writes, show it. Absence is a block of which many deletions may be the write, so
-each read of absence is held against the write that had returned last.
+that made these bounds, and the two writes, show it. One value is overwritten once, so two that found it and wrote show
+it, too. Absence is a block of which many deletions may be the write, so each read of absence and each deletion is one
+by itself; a read of absence is also held against the write that had returned last.
 """
 
 from bisect import bisect_left
@@ -48,9 +49,18 @@ def cores(excerpt: Excerpt, hint: Operation | None = None) -> Iterator[list[Oper
                 told = _told_revision(reader)
                 if reader.return_ns < write.call_ns or (told and write.revision and told != write.revision):
                     yield [write, reader]
-    yield from _pairs([block for block in blocks.values() if block.first is not None])
+        if len(block.writes) == 1 and len(overwriting := [op for op in block.readers if op.writes]) > 1:
+            yield [*block.writes, *overwriting[:2]]
+    absences = [_Block([], [], op, op) for op in (*absent, *_deletions(excerpt))]
+    yield from _pairs([*(block for block in blocks.values() if block.first is not None), *absences])
     for reader in absent:
         yield from _around(excerpt, reader)
+
+
+def _deletions(excerpt: Excerpt) -> Iterator[Operation]:
+    for op in excerpt.writers.get(NOTHING, ()):
+        if not op.unknown:
+            yield op
 
 
 def _told_revision(reader: Operation) -> int | None:

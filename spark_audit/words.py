@@ -1,10 +1,11 @@
 """Operations and violations in words, for a person who has to believe them."""
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from spark_audit.clocks import Clocks
-from spark_audit.excerpt import NOTHING, tokens_observed, tokens_written
+from spark_audit.excerpt import ANYTHING, NOTHING, tokens_observed, tokens_written
 from spark_audit.operation import FOREVER, Operation, Seen, Step
 
 VALUE_CHARACTERS_MAX = 40  # Shown of a value; the JSON has all of it.
@@ -12,7 +13,9 @@ VALUE_CHARACTERS_MAX = 40  # Shown of a value; the JSON has all of it.
 
 def describe(op: Operation) -> str:
     """One operation on its key: `get #812 returned v17 (revision 40)`."""
-    told = "; ".join(_step_words(step, op) for step in op.steps) or "compared it"
+    held = "found" if op.guards_hold else "did not find all of"
+    guards = [f"{held} {', '.join(f'{g.target} {g.sign} {g.value}' for g in op.guards)}"] if op.guards else []
+    told = "; ".join([*guards, *(_step_words(step, op) for step in op.steps)]) or "compared it"
     return f"{op.name} #{op.op_id} {told}{_revision_words(op)}"
 
 
@@ -82,6 +85,9 @@ def sentence(proof: Sequence[Operation], failed_values: Mapping[str, int], clock
         told = _reader_sentence(reader, proof, value_at, failed_values, clocks)
         if told:
             return told
+    for one, other in combinations([op for op in readers if op.writes and not op.unknown], 2):
+        if tokens_observed(one, value_at) & tokens_observed(other, value_at) - {ANYTHING, NOTHING}:
+            return f"{describe(one)}, and {describe(other)}: both found what only one can have overwritten"
     return f"these {len(proof)} operations cannot be put in any order that explains their answers"
 
 
