@@ -1,0 +1,109 @@
+"""What can be read off a node from outside: nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from raft.config import RaftConfig
+from raft.core import RaftCore
+from raft.effects import Effects, NodeStatus
+from raft.errors import Compacted, NodeStopped, NotCommitted
+from raft.group_commit import GroupCommit
+from raft.node_status import node_status
+from raft.open_reads import OpenReads
+from raft.outcomes import Outcomes
+from raft.pending import PendingCommands
+from raft.ports import LogStore
+from raft.room_search import RoomSearch
+from raft.snapshotting import Snapshotting
+from raft.state import Entry
+
+
+class NodeView:
+    """The readable face of `Node`."""
+
+    failure: NodeStopped | None
+
+    _config: RaftConfig
+    _core: RaftCore
+    _log: LogStore
+    _now: int
+    _commit: GroupCommit
+    _pending: PendingCommands
+    _outcomes: Outcomes
+    _reads: OpenReads
+    _to_apply: deque[Entry]
+    _effects: Effects
+    _snapshots: Snapshotting
+    _room: RoomSearch
+    _prove_at: int | None
+    _stop_by: int | None
+    _stopped: bool
+
+    @property
+    def has_more(self) -> bool:
+        """True if the next `take_effects` has work to do whatever happens."""
+        has_gathered = bool(self._to_apply or self._effects.completions)
+        return has_gathered or self._core.has_work() or self._commit.is_waited_for
+
+    @property
+    def wants_turn(self) -> bool:
+        """True if `take_effects` may have something to do. Not so after the last of the answers to a lone put."""
+        return self.has_more or self._snapshots.has_work or self.failure is not None or self._stop_by is not None
+
+    @property
+    def open_requests(self) -> int:
+        """How many commands and reads wait for peers, or for the disk."""
+        return self._outcomes.commands + self._reads.count
+
+    @property
+    def next_deadline(self) -> int:
+        """Monotonic ns by which `tick` and `take_effects` want to be called; not later than now if work is left."""
+        return self._now if self.has_more else self.next_alarm
+
+    @property
+    def next_alarm(self) -> int:
+        """As `next_deadline`, when nothing is left to do but to wait."""
+        stop_by = None if self._stopped or self._stop_is_overdue else self._stop_by  # Then it waits for the disk only.
+        outcome = self._outcomes.next_deadline if self._outcomes.commands else None
+        snapshot = self._snapshots.next_deadline if self._snapshots.is_sending else None
+        deadlines = (outcome, snapshot, self._prove_at, self._room.next_at, stop_by)
+        return min([self._core.next_deadline, *filter(None, deadlines)])
+
+    @property
+    def is_stopped(self) -> bool:
+        """True after `begin_stop` once everything is ended, durable and proven, or if the node has failed."""
+        return self.failure is not None or self._stopped
+
+    @property
+    def core(self) -> RaftCore:
+        """The protocol's own state, to look at: marks, role, term. Only the node may change it."""
+        return self._core
+
+    def read_log(self, from_index: int, bytes_max: int) -> list[Entry]:
+        """Committed entries from `from_index`, at least one, then as many as fit in `bytes_max` (FORMATS §6).
+
+        Raises NotCommitted above the high-water mark, Compacted below `first_index`.
+        """
+        if from_index > self._core.commit_index:
+            raise NotCommitted(from_index, self._core.commit_index)
+        if from_index < self._core.first_index:
+            raise Compacted(from_index, self._core.first_index)
+        last_index = min(self._core.commit_index, self._log.last_index)
+        return self._log.read(from_index, last_index, bytes_max) if from_index <= last_index else []
+
+    def status(self) -> NodeStatus:
+        """A picture of this node, for people and monitors."""
+        return node_status(
+            self._core,
+            log=self._log,
+            pending=self._pending,
+            outcomes=self._outcomes,
+            reads=self._reads,
+            snapshot_bytes=self._snapshots.buffered_bytes,
+            failure=self.failure,
+        )
+
+    @property
+    def _stop_is_overdue(self) -> bool:
+        return self._stop_by is not None and self._now >= self._stop_by
