@@ -13,9 +13,11 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
+from spark_audit.clusters import MASTER, REMOTE
 from spark_audit.errors import AuditError, InputError, MalformedHistory
 from spark_audit.imports.command import import_command
 from spark_audit.kernel import CONFIGURATIONS_MAX
+from spark_audit.package import package_command
 from spark_audit.page import check_page_path, draw_page, write_page
 from spark_audit.page_material import Material
 from spark_audit.report import print_verdict
@@ -53,8 +55,14 @@ def _checked_memory(ctx: click.Context, param: click.Parameter, value: str) -> s
 
 def _checked_master(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
     """What Spark would answer with a page of its own."""
-    if not re.fullmatch(r"local(\[(\*|[1-9][0-9]*)(,\s*[0-9]+)?\])?|yarn|(spark|k8s)://.+", value):
+    if not re.fullmatch(MASTER, value):
         raise click.BadParameter(f"{value!r} is no Spark master, such as local[*], local[4] or spark://HOST:PORT")
+    return value
+
+
+def _checked_remote(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:  # noqa: ARG001
+    if value is not None and not re.fullmatch(REMOTE, value):
+        raise click.BadParameter(f"{value!r} is no Spark Connect server, such as sc://HOST:PORT")
     return value
 
 
@@ -72,6 +80,7 @@ def _checked_master(ctx: click.Context, param: click.Parameter, value: str) -> s
 @click.option(
     "--master", default="local[*]", callback=_checked_master, show_default=True, help="The Spark master to run on."
 )
+@click.option("--remote", callback=_checked_remote, metavar="sc://HOST[:PORT]", help="A Spark Connect server, instead.")
 @click.option(
     "--memory", default="2g", callback=_checked_memory, show_default=True, help="Memory of the Spark driver: 2g, 800m."
 )
@@ -82,6 +91,7 @@ def check(
     html: Path | None,
     configurations_max: int,
     master: str,
+    remote: str | None,
     memory: str,
     verbose: bool,
 ) -> None:
@@ -95,7 +105,7 @@ def check(
             check_page_path(html)
         materials: list[Material] = []
         show = materials.append if html is not None else None
-        verdict = _run(paths, configurations_max, master, memory, verbose, words, show)
+        verdict = _run(paths, configurations_max, master, remote, memory, verbose, words, show)
         pages = [draw_page(verdict, material) for material in materials]
     except MalformedHistory as error:
         _fail(f"{error}\nhint: docs/audit.md has the form of a row; take out or mend these, and check again", BAD_INPUT)
@@ -122,6 +132,7 @@ def _run(
     paths: tuple[str, ...],
     configurations_max: int,
     master: str,
+    remote: str | None,
     memory: str,
     verbose: bool,
     words: Console,
@@ -135,12 +146,13 @@ def _run(
     short = sum(file.path.stat().st_size for file in files) <= SHORT_JOB_BYTES_MAX
     try:
         from spark_audit.job import audit
+        from spark_audit.progress import stage_progress
         from spark_audit.session import spark_session
     except ImportError as error:
         _fail(f"{error.name} is not installed\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
-    session = spark_session(master, memory=memory, short=short, verbose=verbose)
-    with words.status("starting Spark") as status, session as started:
-        return audit(started, paths, configurations_max=configurations_max, say=status.update, show=show)
+    session = spark_session(master, remote=remote, memory=memory, short=short, verbose=verbose)
+    with words.status("starting Spark") as status, session as started, stage_progress(started, status.update) as say:
+        return audit(started, paths, configurations_max=configurations_max, say=say, show=show)
 
 
 def _write(html: Path, page: str, verdict: Verdict) -> None:
@@ -162,6 +174,7 @@ def _fail(message: str, status: int) -> NoReturn:
 
 
 cli.add_command(import_command)
+cli.add_command(package_command)
 
 
 def main() -> None:

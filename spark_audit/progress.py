@@ -1,0 +1,73 @@
+"""How far Spark is, while it works: tasks done of the tasks of the stages that run now."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Say = Callable[[str], None]
+
+POLL_SECONDS = 0.5
+
+
+class _Told:
+    """What is being done, in words, and how many tasks of it are done."""
+
+    def __init__(self, say: Say) -> None:
+        self._say, self._doing, self._tasks = say, "", ""
+        self._lock = threading.Lock()
+
+    def doing(self, words: str) -> None:
+        self._tell(words, "")
+
+    def tasks(self, stages: Iterable[tuple[int, int]]) -> None:
+        """`stages`: (done, all) of each that runs."""
+        pairs = list(stages)
+        done, total = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+        self._tell(self._doing, f": {done} of {total} tasks" if total else "")
+
+    def _tell(self, doing: str, tasks: str) -> None:
+        with self._lock:
+            if (doing, tasks) != (self._doing, self._tasks):
+                self._doing, self._tasks = doing, tasks
+                self._say(f"{doing}{tasks}")
+
+
+@contextmanager
+def stage_progress(session: "SparkSession", say: Say) -> Iterator[Say]:
+    """Say what it is told, and while that lasts, how many tasks of it are done; with a cluster or with a server."""
+    told = _Told(say)
+    if type(session).__module__.startswith("pyspark.sql.connect."):  # The server tells of itself.
+
+        def handle(stages: Iterable[Any] | None, **_: Any) -> None:
+            running = (stage for stage in stages or () if not stage.done)
+            told.tasks((stage.num_completed_tasks, stage.num_tasks) for stage in running)
+
+        handler: Any = handle  # Spark asks for a class of its own, and calls it.
+        session.registerProgressHandler(handler)
+        try:
+            yield told.doing
+        finally:
+            session.removeProgressHandler(handler)
+        return
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(session, told, over), daemon=True, name="stage progress")
+    watcher.start()
+    try:
+        yield told.doing
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _watch(session: "SparkSession", told: _Told, over: threading.Event) -> None:
+    tracker = session.sparkContext.statusTracker()
+    while not over.wait(POLL_SECONDS):
+        try:
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        except Exception:  # The JVM has gone: whoever waits for the job tells why.
+            return
+        told.tasks((stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None)
