@@ -51,10 +51,22 @@ def cores(excerpt: Excerpt, hint: Operation | None = None) -> Iterator[list[Oper
                     yield [write, reader]
         if len(block.writes) == 1 and len(overwriting := [op for op in block.readers if op.writes]) > 1:
             yield [*block.writes, *overwriting[:2]]
+    yield from _same_revision(excerpt)
     absences = [_Block([], [], op, op) for op in (*absent, *_deletions(excerpt))]
     yield from _pairs([*(block for block in blocks.values() if block.first is not None), *absences])
     for reader in absent:
         yield from _around(excerpt, reader)
+
+
+def _same_revision(excerpt: Excerpt) -> Iterator[list[Operation]]:
+    """Two that replaced the record of one revision, whoever wrote it."""
+    first: dict[int, Operation] = {}
+    for op in excerpt.operations:
+        step = op.steps[0] if len(op.steps) == 1 else None
+        if step is not None and step.kind == "cas" and step.flag and step.expected_mod_revision:
+            other = first.setdefault(step.expected_mod_revision, op)
+            if other is not op:
+                yield [other, op]
 
 
 def _deletions(excerpt: Excerpt) -> Iterator[Operation]:
@@ -80,7 +92,8 @@ def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[
             if token == NOTHING:
                 absent.append(op)
             elif token in blocks:
-                blocks[token].readers.append(op)
+                if op not in blocks[token].writes:  # A transaction may read what it has just written.
+                    blocks[token].readers.append(op)
             elif token not in excerpt.writers:
                 odd.append(op)
     for block in blocks.values():

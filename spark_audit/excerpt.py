@@ -4,6 +4,7 @@ Leaving operations out must not make a violation that was not there. These are s
 
 - to drop an operation that only read, and to forget what a write observed (fewer things to explain);
 - to forget versions and creation revisions (always done as soon as a write is left out: they count the others);
+- to take a revision for that of one write, as each change of a store has its own;
 - to drop a write u, if no kept operation can have read from it. r cannot have read from u if they name different
   values; if r returned before u was called; if some kept write was called after u returned and returned before r
   was called; or if r lies between two kept operations of one block: a value that p alone wrote, and was there before r
@@ -80,18 +81,25 @@ def _seen_tokens(step: Step) -> set[str]:
     return {ANYTHING if step.seen.value is None else step.seen.value}
 
 
+def _told(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
+    """(revision, the value written at it): told by readers, and, which counts more, by the writes themselves."""
+    for op in operations:
+        for step in op.steps:
+            seen = step.seen
+            if seen is not None and seen.mod_revision is not None and seen.value is not None:
+                yield seen.mod_revision, seen.value
+    for op in operations:
+        for step in op.steps:
+            if op.revision is not None and op.writes and step.value is not None:
+                yield op.revision, step.value
+
+
 class Excerpt:
     """What may be left out of one key's history. All stamps are of one clock. Excerpts are lists of its operations."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.operations = [op for op in operations if op.weak is None]
-        self.value_at = {
-            op.revision: step.value
-            for op in self.operations
-            if op.revision is not None and op.writes
-            for step in op.steps
-            if step.value is not None
-        }
+        self.value_at = dict(_told(self.operations))
         self.writers: dict[str, list[Operation]] = {}
         for op in self.operations:
             for token in tokens_written(op):
@@ -116,7 +124,7 @@ class Excerpt:
 
     def completed(self, core: Iterable[Operation], operations_max: int) -> list[Operation]:
         """The core with every write that its readers may have read from, made sound where these are too many."""
-        now = list(core)
+        now = list({(op.op_id, op.alternative): op for op in core}.values())  # Twice would be two that took effect.
         while len(now) <= operations_max:
             barrier = _Barrier(self, now)
             needed = {(w.op_id, w.alternative): w for op in now for w in self._missing(barrier, op)}
@@ -142,9 +150,9 @@ class Excerpt:
     def _missing(self, barrier: "_Barrier", reader: Operation) -> list[Operation]:
         """Writes that `reader` may have read from and which the excerpt behind `barrier` lacks."""
         tokens = tokens_observed(reader, self.value_at)
-        if barrier.within_block(reader):
+        if not tokens or barrier.within_block(reader):
             return []
-        if tokens and (ANYTHING in tokens or self.appends):
+        if ANYTHING in tokens or self.appends:
             return [w for w in self.operations if w.writes and not barrier.has(w) and w.call_ns <= reader.return_ns]
         candidates = [w for token in tokens for w in self.writers.get(token, ()) if not barrier.has(w)]
         if not candidates:

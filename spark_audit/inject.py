@@ -305,6 +305,32 @@ def _repeated_revision(history: _History) -> Row | None:
     return None
 
 
+def _ending(history: _History) -> Iterator[tuple[Row, str]]:
+    """Reads of what was appended, with the text of the last append of it."""
+    for read in history.reads():
+        for append in history.writes(read["key"], "append"):
+            if append["return_ns"] < read["call_ns"] and read["output"]["value"].endswith(append["value"]):
+                yield read, append["value"]
+
+
+def _lost_append(history: _History) -> Row | None:
+    """A read lacks the last append, which had returned, and which another read has at that place."""
+    for read, text in _ending(history):
+        whole = read["output"]["value"]
+        others = (other["output"]["value"] for other in history.reads() if other is not read)
+        if len(whole) > len(text) and any(other.startswith(whole) for other in others):
+            return _answer(read, {"value": whole[: -len(text)], "revision": None})
+    return None
+
+
+def _doubled_append(history: _History) -> Row | None:
+    """A read has an append twice."""
+    for read, text in _ending(history):
+        read["output"]["value"] += text
+        return read
+    return None
+
+
 def _wrong_local_read(history: _History) -> Row | None:
     """A local read, which may be old, returns what nobody wrote at all."""
     for read in history.rows:
@@ -332,6 +358,8 @@ _MADE: dict[str, Callable[[_History], Row | None]] = {
     "wrong_branch": _wrong_branch,
     "order_over_keys": _order_over_keys,
     "repeated_revision": _repeated_revision,
+    "lost_append": _lost_append,
+    "doubled_append": _doubled_append,
     "wrong_local_read": _wrong_local_read,
 }
 ALL_FAULTS = tuple(_MADE)

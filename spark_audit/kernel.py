@@ -7,6 +7,7 @@ revisions, then without them. Whatever is not decided within the cap is undecide
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from spark_audit.appends import tell_appends
 from spark_audit.clocks import Clocks
 from spark_audit.cores import CORES_MAX, cores
 from spark_audit.excerpt import ANYTHING, NOTHING, Excerpt, shrink, tokens_observed
@@ -47,17 +48,20 @@ def decide(
     strict = [op for op in operations if op.weak is None]
     if len({op.clock for op in strict}) > 1:
         return _decide_across_clocks(strict, clocks, configurations_max, seen.reason)
-    excerpt = Excerpt(strict)
-    proof = _impossible_core(excerpt, seen.at)
+    told = tell_appends(strict)
+    if told.core:
+        return Decision("violation", "excerpt", 0, tuple(_by_time(told.core)), seen.reason)
+    excerpt = Excerpt(told.operations)
+    proof = _impossible_core(excerpt, told.now(seen.at))
     if proof:
-        return Decision("violation", "excerpt", 0, tuple(_by_time(proof)), seen.reason)
-    found = _search_both_ways(strict, configurations_max)
+        return Decision("violation", "excerpt", 0, tuple(_by_time(told.with_tellers(proof))), seen.reason)
+    found = _search_both_ways(told.operations, configurations_max)
     if found.linearizable is None:
         return Decision("undecided", "search", found.configurations, (), seen.reason, True)
     if found.linearizable:
         return Decision("linearizable", "search", found.configurations, (), seen.reason, True)
     assert found.at is not None
-    shown = _smallest(excerpt, found.at)
+    shown = told.with_tellers(_smallest(excerpt, found.at))
     return Decision("violation", "search", found.configurations, tuple(_by_time(shown)), seen.reason)
 
 

@@ -1,7 +1,7 @@
 """Operations and violations in words, for a person who has to believe them."""
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import Any
 
 from spark_audit.clocks import Clocks
@@ -30,6 +30,8 @@ def _revision_words(op: Operation) -> str:
 
 def _step_words(step: Step, op: Operation) -> str:
     done = not op.unknown
+    if op.name == "append" and step.kind != "append":  # appends.py: what it left was told.
+        return _append_words(step)
     match step.kind:
         case "get":
             verb = {"get": "returned", "range": "listed"}.get(op.name, "read")
@@ -47,6 +49,13 @@ def _step_words(step: Step, op: Operation) -> str:
         seen = f", it saw {_seen_words(step.seen)}" if step.seen is not None else ""
         return f"refused to write {short(step.value)} over {expected}{seen}"
     return f"{'wrote' if done else 'may have written'} {short(step.value)} over {expected}"
+
+
+def _append_words(step: Step) -> str:
+    left = step.value or ""
+    if step.kind == "put":
+        return f"left …{left[-VALUE_CHARACTERS_MAX:]}"
+    return f"appended {short(left[len(step.expected or '') :])}, which made {_end(left)}"
 
 
 def _seen_words(seen: Seen | None) -> str:
@@ -80,11 +89,13 @@ def sentence(proof: Sequence[Operation], failed_values: Mapping[str, int], clock
         for step in op.steps:
             if op.revision is not None and step.value is not None and op.writes:
                 value_at[op.revision] = step.value
+    if told := _told_otherwise(proof):
+        return told
     readers = sorted((op for op in proof if tokens_observed(op, value_at)), key=lambda op: op.call_ns, reverse=True)
     for reader in readers:
         told = _reader_sentence(reader, proof, value_at, failed_values, clocks)
         if told:
-            return told
+            return f"{_teller_words(reader, proof)}{told}"
     for one, other in combinations([op for op in readers if op.writes and not op.unknown], 2):
         if tokens_observed(one, value_at) & tokens_observed(other, value_at) - {ANYTHING, NOTHING}:
             return f"{describe(one)}, and {describe(other)}: both found what only one can have overwritten"
@@ -98,7 +109,11 @@ def _reader_sentence(
     failed_values: Mapping[str, int],
     clocks: Clocks,
 ) -> str | None:
-    tokens = tokens_observed(reader, value_at)
+    tokens = tokens_observed(reader, value_at) - tokens_written(
+        reader
+    )  # A transaction may read what it has just written.
+    if not tokens:
+        return None
     sources = [op for op in proof if op is not reader and tokens_written(op) & tokens]
     token = next(iter(tokens))
     if not sources and "\0" not in token and any(step.kind == "append" for op in proof for step in op.steps):
@@ -132,6 +147,37 @@ def _reader_sentence(
         return None
     gap = span(reader.call_ns - last.return_ns)
     return f"{describe(reader)}, although {describe(last)} had returned {gap} before it was called{after}"
+
+
+def _teller_words(append: Operation, proof: Sequence[Operation]) -> str:
+    """Which read tells what an append found."""
+    left = append.steps[0].value if append.name == "append" and append.steps[0].kind == "cas" else None
+    for op in proof if left is not None else ():
+        for step in op.steps:
+            if step.seen is not None and (step.seen.value or "").startswith(left or ""):
+                return f"as {op.name} #{op.op_id} tells, "
+    return ""
+
+
+def _told_otherwise(proof: Sequence[Operation]) -> str | None:
+    """Of an append of which reads tell that it found this, and that."""
+    writes = [op for op in proof if op.writes]
+    append = writes[0] if len(writes) == 1 and writes[0].steps[0].kind == "append" else None
+    text = append.steps[0].value if append is not None else None
+    if append is None or not text:
+        return None
+    found = [
+        f"{op.name} #{op.op_id} has it after {_end(before)}"
+        for op in proof
+        for step in op.steps
+        if step.seen is not None and op is not append
+        for before in list(accumulate((step.seen.value or "").split(text), lambda a, b: a + text + b))[:-1]
+    ]
+    return f"{describe(append)}, once; yet {', and '.join(found)}" if len(found) > 1 else None
+
+
+def _end(text: str) -> str:
+    return (text if len(text) <= VALUE_CHARACTERS_MAX else f"…{text[-VALUE_CHARACTERS_MAX:]}") or "nothing"
 
 
 def _lost_append(reader: Operation, proof: Sequence[Operation], clocks: Clocks) -> str | None:

@@ -88,7 +88,7 @@ def test_a_read_of_what_was_appended_is_not_called_a_value_that_nobody_wrote() -
     h.get("ba", 40, 50)
 
     assert check_rows(h.rows).violations[0].words() == (
-        "key k: get #3 returned ba, which fits no order of these 4 operations"
+        "key k: append #1 appended b, once; yet get #2 has it after a, and get #3 has it after nothing"
     )
 
 
@@ -101,7 +101,8 @@ def test_the_words_name_the_append_that_a_read_has_lost() -> None:
     lost.get("ac", 60, 70)
 
     assert check_rows(lost.rows).violations[0].words() == (
-        "key k: get #3 returned ac, although append #1 appended b had returned 30 µs before it was called"
+        "key k: as get #3 tells, append #2 appended c, which made ac, although append #1 left …b had returned 10 µs before"
+        " it was called and had itself been called 10 µs after put #0 wrote a"
     )
     lost.rows[0]["return_ns"] = 25_000
     lost.get("acd", 80, 90)
