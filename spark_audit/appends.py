@@ -90,8 +90,12 @@ def _named(op: Operation) -> Iterator[str]:
 
 
 def _compared(op: Operation) -> Iterator[str]:
-    """The values that it may not have found there."""
-    return (step.expected for step in op.steps if step.kind == "cas" and not step.flag and step.expected is not None)
+    """The values that it expected, where nothing tells whether it found them."""
+    for step in op.steps:
+        if step.kind == "cas" and not step.flag and step.expected is not None:
+            told = step.seen is not None and (not step.seen.found or step.seen.value not in (None, step.expected))
+            if not told:
+                yield step.expected
 
 
 class _Texts:
