@@ -3,7 +3,7 @@
 import glob
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,23 @@ def read_run_file(folder: Path) -> dict[str, Any]:
         reason = "is not an object whose clocks are a list of clock_id and error_bound_ns"
         raise MalformedHistory((Fault(str(path), 0, reason),), 1)
     return dict(content)
+
+
+def folders_of_runs(seen: Iterable[tuple[str, Path]], headers: Mapping[Path, Mapping[str, Any]]) -> dict[str, Path]:
+    """The folder of each run, from pairs of run_id and folder. `headers`: run.json of each folder.
+
+    Raises MalformedHistory for a run_id that two folders share, or that is not the one of its run.json.
+    """
+    folders: dict[str, Path] = {}
+    for run_id, folder in seen:
+        named = headers[folder].get("run_id")
+        if folders.setdefault(run_id, folder) != folder:
+            reason = f"run_id {run_id} is also that of {folders[run_id]}; runs are never joined"
+            raise MalformedHistory((Fault(str(folder), 0, reason),), 1)
+        if named is not None and named != run_id:
+            reason = f"names the run {named}, but its rows are of {run_id}"
+            raise MalformedHistory((Fault(str(folder / "run.json"), 0, reason),), 1)
+    return folders
 
 
 def _is_clock(clock: object) -> bool:

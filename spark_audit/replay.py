@@ -72,4 +72,9 @@ def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
     for row in rows:
         many += row["status"] != "fail" and concerns_many(row)
         bare += row["status"] == "ok" and row.get("revision") is None
-    return many, f"{bare} operations carry no revision, so there is no order to replay the store in" if bare else None
+    return many, no_order(bare)
+
+
+def no_order(bare: int) -> str | None:
+    """Why a run cannot be replayed of which so many completed operations carry no revision."""
+    return f"{bare} operations carry no revision, so there is no order to replay the store in" if bare else None

@@ -55,7 +55,10 @@ FIELDS: tuple[tuple[str, Type], ...] = (
 
 UNREADABLE = "cannot be read as a row"
 OPS = ("get", "put", "delete", "cas", "range", "txn", "append")
-_SINGLE = ("get", "put", "delete", "cas", "append")
+MANY = ("range", "txn")
+SINGLE = ("get", "put", "delete", "cas", "append")
+STATUSES = ("ok", "fail", "unknown")
+CONSISTENCIES = ("linearizable", "lease", "local")
 _PYTHON_TYPES = {"string": str, "long": int, "boolean": bool}
 
 
@@ -98,8 +101,8 @@ def _ok(row: Mapping[str, Any], *ops: str) -> bool:
 RULES: tuple[Rule, ...] = (
     *(_missing(name) for name in ("run_id", "op_id", "client", "op", "status", "call_ns", "clock_id")),
     _one_of("op", OPS),
-    _one_of("status", ("ok", "fail", "unknown")),
-    _one_of("consistency", ("linearizable", "lease", "local")),
+    _one_of("status", STATUSES),
+    _one_of("consistency", CONSISTENCIES),
     _at_least("op_id", 0),
     _at_least("revision", 1),
     _at_least("expected_mod_revision", 0),
@@ -121,7 +124,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "key is missing or empty",
         "op in ('get', 'put', 'delete', 'cas', 'append') and coalesce(key, '') = ''",
-        lambda row: row["op"] in _SINGLE and not row.get("key"),
+        lambda row: row["op"] in SINGLE and not row.get("key"),
     ),
     Rule(
         "value is missing",
@@ -131,7 +134,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "request is missing",
         "op in ('range', 'txn') and request is null",
-        lambda row: row["op"] in ("range", "txn") and row.get("request") is None,
+        lambda row: row["op"] in MANY and row.get("request") is None,
     ),
     Rule(
         "output is missing, though the status is ok",
@@ -169,7 +172,7 @@ RULES: tuple[Rule, ...] = (
 def problem(row: object) -> str | None:
     """Why this object is no operation; None if it is one."""
     found = plain_problem(row)
-    if found is None and isinstance(row, Mapping) and row["op"] in ("range", "txn"):
+    if found is None and isinstance(row, Mapping) and row["op"] in MANY:
         return request_problem(row)
     return found
 

@@ -106,7 +106,7 @@ def _clashes(history: Sequence[Row], name: str) -> list[Fault]:
     for line, row in enumerate(history, 1):
         earlier = first_line.setdefault((row["run_id"], row["op_id"]), line)
         if earlier != line:
-            faults.append(Fault(name, line, f"op_id {row['op_id']} appears twice in run {row['run_id']}"))
+            faults.append(Fault(name, line, twice(row["op_id"], row["run_id"])))
         by_client.setdefault((row["run_id"], row["client"]), []).append((row["call_ns"], line, row))
     for (_, client), mine in by_client.items():
         mine.sort(key=lambda item: (item[0], item[2]["return_ns"] is None, item[2]["return_ns"], item[2]["op_id"]))
@@ -116,6 +116,10 @@ def _clashes(history: Sequence[Row], name: str) -> list[Fault]:
             elif before["return_ns"] > row["call_ns"]:
                 faults.append(Fault(name, line, overlapping(client, before["op_id"])))
     return sorted(faults, key=lambda fault: fault.line)
+
+
+def twice(op_id: int, run_id: str) -> str:
+    return f"op_id {op_id} appears twice in run {run_id}"
 
 
 def overlapping(client: str, op_id: int) -> str:

@@ -1,0 +1,185 @@
+"""The audit of files without a JVM: read, refuse what is malformed, decide. In memory, on Arrow and numpy.
+
+About 0.6 GiB for a million operations of single keys; docs/audit.md ("Engines") has the figures.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from spark_audit.clocks import Clocks
+from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, NothingToCheck
+from spark_audit.findings import KeyFindings, note_key, store_finding
+from spark_audit.kernel import CONFIGURATIONS_MAX
+from spark_audit.local.clashes import clashes
+from spark_audit.local.frame import Bools, Frame, Int64s, Row
+from spark_audit.local.keys import decided_keys
+from spark_audit.local.many import Many, look_at_many, single_rows
+from spark_audit.local.ordering import check_order, ranked
+from spark_audit.local.reading import Read, read
+from spark_audit.local.suspects import broken_rows
+from spark_audit.paths import HistoryFile, folders_of_runs, history_files, read_run_file
+from spark_audit.replay import contradictions, hint_of, no_order, worth_replaying
+from spark_audit.verdict import VIOLATION, Undecided, Verdict
+
+Say = Callable[[str], None]
+_REPLAYED = (
+    "op_id", "client", "op", "key", "value", "expected", "expected_mod_revision", "request", "output", "status",
+    "call_ns", "return_ns", "clock_id", "revision", "consistency",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is known once everything is read and well-formed. `changed`, `taking`: per row; `runs`: the rows of each."""
+
+    frame: Frame
+    many: Many
+    changed: Bools
+    taking: Bools
+    runs: Mapping[str, Int64s]
+    clocks: Mapping[str, Clocks]
+
+
+def audit(paths: Iterable[str], *, configurations_max: int = CONFIGURATIONS_MAX, say: Say = lambda _: None) -> Verdict:
+    """Audit the histories behind these paths. `say` is told what is being done.
+
+    Raises UnreadablePath, MalformedHistory, NothingToCheck.
+    """
+    started = time.perf_counter()
+    given = list(paths)
+    files = history_files(given)
+    headers = {folder: read_run_file(folder) for folder in {file.folder for file in files}}
+    say(f"reading {len(files)} file{'s' if len(files) != 1 else ''}")
+    found = read(files, shown=False)
+    verdict = Verdict(engine="local")
+    job = _prepared(found, files, headers, verdict, ", ".join(given))
+    say(f"deciding {verdict.operations} operations of {verdict.runs} run{'s' if verdict.runs != 1 else ''}")
+    wrong, off_revisions = _decide(job, configurations_max, verdict)
+    for run_id in job.runs:
+        _check_store(job, run_id, wrong.get(run_id, set()), run_id in off_revisions, verdict)
+    say("checking revisions over all keys")
+    for run_id, rows in job.runs.items():
+        ordered = ranked(job.frame, rows[job.taking[rows]], job.frame.numbers("revision", 0), job.changed)
+        check_order(job.frame, run_id, ordered, job.changed, job.clocks[run_id], verdict)
+    verdict.seconds = time.perf_counter() - started
+    return verdict
+
+
+def _prepared(
+    found: Read, files: Sequence[HistoryFile], headers: Mapping[Path, Mapping[str, Any]], verdict: Verdict, where: str
+) -> _Job:
+    """Count, and refuse in this order: rows that are none, runs that are two, nothing to check, rows that clash."""
+    frame = found.frame
+    _refuse(found, broken_rows(frame))
+    folders = folders_of_runs(_run_folders(found, files), headers)
+    status = frame.codes("status")
+    unknown, failed = status.among("unknown"), status.among("fail")
+    verdict.operations, verdict.runs = frame.rows, len(folders)
+    verdict.unknown, verdict.failed = int(unknown.sum()), int(failed.sum())
+    if verdict.operations == verdict.unknown + verdict.failed:
+        raise NothingToCheck(where, verdict.operations)
+    many = look_at_many(frame)
+    _refuse(found, (*clashes(frame), *many.bad))
+    taking = status.among("ok") & ~frame.null("revision") & ~frame.codes("consistency").among("local")
+    clocks = {run_id: Clocks.from_run(headers[folder].get("clocks") or ()) for run_id, folder in folders.items()}
+    return _Job(frame, many, _changed(frame) | many.changed, taking, _rows_by_run(frame), clocks)
+
+
+def _refuse(found: Read, bad: Iterable[tuple[int, str]]) -> None:
+    faults, count = list(found.bad), found.bad_count
+    least = nsmallest(FAULTS_SHOWN_MAX, counted := list(bad))
+    faults += [Fault(*found.places.of(row), reason) for row, reason in least]
+    if faults:
+        faults.sort(key=lambda fault: (fault.file, fault.line))
+        raise MalformedHistory(tuple(faults[:FAULTS_SHOWN_MAX]), count + len(counted))
+
+
+def _run_folders(found: Read, files: Sequence[HistoryFile]) -> Iterator[tuple[str, Path]]:
+    """(run_id, folder) of the rows of each file, in the order of the files."""
+    folder_of = {str(file.path.resolve()): file.folder for file in files}
+    run = found.frame.codes("run_id")
+    for file, start, end in found.places.pieces():
+        for code in np.unique(run.ids[start:end]).tolist():
+            yield run.texts[code], folder_of[file]
+
+
+def _changed(frame: Frame) -> Bools:
+    """Per row whether it is an acknowledged change of one key; what order.py calls `changed`."""
+    op, ok = frame.codes("op"), frame.codes("status").among("ok")
+    changes = op.among("put", "append")
+    changes |= op.among("delete") & frame.output_flag("found")
+    changes |= op.among("cas") & frame.output_flag("succeeded")
+    return changes & ok
+
+
+def _rows_by_run(frame: Frame) -> dict[str, Int64s]:
+    run = frame.codes("run_id")
+    used = sorted((text, code) for code, text in enumerate(run.texts))
+    if len(used) == 1:
+        return {used[0][0]: np.arange(frame.rows)}
+    order = np.argsort(run.ids, kind="stable")
+    edges = np.searchsorted(run.ids[order], np.arange(len(run.texts) + 1))
+    return {text: order[edges[code] : edges[code + 1]] for text, code in used if edges[code] < edges[code + 1]}
+
+
+def _decide(job: _Job, configurations_max: int, verdict: Verdict) -> tuple[dict[str, set[str]], set[str]]:
+    """Record what the keys say; by run the keys that are wrong, and the runs with a key decided off its revisions."""
+    table, order = single_rows(job.frame, job.many)
+    off_revisions: set[str] = set()
+    others: list[KeyFindings] = []
+    for some in decided_keys(table, order, job.clocks, configurations_max, many=len(job.many.rows) > 0):
+        _note_proven(some.proven, verdict)
+        left: Any = some.proven.filter(some.proven.column("off_revisions")).column("run_id")
+        off_revisions.update(left.unique().to_pylist())
+        others += some.others
+    wrong: dict[str, set[str]] = {}
+    for key in sorted(others, key=_name):
+        note_key(verdict, key)
+        if key.status == VIOLATION:
+            wrong.setdefault(key.run_id, set()).add(key.key)
+        if key.off_revisions:
+            off_revisions.add(key.run_id)
+    return wrong, off_revisions
+
+
+def _note_proven(proven: Any, verdict: Verdict) -> None:
+    verdict.properties["keys"].checked += proven.num_rows
+    verdict.properties["weak"].checked += pc.sum(proven.column("weak")).as_py() or 0
+    for method in proven.column("method").value_counts().to_pylist():
+        verdict.methods[method["values"]] = verdict.methods.get(method["values"], 0) + method["counts"]
+
+
+def _name(key: KeyFindings) -> tuple[str, str]:
+    return key.run_id, key.key
+
+
+def _check_store(job: _Job, run_id: str, wrong: set[str], off_revisions: bool, verdict: Verdict) -> None:
+    """The replay: of listings and transactions, and of all else where a key was decided without its revisions."""
+    frame, rows = job.frame, job.runs[run_id]
+    status = frame.codes("status")
+    many = int(job.many.concerns[rows].sum())
+    verdict.properties["store"].checked += many
+    obstacle = no_order(int((status.among("ok") & frame.null("revision"))[rows].sum()))
+    if many and obstacle:
+        verdict.record(Undecided("store", run_id, None, obstacle), count=many)
+    elif not obstacle and worth_replaying(many, len(rows), off_revisions):
+        unknown = frame.dicts(rows[status.among("unknown")[rows]], _REPLAYED)
+        weak = frame.codes("consistency").among("local") & status.among("ok") & frame.codes("op").among("get")
+        hints = (hint for row in frame.dicts(rows[weak[rows]], _REPLAYED) for hint in hint_of(row))
+        for found in contradictions(unknown, hints, _in_order(job, rows), clocks=job.clocks[run_id], wrong=wrong):
+            verdict.record(store_finding(run_id, found))
+
+
+def _in_order(job: _Job, rows: Int64s) -> Iterator[Row]:
+    """The rows that take part as a replay meets them (plan.position), a few in memory at a time."""
+    pinned = job.many.pinned
+    revision = np.where(pinned > 0, pinned, job.frame.numbers("revision", 0))
+    order = ranked(job.frame, rows[job.taking[rows]], revision, job.changed & (pinned == 0))
+    return job.frame.dicts(order, _REPLAYED)

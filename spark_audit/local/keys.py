@@ -1,0 +1,62 @@
+"""All keys of a history decided, some at a time: what is computed of these stays small, and two threads share the work.
+
+numpy and Arrow release the interpreter; keys that have to be searched, in Python, take their turns.
+"""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_audit.clocks import Clocks
+from spark_audit.columnar.columns import sorted_by
+from spark_audit.findings import KeyFindings
+from spark_audit.local.frame import BLOCK_ROWS, Frame, Int64s
+from spark_audit.table_keys import NEEDED, decide_table
+
+THREADS = 2
+_SINGLE_OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """As `DecidedTable`, of some of the keys."""
+
+    proven: pa.Table
+    others: list[KeyFindings]
+
+
+def decided_keys(
+    table: pa.Table, rows: Int64s, clocks: Mapping[str, Clocks], configurations_max: int, *, many: bool
+) -> Iterator[Decided]:
+    """Decide every (run_id, key) of what `single_rows` gives. `many`: with parts of listings or transactions."""
+    frame = Frame(table)
+    order, edges = _groups(frame, rows)
+    lean = table.select([name for name in NEEDED if name != "output"])
+    output: Any = frame.output()
+    if not many:
+        fields = [pc.struct_field(output, name) for name in _SINGLE_OUTPUT]
+        output = pa.StructArray.from_arrays(fields, names=list(_SINGLE_OUTPUT), mask=output.is_null())
+    lean = lean.append_column("output", output)
+
+    def decided(start: int, end: int) -> Decided:
+        found = decide_table(lean.take(order[start:end]), clocks, configurations_max)
+        return Decided(found.proven, list(found.others))
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        yield from threads.map(decided, edges[:-1], edges[1:])
+
+
+def _groups(frame: Frame, rows: Int64s) -> tuple[Int64s, list[int]]:
+    """These rows by key, else in this order; and where to cut them: between keys, after about BLOCK_ROWS rows."""
+    run, key = frame.codes("run_id"), frame.codes("key")
+    owner = (run.ids * np.int64(len(key.texts)) + key.ids)[rows]
+    order = sorted_by(owner)
+    begins = np.flatnonzero(np.diff(owner[order], prepend=-1))
+    order = rows[order]
+    wanted = np.arange(0, len(order), BLOCK_ROWS)
+    return order, [*np.unique(begins[np.searchsorted(begins, wanted, side="right") - 1]).tolist(), len(order)]

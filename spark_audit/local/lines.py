@@ -1,0 +1,117 @@
+"""JSON lines in pieces: by Arrow where each line is one plain object of the row's types, else line by line in Python.
+
+Arrow refuses a piece in which any value is of another type, any text no UTF-8, any number no integer; it says neither
+which, nor is it exact about where a row ends. So a piece that it refuses is read again, and what it takes is held
+against the lines: each must begin with `{` and end with `}`. Between `}` and `{` no line can break within a row, so
+then each line holds whole rows, and as many rows as lines means one each.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as arrow_json
+
+from spark_audit.local.frame import Row, arrow_type, schema
+from spark_audit.rows import FIELDS, UNREADABLE, plain_problem, read_line
+
+PIECE_BYTES = 32 * 2**20  # A piece and its table are held beside all else; one wrong line sends a piece to Python.
+_BLOCK_BYTES = 4 * 2**20  # Parsed by one thread; a longer line is left to Python.
+_HALF_PAIR = "text with one half of a surrogate pair"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of some lines. `lines`: the number of the first if each line is a row, else of each; `bad`: the others."""
+
+    table: pa.Table
+    lines: int | Sequence[int]
+    bad: list[tuple[int, str]] = field(default_factory=list)
+
+
+def pieces_of(path: str) -> Iterator[Piece]:
+    """All of a file, in order."""
+    first = 1
+    for text in _cut(path):
+        table = _by_arrow(text)
+        yield Piece(table, first) if table is not None else _by_line(text, first)
+        first += text.count(b"\n")
+
+
+def _cut(path: str) -> Iterator[bytes]:
+    """Whole lines, about PIECE_BYTES at once."""
+    rest = b""
+    with Path(path).open("rb") as file:
+        while block := file.read(PIECE_BYTES):
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield rest + block[:end]
+                rest = block[end:]
+            else:
+                rest += block
+    if rest:
+        yield rest
+
+
+def _by_arrow(text: bytes) -> pa.Table | None:
+    codes = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(codes == ord("\n"))
+    if not text.endswith(b"\n"):
+        ends = np.append(ends, len(text))
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    if (ends == starts).any() or (codes[starts] != ord("{")).any() or (codes[ends - 1] != ord("}")).any():
+        return None
+    try:
+        text.decode()
+        source: Any = pa.BufferReader(text)
+        table = arrow_json.read_json(
+            source,
+            arrow_json.ReadOptions(block_size=_BLOCK_BYTES),
+            arrow_json.ParseOptions(explicit_schema=_PLAIN, unexpected_field_behavior="ignore"),
+        )
+        table.validate(full=True)
+    except (pa.ArrowException, UnicodeDecodeError):
+        return None
+    return table if table.num_rows == len(ends) else None
+
+
+_PLAIN = pa.schema([(name, arrow_type(wanted)) for name, wanted in FIELDS])
+
+
+def _by_line(text: bytes, first: int) -> Piece:
+    rows: list[Row] = []
+    lines: list[int] = []
+    bad: list[tuple[int, str]] = []
+    for number, line in enumerate(text.split(b"\n"), first):
+        if not line.strip(b" "):
+            continue
+        row, reason = _row_of(line)
+        if reason is not None:
+            bad.append((number, reason))
+        else:
+            rows.append(row)
+            lines.append(number)
+    return Piece(pa.Table.from_pylist(rows, schema=schema(names_coded=False)), lines, bad)
+
+
+def _row_of(line: bytes) -> tuple[Row, str | None]:
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        return {}, UNREADABLE
+    row, reason = read_line(text)
+    reason = reason or plain_problem(row)
+    if reason is None and "\\u" in text and not _is_text(row):
+        reason = _HALF_PAIR
+    return (row, None) if reason is None and isinstance(row, dict) else ({}, reason)
+
+
+def _is_text(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(_is_text(inner) for item in value.items() for inner in item)
+    if isinstance(value, list):
+        return all(map(_is_text, value))
+    return not isinstance(value, str) or not any("\ud800" <= letter <= "\udfff" for letter in value)
