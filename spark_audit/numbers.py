@@ -1,0 +1,34 @@
+"""A set of whole numbers that mostly follow each other, kept as the stretches that they fill."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+
+class Numbers:
+    """`add` says whether the number was new. Cost: of the number of stretches, O(log) to find, O(n) to insert one."""
+
+    def __init__(self, stretches: Iterable[tuple[int, int]] = ()) -> None:
+        """`stretches`: (first, last) of each, ascending, none touching the next."""
+        pairs = list(stretches)
+        self._firsts, self._lasts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+    def add(self, number: int) -> bool:
+        at = bisect_right(self._firsts, number)  # The stretch before `at` is the only one that may hold it.
+        if at and number <= self._lasts[at - 1]:
+            return False
+        left = at > 0 and self._lasts[at - 1] == number - 1
+        right = at < len(self._firsts) and self._firsts[at] == number + 1
+        if left and right:
+            self._lasts[at - 1] = self._lasts.pop(at)
+            self._firsts.pop(at)
+        elif left:
+            self._lasts[at - 1] = number
+        elif right:
+            self._firsts[at] = number
+        else:
+            self._firsts.insert(at, number)
+            self._lasts.insert(at, number)
+        return True
+
+    def stretches(self) -> list[tuple[int, int]]:
+        return list(zip(self._firsts, self._lasts, strict=True))
