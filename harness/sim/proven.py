@@ -11,6 +11,24 @@ SNAPSHOT_FOLDER = "groups/0/snapshots"
 SEALED_PATHS = ("meta", "pins")
 
 
+SEGMENTS_GROWING_MAX = 2
+"""Between two syncs one segment may end and another begin; older ones do not grow."""
+
+_LOOK_BYTES = 4096
+
+
+def written_bytes(content: bytes | bytearray) -> int:
+    """Where the zeroes begin that were written ahead of frames; inside of a frame that ends in zeroes, rarely."""
+    end = len(content)
+    while end:
+        start = max(0, end - _LOOK_BYTES)
+        rest = bytes(content[start:end]).rstrip(b"\0")
+        if rest:
+            return start + len(rest)
+        end = start
+    return 0
+
+
 class Proven:
     """Sizes of the segments of one member, known from the outside, and what has become untrue on its disk.
 
@@ -28,13 +46,12 @@ class Proven:
 
     def log_synced(self) -> None:
         """A sync of the log has ended well."""
-        start = f"{LOG_FOLDER}/"
-        self._proven = self._synced
-        self._synced = {
-            path: len(inode.durable)
-            for path, inode in self._image.names.items()
-            if inode is not None and path.startswith(start)
-        }
+        start, before = f"{LOG_FOLDER}/", self._synced
+        segments = sorted(path for path, inode in self._image.names.items() if inode and path.startswith(start))
+        self._proven, self._synced = before, {}
+        for place, path in enumerate(segments, 1):
+            is_settled = path in before and place + SEGMENTS_GROWING_MAX <= len(segments)
+            self._synced[path] = before[path] if is_settled else written_bytes(self._image.file(path).durable)
         if self._syncs_since_lie is not None:
             self._syncs_since_lie += 1
 

@@ -171,6 +171,28 @@ def test_a_lie_is_proven_by_the_second_sync_that_ends_well_behind_it() -> None:
     assert not proven.is_lie_proven
 
 
+def test_zeroes_written_ahead_and_what_is_written_over_them_are_not_proven_by_the_size_of_the_file() -> None:
+    """The second frame lies within what the first sync covered, and no later frame speaks of it."""
+    first, second, ahead = b"f" * 100, b"s" * 60, bytes(10_000)
+    hit: set[int] = set()
+    for seed in SEEDS:
+        image = DiskImage()
+        path = f"{LOG_FOLDER}/00000001.wal"
+        image.carry_out(MakeFolder(LOG_FOLDER))
+        proven = Proven(image)
+        for operations in ([CreateFile(path), Write(path, 0, (first, ahead))], [Write(path, 100, (second,))]):
+            for operation in (*operations, SyncFile(path)):
+                image.carry_out(operation)
+            proven.log_synced()
+
+        assert proven.rot(Random(seed))
+        content = first + second + ahead[60:]
+        hit.update(at for at, byte in enumerate(content) if image.file(path).current[at] != byte)
+
+    assert 50 < len(hit) <= len(first)
+    assert max(hit) < len(first)
+
+
 def test_other_files_rot_too_and_the_rotten_one_is_known_until_another_takes_its_name() -> None:
     """One bit, in a snapshot or in a sealed file."""
     hit = set()
