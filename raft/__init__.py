@@ -32,6 +32,8 @@ from raft.errors import (
     ProtocolError,
     RaftError,
     TooLarge,
+    TransferRefused,
+    TransferUnderWay,
 )
 from raft.membership import MEMBERS_MAX, NODE_ID_PATTERN, Configuration, Identity, Member, derive_cluster_id
 from raft.messages import (
@@ -43,6 +45,7 @@ from raft.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
+    TimeoutNow,
     VoteRequest,
     VoteResponse,
 )
@@ -167,9 +170,12 @@ __all__ = [
     "SnapshotWriter",
     "StateMachine",
     "StateSnapshot",
+    "TimeoutNow",
     "Told",
     "TooLarge",
     "TraceEvent",
+    "TransferRefused",
+    "TransferUnderWay",
     "Unknown",
     "VoteRequest",
     "VoteResponse",

@@ -27,6 +27,7 @@ from raft.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
+    TimeoutNow,
     VoteRequest,
     VoteResponse,
 )
@@ -134,6 +135,13 @@ class RaftCore(CoreView):
     def request_read(self, ticket: int) -> None:
         """Ask for a linearizable read; the answer comes in `Ready.reads_ready` or `reads_failed`. NotLeader, Busy."""
         self._leading().request_read(ticket)
+
+    def transfer_leadership(self, peer_id: str | None = None) -> str:
+        """Make `peer_id` the leader, or the peer that is fittest for it; returns who that is (thesis §3.10).
+
+        Nothing is proposed until it has worked, or an election time-out is over. Raises NotLeader, TransferRefused.
+        """
+        return self._leading().hand_over(peer_id)
 
     def persisted(self, sequence: int) -> None:
         """Every `LogWrite` up to this sequence is durable: what waited for it may leave, or count."""
@@ -280,6 +288,8 @@ class RaftCore(CoreView):
                 self._elections.answer_pre_vote(peer_id, message)
             case PreVoteResponse():
                 self._on_pre_vote(peer_id, message)
+            case TimeoutNow():
+                self._on_timeout_now(peer_id)
             case _:
                 assert_never(message)
 
@@ -312,6 +322,11 @@ class RaftCore(CoreView):
                 self._become_candidate()
             case Tally.LOST:
                 self._become_follower(reason="a majority refused its pre-vote")
+
+    def _on_timeout_now(self, peer_id: str) -> None:
+        """Thesis §3.10: as if the election time-out had passed, and without a pre-vote. Only its leader may say so."""
+        if self._state.leader_id == peer_id and self._state.role is Role.FOLLOWER:
+            self._become_candidate(transfer=True)
 
     def _hear_leader(self, peer_id: str) -> None:
         """Raft §5.2: a message of the current term's leader ends a campaign in that term."""
@@ -355,15 +370,15 @@ class RaftCore(CoreView):
         if self._elections.ask_for_pre_votes() is Tally.WON:
             self._become_candidate()
 
-    def _become_candidate(self) -> None:
+    def _become_candidate(self, *, transfer: bool = False) -> None:
         """Raft §5.2: a new term and a vote for oneself, both durable before anyone hears of them."""
         state = self._state
         self._elections.end_campaign()
         state.move_to_term(state.term + 1)
         state.vote_for(state.node_id)
         state.role = Role.CANDIDATE
-        state.trace("became_candidate")
-        self._elections.ask_for_votes()
+        state.trace("became_candidate", transfer=transfer)
+        self._elections.ask_for_votes(transfer=transfer)
 
     def _become_leader(self) -> None:
         state = self._state

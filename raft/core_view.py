@@ -128,6 +128,12 @@ class CoreView:
         """The `leader_time` (ns) for a proposal made now (FORMATS §8). Raises NotLeader."""
         return self._leading().leader_time_now()
 
+    @property
+    def successor_id(self) -> str | None:
+        """To whom this leader is handing over; None if it is not."""
+        leadership = self._leadership
+        return None if leadership is None or leadership.handover is None else leadership.handover.peer_id
+
     def peers_status(self) -> list[PeerStatus]:
         """Every peer as the leader sees it, in the order of ids; empty on other members."""
         return [] if self._leadership is None else list(self._leadership.peers_status())

@@ -52,12 +52,15 @@ class Elections:
             state.outbox.send(peer_id, request, after=state.writes.latest_sequence)
         return self.count_vote(state.node_id, granted=True)
 
-    def ask_for_votes(self) -> None:
-        """Raft §5.2. Term, own vote and log tail are durable before a request leaves, or the own vote counts."""
+    def ask_for_votes(self, *, transfer: bool) -> None:
+        """Raft §5.2. Term, own vote and log tail are durable before a request leaves, or the own vote counts.
+
+        `transfer`: the leader itself wants it, so that those who hear it answer nevertheless (thesis §4.2.3).
+        """
         state, last = self._state, self._state.log.last_position
         self._begin()
         self._own_vote_sequence = state.writes.latest_sequence
-        request = VoteRequest(term=state.term, last_index=last.index, last_term=last.term)
+        request = VoteRequest(term=state.term, last_index=last.index, last_term=last.term, transfer=transfer)
         for peer_id in state.peer_ids:
             state.outbox.send(peer_id, request, after=self._own_vote_sequence)
 

@@ -53,6 +53,29 @@ class DiskFull(Busy):
         )
 
 
+class TransferUnderWay(Busy):
+    """The leader is handing over: nothing is proposed until that has ended, one way or the other."""
+
+    def __init__(self, peer_id: str) -> None:
+        super().__init__("leadership transfer", 1)
+        self.args = (peer_id,)
+        self.peer_id = peer_id
+
+    def __str__(self) -> str:
+        return f"leadership is being handed over to {self.peer_id}: try again within an election time-out"
+
+
+class TransferRefused(RaftError):
+    """Leadership was not handed over, and nothing has changed. `reason`: not_a_peer, not_ready or under_way."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(reason, text)
+        self.reason, self.text = reason, text
+
+    def __str__(self) -> str:
+        return f"leadership cannot be handed over: {self.text}"
+
+
 class TooLarge(RaftError):
     """A single item is over its bound and never fits; it certainly had no effect."""
 

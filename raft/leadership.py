@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from raft.batch import batch_leader_time, encode_batch
 from raft.core_state import CoreState
 from raft.effects import PeerStatus
-from raft.errors import Busy, TooLarge
-from raft.messages import AppendAccepted, AppendEntries, AppendRejected, InstallSnapshotProgress
+from raft.errors import Busy, TooLarge, TransferRefused, TransferUnderWay
+from raft.handover import Handover, successor
+from raft.messages import AppendAccepted, AppendEntries, AppendRejected, InstallSnapshotProgress, TimeoutNow
 from raft.progress import PeerState, Progress
 from raft.quorum import majority_index
 from raft.reads import ReadRounds
@@ -37,6 +38,7 @@ class Leadership:
             peer_id: Progress(next_index=state.log.last_index + 1, now=state.now) for peer_id in state.peer_ids
         }
         self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
+        self.handover: Handover | None = None  # Set while this leader wants another one to take over.
         self.feed_wanted = True  # Something happened that may let a message leave.
         self._last_append: AppendEntries | None = None  # The next peer mostly gets the same, and it is encoded once.
         self._last_append_bytes = 0
@@ -100,6 +102,7 @@ class Leadership:
             self._begin_read_round()
         else:
             self._heartbeat_all()
+        self._keep_handing_over()
         for peer_id, peer in self._peers.items():
             if not peer.heartbeat():
                 continue
@@ -132,6 +135,8 @@ class Leadership:
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
         """Put one entry at the end of the log (Raft §5.3). Raises Busy or TooLarge; then nothing has changed."""
         state, limit = self._state, self._state.config.uncommitted_bytes_max
+        if self.handover is not None:
+            raise TransferUnderWay(self.handover.peer_id)
         if len(payload) > ENTRY_PAYLOAD_BYTES_MAX:
             raise TooLarge("an entry's payload", len(payload), ENTRY_PAYLOAD_BYTES_MAX)
         tail_bytes = state.uncommitted_bytes
@@ -152,6 +157,40 @@ class Leadership:
         self.feed_wanted = True
         return LogPosition(entry.index, entry.term)
 
+    # Handing over
+
+    def hand_over(self, wanted_id: str | None) -> str:
+        """Begin to make another voter the leader: the wanted one, or the fittest. Returns its id; TransferRefused."""
+        state = self._state
+        if self.handover is not None:
+            raise TransferRefused("under_way", f"it is being handed over to {self.handover.peer_id} already")
+        silent_before = state.now - state.config.election_timeout_max_ns
+        peer_id = successor(self._peers, wanted_id, silent_before=silent_before)
+        self.handover = Handover(peer_id, state.now + state.config.election_timeout_max_ns)
+        state.trace("transfer_began", peer_id=peer_id)
+        self._tell_successor()
+        return peer_id
+
+    def _tell_successor(self) -> None:
+        """Once the successor has all of the log, for ever it has: nothing is proposed meanwhile."""
+        handover, state = self.handover, self._state
+        assert handover is not None
+        if not handover.is_told and self._peers[handover.peer_id].match_index == state.log.last_index:
+            handover.is_told = True
+            state.send(handover.peer_id, TimeoutNow(term=state.term))
+
+    def _keep_handing_over(self) -> None:
+        """At each heartbeat: ask once more, for messages get lost, or give up and lead on."""
+        handover, state = self.handover, self._state
+        if handover is None:
+            return
+        if state.now >= handover.deadline:
+            self.handover = None
+            state.trace("transfer_given_up", peer_id=handover.peer_id)
+        else:
+            handover.is_told = False
+            self._tell_successor()
+
     # Answers
 
     def on_accepted(self, peer_id: str, message: AppendAccepted) -> None:
@@ -163,6 +202,8 @@ class Leadership:
         if was_snapshot and peer.state is not PeerState.SNAPSHOT:
             self._state.trace("snapshot_delivered", peer_id=peer_id, match_index=peer.match_index)
         self.feed_wanted |= self._may_be_fed(peer)
+        if self.handover is not None:
+            self._tell_successor()
         self.marks_moved()
 
     def on_rejected(self, peer_id: str, message: AppendRejected) -> None:

@@ -119,6 +119,13 @@ class InstallSnapshotProgress:
     last_applied: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutNow:
+    """Leader → follower with all of its log: campaign now, without a pre-vote (thesis §3.10)."""
+
+    term: int
+
+
 Message = (
     PreVoteRequest
     | PreVoteResponse
@@ -129,4 +136,5 @@ Message = (
     | AppendRejected
     | InstallSnapshot
     | InstallSnapshotProgress
+    | TimeoutNow
 )

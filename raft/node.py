@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -24,7 +25,7 @@ from raft.applying import apply_run
 from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.effects import Effects, ReadsReady, Refused
-from raft.errors import Busy, DiskFull, NodeStopped, NotLeader, RaftError
+from raft.errors import Busy, DiskFull, NodeStopped, NotLeader, RaftError, TransferRefused
 from raft.group_commit import GroupCommit
 from raft.membership import Identity
 from raft.messages import Message
@@ -120,7 +121,7 @@ class Node(NodeView):
 
     def receive(self, peer_id: str, message: Message) -> None:
         """Take one message of a peer. Dropped unless the peer is a member and its pin is durable."""
-        if self._stop_by is not None and self._stop_is_overdue:
+        if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
             return  # It would never be quiet.
         if self.failure or not self._pins.is_pinned(peer_id) or not self._core.is_peer(peer_id):
             return
@@ -137,7 +138,7 @@ class Node(NodeView):
         """Time has passed: `now` is monotonic ns. To be called by `next_deadline`, and before other events."""
         assert now >= self._now, (now, self._now)
         self._now = now
-        if self.failure is not None or not self._on_core(self._core.tick, now):
+        if self.failure is not None or self._stopped or not self._on_core(self._core.tick, now):
             return
         if self._snapshots.is_sending:
             self._snapshots.tick(now)
@@ -177,8 +178,18 @@ class Node(NodeView):
         """Tell no events of these names from now on."""
         self._core.leave_untold(event_names)
 
+    def transfer_leadership(self, peer_id: str | None = None) -> str:
+        """Make `peer_id` the leader, or the peer that is fittest for it; returns who that is.
+
+        Commands wait until it has ended. Raises NotLeader, TransferRefused, NodeStopped.
+        """
+        self._check_takes_requests()
+        return self._core.transfer_leadership(peer_id)
+
     def begin_stop(self) -> None:
         """Take no more requests, end the open ones, prove the last batch, so that the next start finds no doubt.
+
+        A leader hands over first, so that the others need not wait for a time-out.
 
         What is still open after `outcome_wait_ns` is unknown (FORMATS §4, §9).
         """
@@ -236,6 +247,8 @@ class Node(NodeView):
             self._notice_disk()
         if self._pending.size_bytes and not self._commit.under_way:
             self._propose_pending()
+        if self._stop_by is not None and self._leading_term is not None:
+            self._hand_over()
         self._drain_core()
         if self._to_apply and self._leading_term is not None:
             self._apply_slice()  # On others it is not urgent: their leader waits for what is to be sent or synced.
@@ -354,9 +367,16 @@ class Node(NodeView):
             self._prove_at = None
             self._commit.prove(self._core.appliable_index)
 
+    def _hand_over(self) -> None:
+        """To whoever can take over, once all that was taken is proposed: a member that stops need not be missed."""
+        if self._pending.size_bytes or self._core.successor_id is not None or self._stop_is_overdue:
+            return
+        with suppress(TransferRefused):  # Nobody can: then it just stops.
+            self._core.transfer_leadership()
+
     def _stop_when_done(self) -> None:
         """The end of `begin_stop`: every open request gets its end."""
-        if self._stopped or not self._commit.is_proven:
+        if self._stopped or not self._commit.is_proven or (self._core.successor_id and not self._stop_is_overdue):
             return
         if self._stop_is_overdue or not (self._pending or self._outcomes.commands or self._reads.count):
             self._stopped = True

@@ -11,6 +11,7 @@
 | 7 | AppendRejected | rejected_index, hint_index, hint_term, last_applied, read_counter |
 | 8 | InstallSnapshot | transfer_id, snapshot_index, snapshot_term, total_bytes, offset, data |
 | 9 | InstallSnapshotProgress | transfer_id, next_offset, last_applied |
+| 10 | TimeoutNow | |
 
 `entries` is an array of `[term, kind, payload]`; the first has index `prev_index + 1`, and there is no gap. These
 numbers are on wires already: add a kind, never change one. Arrays grow only at their end: further items are ignored,
@@ -34,6 +35,7 @@ from raft.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
+    TimeoutNow,
     VoteRequest,
     VoteResponse,
 )
@@ -53,6 +55,7 @@ _Other = (
     | AppendRejected
     | InstallSnapshot
     | InstallSnapshotProgress
+    | TimeoutNow
 )
 
 
@@ -126,6 +129,8 @@ def _fields(message: _Other) -> tuple[int, list[Any]]:
             return 3, [message.last_index, message.last_term, message.transfer]
         case VoteResponse():
             return 4, [message.granted]
+        case TimeoutNow():
+            return 10, []
 
 
 class _Fields:
@@ -274,6 +279,10 @@ def _install_snapshot_progress(term: int, f: _Fields) -> Message:
     )
 
 
+def _timeout_now(term: int, f: _Fields) -> Message:  # noqa: ARG001
+    return TimeoutNow(term=term)
+
+
 _DECODERS: dict[int, Callable[[int, _Fields], Message]] = {
     1: _pre_vote_request,
     2: _pre_vote_response,
@@ -284,4 +293,5 @@ _DECODERS: dict[int, Callable[[int, _Fields], Message]] = {
     7: _append_rejected,
     8: _install_snapshot,
     9: _install_snapshot_progress,
+    10: _timeout_now,
 }

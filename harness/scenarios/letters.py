@@ -13,6 +13,7 @@ from raft import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
+    TimeoutNow,
     VoteRequest,
     VoteResponse,
 )
@@ -29,6 +30,7 @@ KINDS: dict[str, type[Message]] = {
     "pre-vote": PreVoteResponse,
     "snapshot": InstallSnapshot,
     "snapshot-progress": InstallSnapshotProgress,
+    "timeout-now": TimeoutNow,
 }
 
 SPECIAL = ("entries", "heartbeat")  # An append with entries, or without.

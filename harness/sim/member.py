@@ -418,7 +418,10 @@ class Member:
         if any(event.name == "snapshot_installed" and not event.fields["kept_log"] for event in effects.events):
             world.striker.amid_an_install(self)
         if self.node is node and effects.failure is None:
-            self._arm()
+            if node.is_stopped:
+                world.striker.has_stopped(self)
+            else:
+                self._arm()
 
     def _check_failure(self, effects: Effects) -> None:
         """After a failed sync a node stops by itself, and promises nothing any more (FORMATS §3.5).

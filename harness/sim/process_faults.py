@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.sim.fault import MILLISECOND_NS, Fault, Kinds
 from harness.sim.streams import stream
+from raft import Node, NodeStopped, NotLeader, TransferRefused
 
 if TYPE_CHECKING:
     from harness.sim.disk import SimFiles
@@ -16,6 +19,8 @@ PROCESS_KINDS: Kinds = {
     "kill": (0.6, 2.0),  # The process dies; what the operating system has taken survives.
     "lose power": (0.6, 2.0),  # What was not synced is settled by a draw.
     "lose power everywhere": (0.2, 1.0),
+    "stop": (0.4, 1.0),  # The process is asked to end, as for a rolling restart: a leader hands over first.
+    "transfer": (0.4, 1.0),  # A leader is asked to hand over, and stays.
     "pause": (0.3, 1.5),  # The process stands still and then goes on as if nothing had happened.
     "slow process": (0.3, 2.0),  # Starved of processor time: each event takes a while, and the next ones wait.
 }
@@ -39,6 +44,8 @@ class ProcessFaults:
         self._world = world
         self._random = stream(world.plan.seed, "connections")
         self._installs = stream(world.plan.seed, "installs")
+        self._stopping: dict[str, Fault] = {}  # Who was asked to stop, in this life.
+        self._is_healed = False
 
     def strike(self, fault: Fault, member: Member) -> None:
         """Carry out one step of PROCESS_KINDS; it ends by itself."""
@@ -50,6 +57,13 @@ class ProcessFaults:
                 self.take_down([member], fault)
             case "lose power everywhere":
                 self.take_down(list(world.members.values()), fault)
+            case "stop":
+                if member.is_up:
+                    self._stopping[member.node_id] = fault
+                    member.call("stop", Node.begin_stop)
+            case "transfer":
+                if member.is_up:
+                    member.call("transfer", self._transfer)
             case "pause":
                 if member.is_up:
                     member.attention.pause(world.heap.now + fault.duration_ns)
@@ -59,6 +73,16 @@ class ProcessFaults:
                     world.heap.after(fault.duration_ns, self._quicken, member, member.life)
             case _:
                 raise AssertionError(fault.kind)
+
+    def has_stopped(self, member: Member) -> None:
+        """It did what it was asked to: it starts again after the fault's duration."""
+        fault = self._stopping.pop(member.node_id)
+        self._world.mark("a member stopped in order")
+        self.take_down([member], replace(fault, kind="kill", duration_ns=0 if self._is_healed else fault.duration_ns))
+
+    def _transfer(self, node: Node) -> None:
+        with suppress(NotLeader, TransferRefused, NodeStopped):
+            node.transfer_leadership()
 
     def amid_an_install(self, member: Member) -> None:
         """A snapshot that it received is durable, and the log that it has instead of its own is not."""
@@ -70,7 +94,8 @@ class ProcessFaults:
             world.heap.after(0, self._end_life, member, member.life, fault)
 
     def heal(self) -> None:
-        """End all that is under way, and start who is down."""
+        """End all that is under way, and start who is down. Who was asked to stop still does, and starts at once."""
+        self._is_healed = True
         for member in self._world.members.values():
             member.attention.wake()
             if member.files is None and not member.is_lost:
@@ -82,6 +107,7 @@ class ProcessFaults:
         for place, member in enumerate(members):
             if member.files is None:
                 continue
+            self._stopping.pop(member.node_id, None)
             member.crash(power=fault.kind != "kill")
             world.load.on_down(member)
             for other in world.members.values():

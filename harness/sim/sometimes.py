@@ -64,6 +64,9 @@ WANTED: dict[str, int] = {
     INTERRUPTED: SELDOM,
     "a snapshot overtook what waited to be applied": RARE,
     "died amid an install": RARE,
+    "transfer_given_up": RARE,
+    "leadership was transferred": OFTEN,
+    "a member stopped in order": OFTEN,
     "a session expired": SELDOM,
     "a request came after it was closed": RARE,
     "a member came back: kill": SELDOM,
@@ -90,6 +93,7 @@ class Sometimes:
         self._world = world
         self._candidates: dict[int, set[str]] = {}  # By term.
         self._led: set[int] = set()  # Terms that had a leader.
+        self._handed_over: set[int] = set()  # Terms for which a leader had asked somebody to campaign.
         self._transfers: dict[str, set[tuple[str, int]]] = {}  # Of snapshots, to each member, since its last one.
         self._reading: set[str] = set()  # Leaders that have begun a round of reads since reads were last let through.
 
@@ -117,7 +121,11 @@ class Sometimes:
             case "became_leader":
                 self._led.add(core.term)
                 self._reading.discard(member.node_id)
+                if core.term in self._handed_over:
+                    mark("leadership was transferred")
             case "became_candidate":
+                if fields["transfer"]:
+                    self._handed_over.add(core.term)
                 self._stand(member.node_id, core.term)
             case "read_round":
                 self._reading.add(member.node_id)

@@ -26,6 +26,8 @@ TOLD_TO_PEOPLE = frozenset(
     {
         "became_leader",
         "stepped_down",
+        "transfer_began",
+        "transfer_given_up",
         "snapshot_built",
         "snapshot_installed",
         "snapshot_given_up",

@@ -30,6 +30,7 @@ from raft import (
     ProtocolError,
     RaftConfig,
     Refusal,
+    TimeoutNow,
     VoteRequest,
     VoteResponse,
     batch_leader_time,
@@ -80,6 +81,7 @@ EXAMPLES: dict[str, Message] = {
     ),
     "install_snapshot_progress": InstallSnapshotProgress(term=5, transfer_id=77, next_offset=45, last_applied=3),
     "install_snapshot_refused": InstallSnapshotProgress(term=5, transfer_id=77, next_offset=-1, last_applied=3),
+    "timeout_now": TimeoutNow(term=5),
 }
 
 
@@ -158,6 +160,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
         read_counter=numbers,
     ),
     chunks(),
+    of(TimeoutNow),
     of(InstallSnapshotProgress, transfer_id=numbers, next_offset=st.integers(-1, INT64_MAX), last_applied=numbers),
 )
 
@@ -213,7 +216,7 @@ def test_arrays_of_the_wrong_shape_are_a_protocol_error_or_a_message(items: list
 @pytest.mark.parametrize(
     "items",
     [
-        [10, 0, 1],
+        [11, 0, 1],
         [-1, 0, 1],
         [True, 0, 1],
         ["5", 0, 1],
