@@ -345,18 +345,3 @@ def test_the_examples_of_the_documentation_are_read_as_it_says(tmp_path: Path) -
     for option in cli.commands["import"].params:
         if isinstance(option, click.Option) and option.name != "out":
             assert f"| `{option.opts[0]}" in page
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("reading", "out", "status"), [("no-effect", "out.jsonl", 0), ("saw-another", "out.parquet", 3)]
-)
-def test_what_was_imported_gets_a_verdict_from_the_command(tmp_path: Path, reading: str, out: str, status: int) -> None:
-    """From somebody else's lines to an exit status, both readings of a failed compare-and-set."""
-    lines = ["0 :invoke :write 1", "0 :ok :write 1", "0 :invoke :cas [1 2]", "0 :fail :cas [1 2]"]
-    assert _import(tmp_path, "jepsen-log", _tabs(lines), "--failed-cas", reading, out=out).exit_code == 0
-
-    checked = CliRunner().invoke(cli, ["check", str(tmp_path / out), "--master", "local[1]"])
-
-    assert checked.exit_code == status, checked.output

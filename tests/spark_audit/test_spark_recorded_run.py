@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from spark_audit import FAULTS, check_rows, inject
+from tests.spark_audit.conftest import HwmAudit
 
 Row = dict[str, Any]
 Copies = dict[str, tuple[list[Row], Row | None]]
@@ -75,8 +74,8 @@ def test_each_fault_is_found_on_its_key_and_told_in_words(copies: Copies, fault:
 
 
 @pytest.mark.spark
-def test_spark_says_the_same_of_all_five_at_once(copies: Copies, tmp_path: Path) -> None:
-    """The command as a user types it: exit 3, the clean run without a word against it, each fault on its key."""
+def test_spark_says_the_same_of_all_five_at_once(hwm_audit: HwmAudit, copies: Copies, tmp_path: Path) -> None:
+    """The command: exit 3, the clean run without a word against it, each fault on its key."""
     schema = parquet.read_schema(next((RUN / "ops").iterdir()))
     for name, (rows, _) in copies.items():
         (tmp_path / name / "ops").mkdir(parents=True)
@@ -85,12 +84,9 @@ def test_spark_says_the_same_of_all_five_at_once(copies: Copies, tmp_path: Path)
         table = pa.Table.from_pylist([row | {"run_id": name} for row in rows], schema=schema)
         parquet.write_table(table, tmp_path / name / "ops" / "rows.parquet")
 
-    done = subprocess.run(
-        [sys.executable, "-m", "spark_audit.cli", "check", "--json", "--master", "local[2]", tmp_path],
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+    done = hwm_audit("check", "--json", tmp_path)
 
-    assert done.returncode == 3, done.stderr
+    assert done.exit_code == 3, done.stderr
     verdict = json.loads(done.stdout)
     assert verdict["operations"] == 5 * len(copies["clean"][0])
     assert "clean" not in {violation["run_id"] for violation in verdict["violations"]}

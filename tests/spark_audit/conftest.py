@@ -1,0 +1,37 @@
+"""One Spark for all tests that look at what it says: it takes ten seconds to start, and most of them ask for less.
+
+How the command starts and stops a Spark of its own is tested in `test_cli.py`, in a process of its own.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_audit.cli import cli
+from spark_audit.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HwmAudit = Callable[..., Result]
+
+
+@pytest.fixture(scope="package")
+def session() -> "Iterator[SparkSession]":
+    with spark_session("local[2]", short=True) as started:
+        yield started
+
+
+@pytest.fixture
+def hwm_audit(session: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> HwmAudit:
+    """`hwm-audit ARGUMENTS…` in this process, on the Spark that runs already."""
+    monkeypatch.setattr("spark_audit.session.spark_session", lambda *_, **__: nullcontext(session))
+
+    def run(*arguments: str | Path) -> Result:
+        return CliRunner().invoke(cli, list(map(str, arguments)))
+
+    return run
