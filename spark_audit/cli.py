@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from spark_audit.clusters import MASTER, REMOTE
+from spark_audit.engines import ENGINES, engine_for, spare_pandas
 from spark_audit.errors import AuditError, InputError, MalformedHistory
 from spark_audit.imports.command import import_command
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.package import package_command
 from spark_audit.page import check_page_path, draw_page, write_page
 from spark_audit.page_material import Material
+from spark_audit.paths import HistoryFile, history_files, read_run_file
 from spark_audit.report import print_verdict
 from spark_audit.verdict import Verdict
 
@@ -43,7 +46,7 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
-    """Check recorded histories of a key-value store for linearizability, with Spark."""
+    """Check recorded histories of a key-value store for linearizability."""
 
 
 def _checked_memory(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
@@ -71,6 +74,13 @@ def _checked_remote(ctx: click.Context, param: click.Parameter, value: str | Non
 @click.option("--json", "as_json", is_flag=True, help="Print the whole verdict as JSON.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the verdict as a page, too.")
 @click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="auto",
+    help="local: in this process; spark. auto: local, unless --master or --remote is given, or a GiB of memory is less "
+    "than the history would take.",
+)
+@click.option(
     "--configurations-max",
     type=click.IntRange(min=1),
     default=CONFIGURATIONS_MAX,
@@ -89,6 +99,7 @@ def check(
     paths: tuple[str, ...],
     as_json: bool,
     html: Path | None,
+    engine: str,
     configurations_max: int,
     master: str,
     remote: str | None,
@@ -105,7 +116,17 @@ def check(
             check_page_path(html)
         materials: list[Material] = []
         show = materials.append if html is not None else None
-        verdict = _run(paths, configurations_max, master, remote, memory, verbose, words, show)
+        given = sorted(name for name in ("master", "remote") if _is_given(name))
+        if engine == "local" and given:
+            raise click.UsageError(f"--{given[0]} is of Spark; leave out --engine local")
+        files = _files(paths)
+        if engine == "auto":
+            engine = "spark" if given else engine_for(files)
+        if engine == "local":
+            verdict = _run_here(paths, configurations_max, words, show)
+        else:
+            short = sum(file.path.stat().st_size for file in files) <= SHORT_JOB_BYTES_MAX
+            verdict = _run_in_spark(paths, configurations_max, master, remote, memory, short, verbose, words, show)
         pages = [draw_page(verdict, material) for material in materials]
     except MalformedHistory as error:
         _fail(f"{error}\nhint: docs/audit.md has the form of a row; take out or mend these, and check again", BAD_INPUT)
@@ -113,6 +134,10 @@ def check(
         _fail(str(error), BAD_INPUT)
     except AuditError as error:
         _fail(str(error), JOB_FAILED)
+    except click.UsageError:
+        raise
+    except ImportError as error:
+        _fail(f"{error.name} is not installed\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
     except KeyboardInterrupt:
         _fail("interrupted", JOB_FAILED)
     except Exception as error:  # Whatever Spark, Java or a worker raised: one line, not a page.
@@ -128,28 +153,43 @@ def check(
     sys.exit(verdict.exit_code)
 
 
-def _run(
+def _is_given(option: str) -> bool:
+    return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
+
+
+def _files(paths: tuple[str, ...]) -> list[HistoryFile]:
+    """A wrong path, or a run.json that is none, is answered before any engine takes its time to start."""
+    files = history_files(paths)
+    for folder in {file.folder for file in files}:
+        read_run_file(folder)
+    return files
+
+
+def _run_here(
+    paths: tuple[str, ...], configurations_max: int, words: Console, show: Callable[[Material], None] | None
+) -> Verdict:
+    spare_pandas()
+    from spark_audit.local.job import audit
+
+    with words.status("reading") as status:
+        return audit(paths, configurations_max=configurations_max, say=status.update, show=show)
+
+
+def _run_in_spark(
     paths: tuple[str, ...],
     configurations_max: int,
     master: str,
     remote: str | None,
     memory: str,
+    short: bool,
     verbose: bool,
     words: Console,
     show: Callable[[Material], None] | None,
 ) -> Verdict:
-    from spark_audit.paths import history_files, read_run_file
+    from spark_audit.job import audit
+    from spark_audit.progress import stage_progress
+    from spark_audit.session import spark_session
 
-    files = history_files(paths)  # A wrong path is answered before Spark takes its seconds to start.
-    for folder in {file.folder for file in files}:
-        read_run_file(folder)
-    short = sum(file.path.stat().st_size for file in files) <= SHORT_JOB_BYTES_MAX
-    try:
-        from spark_audit.job import audit
-        from spark_audit.progress import stage_progress
-        from spark_audit.session import spark_session
-    except ImportError as error:
-        _fail(f"{error.name} is not installed\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
     session = spark_session(master, remote=remote, memory=memory, short=short, verbose=verbose)
     with words.status("starting Spark") as status, session as started, stage_progress(started, status.update) as say:
         return audit(started, paths, configurations_max=configurations_max, say=say, show=show)

@@ -1,6 +1,6 @@
 """What a page shows beside its verdict, gathered from the history: bounded, however long that is.
 
-`page_rows.py` gathers it from rows in hand, `page_spark.py` in Spark; both give the same. Numbers are integers, so that
+`page_local.py` gathers it from a history in memory, `page_spark.py` in Spark; both give the same. Numbers are integers, so that
 the same history gives the same page, byte by byte, however it was cut into partitions.
 """
 

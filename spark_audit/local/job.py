@@ -24,11 +24,14 @@ from spark_audit.local.many import Many, look_at_many, single_rows
 from spark_audit.local.ordering import check_order, ranked
 from spark_audit.local.reading import Read, read
 from spark_audit.local.suspects import broken_rows
+from spark_audit.page_faults import RunAbout
+from spark_audit.page_material import Material
 from spark_audit.paths import HistoryFile, folders_of_runs, history_files, read_run_file
 from spark_audit.replay import contradictions, hint_of, no_order, worth_replaying
 from spark_audit.verdict import VIOLATION, Undecided, Verdict
 
 Say = Callable[[str], None]
+Show = Callable[[Material], None]
 _REPLAYED = (
     "op_id", "client", "op", "key", "value", "expected", "expected_mod_revision", "request", "output", "status",
     "call_ns", "return_ns", "clock_id", "revision", "consistency",
@@ -37,18 +40,30 @@ _REPLAYED = (
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is known once everything is read and well-formed. `changed`, `taking`: per row; `runs`: the rows of each."""
+    """What is known once everything is read and well-formed. `changed`, `taking`: per row; `runs`: the rows of each.
+
+    `single`, `order`: see `single_rows`.
+    """
 
     frame: Frame
     many: Many
+    single: Any
+    order: Int64s
     changed: Bools
     taking: Bools
     runs: Mapping[str, Int64s]
     clocks: Mapping[str, Clocks]
+    folders: Mapping[str, Path]
 
 
-def audit(paths: Iterable[str], *, configurations_max: int = CONFIGURATIONS_MAX, say: Say = lambda _: None) -> Verdict:
-    """Audit the histories behind these paths. `say` is told what is being done.
+def audit(
+    paths: Iterable[str],
+    *,
+    configurations_max: int = CONFIGURATIONS_MAX,
+    say: Say = lambda _: None,
+    show: Show | None = None,
+) -> Verdict:
+    """Audit the histories behind these paths. `say` is told what is being done; `show` gets what a page is made of.
 
     Raises UnreadablePath, MalformedHistory, NothingToCheck.
     """
@@ -57,7 +72,7 @@ def audit(paths: Iterable[str], *, configurations_max: int = CONFIGURATIONS_MAX,
     files = history_files(given)
     headers = {folder: read_run_file(folder) for folder in {file.folder for file in files}}
     say(f"reading {len(files)} file{'s' if len(files) != 1 else ''}")
-    found = read(files, shown=False)
+    found = read(files, shown=show is not None)
     verdict = Verdict(engine="local")
     job = _prepared(found, files, headers, verdict, ", ".join(given))
     say(f"deciding {verdict.operations} operations of {verdict.runs} run{'s' if verdict.runs != 1 else ''}")
@@ -68,6 +83,12 @@ def audit(paths: Iterable[str], *, configurations_max: int = CONFIGURATIONS_MAX,
     for run_id, rows in job.runs.items():
         ordered = ranked(job.frame, rows[job.taking[rows]], job.frame.numbers("revision", 0), job.changed)
         check_order(job.frame, run_id, ordered, job.changed, job.clocks[run_id], verdict)
+    if show is not None:
+        from spark_audit.page_local import gather
+
+        say("gathering what the page shows")
+        about = {run_id: RunAbout.of(folder, headers[folder]) for run_id, folder in job.folders.items()}
+        show(gather(job.frame, job.single, verdict, about))
     verdict.seconds = time.perf_counter() - started
     return verdict
 
@@ -89,7 +110,8 @@ def _prepared(
     _refuse(found, (*clashes(frame), *many.bad))
     taking = status.among("ok") & ~frame.null("revision") & ~frame.codes("consistency").among("local")
     clocks = {run_id: Clocks.from_run(headers[folder].get("clocks") or ()) for run_id, folder in folders.items()}
-    return _Job(frame, many, _changed(frame) | many.changed, taking, _rows_by_run(frame), clocks)
+    changed = _changed(frame) | many.changed
+    return _Job(frame, many, *single_rows(frame, many), changed, taking, _rows_by_run(frame), clocks, folders)
 
 
 def _refuse(found: Read, bad: Iterable[tuple[int, str]]) -> None:
@@ -131,10 +153,9 @@ def _rows_by_run(frame: Frame) -> dict[str, Int64s]:
 
 def _decide(job: _Job, configurations_max: int, verdict: Verdict) -> tuple[dict[str, set[str]], set[str]]:
     """Record what the keys say; by run the keys that are wrong, and the runs with a key decided off its revisions."""
-    table, order = single_rows(job.frame, job.many)
     off_revisions: set[str] = set()
     others: list[KeyFindings] = []
-    for some in decided_keys(table, order, job.clocks, configurations_max, many=len(job.many.rows) > 0):
+    for some in decided_keys(job.single, job.order, job.clocks, configurations_max, many=len(job.many.rows) > 0):
         _note_proven(some.proven, verdict)
         left: Any = some.proven.filter(some.proven.column("off_revisions")).column("run_id")
         off_revisions.update(left.unique().to_pylist())

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element, fromstring
 from spark_audit import check_rows
 from spark_audit.generate import Row
 from spark_audit.page import draw_page
-from spark_audit.page_rows import gather_rows
+from spark_audit.page_local import gather_rows
 
 SVG = "{http://www.w3.org/2000/svg}"
 

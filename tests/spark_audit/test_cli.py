@@ -100,7 +100,7 @@ def test_where_there_is_no_java_at_all_the_error_lists_what_was_tried(
     ("arguments", "hint"),
     [
         (["chek", "x"], "Did you mean 'check'?"),
-        (["frobnicate"], "There is: check, import"),
+        (["frobnicate"], "There is: check, "),
         (["check", "x", "--jsn"], "--json"),
         (["check"], "Missing argument"),
         (["check", "x", "--configurations-max", "0"], "configurations-max"),

@@ -11,9 +11,6 @@ import pytest
 
 from spark_audit import (
     FAULTS,
-    InputError,
-    MalformedHistory,
-    NothingToCheck,
     Shape,
     Verdict,
     check_rows,
@@ -46,7 +43,7 @@ def write_table(path: Path, rows: list[Row], **options: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_files_of_all_kinds_give_the_verdict_of_their_rows(tmp_path: Path, seed: int) -> None:
-    """Listings, transactions, local reads, unknown outcomes, two files of one run, Parquet beside JSON lines, faults."""
+    """Listings, transactions, local reads, unknown outcomes, two files of a run, Parquet beside JSON lines, faults."""
     one = generate(_SHAPE, seed, run_id="one")
     two, _ = inject(generate(_SHAPE, seed + 10, run_id="two"), "stale_read", seed)
     late = next(row for row in two if row["status"] == "ok" and row["revision"])

@@ -8,19 +8,18 @@ from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from spark_audit import FAULTS, Shape, Verdict, check_rows, generate, inject
+from spark_audit import FAULTS, Shape, check_rows, generate, inject
 from spark_audit.cli import cli
 from spark_audit.errors import UnreadablePath
 from spark_audit.page import draw_page, write_page
 from spark_audit.page_axis import LEFT, RIGHT, WIDTH, TimeAxis
-from spark_audit.page_material import NEIGHBOURS_MAX, TEXT_CHARACTERS_MAX, Material
-from spark_audit.page_rows import gather_rows
-from tests.spark_audit.histories import History
+from spark_audit.page_local import gather_rows
+from spark_audit.page_material import NEIGHBOURS_MAX, TEXT_CHARACTERS_MAX, Material, bar_of, scene
+from tests.spark_audit.histories import History, write_lines
 from tests.spark_audit.pages import SVG, drawings, groups, ids, page_of, span_of, title
 
 
@@ -132,9 +131,7 @@ def test_listings_and_transactions_are_neighbours_on_the_keys_that_they_name() -
     assert words[1] == "range #1 listed a (revision 2)"
 
 
-@pytest.mark.parametrize(
-    "payload", ["<script>alert(1)</script>", "</svg></title>\"'&<!--]]>", "a\x00b\x1b\r\ud800\ufffe"]
-)
+@pytest.mark.parametrize("payload", ["<script>alert(1)</script>", "</svg></title>\"'&<!--]]>", "a\x00b\x1b\r\ufffe"])
 def test_nothing_in_a_history_is_more_than_text(payload: str) -> None:
     """Values, keys, clients, the run, errors and nodes: in sentences, tables, labels, tooltips and attributes."""
     h = History(run_id=payload)
@@ -156,6 +153,18 @@ def test_nothing_in_a_history_is_more_than_text(payload: str) -> None:
     page.encode("utf-8")
     for c in "\x00\x1b\r\ufffe":
         assert c not in page
+
+
+def test_half_a_surrogate_pair_is_no_reason_to_have_no_page() -> None:
+    """Files with such a row are refused, rows in hand are not."""
+    h = History()
+    h.put("a", 0, 10, 2)
+    h.get("\ud800", 20, 30, 2)
+
+    bars = {row["op_id"]: bar_of(row, whole=True) for row in h.rows}
+    verdict = check_rows(h.rows)
+
+    draw_page(verdict, Material(tuple(scene(found, bars, ()) for found in verdict.violations))).encode("utf-8")
 
 
 def test_a_very_long_value_is_cut_where_it_is_shown() -> None:
@@ -260,23 +269,18 @@ def test_a_page_that_finds_no_room_leaves_the_one_before_it_and_no_half(tmp_path
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
 
 
-def test_a_full_disk_is_told_after_the_verdict_which_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_after_the_verdict_which_stands(tmp_path: Path) -> None:
     """Minutes of work are not lost for want of a page."""
-    verdict = check_rows(generate(Shape(operations=100), 1))
+    history = write_lines(tmp_path / "rows.jsonl", generate(Shape(operations=100), 1))
 
-    def audited(*arguments: Any) -> Verdict:
-        arguments[-1](Material())
-        return verdict
-
-    monkeypatch.setattr("spark_audit.cli._run", audited)
     with _files_of_at_most(4_096):
-        result = CliRunner().invoke(cli, ["check", "x", "--html", str(tmp_path / "page.html")])
+        result = CliRunner().invoke(cli, ["check", str(history), "--html", str(tmp_path / "page.html")])
 
     assert result.exit_code == 2
     assert "LINEARIZABLE" in result.stdout
     assert os.strerror(errno.EFBIG) in result.stderr
     assert "the verdict above (linearizable) stands" in result.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [history]
 
 
 def test_a_page_replaces_the_one_before_it(tmp_path: Path) -> None:

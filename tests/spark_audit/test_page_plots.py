@@ -10,6 +10,7 @@ from spark_audit import Shape, Verdict, check_rows, generate
 from spark_audit.page import draw_page
 from spark_audit.page_axis import LEFT, RIGHT, WIDTH
 from spark_audit.page_faults import FAULTS_MAX, RunAbout
+from spark_audit.page_local import gather_rows
 from spark_audit.page_material import (
     BUCKETS_MAX,
     LATENCY_BITS,
@@ -22,7 +23,6 @@ from spark_audit.page_material import (
     rounded_latency,
 )
 from spark_audit.page_plot import draw_plot
-from spark_audit.page_rows import gather_rows
 from tests.spark_audit.histories import History
 from tests.spark_audit.pages import drawings, groups, span_of, title
 

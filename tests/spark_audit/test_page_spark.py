@@ -12,8 +12,8 @@ from spark_audit.generate import Row
 from spark_audit.job import audit
 from spark_audit.page import draw_page
 from spark_audit.page_faults import RunAbout
+from spark_audit.page_local import gather_rows
 from spark_audit.page_material import Material
-from spark_audit.page_rows import gather_rows
 from spark_audit.session import spark_session
 from tests.spark_audit.histories import write_lines
 from tests.spark_audit.pages import drawings, groups

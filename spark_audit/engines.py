@@ -1,0 +1,72 @@
+"""Which engine an audit runs on: in this process while its history fits in memory, else Spark."""
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from typing import TYPE_CHECKING
+
+from spark_audit.paths import HistoryFile
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as parquet
+
+ENGINES = ("auto", "local", "spark")
+LOCAL_BYTES_MAX = 2**30  # Of resident memory, as estimated. About two million operations of single keys.
+_ALWAYS_BYTES = 100 * 2**20
+_ROW_BYTES, _MANY_ROW_BYTES = 450, 2_500  # Besides its own bytes; the second where the store may have to be replayed.
+_HEAD_BYTES = 2**20  # Of JSON lines: what it does not show is not expected.
+
+
+def engine_for(files: Sequence[HistoryFile]) -> str:
+    """`local` if what it needs for these files is estimated at LOCAL_BYTES_MAX at most, else `spark`."""
+    return "local" if _ALWAYS_BYTES + sum(map(_bytes_for, files)) <= LOCAL_BYTES_MAX else "spark"
+
+
+def _bytes_for(file: HistoryFile) -> int:
+    size = file.path.stat().st_size
+    if not file.parquet:
+        with file.path.open("rb") as opened:
+            head = opened.read(_HEAD_BYTES)
+        rows = size * head.count(b"\n") // max(1, len(head))
+        many = b'"range"' in head or b'"txn"' in head
+        return size // 3 + rows * (_MANY_ROW_BYTES if many else _ROW_BYTES)
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        footer = parquet.read_metadata(file.path)
+    except (pa.ArrowException, OSError):
+        return size  # It will be refused.
+    own = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
+    return own + footer.num_rows * (_MANY_ROW_BYTES if _has_many(footer) else _ROW_BYTES)
+
+
+def _has_many(footer: "parquet.FileMetaData") -> bool:
+    """Whether there may be listings or transactions: their names are above those of all other operations."""
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    columns = (group.column(number) for group in groups for number in range(group.num_columns))
+    told = [column.statistics for column in columns if column.path_in_schema == "op"]
+    return any(found is None or not found.has_min_max or str(found.max) >= "range" for found in told)
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        if fullname == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
+
+
+def spare_pandas() -> None:
+    """Keep Arrow from importing pandas, which takes half a second, just to see whether something is a Series.
+
+    It asks once and remembers; whoever needs pandas afterwards gets it all the same, from Arrow too.
+    """
+    if "pandas" in sys.modules:
+        return
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        import pyarrow as pa
+
+        pa.scalar(0)
+    finally:
+        sys.meta_path.remove(finder)
