@@ -5,7 +5,8 @@ operation), then an append which is part of one of them found the text before it
 it, whenever it took effect. So "append c" with a read of "abc" is "replace ab by abc", and a key with appends becomes
 one of compare-and-sets. An append that is in no answer is like a put that nobody reads.
 
-The two histories have the same orders. What the second one shows to be impossible is so, provided the reads are shown
+The two histories have the same orders; but where it is not known what an expected value would be made of, nothing is
+asked of what expected it. What the second one shows to be impossible is so, provided the reads are shown
 that told what the appends had found. The links of a chain need not be shown one by one: each names all before it.
 """
 
@@ -19,11 +20,16 @@ TEXTS_MAX = 20_000_000  # Characters looked at (length of the values × differen
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """`core`: not empty if answers contradict each other about one append. `tellers`: by op_id of an append."""
+    """`core`: not empty if answers contradict each other about one append. `tellers`: by op_id of an append.
+
+    `exact`: these operations have an order if and only if the given ones have; else only if these have none, those have
+    none.
+    """
 
     operations: list[Operation]
     core: tuple[Operation, ...] = ()
     tellers: dict[int, Operation] = field(default_factory=dict)
+    exact: bool = True
 
     def now(self, op: Operation | None) -> Operation | None:
         """What became of an operation."""
@@ -66,9 +72,9 @@ def tell_appends(operations: list[Operation]) -> Told:
                 if link.name == "append":
                     tellers.setdefault(link.op_id, op)
                 before = value[:end]
-    if not all(texts.known(value, made) for op in operations for value in _compared(op)):
-        return Told(operations)
-    return Told([_replaced(op, made) for op in operations], (), tellers)
+    loose = {op.op_id for op in operations if not all(texts.known(value, made) for value in _compared(op))}
+    kept = (op.without_reads() if op.op_id in loose else _replaced(op, made) for op in operations)
+    return Told([op for op in kept if op is not None], (), tellers, exact=not loose)
 
 
 def _replaced(op: Operation, made: dict[int, tuple[str | None, str]]) -> Operation:

@@ -55,7 +55,7 @@ def decide(
     proof = _impossible_core(excerpt, told.now(seen.at))
     if proof:
         return Decision("violation", "excerpt", 0, tuple(_by_time(told.with_tellers(proof))), seen.reason)
-    found = _search_both_ways(told.operations, configurations_max)
+    found = _search_both_ways(told.operations if told.exact else strict, configurations_max)
     if found.linearizable is None:
         return Decision("undecided", "search", found.configurations, (), seen.reason, True)
     if found.linearizable:
