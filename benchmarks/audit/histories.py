@@ -1,22 +1,28 @@
 """True histories of any size, made in numpy, seeded. Every operation takes effect at one instant within its interval.
 
 Clients are closed loops: an operation is called when the one before has returned. Writes of unknown outcome have no
-return; 60 % of them take effect, within 20 ms after their call. A compare-and-set that is to succeed expects what is
-there, one that is to fail something older. Values are unique; each change has a revision of its own, over all keys.
+return; 60 % of them take effect, within 20 ms after their call; the client goes on under a new name. A compare-and-set
+that is to succeed expects what is there, one that is to fail something older. Values are unique; each change has a
+revision of its own, over all keys.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as parquet
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+NEVER = 10**12  # A value that nobody wrote.
 GET, PUT, DELETE, CAS = range(4)
+ROWS_PER_FILE = 1_000_000
 _NAMES: Any = pa.array(["get", "put", "delete", "cas"])
 
 
@@ -46,7 +52,9 @@ SHAPES = (
 class History:
     """Row i of every column is operation i. Values are op_ids of writes; -1 is absence, or does not apply."""
 
+    op_id: Int64s
     client: Int64s
+    name: Int64s  # How many times the client has taken a new name.
     kind: Int64s
     key: Int64s
     call: Int64s
@@ -62,6 +70,11 @@ class History:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    def parts(self, rows: int) -> Iterator["History"]:
+        """Of at most so many rows, one after the other."""
+        for begin in range(0, len(self), rows):
+            yield History(*(getattr(self, field.name)[begin : begin + rows] for field in fields(self)))
 
 
 def generate(shape: Shape, operations: int, seed: int) -> History:
@@ -132,7 +145,7 @@ def _played(
     succeeded = np.zeros(n, np.bool_)
     succeeded[at] = changed
     return History(
-        client, kind, key, call, ret, unknown, succeeded,
+        np.arange(n), client, _names(client, unknown), kind, key, call, ret, unknown, succeeded,
         revision=np.where(unknown, 0, spread(revision_at, 0)) if shape.revisions else np.zeros(n, np.int64),
         expected=spread(expected, -2),
         seen=spread(np.where(reads, value, -1), -1),
@@ -142,8 +155,28 @@ def _played(
     )  # fmt: skip
 
 
+def _names(client: Int64s, unknown: Bools) -> Int64s:
+    """Per operation, how many of its client's operations before it are unknown."""
+    by_client = np.argsort(client, kind="stable")
+    lost = unknown[by_client].astype(np.int64)
+    before = np.cumsum(lost) - lost
+    begins = np.r_[True, np.diff(client[by_client]) != 0]
+    base = np.maximum.accumulate(np.where(begins, before, 0))
+    names = np.empty(len(client), np.int64)
+    names[by_client] = before - base
+    return names
+
+
 def _last(where: Bools) -> Int64s:
     return np.maximum.accumulate(np.where(where, np.arange(len(where)), -1))
+
+
+def write(history: History, folder: Path, run_id: str = "made") -> Path:
+    """A run folder of Parquet files, as docs/audit.md has it."""
+    (folder / "ops").mkdir(parents=True)
+    for number, part in enumerate(history.parts(ROWS_PER_FILE)):
+        parquet.write_table(table(part, run_id), folder / "ops" / f"{number:04d}.parquet", compression="zstd")
+    return folder
 
 
 def table(history: History, run_id: str = "made") -> pa.Table:
@@ -151,9 +184,11 @@ def table(history: History, run_id: str = "made") -> pa.Table:
     n, kind, ok = len(history), history.kind, ~history.unknown
     text = pa.large_string()
 
-    def named(prefix: str, ids: Int64s, where: Bools) -> Any:
+    nothing = pa.scalar("", text)
+
+    def named(prefix: str, ids: Int64s, where: Bools, suffix: Any = nothing) -> Any:
         join: Any = pc.binary_join_element_wise  # Scalars and arrays may be mixed, though its stubs say otherwise.
-        return join(pa.scalar(prefix, text), pa.array(ids, mask=~where).cast(text), pa.scalar("", text))
+        return join(pa.scalar(prefix, text), pa.array(ids, mask=~where).cast(text), suffix, nothing)
 
     def number(ids: Int64s, where: Bools) -> Any:
         return pa.array(ids, mask=~where)
@@ -180,13 +215,13 @@ def table(history: History, run_id: str = "made") -> pa.Table:
     return pa.table(
         {
             "run_id": same(run_id),
-            "op_id": pa.array(np.arange(n)),
-            "client": named("c", history.client, every),
+            "op_id": pa.array(history.op_id),
+            "client": named("c", history.client, every, named(".", history.name, every)),
             "op": _NAMES.take(kind),
             "key": named("k", history.key, every),
-            "value": named("v", np.arange(n), (kind == PUT) | cas),
+            "value": named("v", history.op_id, (kind == PUT) | cas),
             "expected": named(
-                "v", np.where(history.expected == -2, n, history.expected), cas & (history.expected != -1)
+                "v", np.where(history.expected == -2, NEVER, history.expected), cas & (history.expected != -1)
             ),
             "output": output,
             "status": pa.array(["ok", "unknown"]).take(history.unknown.astype(np.int64)),

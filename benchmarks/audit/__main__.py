@@ -1,0 +1,122 @@
+"""`python -m benchmarks.audit`: what the audit costs, by engine, size and shape; and every fault, found."""
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from benchmarks.audit.making import make
+from benchmarks.audit.plan import RIVAL, SEED, Case, full, quick
+from benchmarks.audit.report import report
+from benchmarks.audit.rows import Row, row_of
+from benchmarks.machine import describe
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+GIVEN_UP = ("time-out", "out of memory", "unknown")
+
+
+@click.command()
+@click.option("--quick", "is_quick", is_flag=True, help="10,000 operations only: does all of it work?")
+@click.option("--only", multiple=True, metavar="ENGINE", help="local, spark, porcupine; all if not given.")
+@click.option("--operations-max", type=click.IntRange(1), help="Leave out longer histories.")
+@click.option("--faults/--no-faults", default=True, help="Histories with a fault, too.")
+@click.option(
+    "--porcupine",
+    metavar="PROGRAM",
+    help="A checker to be compared with: PROGRAM FILE.csv SECONDS, see benchmarks/README.md. Skipped if not given.",
+)
+@click.option("--folder", type=click.Path(path_type=Path), help="Where the histories are made, and removed again.")
+@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, show_default=True)
+def main(
+    is_quick: bool, only: tuple[str, ...], operations_max: int | None, faults: bool, porcupine: str | None,
+    folder: Path | None, out: Path,
+) -> None:  # fmt: skip
+    """Measure the audit. The whole plan takes about a quarter of an hour, and writes audit.json and audit.md."""
+    program = _found(porcupine)
+    skipped = [] if program else [f"porcupine: {'no program ' + porcupine if porcupine else 'no --porcupine given'}"]
+    cases = [
+        case
+        for case in (quick if is_quick else full)(program is not None)
+        if (not only or case.engine in only)
+        and (operations_max is None or case.operations <= operations_max)
+        and (faults or case.fault is None)
+    ]
+    with tempfile.TemporaryDirectory(prefix="hwm-bench-audit-", dir=folder) as name:
+        machine = describe(Path(name))
+        rows = list(_measured(cases, Path(name), program))
+    whole = not (is_quick or only or operations_max or not faults)
+    plan = "quick" if is_quick else "full" if whole else "part"
+    date = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%SZ")
+    document = {
+        "date": date, "plan": plan, "seed": SEED, "machine": machine, "skipped": skipped,
+        "rows": [row.to_dict() for row in rows],
+    }  # fmt: skip
+    out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(document, indent=1) + "\n"
+    for stem in (f"{date}-audit-{plan}", *(("audit",) if whole else ())):
+        (out / f"{stem}.json").write_text(text, encoding="utf-8")
+        (out / f"{stem}.md").write_text(report(document), encoding="utf-8")
+    click.echo(report(document))
+    sys.exit(1 if any(_is_wrong(row) for row in rows) else 0)
+
+
+def _found(program: str | None) -> str | None:
+    return shutil.which(program) if program else None
+
+
+def _measured(cases: list[Case], folder: Path, rival: str | None) -> Iterator[Row]:
+    """Histories are made once for all that are measured on them; a rival that gave up gets no longer one of a shape."""
+    gave_up: set[tuple[str, float]] = set()
+    histories: dict[tuple[str, int, float, str | None], list[Case]] = {}
+    for case in cases:
+        histories.setdefault(case.history, []).append(case)
+    for same in histories.values():
+        with _made(same, folder) as made:
+            for case in same:
+                if case.engine == RIVAL and (case.name, case.unknown_share) in gave_up:
+                    continue
+                row = row_of(case, made, rival)
+                if case.engine == RIVAL and row.verdict in GIVEN_UP:
+                    gave_up.add((case.name, case.unknown_share))
+                _say(row)
+                yield row
+
+
+@contextmanager
+def _made(cases: list[Case], folder: Path) -> Iterator[Path]:
+    started = time.perf_counter()
+    made = make(cases[0], folder / "run", plain=any(case.engine == RIVAL for case in cases))
+    print(f"made in {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
+
+
+def _say(row: Row) -> None:
+    kernel = "" if row.kernel_seconds is None else f" kernel {row.kernel_seconds:.3f} s,"
+    job = "" if row.job_seconds is None else f" job {row.job_seconds:.2f} s,"
+    print(
+        f"{row.engine:9} {row.fault or row.shape:40} {row.operations:>10,} {row.unknown_share:.0%}:{kernel}{job}"
+        f" command {row.command_seconds:.2f} s, {row.peak_mib:.0f} MiB, {row.verdict}"
+        + (f", {row.shown_max} shown" if row.shown_max else ""),
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
+
+
+def _is_wrong(row: Row) -> bool:
+    """A true history that is not said to be so, or a fault that is not found."""
+    if row.engine == RIVAL:
+        return row.verdict == "illegal"
+    return row.verdict != ("linearizable" if row.fault is None else "violation")
+
+
+if __name__ == "__main__":
+    main()

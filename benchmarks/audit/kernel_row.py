@@ -1,0 +1,32 @@
+"""`python -m benchmarks.audit.kernel_row DIR`: what the columnar kernel takes for a run, as one line of JSON."""
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+
+from spark_audit.columnar import encode, triage
+
+REPETITIONS = 3
+
+
+def main(folder: Path) -> None:
+    """`kernel_seconds`: the median of REPETITIONS over the same columns; encoding happens once."""
+    rows = parquet.read_table(folder / "ops")
+    started = time.perf_counter()
+    columns = encode(rows)
+    encoding = time.perf_counter() - started
+    seconds = []
+    for _ in range(REPETITIONS):
+        started = time.perf_counter()
+        triage(columns)
+        seconds.append(time.perf_counter() - started)
+    kernel = statistics.median(seconds)
+    print(json.dumps({"kernel_seconds": kernel, "kernel_and_encoding_seconds": kernel + encoding}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,71 @@
+"""The files that a case is measured on. The same case gives the same files."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+
+from benchmarks.audit.histories import CAS, DELETE, GET, PUT, ROWS_PER_FILE, History, generate, write
+from benchmarks.audit.plan import SEED, Case
+from spark_audit import Shape, inject
+from spark_audit import generate as generate_rows
+
+_FAULTY = Shape(keys=12, many_share=0.1, local_share=0.05, unknown_share=0.01)
+_FAULTY_APPENDS = Shape(keys=200, append_share=0.2, unknown_share=0.01)
+SEEDS_MAX = 20  # Not every history has a place for every fault.
+_OPS = {GET: "get", PUT: "put", DELETE: "delete", CAS: "cas"}
+
+
+def make(case: Case, folder: Path, *, plain: bool) -> Path:
+    """A run folder; with `plain`, the history is in `FOLDER/plain.csv` too."""
+    if case.shape is None:
+        return _faulty(case, folder)
+    history = generate(case.shape, case.operations, SEED)
+    write(history, folder)
+    if plain:
+        write_plain(history, folder / "plain.csv")
+    return folder
+
+
+def _faulty(case: Case, folder: Path) -> Path:
+    assert case.fault is not None
+    shape = _FAULTY_APPENDS if "append" in case.fault else _FAULTY
+    for seed in range(SEED, SEED + SEEDS_MAX):
+        rows = generate_rows(replace(shape, operations=case.operations), seed)
+        try:
+            rows, _ = inject(rows, case.fault, seed)
+        except ValueError:
+            continue
+        (folder / "ops").mkdir(parents=True)
+        with (folder / "ops" / "all.jsonl").open("w", encoding="utf-8") as lines:
+            lines.writelines(json.dumps(row) + "\n" for row in rows)
+        return folder
+    raise ValueError(f"no history of {SEEDS_MAX} has a place for {case.fault}")
+
+
+def write_plain(history: History, path: Path) -> None:
+    """For a checker of another kind: `op,key,value,expected,call_ns,return_ns,succeeded,seen`, without revisions.
+
+    Values are op_ids; -1: none, absent; an expected value of -2 was written by nobody. `return_ns` -1: unknown.
+    """
+    names = ["op", "key", "value", "expected", "call_ns", "return_ns", "succeeded", "seen"]
+    ops: Any = pa.array([_OPS[kind] for kind in sorted(_OPS)])
+    with csv.CSVWriter(path, pa.schema([(name, pa.string() if name == "op" else pa.int64()) for name in names])) as out:
+        for part in history.parts(ROWS_PER_FILE):
+            kind = part.kind
+            writes = (kind == PUT) | (kind == CAS)
+            columns: list[Any] = [
+                ops.take(kind),
+                part.key,
+                np.where(writes, part.op_id, -1),
+                part.expected,
+                part.call,
+                np.where(part.unknown, -1, part.ret),
+                part.succeeded.astype(np.int64),
+                part.seen,
+            ]
+            out.write_table(pa.table(dict(zip(names, columns, strict=True))))

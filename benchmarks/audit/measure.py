@@ -1,0 +1,83 @@
+"""One child process, with all that it starts: how long, how much memory, and what it said."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+SAMPLE_SECONDS = 0.05
+TIME_OUT, NO_MEMORY, DONE = "time-out", "out of memory", "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """`peak_mib`: the greatest sum of the resident sizes of all processes, sampled 20 times per second."""
+
+    ended: str  # DONE, TIME_OUT, NO_MEMORY
+    seconds: float
+    peak_mib: float
+    exit_code: int | None
+    stdout: str
+    stderr: str
+
+
+def measure(
+    command: Sequence[str], *, seconds_max: float, mib_max: float, environment: Mapping[str, str] | None = None
+) -> Measured:
+    """Run the command to its end, or stop it, with its children, at either bound."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            command, stdout=out, stderr=err, start_new_session=True, env={**os.environ, **(environment or {})}
+        )
+        watch = _Watch(process, started + seconds_max, mib_max)
+        watch.start()
+        exit_code = process.wait()
+        seconds = time.perf_counter() - started
+        watch.stopped.set()
+        watch.join()
+        out.seek(0)
+        err.seek(0)
+        return Measured(watch.ended, seconds, watch.peak_mib, exit_code, out.read(), err.read())
+
+
+class _Watch(threading.Thread):
+    """Samples the tree of processes, and ends it at a bound."""
+
+    def __init__(self, process: subprocess.Popen[bytes], deadline: float, mib_max: float) -> None:
+        super().__init__(daemon=True)
+        self._process, self._deadline, self._mib_max = process, deadline, mib_max
+        self.peak_mib, self.ended, self.stopped = 0.0, DONE, threading.Event()
+
+    def run(self) -> None:
+        while not self.stopped.wait(SAMPLE_SECONDS):
+            self.peak_mib = max(self.peak_mib, _resident_mib(self._process.pid))
+            if time.perf_counter() > self._deadline:
+                self._end(TIME_OUT)
+            elif self.peak_mib > self._mib_max:
+                self._end(NO_MEMORY)
+
+    def _end(self, why: str) -> None:
+        if self.ended == DONE:
+            self.ended = why
+            os.killpg(self._process.pid, signal.SIGKILL)  # Its own session: the JVM and the workers are in it.
+
+
+def _resident_mib(pid: int) -> float:
+    total = 0
+    try:
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            try:
+                total += process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(total / 2**20)

@@ -1,0 +1,85 @@
+"""What is measured: which engine on which history. A case is one line of the table, made and measured by itself."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from benchmarks.audit.histories import SHAPES, Shape
+from spark_audit import ALL_FAULTS
+
+SEED = 20261121
+LOCAL, SPARK, KERNEL, RIVAL = "local", "spark", "kernel", "porcupine"
+FAULT_OPERATIONS = 20_000
+FAULTY = "10 clients, 12 keys, listings and transactions"
+FAULTY_APPENDS = "10 clients, 200 keys, appends"
+HUGE = 10_000_000
+
+_GROWTH = SHAPES[1]
+ONE_KEY = Shape(name="50 clients, 1 key", clients=50, keys=1, unknown_share=0.01)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """`shape` None: a history with the fault `fault`, of the generator in `spark_audit`."""
+
+    engine: str
+    operations: int
+    shape: Shape | None = None
+    fault: str | None = None
+    seconds_max: float = 120.0
+
+    @property
+    def name(self) -> str:
+        if self.shape is not None:
+            return self.shape.name
+        return FAULTY_APPENDS if self.fault and "append" in self.fault else FAULTY
+
+    @property
+    def unknown_share(self) -> float:
+        return self.shape.unknown_share if self.shape is not None else 0.01
+
+    @property
+    def history(self) -> tuple[str, int, float, str | None]:
+        """Cases with the same one are measured on the same files."""
+        bare = "" if self.shape is None or self.shape.revisions else ", no revisions"
+        return (self.name + bare, self.operations, self.unknown_share, self.fault)
+
+
+def full(rival: bool) -> Iterator[Case]:
+    """The whole table, in about a quarter of an hour."""
+    yield from _common((10_000, 100_000, 1_000_000), rival)
+    for operations in (100_000, 1_000_000):
+        yield Case(engine=SPARK, shape=_shape(_GROWTH, 0.01), operations=operations)
+    yield Case(engine=SPARK, shape=_shape(_GROWTH, 0.01), operations=HUGE, seconds_max=400)
+    yield Case(engine=SPARK, shape=ONE_KEY, operations=HUGE, seconds_max=300)
+
+
+def quick(rival: bool) -> Iterator[Case]:
+    """Does all of it work? A minute or two; the numbers compare with nothing."""
+    yield from _common((10_000,), rival)
+    yield Case(engine=SPARK, shape=_shape(_GROWTH, 0.01), operations=10_000)
+
+
+def _common(sizes: tuple[int, ...], rival: bool) -> Iterator[Case]:
+    for operations in sizes:
+        for shape in SHAPES:
+            for unknown_share in (0.0, 0.01):
+                made = _shape(shape, unknown_share)
+                yield Case(engine=LOCAL, shape=made, operations=operations)
+                if rival:
+                    yield Case(engine=RIVAL, shape=made, operations=operations, seconds_max=30)
+    bare = _bare(_shape(_GROWTH, 0.01))
+    yield Case(engine=LOCAL, shape=bare, operations=sizes[-1])
+    if rival:
+        yield Case(engine=RIVAL, shape=bare, operations=sizes[-1], seconds_max=30)
+    for fault in ALL_FAULTS:
+        yield Case(engine=LOCAL, operations=FAULT_OPERATIONS, fault=fault)
+
+
+def _shape(shape: Shape, unknown_share: float) -> Shape:
+    return replace(shape, unknown_share=unknown_share)
+
+
+def _bare(shape: Shape) -> Shape:
+    """Without revisions; and without deletions, as what made an absence has no name then."""
+    puts = shape.put_share + shape.delete_share
+    return replace(shape, name=f"{shape.name}, no revisions", revisions=False, put_share=puts, delete_share=0.0)
