@@ -23,6 +23,6 @@ def test_what_was_imported_gets_a_verdict_from_the_command(
     imported = hwm_audit("import", "jepsen-log", lines, "--out", tmp_path / out, "--failed-cas", reading)
     assert imported.exit_code == 0, imported.output
 
-    checked = hwm_audit("check", tmp_path / out)
+    checked = hwm_audit("check", "--engine", "spark", tmp_path / out)
 
     assert checked.exit_code == status, checked.output

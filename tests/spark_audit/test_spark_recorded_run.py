@@ -84,7 +84,7 @@ def test_spark_says_the_same_of_all_five_at_once(hwm_audit: HwmAudit, copies: Co
         table = pa.Table.from_pylist([row | {"run_id": name} for row in rows], schema=schema)
         parquet.write_table(table, tmp_path / name / "ops" / "rows.parquet")
 
-    done = hwm_audit("check", "--json", tmp_path)
+    done = hwm_audit("check", "--engine", "spark", "--json", tmp_path)
 
     assert done.exit_code == 3, done.stderr
     verdict = json.loads(done.stdout)
