@@ -1,8 +1,10 @@
-"""What every test trusts: that it tests this checkout, and not a package of the same name from elsewhere."""
+"""What every test trusts: that it tests this checkout, not a package of that name from elsewhere."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import hypothesis
 
 import harness
 import kvstore
@@ -17,3 +19,7 @@ for _package in (raft, storage, kvstore, harness, spark_audit):
     assert Path(_package.__file__).resolve().parent.parent == ROOT, (
         f"{_package.__name__} comes from {_package.__file__}, not from {ROOT}: tests would prove nothing"
     )
+
+# How long an example takes says how busy the machine is; what must end in time has a limit of its own.
+hypothesis.settings.register_profile("busy", hypothesis.settings.default, deadline=None)
+hypothesis.settings.load_profile("busy")

@@ -41,6 +41,7 @@ def test_a_row_that_is_not_verified_says_so() -> None:
     assert "**not verified, 3 errors**" in table([row_of(CLIENT, cell, 1, a_result(errors={"Busy": 3}))])
 
 
+@pytest.mark.process
 @pytest.mark.timeout(120)
 def test_a_run_on_real_members_keeps_every_repetition(tmp_path: Path) -> None:
     options = ["--tasks", "16", "--repetitions", "2", "--seconds", "0.2"]

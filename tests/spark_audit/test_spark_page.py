@@ -76,6 +76,7 @@ def test_the_command_writes_the_page_beside_its_verdict(hwm_audit: HwmAudit, tmp
     assert result.exit_code == 3, result.stderr
 
     told = json.loads(result.stdout)
+    assert told["engine"] == "spark"
     assert told["violations"][0]["key"] == check_rows(rows).violations[0].key
     scene, *_ = drawings(page.read_text())
     assert len(groups(scene, "guilty")) == len(told["violations"][0]["operations"])

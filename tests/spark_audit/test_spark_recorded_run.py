@@ -88,6 +88,7 @@ def test_spark_says_the_same_of_all_five_at_once(hwm_audit: HwmAudit, copies: Co
 
     assert done.exit_code == 3, done.stderr
     verdict = json.loads(done.stdout)
+    assert verdict["engine"] == "spark"
     assert verdict["operations"] == 5 * len(copies["clean"][0])
     assert "clean" not in {violation["run_id"] for violation in verdict["violations"]}
     found = {(violation["run_id"], violation["key"]) for violation in verdict["violations"] if violation["key"]}
