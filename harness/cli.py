@@ -23,6 +23,7 @@ from harness.history import close_unfinished_run
 from harness.live_run import run_shown
 from harness.nemesis.schedule import parse_faults, plan_faults
 from harness.report import report_on
+from harness.rolling import measure_rolling, show_rolling
 from harness.settings import FORMATS, RunSettings
 from harness.show import show_report
 from harness.signals import Interrupted, run_until_signal
@@ -221,6 +222,20 @@ def failover(kills: int, nodes: int, out: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
         show_failover(result, _data())
+
+
+@harness.command("rolling-restart")
+@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--nodes", type=click.IntRange(2, 9), default=3, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=None, help="Keep the members' logs and data here.")
+@_json
+def rolling_restart(rounds: int, nodes: int, out: Path | None, as_json: bool) -> None:
+    """Stop and start every member in turn, while clients write: what fails, and how long writes stand still."""
+    result = run_until_signal(lambda: measure_rolling(rounds=rounds, nodes=nodes, out=out, console=_words()))
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=2))
+    else:
+        show_rolling(result, _data())
 
 
 @harness.command()

@@ -21,6 +21,7 @@ from harness.errors import NodeDied
 from harness.failover import measure_failover
 from harness.history import close_unfinished_run, read_about, read_events, read_rows
 from harness.nemesis.schedule import Kind, PlannedFault
+from harness.rolling import measure_rolling
 from harness.run import Progress, record_run
 from harness.settings import RunSettings
 from harness.signals import first_harness_error
@@ -162,6 +163,20 @@ async def test_failover_is_measured_from_the_kill_to_a_write_called_after_it(tmp
     assert 50 < unavailable_ms < 20_000  # Nobody is elected before the minimum election time-out.
     assert result.median_ms == result.worst_ms == unavailable_ms
     assert not processes_of(tmp_path / "failover")
+
+
+@pytest.mark.timeout(60)
+async def test_a_rolling_restart_fails_no_write(tmp_path: Path) -> None:
+    """A leader that is asked to stop hands over, so that not even its clients see more than a pause."""
+    console = Console(file=io.StringIO())
+    with trio.fail_after(40):
+        result = await measure_rolling(rounds=1, nodes=3, out=tmp_path / "rolling", console=console)
+
+    assert result.failed == 0
+    assert result.acknowledged > 0
+    assert sorted(restart.node_id for restart in result.restarts) == ["n1", "n2", "n3"]
+    assert [restart.was_leader for restart in result.restarts][-1]
+    assert not processes_of(tmp_path / "rolling")
 
 
 @pytest.mark.timeout(60)
