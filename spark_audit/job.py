@@ -8,24 +8,27 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from spark_audit.clocks import Clocks
-from spark_audit.errors import Fault, MalformedHistory, NothingToCheck
+from spark_audit.errors import Fault, JobFailed, MalformedHistory, NothingToCheck
 from spark_audit.kernel import CONFIGURATIONS_MAX
-from spark_audit.load import FAULTS_SHOWN_MAX, Loaded, load, local_path, refuse
+from spark_audit.load import FAULTS_SHOWN_MAX, Loaded, load, refuse
 from spark_audit.local import after_unknown, overlapping
+from spark_audit.order_blocks import Block, Latest
 from spark_audit.page_faults import RunAbout
 from spark_audit.page_material import Material
 from spark_audit.page_spark import gather
 from spark_audit.paths import HistoryFile, history_files, read_run_file
 from spark_audit.replay import worth_replaying
-from spark_audit.spark_keys import SINGLE, bad_requests, concerning_many, decided_keys, store_findings
-from spark_audit.spark_order import TAKES_PART, check_order
+from spark_audit.scan import BAD, CLASH, ORDER, TOTALS
+from spark_audit.spark_keys import bad_requests, store_findings
+from spark_audit.spark_order import block_from, check_order
+from spark_audit.spark_scan import ERROR, Scan
 from spark_audit.verdict import SHOWN_MAX, Undecided, Verdict, violation_from
 
 if TYPE_CHECKING:
@@ -66,68 +69,87 @@ def audit(
     headers = {folder: read_run_file(folder) for folder in {file.folder for file in files}}
     say(f"reading {len(files)} file{'s' if len(files) != 1 else ''}")
     loaded = load(session, files)
-    rows = loaded.rows.persist(StorageLevel.MEMORY_AND_DISK)
+    rows = loaded.rows.persist(StorageLevel.MEMORY_AND_DISK)  # Only if they are asked for: not by the scan.
     loaded = Loaded(rows, loaded.scans)
+    clocks_of = {str(file.path.resolve()): Clocks.from_run(headers[file.folder].get("clocks") or ()) for file in files}
+    scan = Scan.of(session, files, clocks_of, configurations_max)
+    said = scan.said().persist(StorageLevel.MEMORY_AND_DISK)
     try:
+        say(f"deciding about {sum(source.rows for source in scan.sources)} operations")
         verdict = Verdict(engine="spark")
-        runs, clocks = _totals(loaded, files, headers, verdict)
+        notes = said.where("kind is not null").select("kind", "file", "payload").collect()
+        runs, clocks = _totals(loaded, notes, files, headers, verdict)
         if verdict.operations == verdict.unknown + verdict.failed:
             raise NothingToCheck(", ".join(given), verdict.operations)
-        _refuse_clashes(loaded, any(run.asked for run in runs.values()))
-        _count_many(rows, runs)
-        say(f"deciding {verdict.operations} operations of {verdict.runs} run{'s' if verdict.runs != 1 else ''}")
-        _decide(rows, runs, clocks, configurations_max, verdict)
+        _refuse(loaded, notes, any(run.asked for run in runs.values()))
+        _decide(rows, said.where("kind is null").drop("kind", "file", "payload"), runs, clocks, verdict)
         say("checking revisions over all keys")
-        check_order(rows, clocks, verdict)
+        _check_order(scan, notes, rows, clocks, verdict)
         if show is not None:
             say("gathering what the page shows")
             about = {run_id: RunAbout.of(run.folder, headers[run.folder]) for run_id, run in runs.items()}
             show(gather(rows, verdict, about))
     finally:
+        said.unpersist()
         rows.unpersist()
     verdict.seconds = time.perf_counter() - started
     return verdict
 
 
 def _totals(
-    loaded: Loaded, files: Sequence[HistoryFile], headers: Mapping[Any, Mapping[str, Any]], verdict: Verdict
+    loaded: Loaded,
+    notes: Sequence[Any],
+    files: Sequence[HistoryFile],
+    headers: Mapping[Path, Mapping[str, Any]],
+    verdict: Verdict,
 ) -> tuple[dict[str, _Run], dict[str, Clocks]]:
-    """Count everything once; refuse malformed rows, and a run_id that two run folders share."""
-    counted = loaded.rows.groupBy("run_id", "_file").agg(
-        f.count("*").alias("rows"),
-        f.count("_problem").alias("bad"),
-        f.count_if(f.expr("status = 'unknown'")).alias("unknown"),
-        f.count_if(f.expr("status = 'fail'")).alias("failed"),
-        f.count_if(f.expr(f"not ({SINGLE}) and status != 'fail'")).alias("asked"),
-        f.count_if(f.expr("status = 'ok' and revision is null")).alias("bare"),
-        f.count_if(f.expr(TAKES_PART)).alias("taking"),
-    )
-    totals = counted.collect()
-    bad = sum(row["bad"] for row in totals)
-    if bad:
-        shown = loaded.rows.where("_problem is not null").orderBy("_at").limit(FAULTS_SHOWN_MAX)
-        raise refuse(loaded, [(r["_at"], r["_problem"], r["_raw"]) for r in shown.collect()], bad)
+    """Count everything; refuse malformed rows, and a run_id that two run folders share."""
+    if any(note["kind"] == BAD for note in notes):
+        _refuse_malformed(loaded, notes)
     folder_of = {str(file.path.resolve()): file.folder for file in files}
-    folders: dict[str, Any] = {}
+    folders: dict[str, Path] = {}
     runs: dict[str, _Run] = {}
-    for row in totals:
-        run_id, folder = row["run_id"], folder_of[local_path(row["_file"])]
+    totals = [(note["file"], json.loads(note["payload"])) for note in notes if note["kind"] == TOTALS]
+    for file, told in sorted(totals, key=lambda pair: pair[0]):
+        run_id, folder = told["run_id"], folder_of[file]
         if folders.setdefault(run_id, folder) != folder:
             raise _one_fault(folder, f"run_id {run_id} is also that of {folders[run_id]}; runs are never joined")
         named = headers[folder].get("run_id")
         if named is not None and named != run_id:
             raise _one_fault(folder / "run.json", f"names the run {named}, but its rows are of {run_id}")
         run = runs.setdefault(run_id, _Run(folder))
-        for name in ("rows", "unknown", "failed", "asked", "bare"):
-            setattr(run, name, getattr(run, name) + row[name])
-        verdict.properties["order"].checked += row["taking"]
+        for name in ("rows", "unknown", "failed", "asked", "many", "bare"):
+            setattr(run, name, getattr(run, name) + told[name])
+        verdict.properties["order"].checked += told["taking"]
     verdict.runs, verdict.operations = len(runs), sum(run.rows for run in runs.values())
     verdict.unknown, verdict.failed = (sum(getattr(run, n) for run in runs.values()) for n in ("unknown", "failed"))
     return runs, {run_id: Clocks.from_run(headers[folder].get("clocks") or ()) for run_id, folder in folders.items()}
 
 
+def _refuse_malformed(loaded: Loaded, notes: Sequence[Any]) -> NoReturn:
+    """Find out, in a second pass, what is malformed where."""
+    bad = loaded.rows.where("_problem is not null")
+    shown = [(r["_at"], r["_problem"], r["_raw"]) for r in bad.orderBy("_at").limit(FAULTS_SHOWN_MAX).collect()]
+    if shown:
+        raise refuse(loaded, shown, bad.count() if len(shown) == FAULTS_SHOWN_MAX else len(shown))
+    _refuse_clashes(loaded, many=True)
+    told = [(note["file"], json.loads(note["payload"])) for note in notes if note["kind"] == BAD]
+    raise MalformedHistory(
+        tuple(Fault(file, 0, f"malformed: {what}") for file, what in told[:FAULTS_SHOWN_MAX]), len(told)
+    )
+
+
 def _one_fault(where: object, reason: str) -> MalformedHistory:
     return MalformedHistory((Fault(str(where), 0, reason),), 1)
+
+
+def _refuse(loaded: Loaded, notes: Sequence[Any], many: bool) -> None:
+    """Refuse rows that clash; raise what went wrong otherwise. A CLASH is only a doubt: it may be that none do."""
+    if any(note["kind"] == CLASH for note in notes):
+        _refuse_clashes(loaded, many)
+    for note in notes:
+        if note["kind"] == ERROR:
+            raise JobFailed(f"deciding keys failed\n{json.loads(note['payload'])}")
 
 
 def _refuse_clashes(loaded: Loaded, many: bool) -> None:
@@ -161,12 +183,6 @@ def _refuse_clashes(loaded: Loaded, many: bool) -> None:
         raise refuse(loaded, [(row["_at"], _clash_words(row), None) for row in found], count)
 
 
-def _count_many(rows: "DataFrame", runs: Mapping[str, _Run]) -> None:
-    if any(run.asked for run in runs.values()):
-        for row in concerning_many(rows).groupBy("run_id").count().collect():
-            runs[row["run_id"]].many = row["count"]
-
-
 def _clash_words(row: Any) -> str:
     match row["why"]:
         case "twice":
@@ -179,15 +195,21 @@ def _clash_words(row: Any) -> str:
 
 
 def _decide(
-    rows: "DataFrame", runs: Mapping[str, _Run], clocks: Mapping[str, Clocks], configurations_max: int, verdict: Verdict
+    rows: "DataFrame", keys: "DataFrame", runs: Mapping[str, _Run], clocks: Mapping[str, Clocks], verdict: Verdict
 ) -> None:
-    many = any(run.asked for run in runs.values())
-    keys = decided_keys(rows, clocks, configurations_max, many).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        _note_keys(keys, verdict)
-        _check_store(rows, keys, runs, clocks, verdict)
-    finally:
-        keys.unpersist()
+    _note_keys(keys, verdict)
+    _check_store(rows, keys, runs, clocks, verdict)
+
+
+def _check_order(
+    scan: Scan, notes: Sequence[Any], rows: "DataFrame", clocks: Mapping[str, Clocks], verdict: Verdict
+) -> None:
+    def again(carries: Mapping[tuple[str, int], Latest]) -> list[Block]:
+        said = scan.said_of_blocks(carries).where(f.col("kind") == ORDER).select("payload")
+        return [block_from(row["payload"]) for row in said.collect()]
+
+    blocks = [block_from(note["payload"]) for note in notes if note["kind"] == ORDER]
+    check_order(blocks, again, rows, clocks, verdict)
 
 
 def _note_keys(keys: "DataFrame", verdict: Verdict) -> None:

@@ -1,26 +1,22 @@
-"""The per-key decision, and the whole-store replay, as Spark stages. `kernel.py` and `replay.py` do the deciding.
-
-Rows are brought together by (run, key), sorted, and streamed through Python once per task: memory is one key's rows.
-"""
+"""What keys say, as rows of Spark's; the whole-store replay as a Spark stage. `table_keys.py`, `replay.py` decide."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as f
-from pyspark.sql import types as spark
 
 from spark_audit.clocks import Clocks
-from spark_audit.findings import findings_of_key, store_finding
+from spark_audit.findings import KeyFindings, store_finding
 from spark_audit.order import takes_part
 from spark_audit.replay import Contradiction, Hint, contradictions, hint_of, position
-from spark_audit.request import concerns_many, request_problem
-from spark_audit.schema import row_schema
-from spark_audit.split import parts
-from spark_audit.verdict import VIOLATION, Violation
+from spark_audit.request import request_problem
+from spark_audit.table_keys import decide_table
+from spark_audit.verdict import LINEARIZABLE, VIOLATION, Violation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,8 +30,9 @@ NEEDED = (
     "status", "call_ns", "return_ns", "clock_id", "revision", "consistency",
 )  # fmt: skip
 KEY_RESULT = (
-    "run_id string, key string, status string, method string, weak long, configurations long, violated_keys long, "
-    "undecided_keys long, violated_order long, violated_weak long, found string, off_revisions boolean"
+    "run_id string, key string, status string, method string, operations long, weak long, configurations long, "
+    "off_revisions boolean, violated_keys long, undecided_keys long, violated_order long, violated_weak long, "
+    "found string"
 )
 RESULTS_PER_BATCH = 1_000  # Keys whose results wait in a task before they are handed to Spark.
 STORE_RESULT = "run_id string, kind string, found string"
@@ -43,16 +40,22 @@ _UNKNOWN, _WRONG, _HINT, _ORDERED = range(4)  # The phases of a replay: what it 
 _REPLAY_INPUT = "run_id string, phase int, revision long, reads int, call long, op_id long, payload string"
 
 
-def decided_keys(rows: "DataFrame", clocks: Mapping[str, Clocks], configurations_max: int, many: bool) -> "DataFrame":
-    """One row per run and key (KEY_RESULT) of these well-formed rows; `many`: there are listings or transactions."""
-    schema = _part_schema()
-    single = rows.where(SINGLE).select(*NEEDED)
-    both = _as_parts(single)
-    if many:
-        cut = rows.where(f"not ({SINGLE})").select(*NEEDED).mapInArrow(_cutter(schema), schema)
-        both = both.unionByName(cut)
-    gathered = both.repartition("run_id", "key").sortWithinPartitions("run_id", "key")
-    return gathered.mapInArrow(_decider(dict(clocks), configurations_max), KEY_RESULT)
+def key_batches(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> Iterator[pa.RecordBatch]:
+    """One row per run and key (KEY_RESULT) of this table; see `decide_table`."""
+    decided = decide_table(table, clocks, configurations_max)
+    yield from _proven(decided.proven).to_batches()
+    results = (_packed(result) for result in decided.others)
+    while some := list(islice(results, RESULTS_PER_BATCH)):
+        yield _batch(some, key_schema())
+
+
+def _proven(keys: pa.Table) -> pa.Table:
+    rows = keys.num_rows
+    made = {name: keys.column(name) for name in keys.column_names}
+    made["status"], made["found"] = (pa.repeat(pa.scalar(text), rows) for text in (LINEARIZABLE, "[]"))
+    for name in ("configurations", *_COUNTS):
+        made[name] = pa.repeat(pa.scalar(0, pa.int64()), rows)
+    return pa.table([made[field.name] for field in key_schema()], schema=key_schema())
 
 
 def bad_requests(rows: "DataFrame") -> "DataFrame":
@@ -61,15 +64,10 @@ def bad_requests(rows: "DataFrame") -> "DataFrame":
     return asked.mapInArrow(_request_checker, "_at long, reason string")
 
 
-def concerning_many(rows: "DataFrame") -> "DataFrame":
-    """(`run_id`) of each listing or transaction that one key's history cannot decide; requests are well-formed."""
-    return rows.where(f"not ({SINGLE})").select(*NEEDED).mapInArrow(_many, "run_id string")
-
-
 def store_findings(
     rows: "DataFrame", keys: "DataFrame", runs: Sequence[str], clocks: Mapping[str, Clocks]
 ) -> "DataFrame":
-    """The whole-store replay of these runs (STORE_RESULT); `keys`: what `decided_keys` gave, for those that are wrong.
+    """The whole-store replay of these runs (STORE_RESULT); `keys`: KEY_RESULT of all keys, for those that are wrong.
 
     Each run is replayed in one task, in the order of revisions: streamed, so that its memory is the live store; a run
     with writes of unknown outcome is held as a whole.
@@ -91,16 +89,6 @@ def store_findings(
     return sorted_rows.mapInArrow(_replayer(dict(clocks)), STORE_RESULT)
 
 
-def _part_schema() -> spark.StructType:
-    fields = {field.name: field for field in row_schema().fields}
-    extra = [spark.StructField("weak", spark.StringType()), spark.StructField("changes_store", spark.BooleanType())]
-    return spark.StructType([*(fields[name] for name in NEEDED), *extra])
-
-
-def _as_parts(rows: "DataFrame") -> "DataFrame":
-    return rows.withColumn("weak", f.lit(None).cast("string")).withColumn("changes_store", f.lit(False))
-
-
 def _stream(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
     for batch in batches:
         yield from batch.to_pylist()
@@ -120,38 +108,9 @@ def _request_checker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield _batch(bad, schema)
 
 
-_RUNS: pa.Schema = pa.schema({"run_id": pa.string()})
-
-
-def _many(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield _batch([{"run_id": row["run_id"]} for row in batch.to_pylist() if concerns_many(row)], _RUNS)
-
-
-def _cutter(schema: spark.StructType) -> Stage:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    arrow = to_arrow_schema(schema)
-
-    def cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            pieces = [part for row in batch.to_pylist() for _, part in parts(row)]
-            yield _batch(pieces, arrow)
-
-    return cut
-
-
-def _decider(clocks: Mapping[str, Clocks], configurations_max: int) -> Stage:
-    def decide_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keys = groupby(_stream(batches), key=lambda row: (row["run_id"], row["key"]))
-        results = (_packed(run_id, key, rows, clocks[run_id], configurations_max) for (run_id, key), rows in keys)
-        while some := list(islice(results, RESULTS_PER_BATCH)):
-            yield _batch(some, _key_schema())
-
-    return decide_all
-
-
-def _key_schema() -> pa.Schema:
+@cache
+def key_schema() -> pa.Schema:
+    """KEY_RESULT in Arrow."""
     kinds: dict[str, pa.DataType] = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_()}
     fields: list[pa.Field[Any]] = []
     for column in KEY_RESULT.split(", "):
@@ -160,16 +119,16 @@ def _key_schema() -> pa.Schema:
     return pa.schema(fields)
 
 
-def _packed(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configurations_max: int) -> Row:
-    result = findings_of_key(run_id, key, rows, clocks, configurations_max)
-    counts = {"violated_keys": 0, "undecided_keys": 0, "violated_order": 0, "violated_weak": 0}
+_COUNTS = ("violated_keys", "undecided_keys", "violated_order", "violated_weak")
+_TOLD = ("run_id", "key", "status", "method", "operations", "weak", "configurations", "off_revisions")
+
+
+def _packed(result: KeyFindings) -> Row:
+    counts = dict.fromkeys(_COUNTS, 0)
     for found in result.found:
         counts[f"{'violated' if isinstance(found, Violation) else 'undecided'}_{found.property}"] += 1
     return {
-        **{
-            name: getattr(result, name)
-            for name in ("run_id", "key", "status", "method", "weak", "configurations", "off_revisions")
-        },
+        **{name: getattr(result, name) for name in _TOLD},
         **counts,
         "found": json.dumps([[type(found).__name__, asdict(found)] for found in result.found[:8]]),
     }

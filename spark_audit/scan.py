@@ -1,0 +1,237 @@
+"""A chunk of rows, held against the rules of a row and cut into pieces for the tasks that decide. Arrow and numpy only.
+
+Nothing can be decided from a chunk alone, as its keys, clients and revisions are in others too. So each row goes, as
+columns and not as a row, to the partition of its key, of its op_id, and of the block of its revision; of each client
+only its first call and last return go. Pieces are Arrow streams: a shuffle moves a few thousand of them, no rows.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_audit.columnar.columns import sorted_by
+from spark_audit.local.columns import conform
+from spark_audit.local.frame import NAMES, Bools, Frame, Int64s, one_piece
+from spark_audit.local.many import Many, look_at_many
+from spark_audit.local.suspects import broken_rows
+from spark_audit.table_keys import NEEDED
+
+KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
+BLOCK_BITS = 14  # 2^14 revisions are one block: the unit in which the order over all keys is checked.
+DICTIONARY_MAX = 4_096  # Every piece carries its dictionaries as they are; longer ones are made plain text first.
+PIECE_ROWS_MAX = 1 << 15  # A few MB, so that what Spark hands over at once stays small.
+_ORDER = ("run_id", "clock_id", "revision", "call_ns", "return_ns", "op_id")
+_OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
+_ENDLESS = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What goes to one partition. `payload`: an Arrow stream, or JSON (TOTALS, BAD, CLASH)."""
+
+    kind: str
+    target: int
+    payload: bytes
+
+
+def scan(table: pa.Table, partitions: int) -> Iterator[Cut]:
+    """The pieces of these rows. If a row is malformed there are none, only a BAD.
+
+    TOTALS: per run the numbers of `rows`, `unknown`, `failed`, `asked` (listings and transactions that did not fail),
+    `many` (those that one key's history cannot decide), `bare` (completed without a revision), `taking` (that take part
+    in the order over all keys).
+    """
+    frame = Frame(conform(table))
+    bad = sum(1 for _ in broken_rows(frame))
+    many = look_at_many(frame) if not bad else None
+    if many is None or many.bad:
+        yield Cut(BAD, 0, json.dumps(bad or len(many.bad if many else ())).encode())
+        return
+    taking = _taking(frame)
+    yield from _totals(frame, many, taking)
+    yield from _keys(_of_keys(frame, many), partitions)
+    yield from _pieces(
+        IDS, frame.table.select(["run_id", "op_id"]), _spread(frame.numbers("op_id", 0), partitions), partitions
+    )
+    yield from _clients(frame, partitions)
+    order = frame.table.select(list(_ORDER)).append_column("reads", pa.array(~(_changed(frame) | many.changed)))
+    rows = np.flatnonzero(taking)
+    blocks = frame.numbers("revision", 0)[rows] >> BLOCK_BITS
+    yield from _pieces(ORDER, order.take(rows), blocks % partitions, partitions)
+
+
+def read_piece(payload: bytes) -> pa.Table:
+    """The table of a Cut's payload."""
+    with pa.ipc.open_stream(pa.py_buffer(payload)) as stream:
+        return stream.read_all()
+
+
+def together(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables of pieces of one kind as one, each column in one piece, NAMES as dictionaries."""
+    coded = []
+    for table in tables:
+        for place, name in enumerate(table.column_names):
+            if name in NAMES and not pa.types.is_dictionary(table.schema.field(name).type):
+                table = table.set_column(place, name, table.column(name).dictionary_encode())
+        coded.append(table)
+    return pa.concat_tables(coded, promote_options="default").unify_dictionaries().combine_chunks()
+
+
+def _taking(frame: Frame) -> Bools:
+    taking: Bools = frame.codes("status").among("ok") & ~frame.null("revision")
+    return taking & ~frame.codes("consistency").among("local")
+
+
+def _changed(frame: Frame) -> Bools:
+    """Per row whether it is an acknowledged change of one key; what order.py calls `changed`."""
+    op, ok = frame.codes("op"), frame.codes("status").among("ok")
+    changes = op.among("put", "append")
+    changes |= op.among("delete") & frame.output_flag("found")
+    changes |= op.among("cas") & frame.output_flag("succeeded")
+    return changes & ok
+
+
+def _totals(frame: Frame, many: Many, taking: Bools) -> Iterator[Cut]:
+    status, run = frame.codes("status"), frame.codes("run_id")
+    asked = np.zeros(frame.rows, np.bool_)
+    asked[many.rows] = True
+    counted = {
+        "rows": np.ones(frame.rows, np.bool_),
+        "unknown": status.among("unknown"),
+        "failed": status.among("fail"),
+        "asked": asked & ~status.among("fail"),
+        "many": many.concerns,
+        "bare": status.among("ok") & frame.null("revision"),
+        "taking": taking,
+    }
+    sums = {name: np.bincount(run.ids[where], minlength=len(run.texts)) for name, where in counted.items()}
+    for code in np.flatnonzero(sums["rows"]).tolist():
+        told = {name: int(of_run[code]) for name, of_run in sums.items()}
+        yield Cut(TOTALS, 0, json.dumps({"run_id": run.texts[code], **told}).encode())
+
+
+def _of_keys(frame: Frame, many: Many) -> pa.Table:
+    """The rows of single keys and the parts of the others, in the columns that decide."""
+    if not len(many.rows):
+        return _lean(frame.table, _OUTPUT)
+    single = np.ones(frame.rows, np.bool_)
+    single[many.rows] = False
+    names = (*_OUTPUT, "results")
+    tables = [_lean(table, names) for table in (frame.table.take(np.flatnonzero(single)), *many.parts)]
+    return together(tables)
+
+
+def _lean(table: pa.Table, answers: Sequence[str]) -> pa.Table:
+    output: Any = one_piece(table.column("output"))
+    fields = [pc.struct_field(output, name) for name in answers]
+    for name, kind in (("weak", pa.large_string()), ("changes_store", pa.bool_())):
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(table.num_rows, kind))
+    lean = pa.StructArray.from_arrays(fields, names=list(answers), mask=output.is_null())
+    return table.select([name for name in NEEDED if name != "output"]).append_column("output", lean)
+
+
+def _keys(table: pa.Table, partitions: int) -> Iterator[Cut]:
+    frame = Frame(table)
+    run, key = frame.codes("run_id"), frame.codes("key")
+    targets = _targets(run.ids, run.texts, key.ids, key.texts, partitions)
+    yield from _pieces(KEYS, _short_dictionaries(table), targets, partitions)
+
+
+def _targets(run: Int64s, runs: Sequence[str], name: Int64s, names: Sequence[str], partitions: int) -> Int64s:
+    """A partition for each (run, name), the same in every process."""
+    pairs, place = np.unique(run.astype(np.int64) * len(names) + name, return_inverse=True)
+    salts = [crc32(text.encode("utf-8", "surrogatepass")) for text in runs]
+    hashes = [
+        crc32(names[pair % len(names)].encode("utf-8", "surrogatepass"), salts[pair // len(names)]) % partitions
+        for pair in pairs.tolist()
+    ]
+    return np.array(hashes, np.int64)[place.reshape(-1)]
+
+
+def _spread(numbers: Int64s, partitions: int) -> Int64s:
+    """Neighbours mostly together, so that pieces are few."""
+    return (numbers >> 16) % partitions
+
+
+def _short_dictionaries(table: pa.Table) -> pa.Table:
+    for name in ("key", "client"):
+        if name not in table.column_names:
+            continue
+        column = table.column(name)
+        if pa.types.is_dictionary(column.type) and sum(len(c.dictionary) for c in column.chunks) > DICTIONARY_MAX:
+            plain = column.cast(pa.large_string())
+            table = table.set_column(table.column_names.index(name), name, plain)
+    return table
+
+
+def _clients(frame: Frame, partitions: int) -> Iterator[Cut]:
+    """Per client its first call and its last return (never: of an unknown outcome); or CLASH, if two overlap."""
+    run, client = frame.codes("run_id"), frame.codes("client")
+    call, ended = frame.numbers("call_ns", 0), frame.numbers("return_ns", _ENDLESS)
+    owner = run.ids.astype(np.int64) * len(client.texts) + client.ids
+    order = np.argsort(call, kind="stable") if (np.diff(call) < 0).any() else np.arange(frame.rows)
+    order = order[sorted_by(owner[order])]
+    same = np.diff(owner[order]) == 0
+    if (same & (ended[order[:-1]] > call[order[1:]])).any():
+        yield Cut(CLASH, 0, b"{}")
+        return
+    first, last = order[np.concatenate(([True], ~same))], order[np.concatenate((~same, [True]))]
+    table = pa.table(
+        {
+            "run_id": frame.table.column("run_id").take(first),
+            "client": frame.table.column("client").take(first),
+            "first": call[first],
+            "last": ended[last],
+        }
+    )
+    targets = _targets(run.ids[first], run.texts, client.ids[first], client.texts, partitions)
+    yield from _pieces(CLIENTS, _short_dictionaries(table), targets, partitions)
+
+
+def _pieces(kind: str, table: pa.Table, targets: Int64s, partitions: int) -> Iterator[Cut]:
+    if not table.num_rows:
+        return
+    order = sorted_by(targets)
+    ordered = table.take(order)
+    edges = np.searchsorted(targets[order], np.arange(partitions + 1)).tolist()
+    for target in range(partitions):
+        for begin in range(edges[target], edges[target + 1], PIECE_ROWS_MAX):
+            rows = min(PIECE_ROWS_MAX, edges[target + 1] - begin)
+            yield Cut(kind, target, _stream(ordered.slice(begin, rows)))
+
+
+def _stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    made: Any = sink.getvalue()
+    return bytes(made)
+
+
+def clients_clash(table: pa.Table) -> bool:
+    """Whether two stretches of one client overlap, of tables that `scan` made. If not, no two of its operations do."""
+    frame = Frame(table)
+    run, client = frame.codes("run_id"), frame.codes("client")
+    owner = run.ids.astype(np.int64) * len(client.texts) + client.ids
+    first, last = frame.numbers("first", 0), frame.numbers("last", 0)
+    order = np.lexsort((last, first, owner))
+    same = np.diff(owner[order]) == 0
+    return bool((same & (last[order[:-1]] > first[order[1:]])).any())
+
+
+def ids_clash(table: pa.Table) -> bool:
+    """Whether an op_id is there twice in a run."""
+    frame = Frame(table)
+    run, op_id = frame.codes("run_id"), frame.numbers("op_id", 0)
+    for code in range(len(run.texts)):
+        mine = np.sort(op_id[run.ids == code])
+        if (mine[1:] == mine[:-1]).any():
+            return True
+    return False

@@ -1,0 +1,239 @@
+"""The audit's one pass over the data as Spark stages: tasks read files in chunks and cut them into pieces (`scan.py`),
+one shuffle brings the pieces of a partition together, and tasks decide what is in them.
+
+The shuffle moves Arrow streams, not rows; a task reads its file itself, as Arrow. Rows of Spark's own cost ten times
+as much (docs/audit.md).
+"""
+
+import json
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+from pyspark.sql import functions as f
+
+from spark_audit.clocks import Clocks
+from spark_audit.local.frame import NAMES
+from spark_audit.local.lines import pieces_of
+from spark_audit.order_blocks import Latest, blocks_of
+from spark_audit.paths import HistoryFile
+from spark_audit.rows import FIELDS, MANY
+from spark_audit.scan import (
+    BAD,
+    CLASH,
+    CLIENTS,
+    IDS,
+    KEYS,
+    ORDER,
+    Cut,
+    clients_clash,
+    ids_clash,
+    read_piece,
+    scan,
+    together,
+)
+from spark_audit.spark_keys import KEY_RESULT, key_batches, key_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+CHUNK_ROWS = 1 << 18  # Held by a task at once, about 100 MB with all that is made of them.
+TASK_ROWS = 1 << 20
+PARTITION_ROWS = 250_000  # Of whole keys, decided at once: about 100 MB.
+SMALL_ROWS = 5_000  # One partition is enough: tasks cost more than the work.
+JSON_ROW_BYTES = 300  # About; only to choose the number of partitions.
+ERROR = "error"
+_CUT = "kind string, target int, file string, payload binary"
+SAID = f"{KEY_RESULT}, kind string, file string, payload string"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Something that one task reads: row groups `first` up to `last` of a Parquet file, or a whole file of lines."""
+
+    path: str
+    first: int
+    last: int
+    rows: int
+
+    @property
+    def lines(self) -> bool:
+        return self.first < 0
+
+
+def sources(files: Sequence[HistoryFile]) -> list[Source]:
+    """What there is to read, each for one task; of Parquet files the footers are read."""
+    return [source for file in files for source in _sources_of(file)]
+
+
+def _sources_of(file: HistoryFile) -> Iterator[Source]:
+    path = str(file.path.resolve())
+    if not file.parquet:
+        yield Source(path, -1, -1, file.path.stat().st_size // JSON_ROW_BYTES)
+        return
+    footer = parquet.read_metadata(path)
+    first, rows = 0, 0
+    for group in range(footer.num_row_groups):
+        rows += footer.row_group(group).num_rows
+        if rows >= TASK_ROWS or group == footer.num_row_groups - 1:
+            yield Source(path, first, group + 1, rows)
+            first, rows = group + 1, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One pass over these files, planned. `clocks`: by file."""
+
+    session: "SparkSession"
+    sources: list[Source]
+    clocks: dict[str, Clocks]
+    partitions: int
+    configurations_max: int
+
+    @classmethod
+    def of(
+        cls,
+        session: "SparkSession",
+        files: Sequence[HistoryFile],
+        clocks: Mapping[str, Clocks],
+        configurations_max: int,
+    ) -> "Scan":
+        found = sources(files)
+        rows = sum(source.rows for source in found)
+        tasks = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
+        partitions = max(tasks, -(-rows // PARTITION_ROWS)) if rows > SMALL_ROWS else 1
+        return cls(session, found, dict(clocks), partitions, configurations_max)
+
+    def said(self) -> "DataFrame":
+        """What all partitions say (SAID): a row per key, and rows of a `kind`: see `_Decider`."""
+        return self._gathered(self._cuts()).mapInArrow(_decider(self.clocks, self.configurations_max, None), SAID)
+
+    def said_of_blocks(self, carries: Mapping[tuple[str, int], Latest]) -> "DataFrame":
+        """These blocks of the order over all keys once more, so begun."""
+        cuts = self._cuts().where(f.col("kind") == ORDER)
+        return self._gathered(cuts).mapInArrow(_decider(self.clocks, self.configurations_max, dict(carries)), SAID)
+
+    def _cuts(self) -> "DataFrame":
+        tasks = self.session.range(0, len(self.sources), 1, len(self.sources))
+        return tasks.mapInArrow(_reader(self.sources, self.partitions), _CUT)
+
+    def _gathered(self, cuts: "DataFrame") -> "DataFrame":
+        return cuts.repartitionById(self.partitions, f.col("target"))
+
+
+def _reader(found: Sequence[Source], partitions: int) -> Stage:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                source = found[row["id"]]
+                for cut in _cuts_of(source, partitions):
+                    yield pa.RecordBatch.from_arrays(
+                        [
+                            pa.array([cut.kind], pa.string()),
+                            pa.array([cut.target], pa.int32()),
+                            pa.array([source.path], pa.string()),
+                            pa.array([cut.payload], pa.binary()),
+                        ],
+                        names=["kind", "target", "file", "payload"],
+                    )
+
+    return read
+
+
+def _cuts_of(source: Source, partitions: int) -> Iterator[Cut]:
+    try:
+        for table in _chunks(source):
+            if table is None:
+                yield Cut(BAD, 0, b"1")
+            else:
+                yield from scan(table, partitions)
+    except (pa.ArrowException, OSError) as error:
+        yield Cut(BAD, 0, json.dumps(f"cannot be read ({str(error).splitlines()[0]})").encode())
+
+
+def _chunks(source: Source) -> Iterator[pa.Table | None]:
+    """Tables of at most CHUNK_ROWS; None for lines that are no rows."""
+    if source.lines:
+        for piece in pieces_of(source.path):
+            if piece.bad:
+                yield None
+            for begin in range(0, piece.table.num_rows, CHUNK_ROWS):
+                yield piece.table.slice(begin, CHUNK_ROWS)
+        return
+    have = parquet.read_schema(source.path).names
+    with parquet.ParquetFile(source.path, read_dictionary=[name for name in NAMES if name in have]) as file:
+        for group in range(source.first, source.last):
+            columns = _leaves(file, group)
+            for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=columns, use_threads=False):
+                table = pa.Table.from_batches([batch])
+                table.validate(full=True)  # That all text is UTF-8 among others.
+                yield table
+
+
+_ONLY_SHOWN = ("session", "error", "node")  # Nothing is decided by these.
+_ONLY_MANY = ("request", "output.items", "output.results")  # Of listings and transactions.
+
+
+def _leaves(file: parquet.ParquetFile, group: int) -> list[str]:
+    """The columns to read. Those of listings cost three times as much as all others, so only if there are any."""
+    known = {name for name, _ in FIELDS} - set(_ONLY_SHOWN)
+    leaves = [file.schema.column(number).path for number in range(len(file.schema))]
+    wanted = [leaf for leaf in leaves if leaf.split(".")[0] in known]
+    ops = file.read_row_group(group, columns=["op"]).column("op").unique().to_pylist()
+    if any(op in MANY for op in ops):
+        return wanted
+    return [leaf for leaf in wanted if not leaf.startswith(_ONLY_MANY)]
+
+
+def _decider(
+    clocks: Mapping[str, Clocks], configurations_max: int, carries: Mapping[tuple[str, int], Latest] | None
+) -> Stage:
+    def decide_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        pieces: dict[str, list[pa.Table]] = {}
+        of_run: dict[str, Clocks] = {}
+        for batch in batches:
+            for cut in batch.to_pylist():
+                if cut["kind"] in (KEYS, IDS, CLIENTS, ORDER):
+                    table = read_piece(cut["payload"])
+                    pieces.setdefault(cut["kind"], []).append(table)
+                    for run_id in table.column("run_id").unique().to_pylist():
+                        of_run[run_id] = clocks[cut["file"]]
+                else:
+                    yield _note(cut["kind"], cut["payload"].decode(), cut["file"])
+        for kind, clash in ((IDS, ids_clash), (CLIENTS, clients_clash)):
+            if kind in pieces and clash(together(pieces.pop(kind))):
+                yield _note(CLASH, "{}")
+        if ORDER in pieces:
+            for block in blocks_of(together(pieces.pop(ORDER)), of_run, carries):
+                yield _note(ORDER, json.dumps(asdict(block)))
+        if KEYS in pieces:
+            yield from _decided(together(pieces.pop(KEYS)), of_run, configurations_max)
+
+    return decide_all
+
+
+def _decided(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> Iterator[pa.RecordBatch]:
+    try:
+        for batch in key_batches(table, clocks, configurations_max):
+            yield _padded(batch)
+    except Exception:  # Rows that clash are refused in words of their own; they are known only when all is read.
+        yield _note(ERROR, json.dumps(traceback.format_exc()))
+
+
+_NOTES = ("kind", "file", "payload")
+
+
+def _padded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    nothing = pa.nulls(batch.num_rows, pa.string())
+    return pa.RecordBatch.from_arrays([*batch.columns, *(nothing for _ in _NOTES)], [*batch.schema.names, *_NOTES])
+
+
+def _note(kind: str, payload: str, file: str | None = None) -> pa.RecordBatch:
+    empty = [pa.nulls(1, field.type) for field in key_schema()]
+    told = [pa.array([text], pa.string()) for text in (kind, file, payload)]
+    return pa.RecordBatch.from_arrays([*empty, *told], [*key_schema().names, *_NOTES])
