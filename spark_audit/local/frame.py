@@ -168,7 +168,7 @@ class Places:
 
     def pieces(self) -> Iterator[tuple[str, int, int]]:
         """(file, first row, end) of rows that follow each other in one file."""
-        yield from zip(self.files, self.starts, [*self.starts[1:], self.rows], strict=True)
+        yield from zip(self.files, self.starts, [*self.starts, self.rows][1:], strict=True)
 
     def of(self, row: int) -> tuple[str, int]:
         """File, and line from 1."""
