@@ -37,7 +37,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 test: lint
-	$(BIN)/python -m pytest
+	@$(BIN)/python scripts/run_tests.py
 
 # A longer look than `make test` takes: `make simulate SEEDS=10000`.
 SEEDS ?= 1000
