@@ -49,15 +49,19 @@ class RollingResult:
 
 
 async def measure_rolling(*, rounds: int, nodes: int, out: Path | None, console: Console) -> RollingResult:
-    """Restart every member `rounds` times, always the leader last. Raises NotReady, NodeDied."""
+    """Restart every member `rounds` times, followers first. Raises NotReady, NodeDied."""
     restarts: list[Restart] = []
     with scratch_folder(out) as folder:
         async with running_cluster(folder, nodes=nodes, proxied=False) as cluster, writing(cluster) as writers:
             await writers.first_after(trio.current_time())
             for _ in range(rounds):
-                for node_id in await _leader_last(cluster):
+                left = set(cluster.members)
+                while left:
+                    leader_id = await _leader_id(cluster)  # It may have changed meanwhile, on a busy machine.
+                    node_id = min(left - {leader_id}, default=leader_id)
                     restarts.append(await _one_restart(cluster, writers, node_id))
                     console.print(_words(restarts[-1]), highlight=False)
+                    left.remove(node_id)
             return RollingResult(
                 nodes=nodes, acknowledged=writers.acknowledged, failed=writers.failed, restarts=tuple(restarts)
             )
@@ -68,15 +72,10 @@ def show_rolling(result: RollingResult, console: Console) -> None:
     leaders = result.of_leaders_ms
     console.print(
         f"{len(result.restarts)} restarts of {result.nodes} members: {result.acknowledged:,} writes acknowledged, "
-        f"{result.failed} failed; longest pause {result.longest_pause_ms:,.0f} ms, "
-        f"median where the leader was stopped {median(leaders):,.0f} ms",
+        f"{result.failed} failed; longest pause {result.longest_pause_ms:,.0f} ms"
+        + (f", median where the leader was stopped {median(leaders):,.0f} ms" if leaders else ""),
         highlight=False,
     )
-
-
-async def _leader_last(cluster: Cluster) -> list[str]:
-    leader_id = await _leader_id(cluster)
-    return [*(node_id for node_id in cluster.members if node_id != leader_id), leader_id]
 
 
 async def _leader_id(cluster: Cluster) -> str:

@@ -172,10 +172,9 @@ async def test_a_rolling_restart_fails_no_write(tmp_path: Path) -> None:
     with trio.fail_after(40):
         result = await measure_rolling(rounds=1, nodes=3, out=tmp_path / "rolling", console=console)
 
-    assert result.failed == 0
+    assert result.failed == 0, result
     assert result.acknowledged > 0
     assert sorted(restart.node_id for restart in result.restarts) == ["n1", "n2", "n3"]
-    assert [restart.was_leader for restart in result.restarts][-1]
     assert not processes_of(tmp_path / "rolling")
 
 
