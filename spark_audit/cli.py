@@ -69,10 +69,23 @@ def _checked_remote(ctx: click.Context, param: click.Parameter, value: str | Non
     return value
 
 
+def _checked_keys(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:  # noqa: ARG001
+    if value is not None and (value.suffix != ".parquet" or not value.parent.is_dir()):
+        raise click.BadParameter(f"{value} is no name of a .parquet file in a folder that is there")
+    return value
+
+
 @cli.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole verdict as JSON.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the verdict as a page, too.")
+@click.option(
+    "--keys",
+    type=click.Path(path_type=Path, dir_okay=False),
+    callback=_checked_keys,
+    metavar="FILE",
+    help="Write a row for each key to FILE.parquet: how it was decided, by Spark.",
+)
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -99,6 +112,7 @@ def check(
     paths: tuple[str, ...],
     as_json: bool,
     html: Path | None,
+    keys: Path | None,
     engine: str,
     configurations_max: int,
     master: str,
@@ -116,7 +130,7 @@ def check(
             check_page_path(html)
         materials: list[Material] = []
         show = materials.append if html is not None else None
-        given = sorted(name for name in ("master", "remote") if _is_given(name))
+        given = sorted(name for name in ("keys", "master", "remote") if _is_given(name))
         if engine == "local" and given:
             raise click.UsageError(f"--{given[0]} is of Spark; leave out --engine local")
         files = _files(paths)
@@ -126,7 +140,9 @@ def check(
             verdict = _run_here(paths, configurations_max, words, show)
         else:
             short = sum(file.path.stat().st_size for file in files) <= SHORT_JOB_BYTES_MAX
-            verdict = _run_in_spark(paths, configurations_max, master, remote, memory, short, verbose, words, show)
+            verdict = _run_in_spark(
+                paths, configurations_max, master, remote, memory, short, verbose, words, show, keys
+            )
         pages = [draw_page(verdict, material) for material in materials]
     except MalformedHistory as error:
         _fail(f"{error}\nhint: docs/audit.md has the form of a row; take out or mend these, and check again", BAD_INPUT)
@@ -185,6 +201,7 @@ def _run_in_spark(
     verbose: bool,
     words: Console,
     show: Callable[[Material], None] | None,
+    keys: Path | None,
 ) -> Verdict:
     from spark_audit.job import audit
     from spark_audit.progress import stage_progress
@@ -192,7 +209,7 @@ def _run_in_spark(
 
     session = spark_session(master, remote=remote, memory=memory, short=short, verbose=verbose)
     with words.status("starting Spark") as status, session as started, stage_progress(started, status.update) as say:
-        return audit(started, paths, configurations_max=configurations_max, say=say, show=show)
+        return audit(started, paths, configurations_max=configurations_max, say=say, show=show, keys_to=keys)
 
 
 def _write(html: Path, page: str, verdict: Verdict) -> None:

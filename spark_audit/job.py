@@ -26,7 +26,7 @@ from spark_audit.page_spark import gather
 from spark_audit.paths import HistoryFile, history_files, read_run_file
 from spark_audit.replay import worth_replaying
 from spark_audit.scan import BAD, CLASH, ORDER, TOTALS
-from spark_audit.spark_keys import bad_requests, store_findings
+from spark_audit.spark_keys import bad_requests, store_findings, write_keys
 from spark_audit.spark_order import block_from, check_order
 from spark_audit.spark_scan import ERROR, Scan
 from spark_audit.verdict import SHOWN_MAX, Undecided, Verdict, violation_from
@@ -58,8 +58,11 @@ def audit(
     configurations_max: int = CONFIGURATIONS_MAX,
     say: Say = lambda _: None,
     show: Show | None = None,
+    keys_to: Path | None = None,
 ) -> Verdict:
     """Audit the histories behind these paths. `say` is told what is being done; `show` gets what a page is made of.
+
+    `keys_to`: a Parquet file to write what each key says to (`write_keys`).
 
     Raises UnreadablePath, MalformedHistory, NothingToCheck; whatever Spark raises when the job itself breaks.
     """
@@ -77,12 +80,17 @@ def audit(
     try:
         say(f"deciding about {sum(source.rows for source in scan.sources)} operations")
         verdict = Verdict(engine="spark")
-        notes = said.where("kind is not null").select("kind", "file", "payload").collect()
+        with scan.handing_over_few():
+            notes = said.where("kind is not null").select("kind", "file", "payload").collect()
         runs, clocks = _totals(loaded, notes, files, headers, verdict)
         if verdict.operations == verdict.unknown + verdict.failed:
             raise NothingToCheck(", ".join(given), verdict.operations)
         _refuse(loaded, notes, any(run.asked for run in runs.values()))
-        _decide(rows, said.where("kind is null").drop("kind", "file", "payload"), runs, clocks, verdict)
+        keys = said.where("kind is null").drop("kind", "file", "payload")
+        _note_keys(keys, verdict)
+        if keys_to is not None:
+            write_keys(keys, keys_to)
+        _check_store(rows, keys, runs, clocks, verdict)
         say("checking revisions over all keys")
         _check_order(scan, notes, rows, clocks, verdict)
         if show is not None:
@@ -194,19 +202,13 @@ def _clash_words(row: Any) -> str:
     return str(row["why"])
 
 
-def _decide(
-    rows: "DataFrame", keys: "DataFrame", runs: Mapping[str, _Run], clocks: Mapping[str, Clocks], verdict: Verdict
-) -> None:
-    _note_keys(keys, verdict)
-    _check_store(rows, keys, runs, clocks, verdict)
-
-
 def _check_order(
     scan: Scan, notes: Sequence[Any], rows: "DataFrame", clocks: Mapping[str, Clocks], verdict: Verdict
 ) -> None:
     def again(carries: Mapping[tuple[str, int], Latest]) -> list[Block]:
         said = scan.said_of_blocks(carries).where(f.col("kind") == ORDER).select("payload")
-        return [block_from(row["payload"]) for row in said.collect()]
+        with scan.handing_over_few():
+            return [block_from(row["payload"]) for row in said.collect()]
 
     blocks = [block_from(note["payload"]) for note in notes if note["kind"] == ORDER]
     check_order(blocks, again, rows, clocks, verdict)

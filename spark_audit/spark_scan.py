@@ -8,6 +8,7 @@ as much (docs/audit.md).
 import json
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 CHUNK_ROWS = 1 << 18  # Held by a task at once, about 100 MB with all that is made of them.
 TASK_ROWS = 1 << 20
 PARTITION_ROWS = 250_000  # Of whole keys, decided at once: about 100 MB.
+PIECES_AT_ONCE = 32  # Handed over to Python together.
 SMALL_ROWS = 5_000  # One partition is enough: tasks cost more than the work.
 JSON_ROW_BYTES = 300  # About; only to choose the number of partitions.
 ERROR = "error"
@@ -108,6 +110,17 @@ class Scan:
         tasks = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
         partitions = max(tasks, -(-rows // PARTITION_ROWS)) if rows > SMALL_ROWS else 1
         return cls(session, found, dict(clocks), partitions, configurations_max)
+
+    @contextmanager
+    def handing_over_few(self) -> Iterator[None]:
+        """While a stage of this scan runs: a piece is up to some MB, and Arrow in Java holds 2 GiB at most."""
+        name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+        before = self.session.conf.get(name)
+        self.session.conf.set(name, str(PIECES_AT_ONCE))
+        try:
+            yield
+        finally:
+            self.session.conf.set(name, before)
 
     def said(self) -> "DataFrame":
         """What all partitions say (SAID): a row per key, and rows of a `kind`: see `_Decider`."""
@@ -202,7 +215,7 @@ def _decider(
                     table = read_piece(cut["payload"])
                     pieces.setdefault(cut["kind"], []).append(table)
                     for run_id in table.column("run_id").unique().to_pylist():
-                        of_run[run_id] = clocks[cut["file"]]
+                        of_run[str(run_id)] = clocks[cut["file"]]
                 else:
                     yield _note(cut["kind"], cut["payload"].decode(), cut["file"])
         for kind, clash in ((IDS, ids_clash), (CLIENTS, clients_clash)):
