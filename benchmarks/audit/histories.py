@@ -230,5 +230,6 @@ def table(history: History, run_id: str = "made") -> pa.Table:
             "clock_id": same("simulated"),
             "revision": number(history.revision, ok & (history.revision > 0)),
             "consistency": same("linearizable"),
+            "node": pa.array(["n1", "n2", "n3"]).take(history.client % 3),
         }
     )
