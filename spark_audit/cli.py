@@ -18,6 +18,7 @@ from spark_audit.clusters import MASTER, REMOTE
 from spark_audit.engines import ENGINES, engine_for, spare_pandas
 from spark_audit.errors import AuditError, InputError, MalformedHistory
 from spark_audit.imports.command import import_command
+from spark_audit.incremental_command import follow_command
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.package import package_command
 from spark_audit.page import check_page_path, draw_page, write_page
@@ -231,6 +232,7 @@ def _fail(message: str, status: int) -> NoReturn:
 
 
 cli.add_command(import_command)
+cli.add_command(follow_command)
 cli.add_command(package_command)
 
 
