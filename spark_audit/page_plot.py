@@ -140,7 +140,7 @@ class _Charts:
         group = draw.titled(svg, f"{fault.words}, {span(max(0, stop - fault.start_ns))}")
         group.set("class", "fault")
         draw.rect(group, x, TOP, max(1.0, end - x), self._height - TOP, FAULT, fill_opacity="0.16")
-        draw.room_text(group, x + 2, TOP + 9, fault.words, "#92400e", end - x - 4)
+        draw.room_text(group, x + 2, TOP + 5, fault.words, "#92400e", end - x - 4)
 
     def _slices(self, svg: Element) -> None:
         """A tooltip for each bucket, over all charts."""
