@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import psutil
 
-SAMPLE_SECONDS = 0.05
+SAMPLE_SECONDS = 0.05  # And more often at first: a short command would be missed.
 TIME_OUT, NO_MEMORY, DONE = "time-out", "out of memory", "done"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`peak_mib`: the greatest sum of the resident sizes of all processes, sampled 20 times per second."""
+    """`peak_mib`: the greatest sum of the resident sizes of all processes, sampled every SAMPLE_SECONDS."""
 
     ended: str  # DONE, TIME_OUT, NO_MEMORY
     seconds: float
@@ -53,10 +53,11 @@ class _Watch(threading.Thread):
     def __init__(self, process: subprocess.Popen[bytes], deadline: float, mib_max: float) -> None:
         super().__init__(daemon=True)
         self._process, self._deadline, self._mib_max = process, deadline, mib_max
+        self._started = time.perf_counter()
         self.peak_mib, self.ended, self.stopped = 0.0, DONE, threading.Event()
 
     def run(self) -> None:
-        while not self.stopped.wait(SAMPLE_SECONDS):
+        while not self.stopped.wait(min(SAMPLE_SECONDS, 0.002 + (time.perf_counter() - self._started) / 10)):
             self.peak_mib = max(self.peak_mib, _resident_mib(self._process.pid))
             if time.perf_counter() > self._deadline:
                 self._end(TIME_OUT)
