@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from spark_audit.clusters import MASTER, REMOTE
+from spark_audit.clusters import MASTER, REMOTE, under_spark_submit
 from spark_audit.engines import ENGINES, engine_for, spare_pandas
 from spark_audit.errors import AuditError, InputError, MalformedHistory
 from spark_audit.imports.command import import_command
@@ -136,7 +136,7 @@ def check(
             raise click.UsageError(f"--{given[0]} is of Spark; leave out --engine local")
         files = _files(paths)
         if engine == "auto":
-            engine = "spark" if given else engine_for(files)
+            engine = "spark" if given or under_spark_submit() else engine_for(files)
         if engine == "local":
             verdict = _run_here(paths, configurations_max, words, show)
         else:

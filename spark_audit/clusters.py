@@ -1,5 +1,6 @@
 """A Spark that runs elsewhere: is it there, does it take a task, can its Python run ours; and if not, in a line."""
 
+import os
 import re
 import socket
 import threading
@@ -71,6 +72,11 @@ def in_words(error: BaseException) -> str | None:
 def is_local(master: str) -> bool:
     """Whether the executors are threads of this machine's driver, with the same Python."""
     return master == "local" or master.startswith("local[")
+
+
+def under_spark_submit() -> bool:
+    """Whether spark-submit has started this process, and a driver for it."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def on_loopback(master: str) -> bool:

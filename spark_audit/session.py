@@ -21,6 +21,7 @@ from spark_audit.clusters import (
     on_loopback,
     prepare_executors,
     reach,
+    under_spark_submit,
     within,
 )
 from spark_audit.errors import AuditError, JobFailed
@@ -67,7 +68,7 @@ def spark_session(
     """
     folder = Path(tempfile.mkdtemp(prefix="hwm-audit-"))
     saved = dict(os.environ)
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    submitted = under_spark_submit()
     url = remote or master
     try:
         if remote is not None:
@@ -125,15 +126,16 @@ def _connect(remote: str, short: bool) -> "SparkSession":
 
 def _join(short: bool, verbose: bool) -> "SparkSession":
     """The driver that spark-submit has started; what it was told (--conf, spark-defaults.conf) comes first."""
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    told = SparkConf()
-    builder = SparkSession.builder
-    elsewhere = short and not is_local(told.get("spark.master", "") or "")
-    for name, value in (_SETTINGS | (_SHORT_ELSEWHERE if elsewhere else {})).items():
-        builder = builder if told.contains(name) else builder.config(name, value)
     try:
+        SparkContext._ensure_initialized()  # Without the JVM, a SparkConf is empty.
+        told = SparkConf()
+        builder = SparkSession.builder
+        elsewhere = short and not is_local(told.get("spark.master", "") or "")
+        for name, value in (_SETTINGS | (_SHORT_ELSEWHERE if elsewhere else {})).items():
+            builder = builder if told.contains(name) else builder.config(name, value)
         session = builder.getOrCreate()
     except Exception as error:  # Py4J's.
         raise JobFailed(f"Spark did not start ({in_words(error) or error})") from error

@@ -168,6 +168,18 @@ def test_an_archive_that_cannot_be_written_is_told(name: str, reason: str, tmp_p
     assert reason in told.output
 
 
+def test_what_spark_submit_starts_is_run_by_spark_however_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here it meets a gateway that is none."""
+    history = write_lines(tmp_path / "h.jsonl", generate(Shape(operations=5), 1))
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setenv("PYSPARK_GATEWAY_SECRET", "x")
+    told = CliRunner().invoke(cli, ["check", str(history)])
+    assert told.exit_code == 1
+    assert "Spark did not start" in told.output
+
+
 # -- for real
 
 
@@ -252,6 +264,7 @@ def _history(folder: Path) -> tuple[str, str]:
 
 def _assert_found(run: "subprocess.CompletedProcess[str]", key: str) -> None:
     assert run.returncode == 3, run.stderr
+    assert json.loads(run.stdout)["engine"] == "spark"
     assert [found["key"] for found in json.loads(run.stdout)["violations"] if found["property"] == "keys"] == [key]
     assert "Traceback" not in run.stderr
 
