@@ -47,6 +47,7 @@ from kvstore.errors import (
     OutcomeUnknown,
     RequestTooLarge,
     StoreError,
+    TransferRefused,
     Unavailable,
     Unsupported,
 )
@@ -64,6 +65,7 @@ from kvstore.protocol import (
     read_log_request,
     read_request,
     status_request,
+    transfer_request,
 )
 from kvstore.refusals import (
     InvalidRequest,
@@ -194,6 +196,7 @@ __all__ = [
     "StoreError",
     "StoreLimits",
     "Target",
+    "TransferRefused",
     "Txn",
     "TxnResult",
     "Unavailable",
@@ -214,4 +217,5 @@ __all__ = [
     "run_member",
     "status_request",
     "to_text",
+    "transfer_request",
 ]

@@ -24,6 +24,7 @@ COMMANDS = {
     "range": ("kvstore.cli_data", "range_command"),
     "txn": ("kvstore.cli_data", "txn"),
     "status": ("kvstore.cli_status", "status"),
+    "transfer": ("kvstore.cli_transfer", "transfer"),
     "bench": ("kvstore.cli_bench", "bench"),
 }
 ALIASES = {

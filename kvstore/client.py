@@ -37,6 +37,7 @@ from kvstore.commands import (
     prefix_range,
 )
 from kvstore.errors import InvalidAddress, OperationFailed, OutcomeUnknown, StoreError, Unsupported
+from kvstore.handing_over import hand_over
 from kvstore.protocol import (
     Consistency,
     MembersView,
@@ -330,6 +331,15 @@ class Client:
 
         await self._pump.gather([(ask, row) for row in view.members])
         return {node_id: found[node_id] for node_id, _ in view.members}
+
+    async def transfer_leadership(self, to: str | None = None, *, deadline_seconds: float | None = None) -> str:
+        """Have another member lead, `to` or the fittest; returns its id once it does. Raises TransferRefused."""
+        return await hand_over(
+            lambda request: self._ask(request, deadline_seconds),
+            lambda: self.members(deadline_seconds=deadline_seconds),
+            to,
+            self._seconds(deadline_seconds),
+        )
 
     async def read_log(
         self, from_index: int, *, bytes_max: int = 0, member: str | None = None, deadline_seconds: float | None = None

@@ -112,6 +112,17 @@ class Unsupported(OperationFailed):
         return f"not supported by this member: {self.what}"
 
 
+class TransferRefused(OperationFailed):
+    """Leadership was not handed over: its holder leads on. `reason`: not_a_peer, not_ready, under_way or too_late."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(reason, text)
+        self.reason, self.text = reason, text
+
+    def __str__(self) -> str:
+        return f"leadership was not handed over: {self.text}"
+
+
 class NotCommitted(OperationFailed):
     """`read_log` was asked for an index above the high-water mark, which is never shown (FORMATS §6)."""
 

@@ -9,6 +9,8 @@ requests, as many as it likes without waiting, and the member answers each once,
       read      [id, 3, consistency, body]     body of a get or range
       status    [id, 4, with_hash]
       read_log  [id, 5, from_index, bytes_max]
+      transfer  [id, 6, to]                           hand leadership over, to a node id or (null) the fittest member;
+                                                      answered [to], or [null] by a member that does not lead
 
     response  [request_id, code, revision, consistency, node_id, ...]
       0 to 15   what the store answered (`ResultCode`); what follows is the rest of its result
@@ -19,6 +21,7 @@ requests, as many as it likes without waiting, and the member answers each once,
       20        not committed: index, commit_index          21  compacted: index, first_index
       22        this member has stopped: reason; certainly no effect
       23        the request's body breaks a bound: size, bound
+      24        leadership cannot be handed over now: reason, words; nothing has changed
       31        the connection makes no sense and is closed: reason (request_id 0)
 
 Arrays grow only at their end; extra items of a request or response are ignored, unknown kinds are an error.
@@ -59,6 +62,7 @@ class RequestKind(enum.IntEnum):
     READ = 3
     STATUS = 4
     READ_LOG = 5
+    TRANSFER = 6
 
 
 class Code(enum.IntEnum):
@@ -73,6 +77,7 @@ class Code(enum.IntEnum):
     COMPACTED = 21
     STOPPED = 22
     TOO_LARGE = 23
+    TRANSFER_REFUSED = 24
     MALFORMED = 31
 
 
@@ -143,6 +148,11 @@ def status_request(address: str | None = None, *, with_hash: bool = False) -> Re
 def read_log_request(from_index: int, bytes_max: int, address: str | None = None) -> Request:
     """Committed entries from an index on."""
     return Request(kind=RequestKind.READ_LOG, items=(from_index, bytes_max), anywhere=True, address=address)
+
+
+def transfer_request(to: str | None, address: str) -> Request:
+    """Have the member at `address` hand its leadership over, if it has it. Asked twice it does so once."""
+    return Request(kind=RequestKind.TRANSFER, items=(to,), anywhere=True, address=address)
 
 
 def encode_request(

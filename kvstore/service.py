@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvstore.client_errors import error_fields
 from kvstore.commands import CommandKind, Txn, encode_command
 from kvstore.connections import Connection, OpenRequests, OpenRow, ServiceLimits
 from kvstore.hot_answers import HotAnswers
@@ -37,16 +38,11 @@ from raft import (
     FRAME_BYTES_MAX_CLIENT,
     Applied,
     AppliedBatch,
-    Busy,
-    Compacted,
     Completion,
     Hello,
     HelloRole,
     Member,
     Node,
-    NodeStopped,
-    NotCommitted,
-    NotLeader,
     ProtocolError,
     RaftError,
     ReadReady,
@@ -54,7 +50,6 @@ from raft import (
     Refusal,
     Refused,
     Told,
-    TooLarge,
     TraceEvent,
     Unknown,
     decode_joined,
@@ -288,7 +283,7 @@ class Service:
         except (RaftError, KvError) as error:
             if isinstance(error, ProtocolError):
                 raise
-            self._respond(connection, request_id, *self._error_fields(error))
+            self._respond(connection, request_id, *error_fields(error, self._client_address))
 
     def _on_request(self, connection: Connection, _: int, asked: Asked) -> None:
         match asked.kind:
@@ -304,6 +299,8 @@ class Service:
                 self._respond(connection, asked.request_id, Code.OK, (status_to_map(status),))
             case RequestKind.READ_LOG:
                 self._on_read_log(connection, asked)
+            case RequestKind.TRANSFER:
+                self._on_transfer(connection, asked)
             case _:
                 self._respond(connection, asked.request_id, Code.UNSUPPORTED, (f"request kind {asked.kind}",))
 
@@ -345,6 +342,16 @@ class Service:
         rows = [(entry.index, entry.term, int(entry.kind), entry.payload) for entry in entries]
         self._respond(connection, asked.request_id, Code.OK, (rows, self._node.core.commit_index))
 
+    def _on_transfer(self, connection: Connection, asked: Asked) -> None:
+        to = asked.items[0] if asked.items else None
+        if to is not None and type(to) is not str:
+            raise ProtocolError("a transfer request is [request_id, 6, a node id or null]")
+        core = self._node.core
+        begun = core.successor_id
+        if core.leading_term is not None and to != self._node_id and not (begun and to in (None, begun)):
+            begun = self._node.transfer_leadership(to)
+        self._respond(connection, asked.request_id, Code.OK, (begun,))
+
     # Answers.
 
     def _answer(self, opened: OpenRow, completion: Completion) -> None:
@@ -366,7 +373,7 @@ class Service:
             case ReadReady():
                 self._respond_result(connection, request_id, self._machine.read(body), consistency)
             case Refused():
-                self._respond(connection, request_id, *self._error_fields(completion.error))
+                self._respond(connection, request_id, *error_fields(completion.error, self._client_address))
             case Unknown():
                 self._respond(connection, request_id, Code.UNKNOWN, (completion.reason,))
 
@@ -413,25 +420,6 @@ class Service:
         connection.closed = True
         connection.backlog.clear()
         self._closed.append(connection.connection_id)
-
-    def _error_fields(self, error: RaftError | KvError) -> tuple[int, tuple[Any, ...]]:
-        match error:
-            case NotLeader():
-                return Code.NOT_LEADER, (error.leader_id, self._client_address(error.leader_id))
-            case Busy():
-                return Code.BUSY, (str(error),)
-            case TooLarge():
-                return Code.TOO_LARGE, (error.size_bytes, error.size_bytes_max)
-            case NotCommitted():
-                return Code.NOT_COMMITTED, (error.index, error.commit_index)
-            case Compacted():
-                return Code.COMPACTED, (error.index, error.first_index)
-            case KvError():
-                return error.code, error.args
-            case NodeStopped():
-                return Code.STOPPED, (error.reason,)
-            case _:
-                return Code.STOPPED, (str(error),)
 
     # What the node knows.
 

@@ -10,6 +10,7 @@ from kvstore.errors import (
     NotCommitted,
     OperationFailed,
     RequestTooLarge,
+    TransferRefused,
     Unsupported,
 )
 from kvstore.protocol import Code, Response
@@ -92,6 +93,8 @@ def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
             return Rejected(NotCommitted(*fields))
         case Code.COMPACTED:
             return Rejected(Compacted(*fields))
+        case Code.TRANSFER_REFUSED:
+            return Rejected(TransferRefused(*fields))
         case Code.TOO_LARGE:
             return Rejected(RequestTooLarge(*fields))
         case _:

@@ -15,7 +15,7 @@ from random import Random
 from kvstore.calls import MILLISECOND_NS, CallEnded, ClientLimits
 from kvstore.commands import Command, Get, Range
 from kvstore.machine import KvMachine, initial_header
-from kvstore.protocol import Consistency, Request, command_request, read_request
+from kvstore.protocol import Consistency, Request, Response, command_request, read_request
 from kvstore.results import Result, read_result
 from kvstore.retry import ClientCore
 from kvstore.service import Service, ServiceLimits
@@ -243,7 +243,15 @@ class SimClient:
             ticket = self.submit(command_request(command), seconds)
         return self.result(ticket, seconds)
 
+    def ask(self, request: Request, seconds: float = 5) -> Response:
+        """Ask a member something and wait; raises what the client would raise."""
+        return self._response(self.submit(request, seconds), seconds)
+
     def result(self, ticket: int, seconds: float = 5) -> Result:
+        response = self._response(ticket, seconds)
+        return read_result((response.code, response.revision, *response.fields))
+
+    def _response(self, ticket: int, seconds: float) -> Response:
         for _ in range(int(seconds * 100) + 10):
             if ticket in self.ended:
                 break
@@ -252,7 +260,7 @@ class SimClient:
         if ended.error is not None:
             raise ended.error
         assert ended.response is not None
-        return read_result((ended.response.code, ended.response.revision, *ended.response.fields))
+        return ended.response
 
     def flush(self) -> bool:
         """Move bytes both ways once; True if anything moved."""

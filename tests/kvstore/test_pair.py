@@ -18,8 +18,8 @@ from kvstore.commands import (
     Txn,
     encode_command,
 )
-from kvstore.errors import Compacted, NotCommitted, Unsupported
-from kvstore.protocol import Consistency, command_request, read_log_request, status_request
+from kvstore.errors import Compacted, NotCommitted, TransferRefused, Unsupported
+from kvstore.protocol import Consistency, command_request, read_log_request, status_request, transfer_request
 from kvstore.refusals import InvalidRequest
 from kvstore.results import CompareAndSetResult, DeleteResult, GetResult, PutResult, RangeResult, TxnResult
 from kvstore.status import status_from_map
@@ -252,3 +252,46 @@ def test_sessions_of_clients_that_are_gone_expire_though_nobody_writes(quick_fol
     service.expire_sessions()
     cluster.settle()
     assert cluster.hosts[cluster.leader()].node.core.last_index == last_index
+
+
+# Leadership transfer
+
+
+def test_a_leader_hands_over_when_a_client_asks_for_it(quick_folder: Path) -> None:
+    """To the member that is named, and no write fails: what came meanwhile is asked of the next leader."""
+    cluster = Cluster(quick_folder, 3)
+    client = cluster.client()
+    client.do(Put(b"a", b"1"))
+    leader_id = cluster.leader()
+    wanted_id = max(cluster.hosts.keys() - {leader_id})
+
+    begun = client.ask(transfer_request(wanted_id, f"{leader_id}:1"))
+
+    assert begun.fields == (wanted_id,)
+    client.do(Put(b"a", b"2"))
+    assert cluster.leader() == wanted_id
+
+
+def test_a_member_that_does_not_lead_or_is_named_itself_has_nothing_to_hand_over(quick_folder: Path) -> None:
+    """So a request that was repeated, because its answer was lost, does no second transfer."""
+    cluster = Cluster(quick_folder, 3)
+    client = cluster.client()
+    client.do(Put(b"a", b"1"))
+    leader_id = cluster.leader()
+    follower_id = min(cluster.hosts.keys() - {leader_id})
+
+    assert client.ask(transfer_request(None, f"{follower_id}:1")).fields == (None,)
+    assert client.ask(transfer_request(leader_id, f"{leader_id}:1")).fields == (None,)
+    assert cluster.leader() == leader_id
+
+
+def test_a_transfer_that_cannot_work_is_refused_with_its_reason(quick_folder: Path) -> None:
+    """The client learns what is there, and that nothing has changed."""
+    cluster = Cluster(quick_folder, 3)
+    client = cluster.client()
+    leader_id = cluster.leader()
+
+    with pytest.raises(TransferRefused, match="s9 is not another voter; there is: s") as refused:
+        client.ask(transfer_request("s9", f"{leader_id}:1"))
+
+    assert refused.value.reason == "not_a_peer"

@@ -245,6 +245,22 @@ def test_garbage_on_both_ports_closes_that_connection_only(tmp_path: Path) -> No
         assert (partly.exit_code, "s2 did not answer" in partly.stderr) == (1, True)
 
 
+def test_transfer_moves_the_leadership_to_the_member_that_is_named(tmp_path: Path) -> None:
+    """It waits until that one leads; one that leads already, or that is not there, is answered at once."""
+    with running_cluster(tmp_path, 3) as cluster:
+        env = {"HWM_ENDPOINTS": ",".join(cluster.endpoints)}
+        assert invoke(["put", "a", "1", "--deadline", "20"], env).exit_code == 0
+        for member in ("s1", "s2", "s3", "s3"):
+            moved = invoke(["transfer", member, "--deadline", "20", "--json"], env)
+            assert (moved.exit_code, json.loads(moved.stdout)) == (0, {"leader_id": member})
+        other = invoke(["transfer", "--deadline", "20"], env)
+        refused = invoke(["transfer", "s9", "--deadline", "20"], env)
+
+    assert (other.exit_code, other.stdout.strip() in ("s1", "s2")) == (0, True)
+    assert refused.exit_code == 3
+    assert "s9 is not another voter" in refused.stderr
+
+
 def test_a_client_on_the_peer_port_is_told_where_to_go(tmp_path: Path) -> None:
     """Ports are easily confused."""
     with running_cluster(tmp_path, 2) as cluster:

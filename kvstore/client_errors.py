@@ -1,0 +1,35 @@
+"""What a client is told for each error of the engine and the store: a code, and the fields behind it (FORMATS §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kvstore.protocol import Code
+from kvstore.refusals import KvError
+from raft import Busy, Compacted, NodeStopped, NotCommitted, NotLeader, RaftError, TooLarge, TransferRefused
+
+
+def error_fields(
+    error: RaftError | KvError, client_address: Callable[[str | None], str | None]
+) -> tuple[int, tuple[Any, ...]]:
+    """The code and the fields of the answer. `client_address` is that of a node id, as far as it is known."""
+    match error:
+        case NotLeader():
+            return Code.NOT_LEADER, (error.leader_id, client_address(error.leader_id))
+        case Busy():
+            return Code.BUSY, (str(error),)
+        case TooLarge():
+            return Code.TOO_LARGE, (error.size_bytes, error.size_bytes_max)
+        case NotCommitted():
+            return Code.NOT_COMMITTED, (error.index, error.commit_index)
+        case Compacted():
+            return Code.COMPACTED, (error.index, error.first_index)
+        case TransferRefused():
+            return Code.TRANSFER_REFUSED, (error.reason, error.text)
+        case KvError():
+            return error.code, error.args
+        case NodeStopped():
+            return Code.STOPPED, (error.reason,)
+        case _:
+            return Code.STOPPED, (str(error),)
