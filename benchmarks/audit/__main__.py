@@ -30,7 +30,7 @@ GIVEN_UP = ("time-out", "out of memory", "unknown")
 @click.option(
     "--porcupine",
     metavar="PROGRAM",
-    help="A checker to be compared with: PROGRAM FILE.csv SECONDS, see benchmarks/audit/README.md. Skipped if not given.",
+    help="A checker to compare with: PROGRAM FILE.csv SECONDS, see benchmarks/audit/README.md. Skipped if not given.",
 )
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the histories are made, and removed again.")
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, show_default=True)
