@@ -37,21 +37,21 @@ def measure(
             command, stdout=out, stderr=err, start_new_session=True, env={**os.environ, **(environment or {})}
         )
         watch = _Watch(process, started + seconds_max, mib_max)
-        watch.start()
+        watching = threading.Thread(target=watch.run, daemon=True)
+        watching.start()
         exit_code = process.wait()
         seconds = time.perf_counter() - started
         watch.stopped.set()
-        watch.join()
+        watching.join()
         out.seek(0)
         err.seek(0)
         return Measured(watch.ended, seconds, watch.peak_mib, exit_code, out.read(), err.read())
 
 
-class _Watch(threading.Thread):
+class _Watch:
     """Samples the tree of processes, and ends it at a bound."""
 
     def __init__(self, process: subprocess.Popen[bytes], deadline: float, mib_max: float) -> None:
-        super().__init__(daemon=True)
         self._process, self._deadline, self._mib_max = process, deadline, mib_max
         self._started = time.perf_counter()
         self.peak_mib, self.ended, self.stopped = 0.0, DONE, threading.Event()

@@ -93,10 +93,11 @@ def beside(rows: Iterable[Row]) -> list[str]:
         "|---|---|---|---|---|",
     ]
     for (shape, operations, unknown), both in by_history.items():
-        if LOCAL in both and RIVAL in both:
-            told = " | ".join(
-                f"{_number(row['command_seconds'], 2)}, {_number(row['peak_mib'], 0)}, {row['verdict']}"
-                for row in (both[LOCAL], both[RIVAL])
-            )
-            lines.append(f"| {shape} | {operations:,} | {unknown:.0%} | {told} |")
+        if LOCAL in both:
+            rival = _beside(both[RIVAL]) if RIVAL in both else "not tried, as a shorter one was given up"
+            lines.append(f"| {shape} | {operations:,} | {unknown:.0%} | {_beside(both[LOCAL])} | {rival} |")
     return lines
+
+
+def _beside(row: Row) -> str:
+    return f"{_number(row['command_seconds'], 2)}, {_number(row['peak_mib'], 0)}, {row['verdict']}"
