@@ -5,6 +5,7 @@ Only aggregates and examples come to the driver: one row per run and file, per m
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,9 @@ from spark_audit.page_spark import gather
 from spark_audit.paths import HistoryFile, history_files, read_run_file
 from spark_audit.replay import worth_replaying
 from spark_audit.scan import BAD, CLASH, ORDER, TOTALS
-from spark_audit.spark_keys import bad_requests, store_findings, write_keys
+from spark_audit.spark_keys import COUNTS, bad_requests, store_findings, write_keys
 from spark_audit.spark_order import block_from, check_order
-from spark_audit.spark_scan import ERROR, Scan
+from spark_audit.spark_scan import ERROR, SUMMARY, Scan
 from spark_audit.verdict import SHOWN_MAX, Undecided, Verdict, violation_from
 
 if TYPE_CHECKING:
@@ -87,10 +88,10 @@ def audit(
             raise NothingToCheck(", ".join(given), verdict.operations)
         _refuse(loaded, notes, any(run.asked for run in runs.values()))
         keys = said.where("kind is null").drop("kind", "file", "payload")
-        _note_keys(keys, verdict)
+        off_revisions = _note_keys(notes, keys, verdict)
         if keys_to is not None:
             write_keys(keys, keys_to)
-        _check_store(rows, keys, runs, clocks, verdict)
+        _check_store(rows, keys, off_revisions, runs, clocks, verdict)
         say("checking revisions over all keys")
         _check_order(scan, notes, rows, clocks, verdict)
         if show is not None:
@@ -214,31 +215,40 @@ def _check_order(
     check_order(blocks, again, rows, clocks, verdict)
 
 
-def _note_keys(keys: "DataFrame", verdict: Verdict) -> None:
-    counts = ("violated_keys", "undecided_keys", "violated_order", "violated_weak")
-    sums = [f.sum(name).alias(name) for name in ("weak", *counts)]
-    total = dict.fromkeys(counts, 0)
-    for row in keys.groupBy("method").agg(f.count("*").alias("keys"), *sums).collect():
-        verdict.properties["keys"].checked += row["keys"]
-        verdict.properties["weak"].checked += row["weak"]
-        verdict.methods[row["method"]] = verdict.methods.get(row["method"], 0) + row["keys"]
-        for name in counts:
-            total[name] += row[name]
-    if not any(total.values()):
-        return
+def _note_keys(notes: Sequence[Any], keys: "DataFrame", verdict: Verdict) -> set[str]:
+    """Count what the keys say, and keep the first examples; the runs with a key that was decided off its revisions."""
+    total: Counter[str] = Counter()
+    off_revisions: set[str] = set()
+    for note in notes:
+        for run_id, method, name, number in json.loads(note["payload"]) if note["kind"] == SUMMARY else ():
+            total[name] += number
+            if name == "keys":
+                verdict.methods[method] = verdict.methods.get(method, 0) + number
+            elif name == "off_revisions":
+                off_revisions.add(run_id)
+    verdict.properties["keys"].checked += total["keys"]
+    verdict.properties["weak"].checked += total["weak"]
+    counts = {name: total[name] for name in COUNTS}
+    if not any(counts.values()):
+        return off_revisions
     for row in keys.where("found != '[]'").orderBy("run_id", "key").limit(4 * SHOWN_MAX).select("found").collect():
         for kind, fields in json.loads(row["found"]):
             verdict.record(violation_from(fields) if kind == "Violation" else Undecided(**fields), count=0)
-    for name, count in total.items():
+    for name, count in counts.items():
         outcome, prop = name.split("_")
         setattr(verdict.properties[prop], outcome, getattr(verdict.properties[prop], outcome) + count)
+    return off_revisions
 
 
 def _check_store(
-    rows: "DataFrame", keys: "DataFrame", runs: Mapping[str, _Run], clocks: Mapping[str, Clocks], verdict: Verdict
+    rows: "DataFrame",
+    keys: "DataFrame",
+    off_revisions: set[str],
+    runs: Mapping[str, _Run],
+    clocks: Mapping[str, Clocks],
+    verdict: Verdict,
 ) -> None:
     replayed: list[str] = []
-    off_revisions = {row["run_id"] for row in keys.where("off_revisions").select("run_id").distinct().collect()}
     for run_id, run in sorted(runs.items()):
         verdict.properties["store"].checked += run.many
         if run.many and run.bare:

@@ -1,6 +1,7 @@
 """What keys say, as rows of Spark's; the whole-store replay as a Spark stage. `table_keys.py`, `replay.py` decide."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -54,6 +55,21 @@ def key_batches(table: pa.Table, clocks: Mapping[str, Clocks], configurations_ma
         yield _batch(some, key_schema())
 
 
+def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
+    """Of such a batch (run_id, method, name) → number; names are `keys`, `weak`, `off_revisions`, those of COUNTS."""
+    by = pa.Table.from_batches([batch]).append_column("keys", pa.repeat(pa.scalar(1), batch.num_rows))
+    by = by.set_column(
+        by.column_names.index("off_revisions"), "off_revisions", by.column("off_revisions").cast(pa.int64())
+    )
+    names = ("keys", "weak", "off_revisions", *COUNTS)
+    found: Counter[tuple[str, str, str]] = Counter()
+    for row in by.group_by(["run_id", "method"]).aggregate([(name, "sum") for name in names]).to_pylist():
+        for name in names:
+            if row[f"{name}_sum"]:
+                found[row["run_id"], row["method"], name] += row[f"{name}_sum"]
+    return found
+
+
 def write_keys(keys: "DataFrame", path: Path) -> None:
     """One row per run and key, as a Parquet file: KEY_COLUMNS. It is written aside and renamed.
 
@@ -76,7 +92,7 @@ def _proven(keys: pa.Table) -> pa.Table:
     rows = keys.num_rows
     made = {name: keys.column(name) for name in keys.column_names}
     made["status"], made["found"] = (pa.repeat(pa.scalar(text), rows) for text in (LINEARIZABLE, "[]"))
-    for name in ("configurations", *_COUNTS):
+    for name in ("configurations", *COUNTS):
         made[name] = pa.repeat(pa.scalar(0, pa.int64()), rows)
     return pa.table([made[field.name] for field in key_schema()], schema=key_schema())
 
@@ -142,12 +158,12 @@ def key_schema() -> pa.Schema:
     return pa.schema(fields)
 
 
-_COUNTS = ("violated_keys", "undecided_keys", "violated_order", "violated_weak")
+COUNTS = ("violated_keys", "undecided_keys", "violated_order", "violated_weak")
 _TOLD = ("run_id", "key", "status", "method", "operations", "weak", "configurations", "off_revisions")
 
 
 def _packed(result: KeyFindings) -> Row:
-    counts = dict.fromkeys(_COUNTS, 0)
+    counts = dict.fromkeys(COUNTS, 0)
     for found in result.found:
         counts[f"{'violated' if isinstance(found, Violation) else 'undecided'}_{found.property}"] += 1
     return {

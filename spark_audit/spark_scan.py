@@ -7,6 +7,7 @@ as much (docs/audit.md).
 
 import json
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -36,7 +37,7 @@ from spark_audit.scan import (
     scan,
     together,
 )
-from spark_audit.spark_keys import KEY_RESULT, key_batches, key_schema
+from spark_audit.spark_keys import KEY_RESULT, key_batches, key_schema, summed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +50,7 @@ PARTITION_ROWS = 250_000  # Of whole keys, decided at once: about 100 MB.
 PIECES_AT_ONCE = 32  # Handed over to Python together.
 SMALL_ROWS = 5_000  # One partition is enough: tasks cost more than the work.
 JSON_ROW_BYTES = 300  # About; only to choose the number of partitions.
-ERROR = "error"
+ERROR, SUMMARY = "error", "summary"
 _CUT = "kind string, target int, file string, payload binary"
 SAID = f"{KEY_RESULT}, kind string, file string, payload string"
 
@@ -115,7 +116,7 @@ class Scan:
     def handing_over_few(self) -> Iterator[None]:
         """While a stage of this scan runs: a piece is up to some MB, and Arrow in Java holds 2 GiB at most."""
         name = "spark.sql.execution.arrow.maxRecordsPerBatch"
-        before = self.session.conf.get(name)
+        before = self.session.conf.get(name) or ""
         self.session.conf.set(name, str(PIECES_AT_ONCE))
         try:
             yield
@@ -231,9 +232,12 @@ def _decider(
 
 
 def _decided(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> Iterator[pa.RecordBatch]:
+    summary: Counter[tuple[str, str, str]] = Counter()
     try:
         for batch in key_batches(table, clocks, configurations_max):
+            summary.update(summed(batch))
             yield _padded(batch)
+        yield _note(SUMMARY, json.dumps([[*name, number] for name, number in sorted(summary.items())]))
     except Exception:  # Rows that clash are refused in words of their own; they are known only when all is read.
         yield _note(ERROR, json.dumps(traceback.format_exc()))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as parquet
 import pytest
 
 from spark_audit import (
@@ -125,6 +126,21 @@ def test_the_order_over_all_keys_is_checked_across_partitions(session: "SparkSes
     session.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "true")
     assert verdict.properties["order"].violated == check_rows(rows).properties["order"].violated
     assert verdict.properties["order"].violated > 900
+
+
+def test_a_file_of_keys_says_how_each_was_decided(session: "SparkSession", tmp_path: Path) -> None:
+    rows, _ = inject(generate(Shape(operations=900, keys=9, local_share=0.2), 4), "stale_read", 4)
+    path = write_lines(tmp_path / "h.jsonl", rows)
+    verdict = audit(session, [str(path)], keys_to=tmp_path / "keys.parquet")
+
+    told = parquet.read_table(tmp_path / "keys.parquet").to_pylist()
+    assert sorted(row["key"] for row in told) == sorted({row["key"] for row in rows})
+    assert [row["key"] for row in told if row["status"] == "violation"] == [verdict.violations[0].key]
+    assert sum(row["weak"] for row in told) == verdict.properties["weak"].checked
+    takes = [row for row in rows if row["status"] == "ok" or (row["status"] == "unknown" and row["op"] != "get")]
+    assert sum(row["operations"] for row in told) == len(takes)
+    assert {row["method"] for row in told} == set(verdict.methods)
+    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".part"] == []
 
 
 def _put(**fields: Any) -> Row:

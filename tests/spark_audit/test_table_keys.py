@@ -35,13 +35,20 @@ def _arrow(wanted: Type) -> pa.DataType:
     return pa.struct(fields)
 
 
+_SCHEMA: pa.Schema = pa.schema([pa.field(name, _arrow(kind)) for name, kind in FIELDS])
+
+
 def _table(rows: Iterable[Row]) -> pa.Table:
     """The parts of these rows, in an order that has nothing to do with keys."""
     cut = [{**_LEFT_OUT, **part} for row in rows for _, part in parts({**_LEFT_OUT, **row})]
     Random(len(cut)).shuffle(cut)
-    fields: list[pa.Field[Any]] = [pa.field(name, _arrow(kind)) for name, kind in FIELDS]
-    fields += [pa.field("weak", pa.string()), pa.field("changes_store", pa.bool_())]
-    return pa.Table.from_pylist(cut, schema=pa.schema(fields)).select(list(table_keys.NEEDED))
+    marks: list[pa.Field[Any]] = [pa.field("weak", pa.string()), pa.field("changes_store", pa.bool_())]
+    return pa.Table.from_pylist(cut, schema=pa.schema([*_SCHEMA, *marks])).select(list(table_keys.NEEDED))
+
+
+def history_table(rows: Iterable[Row]) -> pa.Table:
+    """Whole rows as a file has them."""
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=_SCHEMA)
 
 
 def _decided(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> dict[tuple[str, str], KeyFindings]:
