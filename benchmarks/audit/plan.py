@@ -50,7 +50,7 @@ def full(rival: bool) -> Iterator[Case]:
     growing = _shape(_GROWTH, 0.01)
     for operations in (100_000, 1_000_000):
         yield Case(engine=SPARK, shape=growing, operations=operations)
-    yield Case(engine=SPARK, shape=growing, operations=HUGE, seconds_max=300)
+    yield Case(engine=SPARK, shape=growing, operations=HUGE, seconds_max=270)
     for shape in (growing, ONE_KEY):
         yield Case(engine=LOCAL, shape=shape, operations=HUGE, seconds_max=200)
         if rival:
