@@ -4,12 +4,17 @@
 """
 
 import os
+from collections import Counter
+from random import Random
 
 import pytest
 
 from spark_audit import ALL_FAULTS, Shape, Verdict, check_rows, generate, inject
 from spark_audit.generate import Row
+from spark_audit.kernel import decide
+from spark_audit.search import search
 from tests.spark_audit.histories import History
+from tests.spark_audit.small import ONE_CLOCK, operations_in
 
 HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "2"))  # Of each shape.
 SHOWN_MAX = 6
@@ -64,6 +69,32 @@ def _is_found(clean: list[Row], fault: str, where: str, seed: int) -> bool:
 
 def _shown(verdict: Verdict) -> set[int]:
     return {op.op_id for violation in verdict.violations for op in violation.operations}
+
+
+def test_what_is_shown_of_appends_is_shown_exactly_where_the_plain_search_finds_no_order() -> None:
+    """Twenty operations on one key, corrupted; the search knows nothing of compare-and-sets for appends."""
+    shape = Shape(
+        operations=20, keys=1, clients=5, append_share=0.3, put_share=0.15, unknown_share=0.1, revisions=False
+    )
+    answers: Counter[bool | None] = Counter()
+    for seed in range(60 * HISTORIES):
+        rows = generate(shape, seed)
+        random = Random(seed)
+        for read in random.sample([row for row in rows if row["op"] == "get" and row["output"]], 1):
+            read["output"] |= random.choice(rows)["output"] or {}
+        operations = operations_in(rows)
+        answer = search(operations, configurations_max=50_000).linearizable
+        decision = decide(operations, ONE_CLOCK, configurations_max=50_000)
+
+        answers[answer] += 1
+        assert answer is not True or decision.status == "linearizable", f"seed {seed}"
+        assert answer is not False or decision.status == "violation", f"seed {seed}"
+        if decision.status == "violation":
+            shown = {op.op_id for op in decision.counterexample}
+            assert len(shown) == len(decision.counterexample), f"seed {seed}"
+            assert search(decision.counterexample, configurations_max=50_000).linearizable is False, f"seed {seed}"
+
+    assert min(answers[True], answers[False]) > 10, answers
 
 
 def test_two_that_overwrote_one_record_are_shown_with_the_write_of_it() -> None:
