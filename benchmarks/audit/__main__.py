@@ -46,7 +46,7 @@ def main(
         for case in (quick if is_quick else full)(program is not None)
         if (not only or case.engine in only)
         and (operations_max is None or case.operations <= operations_max)
-        and (faults or case.fault is None)
+        and (faults or case.shape is not None)
     ]
     with tempfile.TemporaryDirectory(prefix="hwm-bench-audit-", dir=folder) as name:
         machine = describe(Path(name))

@@ -32,12 +32,11 @@ def make(case: Case, folder: Path, *, plain: bool) -> Path:
 
 
 def _faulty(case: Case, folder: Path) -> Path:
-    assert case.fault is not None
-    shape = _FAULTY_APPENDS if "append" in case.fault else _FAULTY
+    shape = _FAULTY_APPENDS if "append" in (case.fault or "") else _FAULTY
     for seed in range(SEED, SEED + SEEDS_MAX):
         rows = generate_rows(replace(shape, operations=case.operations), seed)
         try:
-            rows, _ = inject(rows, case.fault, seed)
+            rows = inject(rows, case.fault, seed)[0] if case.fault is not None else rows
         except ValueError:
             continue
         (folder / "ops").mkdir(parents=True)

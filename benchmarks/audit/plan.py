@@ -19,7 +19,7 @@ ONE_KEY = Shape(name="50 clients, 1 key", clients=50, keys=1, unknown_share=0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`shape` None: a history with the fault `fault`, of the generator in `spark_audit`."""
+    """`shape` None: a history of the generator in `spark_audit`, with the fault `fault`, or none."""
 
     engine: str
     operations: int
@@ -75,7 +75,7 @@ def _common(sizes: tuple[int, ...], rival: bool) -> Iterator[Case]:
     yield Case(engine=LOCAL, shape=bare, operations=sizes[-1])
     if rival:
         yield Case(engine=RIVAL, shape=bare, operations=sizes[-1], seconds_max=30)
-    for fault in ALL_FAULTS:
+    for fault in (None, *ALL_FAULTS):  # First the same history without one.
         yield Case(engine=LOCAL, operations=FAULT_OPERATIONS, fault=fault)
 
 

@@ -85,6 +85,8 @@ def growth(rows: Iterable[Row]) -> list[str]:
 def beside(rows: Iterable[Row]) -> list[str]:
     """Of each history that both were given: command seconds, memory, verdicts."""
     by_history: dict[tuple[str, int, float], dict[str, Row]] = {}
+    rows = list(rows)
+    tried = {(row["shape"], row["unknown_share"]) for row in rows if row["engine"] == RIVAL}
     for row in rows:
         if row["fault"] is None and row["engine"] != SPARK:
             by_history.setdefault((row["shape"], row["operations"], row["unknown_share"]), {})[row["engine"]] = row
@@ -93,7 +95,7 @@ def beside(rows: Iterable[Row]) -> list[str]:
         "|---|---|---|---|---|",
     ]
     for (shape, operations, unknown), both in by_history.items():
-        if LOCAL in both:
+        if LOCAL in both and (shape, unknown) in tried:
             rival = _beside(both[RIVAL]) if RIVAL in both else "not tried, as a shorter one was given up"
             lines.append(f"| {shape} | {operations:,} | {unknown:.0%} | {_beside(both[LOCAL])} | {rival} |")
     return lines
