@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as parquet
 
 ENGINES = ("auto", "local", "spark")
-LOCAL_BYTES_MAX = 2**30  # Of resident memory, as estimated. About two million operations of single keys.
+LOCAL_BYTES_MAX = 2**30  # Of resident memory, as estimated: about 1,200,000 operations of single keys.
 _ALWAYS_BYTES = 100 * 2**20
-_ROW_BYTES, _MANY_ROW_BYTES = 450, 2_500  # Besides its own bytes; the second where the store may have to be replayed.
+_ROW_BYTES, _MANY_ROW_BYTES = 650, 2_500  # Besides its own bytes; the second where the store may have to be replayed.
 _HEAD_BYTES = 2**20  # Of JSON lines: what it does not show is not expected.
 
 
