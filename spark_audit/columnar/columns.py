@@ -208,6 +208,9 @@ class _Source:
         return _as_text(self._output.get(name), self.rows)
 
     def codes(self, name: str) -> _Codes:
+        column: Any = self._columns.get(name)
+        if column is not None and pa.types.is_dictionary(column.type):
+            return _used(_numbers(column.indices, -1), column.dictionary.to_pylist())
         encoded = self.text(name).dictionary_encode()
         return _Codes(_numbers(encoded.indices, -1), encoded.dictionary.to_pylist())
 
@@ -227,6 +230,18 @@ class _Source:
     def _filled(self, column: Any, null: int) -> Int64s:
         missing = column is None or pa.types.is_null(column.type)
         return np.full(self.rows, null, np.int64) if missing else _numbers(column, null)
+
+
+def _used(ids: Int64s, texts: list[str | None]) -> _Codes:
+    """Without what a dictionary holds in vain, or twice."""
+    there = np.zeros(len(texts) + 1, np.bool_)
+    there[ids] = True
+    number: dict[str, int] = {}
+    numbers = [
+        number.setdefault(text, len(number)) if used and text is not None else -1
+        for text, used in zip(texts, there.tolist(), strict=False)
+    ]
+    return _Codes(np.array([*numbers, -1], np.int64)[ids], list(number))
 
 
 def _fields(output: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_audit.columnar import FOREVER, encode, encode_rows
+from spark_audit.columnar import FOREVER, encode, encode_rows, triage
 from spark_audit.columnar.columns import NEEDED, sorted_by
 from spark_audit.generate import Shape, generate
 from tests.spark_audit.histories import History
@@ -94,3 +94,26 @@ def test_nothing_at_all_is_no_key() -> None:
 def test_sorting_by_a_packed_number_is_stable(most: int) -> None:
     numbers = np.random.default_rng(3).integers(0, most, 500) // (most // 20 + 1) * (most // 20 + 1)
     assert sorted_by(numbers).tolist() == np.argsort(numbers, kind="stable").tolist()
+
+
+def test_names_as_dictionaries_mean_what_they_mean_as_texts() -> None:
+    """A file's dictionary may hold names in vain, or twice; a key that no row names is no key."""
+    rows = generate(Shape(operations=80, keys=5), 2)
+    plain = pa.Table.from_pylist(rows, schema=NEEDED)
+    coded = plain
+    for name in ("run_id", "op", "key", "status", "clock_id", "consistency"):
+        texts = plain.column(name).to_pylist()
+        words = ["in vain", *sorted({text for text in texts if text is not None}, reverse=True)] * 2
+        places = [
+            None if text is None else words.index(text, len(words) // 2 * (n % 2)) for n, text in enumerate(texts)
+        ]
+        array = pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), pa.array(words, pa.large_string()))
+        coded = coded.set_column(coded.column_names.index(name), name, array)
+    one, other = encode(plain), encode(coded)
+
+    assert sorted(one.names) == sorted(other.names)
+    keys = np.array([other.names.index(name) for name in one.names])
+    assert np.array_equal(triage(one).verdict, triage(other).verdict[keys])
+    again = other.of_keys(keys)
+    for name in ("op_id", "kind", "unknown", "failed", "writes", "finds", "revision", "starts", "tokens"):
+        assert np.array_equal(getattr(one, name), getattr(again, name)), name
