@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 ENGINES = ("auto", "local", "spark")
 LOCAL_BYTES_MAX = 2**30  # Of resident memory, as estimated: about 1,200,000 operations of single keys.
 _ALWAYS_BYTES = 100 * 2**20
-_ROW_BYTES, _MANY_ROW_BYTES = 650, 2_500  # Besides its own bytes; the second where the store may have to be replayed.
+_ROW_BYTES, _MANY_ROW_BYTES = 650, 6_000  # Besides its own bytes; the second where the store may have to be replayed.
 _HEAD_BYTES = 2**20  # Of JSON lines: what it does not show is not expected.
 
 
