@@ -83,7 +83,7 @@ def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, f
     if late and not carry.whole and not carry.uncut:
         _start_again(carry)
         new = list(run.again())
-    carry.held += [row for row in new if row["status"] == "ok" and not carry.uncut]
+    carry.held = [] if carry.uncut else [*carry.held, *(row for row in new if row["status"] == "ok")]
     cut = _next_cut(carry, settled_ns, final)
     closed, carry.held = _split(carry.held, cut)
     carry.cut = cut
