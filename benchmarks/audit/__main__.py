@@ -26,6 +26,7 @@ GIVEN_UP = ("time-out", "out of memory", "unknown")
 @click.option("--quick", "is_quick", is_flag=True, help="10,000 operations only: does all of it work?")
 @click.option("--only", multiple=True, metavar="ENGINE", help="local, spark, porcupine; all if not given.")
 @click.option("--operations-max", type=click.IntRange(1), help="Leave out longer histories.")
+@click.option("--operations-min", type=click.IntRange(1), default=1, help="Leave out shorter histories.")
 @click.option("--faults/--no-faults", default=True, help="Histories with a fault, too.")
 @click.option(
     "--porcupine",
@@ -35,8 +36,8 @@ GIVEN_UP = ("time-out", "out of memory", "unknown")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the histories are made, and removed again.")
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, show_default=True)
 def main(
-    is_quick: bool, only: tuple[str, ...], operations_max: int | None, faults: bool, porcupine: str | None,
-    folder: Path | None, out: Path,
+    is_quick: bool, only: tuple[str, ...], operations_max: int | None, operations_min: int, faults: bool,
+    porcupine: str | None, folder: Path | None, out: Path,
 ) -> None:  # fmt: skip
     """Measure the audit. The whole plan takes about a quarter of an hour, and writes audit.json and audit.md."""
     program = _found(porcupine)
@@ -45,13 +46,13 @@ def main(
         case
         for case in (quick if is_quick else full)(program is not None)
         if (not only or case.engine in only)
-        and (operations_max is None or case.operations <= operations_max)
+        and operations_min <= case.operations <= (operations_max or case.operations)
         and (faults or case.shape is not None)
     ]
     with tempfile.TemporaryDirectory(prefix="hwm-bench-audit-", dir=folder) as name:
         machine = describe(Path(name))
         rows = list(_measured(cases, Path(name), program))
-    whole = not (is_quick or only or operations_max or not faults)
+    whole = not (is_quick or only or operations_max or operations_min > 1 or not faults)
     plan = "quick" if is_quick else "full" if whole else "part"
     date = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%SZ")
     document = {
