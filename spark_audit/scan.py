@@ -28,6 +28,7 @@ DICTIONARY_MAX = 4_096  # Every piece carries its dictionaries as they are; long
 PIECE_ROWS_MAX = 1 << 15  # A few MB, so that what Spark hands over at once stays small.
 _ORDER = ("run_id", "clock_id", "revision", "call_ns", "return_ns", "op_id")
 _OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
+_MOSTLY_NULL = ("request", "weak", "changes_store", "expected_mod_revision")
 _ENDLESS = 2**63 - 1
 
 
@@ -134,6 +135,9 @@ def _lean(table: pa.Table, answers: Sequence[str]) -> pa.Table:
         if name not in table.column_names:
             table = table.append_column(name, pa.nulls(table.num_rows, kind))
     lean = pa.StructArray.from_arrays(fields, names=list(answers), mask=output.is_null())
+    for place, name in enumerate(table.column_names):
+        if name in _MOSTLY_NULL and table.column(name).null_count == table.num_rows:
+            table = table.set_column(place, name, pa.nulls(table.num_rows))  # Which takes no room.
     return table.select([name for name in NEEDED if name != "output"]).append_column("output", lean)
 
 
