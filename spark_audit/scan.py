@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from spark_audit.columnar.columns import sorted_by
 from spark_audit.local.columns import conform
-from spark_audit.local.frame import NAMES, Bools, Frame, Int64s, one_piece
+from spark_audit.local.frame import NAMES, Bools, Frame, Int32s, Int64s, one_piece
 from spark_audit.local.many import Many, look_at_many
 from spark_audit.local.suspects import broken_rows
 from spark_audit.table_keys import NEEDED
@@ -148,7 +148,7 @@ def _keys(table: pa.Table, partitions: int) -> Iterator[Cut]:
     yield from _pieces(KEYS, _short_dictionaries(table), targets, partitions)
 
 
-def _targets(run: Int64s, runs: Sequence[str], name: Int64s, names: Sequence[str], partitions: int) -> Int64s:
+def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str], partitions: int) -> Int64s:
     """A partition for each (run, name), the same in every process."""
     pairs, place = np.unique(run.astype(np.int64) * len(names) + name, return_inverse=True)
     salts = [crc32(text.encode("utf-8", "surrogatepass")) for text in runs]
@@ -156,7 +156,8 @@ def _targets(run: Int64s, runs: Sequence[str], name: Int64s, names: Sequence[str
         crc32(names[pair % len(names)].encode("utf-8", "surrogatepass"), salts[pair // len(names)]) % partitions
         for pair in pairs.tolist()
     ]
-    return np.array(hashes, np.int64)[place.reshape(-1)]
+    targets: Int64s = np.array(hashes, np.int64)[place.reshape(-1)]
+    return targets
 
 
 def _spread(numbers: Int64s, partitions: int) -> Int64s:
@@ -168,7 +169,7 @@ def _short_dictionaries(table: pa.Table) -> pa.Table:
     for name in ("key", "client"):
         if name not in table.column_names:
             continue
-        column = table.column(name)
+        column: Any = table.column(name)
         if pa.types.is_dictionary(column.type) and sum(len(c.dictionary) for c in column.chunks) > DICTIONARY_MAX:
             plain = column.cast(pa.large_string())
             table = table.set_column(table.column_names.index(name), name, plain)
@@ -187,14 +188,8 @@ def _clients(frame: Frame, partitions: int) -> Iterator[Cut]:
         yield Cut(CLASH, 0, b"{}")
         return
     first, last = order[np.concatenate(([True], ~same))], order[np.concatenate((~same, [True]))]
-    table = pa.table(
-        {
-            "run_id": frame.table.column("run_id").take(first),
-            "client": frame.table.column("client").take(first),
-            "first": call[first],
-            "last": ended[last],
-        }
-    )
+    names = frame.table.select(["run_id", "client"]).take(first)
+    table = names.append_column("first", pa.array(call[first])).append_column("last", pa.array(ended[last]))
     targets = _targets(run.ids[first], run.texts, client.ids[first], client.texts, partitions)
     yield from _pieces(CLIENTS, _short_dictionaries(table), targets, partitions)
 
