@@ -5,7 +5,7 @@ This is the public face: other packages import from `storage`, never a submodule
 
 from __future__ import annotations
 
-from storage.datadir import DataFolder, create_data_folder, open_data_folder
+from storage.datadir import DataFolder, create_data_folder, holder_of, open_data_folder
 from storage.errors import (
     CorruptLog,
     CorruptMeta,
@@ -36,14 +36,18 @@ from storage.files import (
     Write,
 )
 from storage.initialize import initialize
+from storage.inspection import Report, inspect
 from storage.limits import StorageLimits
 from storage.meta import PinFile, read_identity
 from storage.opening import OpenedStorage, open_storage
 from storage.real_files import InlineFiles, RealFiles
 from storage.snapshot import SnapshotFolder
+from storage.snapshot_format import FORMAT_VERSION as SNAPSHOT_FORMAT
+from storage.snapshot_format import SnapshotParser
 from storage.wal import Wal
 
 __all__ = [
+    "SNAPSHOT_FORMAT",
     "CorruptLog",
     "CorruptMeta",
     "CorruptSnapshot",
@@ -66,8 +70,10 @@ __all__ = [
     "PinFile",
     "RealFiles",
     "Rename",
+    "Report",
     "SetSize",
     "SnapshotFolder",
+    "SnapshotParser",
     "SnapshotRefused",
     "StorageError",
     "StorageLimits",
@@ -78,7 +84,9 @@ __all__ = [
     "WrongCluster",
     "WrongNode",
     "create_data_folder",
+    "holder_of",
     "initialize",
+    "inspect",
     "open_data_folder",
     "open_storage",
     "read_identity",

@@ -103,6 +103,27 @@ def open_data_folder(
     return DataFolder(folder, identity, lock)
 
 
+def holder_of(folder: Path) -> FolderLocked | None:
+    """What a process that wanted to open the folder just now would be told; None if it is free. Nothing is changed."""
+    try:
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # For a moment only.
+    except OSError:
+        return FolderLocked(str(folder), _pid_in(descriptor))
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _pid_in(descriptor: int) -> int | None:
+    with contextlib.suppress(ValueError):
+        return int(os.pread(descriptor, 32, 0))
+    return None
+
+
 def _make(folder: Path) -> None:
     """Make the folder and its parents, each new name durable."""
     try:
@@ -169,11 +190,8 @@ def _lock(folder: Path) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        text = os.pread(descriptor, 32, 0)
+        pid = _pid_in(descriptor)
         os.close(descriptor)
-        pid = None
-        with contextlib.suppress(ValueError):
-            pid = int(text)
         raise FolderLocked(str(folder), pid) from error
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

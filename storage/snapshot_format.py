@@ -72,16 +72,18 @@ def chain_checksum(previous_checksum: int, length: int, data: bytes) -> int:
 class SnapshotParser:
     """A snapshot file's bytes in, in pieces of any size; its chunks out, each verified.
 
+    `identity`: whose it must be; None: anybody's. `owner`, known with the header: its (cluster_id, group_id).
     Raises CorruptSnapshot, NewerFormat. Holds at most one chunk besides what was fed last.
     """
 
-    def __init__(self, path: str, identity: Identity) -> None:
+    def __init__(self, path: str, identity: Identity | None) -> None:
         self._path, self._identity = path, identity
         self._buffer = bytearray()
         self._offset = 0  # Of the buffer's first byte, from the start of the file.
         self._checksum = 0
         self._chunks = self._chunk_bytes = 0
         self.header: SnapshotHeader | None = None
+        self.owner = (b"", 0)
         self.is_complete = False
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -152,10 +154,11 @@ class SnapshotParser:
             )
         except (cbor2.CBORDecodeError, KeyError, TypeError, InvalidConfiguration) as error:
             raise self._damaged(f"the header is impossible: {error!r}") from error
-        if owner != (self._identity.cluster_id, self._identity.group_id):
+        if self._identity is not None and owner != (self._identity.cluster_id, self._identity.group_id):
             raise self._damaged("it belongs to another cluster or group")
         if level > FEATURE_LEVEL:
             raise NewerFormat(self._path, level, FEATURE_LEVEL)
+        self.owner = owner
         return header
 
     def _take_totals(self, totals: bytes) -> None:
