@@ -25,6 +25,8 @@ COMMANDS = {
     "txn": ("kvstore.cli_data", "txn"),
     "status": ("kvstore.cli_status", "status"),
     "transfer": ("kvstore.cli_transfer", "transfer"),
+    "snapshot": ("kvstore.cli_snapshot", "snapshot"),
+    "check": ("kvstore.cli_check", "check"),
     "bench": ("kvstore.cli_bench", "bench"),
 }
 ALIASES = {
@@ -35,6 +37,9 @@ ALIASES = {
     "list": "range",
     "ls": "range",
     "start": "serve",
+    "backup": "snapshot",
+    "restore": "snapshot",
+    "fsck": "check",
     "help": "--help",
 }
 """What people type who know other stores: answered with our word for it, not carried out."""

@@ -306,14 +306,14 @@ class Client:
 
     async def members(self, *, deadline_seconds: float | None = None) -> MembersView:
         """Who belongs to the cluster, and who leads, as any one member sees it."""
-        return decode_members(await self._ask(members_request(), deadline_seconds))
+        return decode_members(await self.ask(members_request(), deadline_seconds))
 
     async def status(
         self, member: str | None = None, *, state_hash: bool = False, deadline_seconds: float | None = None
     ) -> MemberStatus:
         """How a member is (None: any one)."""
         address = None if member is None else await self._address_of(member)
-        response = await self._ask(status_request(address, with_hash=state_hash), deadline_seconds)
+        response = await self.ask(status_request(address, with_hash=state_hash), deadline_seconds)
         return status_from_map(response.fields[0] if response.fields else None)
 
     async def cluster_status(
@@ -335,7 +335,7 @@ class Client:
     async def transfer_leadership(self, to: str | None = None, *, deadline_seconds: float | None = None) -> str:
         """Have another member lead, `to` or the fittest; returns its id once it does. Raises TransferRefused."""
         return await hand_over(
-            lambda request: self._ask(request, deadline_seconds),
+            lambda request: self.ask(request, deadline_seconds),
             lambda: self.members(deadline_seconds=deadline_seconds),
             to,
             self._seconds(deadline_seconds),
@@ -348,9 +348,13 @@ class Client:
         if from_index < 0 or bytes_max < 0:
             raise InvalidRequest(Reason.OUT_OF_RANGE)
         address = None if member is None else await self._address_of(member)
-        response = await self._ask(read_log_request(from_index, bytes_max, address), deadline_seconds)
+        response = await self.ask(read_log_request(from_index, bytes_max, address), deadline_seconds)
         rows, commit_index = response.fields[:2]
         return LogPage(tuple(LogEntry(i, term, EntryKind(kind), data) for i, term, kind, data in rows), commit_index)
+
+    async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
+        """What a member answers to any request of `kvstore.protocol`, as it came."""
+        return (await self._pump.ask(request, self._seconds(deadline_seconds)))[0]
 
     # Inside.
 
@@ -358,9 +362,6 @@ class Client:
         answer = await self.execute(command, deadline_seconds=deadline_seconds)
         assert isinstance(answer.result, kind), answer
         return answer.result
-
-    async def _ask(self, request: Request, deadline_seconds: float | None) -> Response:
-        return (await self._pump.ask(request, self._seconds(deadline_seconds)))[0]
 
     async def _ask_each(
         self,

@@ -11,6 +11,8 @@ requests, as many as it likes without waiting, and the member answers each once,
       read_log  [id, 5, from_index, bytes_max]
       transfer  [id, 6, to]                           hand leadership over, to a node id or (null) the fittest member;
                                                       answered [to], or [null] by a member that does not lead
+      snapshot  [id, 7, name, offset, bytes_max, revision_min, build]     a page of a snapshot (kvstore.backup_pages);
+                                                      answered [name, size_bytes, data] or [null, words, being built]
 
     response  [request_id, code, revision, consistency, node_id, ...]
       0 to 15   what the store answered (`ResultCode`); what follows is the rest of its result
@@ -63,6 +65,7 @@ class RequestKind(enum.IntEnum):
     STATUS = 4
     READ_LOG = 5
     TRANSFER = 6
+    SNAPSHOT = 7
 
 
 class Code(enum.IntEnum):
@@ -153,6 +156,24 @@ def read_log_request(from_index: int, bytes_max: int, address: str | None = None
 def transfer_request(to: str | None, address: str) -> Request:
     """Have the member at `address` hand its leadership over, if it has it. Asked twice it does so once."""
     return Request(kind=RequestKind.TRANSFER, items=(to,), anywhere=True, address=address)
+
+
+def snapshot_request(
+    address: str,
+    name: str | None = None,
+    *,
+    offset: int = 0,
+    bytes_max: int = 0,
+    revision_min: int = 0,
+    build: bool = False,
+) -> Request:
+    """Bytes from `offset` of the newest snapshot of the member at `address`.
+
+    `name`: what its first page said; None for that page, and then it must hold `revision_min` at least. `build`: make
+    one that does, if there is none. `bytes_max` 0: as many as there may be.
+    """
+    items = (name, offset, bytes_max, revision_min, build)
+    return Request(kind=RequestKind.SNAPSHOT, items=items, anywhere=True, address=address)
 
 
 def encode_request(

@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvstore.backup_pages import snapshot_page
 from kvstore.client_errors import error_fields
 from kvstore.commands import CommandKind, Txn, encode_command
 from kvstore.connections import Connection, OpenRequests, OpenRow, ServiceLimits
@@ -301,6 +302,9 @@ class Service:
                 self._on_read_log(connection, asked)
             case RequestKind.TRANSFER:
                 self._on_transfer(connection, asked)
+            case RequestKind.SNAPSHOT:
+                page = snapshot_page(self._node, self._machine.revision, asked.items)
+                self._respond(connection, asked.request_id, Code.OK, page)
             case _:
                 self._respond(connection, asked.request_id, Code.UNSUPPORTED, (f"request kind {asked.kind}",))
 

@@ -13,7 +13,7 @@ from raft.node_status import node_status
 from raft.open_reads import OpenReads
 from raft.outcomes import Outcomes
 from raft.pending import PendingCommands
-from raft.ports import LogStore
+from raft.ports import LogStore, SnapshotInfo
 from raft.room_search import RoomSearch
 from raft.snapshotting import Snapshotting
 from raft.state import Entry
@@ -91,6 +91,14 @@ class NodeView:
             raise Compacted(from_index, self._core.first_index)
         last_index = min(self._core.commit_index, self._log.last_index)
         return self._log.read(from_index, last_index, bytes_max) if from_index <= last_index else []
+
+    def newest_snapshot(self) -> SnapshotInfo:
+        """The newest durable snapshot: verified when it was found at the start, or when it was made."""
+        return self._snapshots.store.latest()
+
+    def read_snapshot(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
+        """Bytes of its file, shorter only at the end. Raises FileNotFoundError if it was dropped, OSError."""
+        return self._snapshots.store.read(info, offset, length)
 
     def status(self) -> NodeStatus:
         """A picture of this node, for people and monitors."""

@@ -50,7 +50,7 @@ class Snapshotting:
         self._core = core
         self._config = config
         self._log = log
-        self._store = store
+        self.store = store
         self._machine = machine
         self._host = host
         self._failed = failed
@@ -136,7 +136,7 @@ class Snapshotting:
             effects.send.extend(self._outgoing.chunks(self._core.term))
         if self._drop_older and not self._outgoing:  # The file that is being sent is kept.
             self._drop_older = False
-            self._store.drop_older()
+            self.store.drop_older()
         self.is_sending = len(self._outgoing) > 0
         self._compact(effects)
 
@@ -212,7 +212,7 @@ class Snapshotting:
         if header.index <= self._core.commit_index:
             return
         self._build.abandon()
-        self._machine.restore(header.machine, self._store.chunks(info))
+        self._machine.restore(header.machine, self.store.chunks(info))
         self._configuration = header.configuration
         self._log_bytes, self._wanted_log_bytes = 0, self._config.snapshot_log_bytes
         position = LogPosition(header.index, header.term)

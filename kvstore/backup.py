@@ -1,0 +1,139 @@
+"""Saving a snapshot of a running cluster to a file (`hwm snapshot save`).
+
+The guarantee: every write that was acknowledged to anybody before `save_snapshot` was called is in the file, and the
+file shows the store as it was at one revision. A linearizable read gives the revision R that the store has at least
+reached; then a member, whichever it is, is asked for a snapshot of R or later, and builds one once it has applied R.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from kvstore.backup_aside import FileAside
+from kvstore.backup_file import BackupFailed, Checked, SnapshotFacts
+from kvstore.client import Client
+from kvstore.commands import Get
+from kvstore.errors import InvalidAddress, Unavailable
+from kvstore.protocol import Response, snapshot_request
+
+PAGE_BYTES = 256 * 1024
+"""Of one answer: a member that sends it has other clients, too, and heartbeats."""
+
+LOOK_SECONDS = 0.05
+BUILD_AGAIN_SECONDS = 5.0
+"""After so long without a snapshot it is asked for again: a member gives a build up when its disk is full."""
+
+WAIT_SECONDS_DEFAULT = 60.0
+TRIES_MAX = 5
+"""A member deletes its snapshot when it has made the next one: then it is begun anew, so often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What is in the file now, and which member it came from."""
+
+    facts: SnapshotFacts
+    size_bytes: int
+    node_id: str
+
+
+async def save_snapshot(
+    client: Client,
+    path: Path,
+    *,
+    member: str | None = None,
+    existing: bool = False,
+    force: bool = False,
+    wait_seconds: float = WAIT_SECONDS_DEFAULT,
+) -> Saved:
+    """Save a snapshot of the cluster as `path`, verified and durable; on any error there is nothing under that name.
+
+    `member`: a node id or address (None: the leader). `existing`: the newest one that the member has, however old, for
+    a cluster that has no majority any more: the guarantee above is not given then. `force`: replace an existing file.
+    `wait_seconds`: how long the member may take to build one. The client's deadline holds for each request.
+    Raises BackupFailed and what the client raises.
+    """
+    with FileAside(path, force=force) as aside:
+        revision = 0 if existing else (await client.execute(Get(b"\0"))).revision
+        address = await _address(client, member)
+        for _ in range(TRIES_MAX):
+            first = await _first_page(client, address, revision, wait_seconds)
+            checked = Checked(f"{path} from {first.node_id}")
+            if await _receive(client, address, first, aside, checked):
+                facts = checked.finish()
+                if facts.revision < revision:
+                    raise BackupFailed(f"{first.node_id} sent revision {facts.revision}, {revision} was asked for")
+                await trio.to_thread.run_sync(aside.publish)
+                return Saved(facts=facts, size_bytes=first.fields[1], node_id=first.node_id)
+            aside.begin()
+    raise BackupFailed(
+        f"{address} has replaced its snapshot {TRIES_MAX} times while it was read",
+        "its log grows faster than the snapshot can be read: save from nearer by, or raise --snapshot-log-bytes",
+    )
+
+
+async def _address(client: Client, member: str | None) -> str:
+    """Where to ask; until there is a leader it is looked for. Raises InvalidAddress, Unavailable."""
+    if member is not None and ":" in member:
+        return member
+    with trio.move_on_after(client.deadline_seconds):
+        while True:
+            view = await client.members()
+            addresses: dict[str | None, str | None] = dict(view.members)
+            found = view.leader_address if member is None else addresses.get(member)
+            if found:
+                return found
+            if member is not None:
+                known = ", ".join(node_id for node_id, _ in view.members)
+                raise InvalidAddress(member, f"no such member; there are {known}")
+            await trio.sleep(LOOK_SECONDS)
+    raise Unavailable("nobody leads")
+
+
+async def _first_page(client: Client, address: str, revision: int, wait_seconds: float) -> Response:
+    """The beginning of a snapshot of `revision` or later; until the member has one it is asked again and again."""
+    words, build_at = "it has not answered", trio.current_time()
+    with trio.move_on_after(wait_seconds):
+        while True:
+            build = trio.current_time() >= build_at
+            request = snapshot_request(address, bytes_max=PAGE_BYTES, revision_min=revision, build=build)
+            response = await client.ask(request)
+            if _is_page(response, 0):
+                return response
+            _, words, is_being_built = response.fields[:3]
+            if is_being_built and build:
+                build_at = trio.current_time() + BUILD_AGAIN_SECONDS
+            await trio.sleep(LOOK_SECONDS)
+    raise BackupFailed(
+        f"{address} had no snapshot to send within {wait_seconds:g} s: {words}",
+        "if its disk is full, or it is cut off, name another --member; a large store may need a longer --wait",
+    )
+
+
+async def _receive(client: Client, address: str, page: Response, aside: FileAside, checked: Checked) -> bool:
+    """All pages from the first one on, verified and written. False if the snapshot was replaced meanwhile."""
+    name, size_bytes, data = page.fields[:3]
+    offset = 0
+    while True:
+        checked.feed(data)
+        aside.write(data)
+        offset += len(data)
+        if offset >= size_bytes:
+            return True
+        page = await client.ask(snapshot_request(address, name, offset=offset, bytes_max=PAGE_BYTES))
+        if not _is_page(page, offset):
+            return False
+        data = page.fields[2]
+
+
+def _is_page(response: Response, offset: int) -> bool:
+    """False if there is none (yet). Raises BackupFailed for an answer that is neither, or would never end."""
+    match response.fields:
+        case (None, str(), bool(), *_):
+            return False
+        case (str(), int() as size_bytes, bytes() as data, *_) if data and offset + len(data) <= size_bytes:
+            return True
+    raise BackupFailed(f"{response.node_id} answered with something that is no page of a snapshot")

@@ -1,0 +1,155 @@
+"""`hwm snapshot`: save a running cluster to a file, look at such a file, begin a new cluster with it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from kvstore.backup import WAIT_SECONDS_DEFAULT, save_snapshot
+from kvstore.backup_file import BackupDamaged, BackupFailed, SnapshotFacts
+from kvstore.backup_restore import REVISION_LEAP_MAX, read_begin, restore_folder
+from kvstore.cli_common import ExitCode, Failure, Seconds, client_options, print_json, run_with_client
+from kvstore.cli_serve import folder_options
+from kvstore.member import MemberConfig
+from kvstore.server import failure_of_member
+from raft import Member
+from storage import SNAPSHOT_FORMAT
+
+FILE = click.argument("file", type=click.Path(path_type=Path, readable=False), metavar="FILE")
+
+
+@click.group()
+def snapshot() -> None:
+    """Back up a running cluster, verify a backup, begin a new cluster with it."""
+
+
+@snapshot.command()
+@FILE
+@click.option("--member", metavar="ID|HOST:PORT", help="Whose snapshot; the leader's if not said.")
+@click.option("--existing", is_flag=True, help="The newest that the member has, however old. Needs no majority.")
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=Seconds(),
+    default=WAIT_SECONDS_DEFAULT,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the member may take to make a snapshot. --deadline is for each page.",
+)
+@client_options
+def save(
+    file: Path,
+    member: str | None,
+    existing: bool,
+    force: bool,
+    wait_seconds: float,
+    endpoints: str,
+    deadline_seconds: float,
+    as_json: bool,
+) -> None:
+    """Save all keys of a running cluster, as they are at one revision, to FILE.
+
+    Every write that was acknowledged before the command began is in it (not so with --existing). FILE is verified
+    while it comes, and appears whole and durable, or not at all.
+
+    \b
+    Exit codes: 0 saved; 2 wrong usage; 3 not saved (FILE exists, disk full,
+    no snapshot in time); 5 no member could be reached, or there is no majority.
+    """
+    saved = run_with_client(
+        endpoints,
+        deadline_seconds,
+        lambda client: save_snapshot(
+            client, file, member=member, existing=existing, force=force, wait_seconds=wait_seconds
+        ),
+    )
+    if as_json:
+        print_json({"file": str(file), "from": saved.node_id, **_fields(saved.facts, saved.size_bytes)})
+    else:
+        facts = saved.facts
+        click.echo(
+            f"{file}: revision {facts.revision}, {facts.keys} keys, {saved.size_bytes} bytes, from {saved.node_id}"
+        )
+
+
+@snapshot.command()
+@FILE
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+def status(file: Path, as_json: bool) -> None:
+    """Verify all of FILE, every checksum and every row, and say what is in it.
+
+    \b
+    Exit codes: 0 sound; 2 there is no such file, or it cannot be read;
+    3 damaged, no snapshot at all, or of a newer format.
+    """
+    try:
+        begin = read_begin(file)
+    except BackupDamaged as error:
+        if as_json:
+            print_json({"file": str(file), "verdict": "damaged", "offset": error.offset, "reason": error.what})
+        raise Failure(str(error), ExitCode.FAILED, error.hint) from error
+    except BackupFailed as error:
+        code = ExitCode.USAGE if isinstance(error.__cause__, OSError) else ExitCode.FAILED
+        raise Failure(str(error), code, error.hint) from error
+    fields = _fields(begin.facts, file.stat().st_size)
+    if as_json:
+        print_json({"file": str(file), "verdict": "sound", **fields})
+        return
+    for name, value in fields.items():
+        click.echo(f"{name.replace('_', ' ')}: {', '.join(value) if isinstance(value, tuple) else value}")
+    click.echo("sound: every checksum and every row")
+
+
+@snapshot.command()
+@FILE
+@folder_options
+@click.option(
+    "--revision-leap",
+    type=click.IntRange(0, REVISION_LEAP_MAX),
+    default=0,
+    show_default=True,
+    help="Added to the revision, for clients that remember later ones than FILE has. On all members alike.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+def restore(
+    file: Path,
+    folder: Path,
+    node_id: str | None,
+    members: tuple[Member, ...],
+    cluster_token: str,
+    revision_leap: int,
+    as_json: bool,
+) -> None:
+    """Make DIR the data folder of a member of a new cluster that begins with the keys in FILE.
+
+    Run it once for each member, with the same FILE, --member list and --cluster-token (a new one). Without --member it
+    is a store of one. Then start each with `hwm serve DIR`, without --member and --cluster-token: DIR knows them.
+    The cluster id is new: members of the old cluster are refused. Open sessions are not restored.
+
+    \b
+    Exit codes: 0 made; 2 wrong options; 3 nothing was made (FILE is damaged,
+    DIR is not empty or cannot be written).
+    """
+    try:
+        config = MemberConfig(folder=folder, node_id=node_id, members=members or None, cluster_token=cluster_token)
+        restored = restore_folder(config, file, revision_leap)
+    except Exception as error:
+        raise failure_of_member(error, folder) from error
+    identity, facts = restored.identity, restored.facts
+    if as_json:
+        ids = {"node_id": identity.node_id, "cluster_id": identity.cluster_id.hex()}
+        print_json({"folder": str(folder), **ids, "revision": restored.revision, "keys": facts.keys})
+    else:
+        click.echo(
+            f"{folder}: member {identity.node_id} of the new cluster {identity.cluster_id.hex()}, "
+            f"revision {restored.revision}, {facts.keys} keys",
+            err=True,
+        )
+
+
+def _fields(facts: SnapshotFacts, size_bytes: int) -> dict[str, object]:
+    fields = asdict(facts) | {"format": SNAPSHOT_FORMAT, "size_bytes": size_bytes}
+    return fields | {"cluster_id": facts.cluster_id.hex()}
