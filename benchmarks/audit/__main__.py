@@ -113,10 +113,10 @@ def _say(row: Row) -> None:
 
 
 def _is_wrong(row: Row) -> bool:
-    """A true history that is not said to be so, or a fault that is not found."""
-    if row.engine == RIVAL:
-        return row.verdict == "illegal"
-    return row.verdict != ("linearizable" if row.fault is None else "violation")
+    """A true history said to be wrong, a fault not found, a command that failed. A time-out is a result."""
+    if row.fault is not None:
+        return row.verdict != "violation"
+    return row.verdict in ("violation", "illegal") or row.verdict.startswith("failed")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def full(rival: bool) -> Iterator[Case]:
         yield Case(engine=SPARK, shape=growing, operations=operations)
     yield Case(engine=SPARK, shape=growing, operations=HUGE, seconds_max=270)
     for shape in (growing, ONE_KEY):
-        yield Case(engine=LOCAL, shape=shape, operations=HUGE, seconds_max=200)
+        yield Case(engine=LOCAL, shape=shape, operations=HUGE, seconds_max=180)
         if rival:
             yield Case(engine=RIVAL, shape=shape, operations=HUGE, seconds_max=30)
 
