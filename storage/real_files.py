@@ -11,6 +11,7 @@ from pathlib import Path
 
 from storage.disk import Disk
 from storage.files import Done, Operation, SyncFile, Write
+from storage.layout import log_folder
 from storage.pace import Pace
 
 _Submission = tuple[Sequence[Operation], Done]
@@ -28,6 +29,7 @@ class RealFiles:
 
     def __init__(self, folder: Path, post: Callable[[Callable[[], None]], None]) -> None:
         self._disk = Disk(folder)
+        self._carry_out = self._disk.carry_out
         self._post = post
         self._is_closed = False
         self._held: list[_Submission] | None = None  # Since `hold`: what waits for `start`.
@@ -50,6 +52,28 @@ class RealFiles:
         else:
             self._held.append((operations, done))
 
+    def measure_log_syncs(self, group_id: int, took: Callable[[int], None]) -> None:
+        """From now on `took` is told how many ns each append to this group's log has needed, its sync included.
+
+        It is called by the thread that did it, never by two at a time, and must not raise. What nobody measures costs
+        nothing.
+        """
+        carry_out, clock, prefix = self._disk.carry_out, time.perf_counter_ns, f"{log_folder(group_id)}/"
+
+        def measured(operations: Sequence[Operation]) -> OSError | None:
+            began = clock()
+            error = carry_out(operations)
+            ended = clock()
+            if error is None and any(type(each) is SyncFile and each.path.startswith(prefix) for each in operations):
+                took(ended - began)
+            return error
+
+        self._carry_out = measured
+
+    def log_segments(self, group_id: int) -> int:
+        """How many files this group's log has. Looks into the folder. Raises OSError."""
+        return sum(name.endswith(".wal") for name in self.names(log_folder(group_id)))
+
     def hold(self) -> None:
         """From now on what is submitted begins with the next `start`."""
         self._held = []
@@ -66,7 +90,7 @@ class RealFiles:
         began = time.perf_counter_ns()
         if len(held) == 1 and not self._untold and is_short(held[0][0]) and self._pace.is_quick(began):
             operations, done = held[0]
-            error = self._disk.carry_out(operations)
+            error = self._carry_out(operations)
             if error is None:  # What fails often fails at once.
                 ended = time.perf_counter_ns()
                 self._pace.took(ended - began, ended)
@@ -109,7 +133,7 @@ class RealFiles:
     def _run(self) -> None:
         while (submission := self._submissions.get()) is not None:
             operations, done = submission
-            error = self._disk.carry_out(operations)
+            error = self._carry_out(operations)
             if not self._is_closed:
                 self._post(lambda done=done, error=error: self._tell(done, error))  # type: ignore[misc]
 

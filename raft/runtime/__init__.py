@@ -9,6 +9,7 @@ from raft.runtime.addresses import is_loopback, parse_address
 from raft.runtime.completions import CompletionQueue
 from raft.runtime.driver import Application, Driver, now_ns
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress, InvalidAddress
+from raft.runtime.measures import Histogram, MeasuredDriver
 from raft.runtime.outbound import OUTBOUND_BYTES_MAX
 from raft.runtime.sockets import receive_at_once, send_at_once
 from raft.runtime.transport import CONNECTIONS_MAX, PeerEvents, Transport
@@ -21,8 +22,10 @@ __all__ = [
     "CompletionQueue",
     "ConnectionRefusedByPeer",
     "Driver",
+    "Histogram",
     "InsecureAddress",
     "InvalidAddress",
+    "MeasuredDriver",
     "PeerEvents",
     "Transport",
     "is_loopback",

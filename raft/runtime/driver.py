@@ -268,7 +268,8 @@ class Driver:
         if logger.isEnabledFor(logging.INFO):
             for event in events:
                 level = logging.INFO if event.name in TOLD_TO_PEOPLE else logging.DEBUG
-                logger.log(level, "%s: %s %s", self.node.identity.node_id, event.name, event.fields)
+                told = {"node_id": self.node.identity.node_id, "event": event.name, "fields": event.fields}
+                logger.log(level, "%(node_id)s: %(event)s %(fields)s", told)
 
     # What the transport tells.
 

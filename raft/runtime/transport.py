@@ -150,6 +150,11 @@ class Transport:
         """Bytes that wait for each peer; bound: OUTBOUND_BYTES_MAX."""
         return {peer_id: outbound.queued_bytes for peer_id, outbound in self._outbound.items()}
 
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Messages for each peer that found no room, for as long as this process lives."""
+        return {peer_id: outbound.dropped for peer_id, outbound in self._outbound.items()}
+
     def _way_to(self, peer_id: str, events: PeerEvents) -> Outbound:
         return Outbound(
             identity=self._identity,
