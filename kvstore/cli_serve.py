@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 
 from kvstore.cli_common import ExitCode, Failure, FunctionT
 from kvstore.errors import InvalidAddress
+from kvstore.log_format import start_logging
 from kvstore.member import MemberConfig, initialize_folder
 from kvstore.server import failure_of_member, serve
 from raft import InvalidConfiguration, Member, RaftConfig
@@ -110,6 +110,7 @@ def init(folder: Path, node_id: str | None, members: tuple[Member, ...], cluster
 @click.option("--listen-peer", metavar="HOST:PORT", help="Where peers connect, if not at the advertised address.")
 @click.option("--listen-client", metavar="HOST:PORT", help="Where clients connect, if not at the advertised address.")
 @click.option("--dial", "dials", type=DialType(), multiple=True, metavar="ID=HOST:PORT", help="Reach a peer here.")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /livez and /readyz here; port 0 for any.")
 @click.option("--insecure", is_flag=True, help="Listen where other machines can connect: nothing is encrypted yet.")
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Write the ready line here, too.")
 @click.option(
@@ -132,6 +133,13 @@ def init(folder: Path, node_id: str | None, members: tuple[Member, ...], cluster
     show_default=True,
     help="What is told on stderr.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How: lines for people, or one JSON object per line.",
+)
 def serve_command(
     folder: Path,
     node_id: str | None,
@@ -141,6 +149,7 @@ def serve_command(
     listen_peer: str | None,
     listen_client: str | None,
     dials: tuple[tuple[str, str], ...],
+    metrics: str | None,
     insecure: bool,
     ready_file: Path | None,
     heartbeat_ms: int,
@@ -149,6 +158,7 @@ def serve_command(
     retention_bytes: int | None,
     segment_bytes: int | None,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Run the member whose data is in DIR, until SIGTERM.
 
@@ -157,9 +167,7 @@ def serve_command(
     folder is locked, damaged, of another cluster, not initialised; a port is
     in use); 6 stopped itself (its disk failed, or an invariant broke).
     """
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", datefmt="%H:%M:%S"
-    )
+    start_logging(log_level, as_json=log_format == "json")
     try:
         config = MemberConfig(
             folder=folder,
@@ -170,6 +178,7 @@ def serve_command(
             listen_peer=listen_peer,
             listen_client=listen_client,
             dial=dict(dials),
+            metrics=metrics,
             insecure=insecure,
             raft=_raft_config(heartbeat_ms, election_timeout_ms, snapshot_log_bytes, retention_bytes),
             storage=StorageLimits() if segment_bytes is None else StorageLimits(segment_bytes_max=segment_bytes),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -24,11 +25,15 @@ from storage import (
     Files,
     NotInitialized,
     OpenedStorage,
+    RealFiles,
     StorageLimits,
     create_data_folder,
     open_data_folder,
     open_storage,
 )
+
+if TYPE_CHECKING:
+    from kvstore.metrics_port import MetricsPort
 
 logger = logging.getLogger("kvstore.member")
 
@@ -37,7 +42,7 @@ STOP_SECONDS_MAX = 5.0
 
 
 class CannotServe(StoreError):
-    """A port could not be opened. `purpose`: clients or peers."""
+    """A port could not be opened. `purpose`: clients, peers or metrics."""
 
     def __init__(self, purpose: str, address: str, reason: str) -> None:
         super().__init__(purpose, address, reason)
@@ -48,7 +53,7 @@ class CannotServe(StoreError):
 
     @property
     def hint(self) -> str:
-        option = "--listen-peer" if self.purpose == "peers" else "--listen-client"
+        option = {"peers": "--listen-peer", "metrics": "--metrics"}.get(self.purpose, "--listen-client")
         return f"stop what uses the port, or name another address with {option}"
 
 
@@ -102,6 +107,7 @@ class MemberConfig:
     bootstrap: bool = False
     listen_peer: str | None = None
     listen_client: str | None = None
+    metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: nothing is counted.
     serves_alone: bool = True  # False: a store of one node opens no client port; in-process streams only.
     dial: Mapping[str, str] = field(default_factory=dict)
     insecure: bool = False
@@ -111,7 +117,7 @@ class MemberConfig:
     wrap_files: Callable[[Files], Files] = lambda files: files  # For tests that watch the disk.
 
     def __post_init__(self) -> None:
-        for address in (self.listen_peer, self.listen_client, *self.dial.values()):
+        for address in (self.listen_peer, self.listen_client, self.metrics, *self.dial.values()):
             if address is not None:
                 parse_address(address)
 
@@ -180,12 +186,15 @@ def hold_folder(config: MemberConfig) -> DataFolder:
 
 
 class RunningMember:
-    """A member that serves. `client_address` and `peer_address` are where it listens; empty if nowhere."""
+    """A member that serves. `client_address` and the others are where it listens; empty if nowhere."""
 
-    def __init__(self, node: Node, driver: Driver, port: ClientPort, client_address: str, peer_address: str) -> None:
-        self.node = node
+    def __init__(self, driver: Driver, port: ClientPort, listeners: _Listeners) -> None:
+        self.node = driver.node
         self.port = port
-        self.client_address, self.peer_address = client_address, peer_address
+        self.client_address = _address_of(listeners.clients)
+        self.peer_address = _address_of(listeners.peers)
+        self.metrics_address = _address_of(listeners.metrics)
+        self.is_stopping = False
         self._driver = driver
 
     @property
@@ -195,6 +204,7 @@ class RunningMember:
 
     def request_stop(self) -> None:
         """Take no more requests, finish what was written, and let `run_member` return."""
+        self.is_stopping = True
         self._driver.request_stop()
 
 
@@ -203,8 +213,8 @@ async def run_member(
 ) -> None:
     """Run one member until it is cancelled or `request_stop` is done; started with the running member.
 
-    Raises StorageError, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember before anything is served;
-    NodeStopped when the node can promise no more.
+    Raises StorageError, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, MetricsNotInstalled before
+    anything is served; NodeStopped when the node can promise no more.
     """
     folder = hold_folder(config)
     try:
@@ -213,7 +223,7 @@ async def run_member(
         try:
             storage = await _open(config, config.wrap_files(files), folder.identity, completions)
             files.hold()
-            await _run(config, folder.identity, storage, completions, files.start, task_status)
+            await _run(config, folder.identity, storage, completions, files, task_status)
         finally:
             files.close()
     finally:
@@ -235,7 +245,7 @@ async def _run(
     identity: Identity,
     storage: OpenedStorage,
     completions: CompletionQueue,
-    start_io: Callable[[], bool],
+    files: RealFiles,
     task_status: trio.TaskStatus[RunningMember],
 ) -> None:
     for damage in storage.warnings:
@@ -262,40 +272,41 @@ async def _run(
     assert own is not None, identity
     _check_dial(config.dial, configuration)
     has_peers = len(configuration.voters) > 1
-    client_listeners: list[trio.SocketListener] = []
-    if has_peers or config.serves_alone:
-        client_listeners = await _listen("clients", config.listen_client or own.client_address, config)
-    try:
-        peer_listeners = await _listen("peers", config.listen_peer or own.peer_address, config) if has_peers else []
-    except BaseException:
-        await _close(client_listeners)
-        raise
+    metrics = None if config.metrics is None else _metrics_port(config, files, identity)
+    listeners = await _listen_all(config, own, has_peers=has_peers)
     transport = (
         Transport(
             identity=identity,
             configuration=configuration,
             random=random,
             dial=config.dial,
-            listeners=peer_listeners,
+            listeners=listeners.peers,
             insecure=config.insecure,
         )
         if has_peers
         else None
     )
-    service = Service(node, machine, config.service)
-    service.own_address = _address_of(client_listeners)
+    service = (metrics.service if metrics else Service)(node, machine, config.service)
+    service.own_address = _address_of(listeners.clients)
     port = ClientPort(service)
-    driver = Driver(node, completions=completions, application=port, transport=transport, start_io=start_io)
+    driver = (metrics.driver if metrics else Driver)(
+        node, completions=completions, application=port, transport=transport, start_io=files.start
+    )
     port.attach(driver.wake, driver.flush, lambda: driver.turns)
-    member = RunningMember(node, driver, port, _address_of(client_listeners), _address_of(peer_listeners))
-    await _serve(driver, port, client_listeners, member, task_status)
+    await _serve(RunningMember(driver, port, listeners), driver, listeners, metrics, task_status)
+
+
+def _metrics_port(config: MemberConfig, files: RealFiles, identity: Identity) -> MetricsPort:
+    from kvstore.metrics_port import MetricsPort  # A member that is not watched does without.
+
+    return MetricsPort(config.raft, files, identity.group_id)
 
 
 async def _serve(
-    driver: Driver,
-    port: ClientPort,
-    listeners: Sequence[trio.SocketListener],
     member: RunningMember,
+    driver: Driver,
+    listeners: _Listeners,
+    metrics: MetricsPort | None,
     task_status: trio.TaskStatus[RunningMember],
 ) -> None:
     failure: NodeStopped | None = None
@@ -310,10 +321,37 @@ async def _serve(
             nursery.cancel_scope.cancel()
 
         await nursery.start(drive)
-        await nursery.start(port.serve, listeners)
+        await nursery.start(member.port.serve, listeners.clients)
+        if metrics is not None:
+            await nursery.start(metrics.serve, listeners.metrics, lambda: member.is_stopping)
         task_status.started(member)
     if failure is not None:
         raise failure
+
+
+@dataclass(slots=True)
+class _Listeners:
+    """The sockets of one member, by who connects."""
+
+    clients: list[trio.SocketListener] = field(default_factory=list)
+    peers: list[trio.SocketListener] = field(default_factory=list)
+    metrics: list[trio.SocketListener] = field(default_factory=list)
+
+
+async def _listen_all(config: MemberConfig, own: Member, *, has_peers: bool) -> _Listeners:
+    """All of them, or none."""
+    listeners = _Listeners()
+    try:
+        if has_peers or config.serves_alone:
+            listeners.clients = await _listen("clients", config.listen_client or own.client_address, config)
+        if has_peers:
+            listeners.peers = await _listen("peers", config.listen_peer or own.peer_address, config)
+        if config.metrics is not None:
+            listeners.metrics = await _listen("metrics", config.metrics, config)
+    except BaseException:
+        await _close([*listeners.clients, *listeners.peers])
+        raise
+    return listeners
 
 
 async def _listen(purpose: str, address: str, config: MemberConfig) -> list[trio.SocketListener]:

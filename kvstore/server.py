@@ -26,7 +26,8 @@ from storage import StorageError
 def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
     """Run a member until SIGTERM or SIGINT. Raises Failure, with its exit code, for everything that can go wrong.
 
-    When clients can connect, `ready node=… client=… peer=…` goes to stderr and, whole or not at all, to `ready_file`.
+    When clients can connect, `ready node=… client=… peer=… [metrics=…]` goes to stderr and, whole or not at all, to
+    `ready_file`.
     """
     if not __debug__:
         raise Failure(
@@ -76,6 +77,8 @@ async def _obey(signals: AsyncIterator[int], running: list[RunningMember], every
 
 def _announce(member: RunningMember, ready_file: Path | None) -> None:
     line = f"ready node={member.node_id} client={member.client_address} peer={member.peer_address}"
+    if member.metrics_address:
+        line += f" metrics={member.metrics_address}"
     click.echo(line, err=True)
     if ready_file is not None:
         aside = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")

@@ -1,0 +1,57 @@
+"""Is this member alive, and may it be asked? Two answers for whoever restarts processes and routes requests."""
+
+from __future__ import annotations
+
+import trio
+
+from raft import Node, NodeStatus, Role
+
+CATCH_UP_SECONDS_MAX = 1.0
+"""How long a busy member is given to apply what was committed when it was asked: it is always a moment behind."""
+
+LOOK_AGAIN_SECONDS = 0.01
+
+
+def why_not_alive(node: Node) -> str | None:
+    """What is wrong for good, so that only another process can help; None if nothing is.
+
+    Whoever gets an answer at all has seen the loop turn.
+    """
+    return None if node.failure is None else f"the node has failed: {node.failure.reason}"
+
+
+def why_not_in_touch(status: NodeStatus, committed_term: int | None) -> str | None:
+    """Why this member has no part in a working majority right now; None if it has.
+
+    `committed_term`: of the entry at the high-water mark. A leader that has committed nothing in its own term does not
+    know yet what is committed (Raft §6.4).
+    """
+    if status.failure is not None:
+        return f"the node has failed: {status.failure}"
+    if status.role is Role.FOLLOWER:
+        return None if status.leader_id is not None else "it hears no leader"
+    if status.role is not Role.LEADER:
+        return f"it hears no leader, and is a {status.role.value}"
+    active, voters = 1 + sum(peer.recent_active for peer in status.peers), 1 + len(status.peers)
+    if active <= voters // 2:
+        return f"it leads, but hears only {active} of {voters} members"
+    if committed_term != status.term:
+        return "it leads, but has committed nothing in its term yet"
+    return None
+
+
+async def why_not_ready(node: Node) -> str | None:
+    """As `why_not_in_touch`, or how far it is behind the high-water mark that it knew when it was asked.
+
+    Takes up to CATCH_UP_SECONDS_MAX.
+    """
+    core = node.core
+    if (reason := why_not_in_touch(node.status(), core.term_at(core.commit_index))) is not None:
+        return reason
+    mark = core.commit_index
+    with trio.move_on_after(CATCH_UP_SECONDS_MAX):
+        while core.last_applied < mark:  # noqa: ASYNC110 - nobody tells, and a probe has time.
+            await trio.sleep(LOOK_AGAIN_SECONDS)
+    if core.last_applied < mark:
+        return f"it has applied up to {core.last_applied}, and the high-water mark was {mark}"
+    return why_not_in_touch(node.status(), core.term_at(core.commit_index))

@@ -1,0 +1,44 @@
+"""How `hwm serve` writes its log on stderr: lines for people, or one JSON object per line for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+
+def start_logging(level: str, *, as_json: bool) -> None:
+    """Log to stderr from `level` (a name of `logging`, in any case) on."""
+    handler = logging.StreamHandler()
+    if as_json:
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+class JsonFormatter(logging.Formatter):
+    """`time` (UTC), `level`, `logger`; then `node_id`, `event` and `fields` of a trace event, or `message`.
+
+    >>> record = logging.makeLogRecord({"name": "raft.driver", "levelname": "INFO", "created": 0.25})
+    >>> record.msg, record.args = "%(node_id)s", {"node_id": "s1", "event": "stepped_down", "fields": {"term": 3}}
+    >>> print(JsonFormatter().format(record))  # doctest: +ELLIPSIS
+    {"time": "1970-01-01T00:00:00.250000+00:00", ... "node_id": "s1", "event": "stepped_down", "fields": {"term": 3}}
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Called by logging. It never fails: what JSON does not know is written as text."""
+        item: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        if isinstance(record.args, Mapping) and "event" in record.args:
+            item |= record.args
+        else:
+            item["message"] = record.getMessage()
+        if record.exc_info:
+            item["exception"] = self.formatException(record.exc_info)
+        return json.dumps(item, default=str, ensure_ascii=False)
