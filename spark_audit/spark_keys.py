@@ -90,7 +90,7 @@ def write_keys(keys: "DataFrame", path: Path) -> None:
 
 def _proven(keys: pa.Table) -> pa.Table:
     rows = keys.num_rows
-    made = {name: keys.column(name) for name in keys.column_names}
+    made: dict[str, Any] = {name: keys.column(name) for name in keys.column_names}
     made["status"], made["found"] = (pa.repeat(pa.scalar(text), rows) for text in (LINEARIZABLE, "[]"))
     for name in ("configurations", *COUNTS):
         made[name] = pa.repeat(pa.scalar(0, pa.int64()), rows)

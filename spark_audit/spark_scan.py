@@ -18,11 +18,9 @@ import pyarrow.parquet as parquet
 from pyspark.sql import functions as f
 
 from spark_audit.clocks import Clocks
-from spark_audit.local.frame import NAMES
 from spark_audit.local.lines import pieces_of
 from spark_audit.order_blocks import Latest, blocks_of
 from spark_audit.paths import HistoryFile
-from spark_audit.rows import FIELDS, MANY
 from spark_audit.scan import (
     BAD,
     CLASH,
@@ -38,6 +36,7 @@ from spark_audit.scan import (
     together,
 )
 from spark_audit.spark_keys import KEY_RESULT, key_batches, key_schema, summed
+from spark_audit.tables import leaves, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -179,29 +178,13 @@ def _chunks(source: Source) -> Iterator[pa.Table | None]:
             for begin in range(0, piece.table.num_rows, CHUNK_ROWS):
                 yield piece.table.slice(begin, CHUNK_ROWS)
         return
-    have = parquet.read_schema(source.path).names
-    with parquet.ParquetFile(source.path, read_dictionary=[name for name in NAMES if name in have]) as file:
+    with open_table(source.path) as file:
         for group in range(source.first, source.last):
-            columns = _leaves(file, group)
+            columns = leaves(file, file.read_row_group(group, columns=["op"]).column("op"))
             for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=columns, use_threads=False):
                 table = pa.Table.from_batches([batch])
                 table.validate(full=True)  # That all text is UTF-8 among others.
                 yield table
-
-
-_ONLY_SHOWN = ("session", "error", "node")  # Nothing is decided by these.
-_ONLY_MANY = ("request", "output.items", "output.results")  # Of listings and transactions.
-
-
-def _leaves(file: parquet.ParquetFile, group: int) -> list[str]:
-    """The columns to read. Those of listings cost three times as much as all others, so only if there are any."""
-    known = {name for name, _ in FIELDS} - set(_ONLY_SHOWN)
-    leaves = [file.schema.column(number).path for number in range(len(file.schema))]
-    wanted = [leaf for leaf in leaves if leaf.split(".")[0] in known]
-    ops = file.read_row_group(group, columns=["op"]).column("op").unique().to_pylist()
-    if any(op in MANY for op in ops):
-        return wanted
-    return [leaf for leaf in wanted if not leaf.startswith(_ONLY_MANY)]
 
 
 def _decider(

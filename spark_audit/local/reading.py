@@ -4,18 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.parquet as parquet
 
 from spark_audit.errors import Fault, MalformedHistory
 from spark_audit.footers import check_footers
 from spark_audit.local.columns import conform, joined
-from spark_audit.local.frame import NAMES, Frame, Places, schema
+from spark_audit.local.frame import Frame, Places, schema
 from spark_audit.local.lines import pieces_of
 from spark_audit.paths import HistoryFile
-from spark_audit.rows import FIELDS, MANY
-
-_ONLY_SHOWN = ("session", "error", "node")  # Nothing is decided by these.
-_ONLY_MANY = ("request", "output.items", "output.results")
+from spark_audit.tables import leaves, open_table
 
 
 @dataclass(slots=True)
@@ -54,8 +50,9 @@ def read(files: Sequence[HistoryFile], *, shown: bool) -> Read:
 
 def _rows_of(path: str, shown: bool) -> pa.Table:
     try:
-        with parquet.ParquetFile(path, read_dictionary=list(NAMES)) as file:
-            table = conform(file.read(columns=_leaves(file, shown)))
+        with open_table(path) as file:
+            ops = file.read(columns=["op"]).column("op")
+            table = conform(file.read(columns=leaves(file, ops, shown=shown)))
         table.validate(full=True)  # That all text is UTF-8 among others.
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
@@ -64,18 +61,3 @@ def _rows_of(path: str, shown: bool) -> pa.Table:
 
 def _damaged(path: str, error: Exception) -> MalformedHistory:
     return MalformedHistory((Fault(path, 0, f"cannot be read ({str(error).splitlines()[0]})"),), 1)
-
-
-def _leaves(file: parquet.ParquetFile, shown: bool) -> list[str]:
-    """The columns to read. Those of listings cost three times as much as all others, so only if there are any."""
-    have = file.schema_arrow.names
-    known = [name for name, _ in FIELDS if name in have and (shown or name not in _ONLY_SHOWN)]
-    ops = file.read(columns=["op"]).column("op").unique().to_pylist()
-    if any(op in MANY for op in ops):
-        return known
-    leaves = [file.schema.column(number).path for number in range(len(file.schema))]
-    return [
-        leaf
-        for leaf in leaves
-        if leaf.split(".")[0] in known and not leaf.startswith(tuple(f"{n}." for n in _ONLY_MANY))
-    ]
