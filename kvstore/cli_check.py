@@ -64,7 +64,7 @@ def _tell_damage(folder: Path, problems: list[str], remedy: str, as_json: bool, 
     else:
         click.echo(f"{folder}: damaged")
     for problem in problems:
-        click.echo(f"{folder}/{problem}", err=True)
+        click.echo(f"{folder}: {problem}", err=True)
     click.echo(f"hint: {remedy}", err=True)
     sys.exit(ExitCode.FAILED)
 
