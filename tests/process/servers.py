@@ -42,7 +42,7 @@ class Server:
         self.folder, self.node_id = folder, node_id
         self.log = folder.with_name(f"{node_id}.log")
         self._ready = folder.with_name(f"{node_id}.ready")
-        self._arguments = arguments
+        self.arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -53,7 +53,7 @@ class Server:
             self._process = subprocess.Popen(
                 hwm(
                     "serve", self.folder, "--node-id", self.node_id, "--ready-file", self._ready,
-                    "--log-level", "error", *self._arguments,
+                    "--log-level", "error", *self.arguments,
                 ),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip

@@ -1,0 +1,137 @@
+"""A cluster of real processes is saved under load, killed, and restored as a new one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from kvstore import Client, StoreError, open_node
+from tests.process.servers import Server, hwm, running_cluster
+from tests.process.test_server_kills import WRITERS, Ledger
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(100)]
+
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+
+
+def run(*arguments: str | Path) -> str:
+    done = subprocess.run(hwm(*arguments), capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def everything(client: Client) -> dict[bytes, bytes]:
+    found = {}
+    async for item in client.items():
+        assert item.value is not None, item
+        found[item.key] = item.value
+    return found
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+async def test_all_that_was_acknowledged_before_a_save_is_in_the_restored_cluster(tmp_path: Path, who: str) -> None:
+    """The new members have the addresses of the old ones; an old one that comes back is refused by them."""
+    ledger, file = Ledger(), tmp_path / "backup"
+    with trio.fail_after(90), running_cluster(tmp_path, 3) as old:
+        async with old.client() as client:
+            async with trio.open_nursery() as nursery:
+                for writer in range(WRITERS):
+                    nursery.start_soon(ledger.write_forever, client, writer)
+                await ledger.wait_for(200)
+                leader_id = (await client.members()).leader_id
+                follower_id = next(node_id for node_id in old.servers if node_id != leader_id)
+                before = dict(ledger.acknowledged)
+                choice = ["--member", follower_id] if who == "follower" else []
+                save = ("snapshot", "save", file, "--endpoints", ",".join(old.endpoints), *choice)
+                await trio.to_thread.run_sync(partial(run, *save))
+                await ledger.wait_for(50)
+                nursery.cancel_scope.cancel()
+            later = dict(ledger.acknowledged)
+        old.kill_all()
+
+        members = [each for each in old.servers["s1"].arguments if each.startswith("--member=")]
+        new = {node_id: Server(tmp_path / f"new-{node_id}", node_id, []) for node_id in old.servers}
+        for node_id, server in new.items():
+            options = ("--node-id", node_id, "--cluster-token", "after the fire", *members)
+            await trio.to_thread.run_sync(partial(run, "snapshot", "restore", file, server.folder, *options))
+        stranger = old.servers["s3"]
+        try:
+            for server in (new["s1"], new["s2"], stranger):
+                server.start()
+            assert all(server.wait_ready() for server in (new["s1"], new["s2"], stranger))
+            async with Client(old.endpoints[:2], deadline_seconds=20.0) as client:
+                await client.put("new", "life")
+                found = await everything(client)
+                assert {key: found.get(key) for key in before} == before
+                known = later | ledger.unknown | {b"new": b"life"}
+                assert {key: known.get(key) for key in found} == found
+                peers = (await client.cluster_status())["s3"]
+                assert isinstance(peers, StoreError), "an old member answered as if it were of the new cluster"
+            async with Client(old.endpoints[2:], deadline_seconds=20.0) as client:
+                assert (await client.members()).leader_id is None
+
+            stranger.kill()
+            new["s3"].start()
+            assert new["s3"].wait_ready()
+            new["s1"].kill()
+            async with Client(old.endpoints, deadline_seconds=20.0) as client:
+                await client.put("new", "majority")
+                assert await everything(client) == found | {b"new": b"majority"}
+        finally:
+            for server in new.values():
+                server.kill()
+    for server in new.values():
+        run("check", server.folder)
+
+
+def in_a_shell(lines: str, folder: Path, endpoint: str = "") -> None:
+    """Run them as they are written; `hwm` is that of this interpreter."""
+    shim = folder / "bin" / "hwm"
+    shim.parent.mkdir(exist_ok=True)
+    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kvstore.cli "$@"\n')
+    shim.chmod(0o755)
+    path = f"{shim.parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HWM_ENDPOINTS": endpoint}
+    command = ["/bin/sh", "-e", "-c", lines]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def value_served_by(line: str, folder: Path) -> str:
+    """What a member that is started like this, on a free port, has under `key`."""
+    words = line.replace(":7101", ":0").split()
+    assert words[0] == "hwm"
+    with subprocess.Popen(hwm(*words[1:]), cwd=folder, stderr=subprocess.PIPE, text=True) as member:
+        try:
+            assert member.stderr is not None
+            ready = re.match("ready node=s1 client=(.*) peer=", member.stderr.readline())
+            assert ready
+            return run("get", "key", "--endpoints", ready[1])
+        finally:
+            member.terminate()
+
+
+async def test_the_recipes_of_the_guide_run_as_they_are_written(tmp_path: Path) -> None:
+    """docs/operations.md, all its commands; only the port of `serve` is another one."""
+    save, check, alone, several = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
+    async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
+        await store.put("key", "value")
+        await trio.to_thread.run_sync(in_a_shell, save, tmp_path, store.client_address)
+    in_a_shell(check, tmp_path)
+
+    restore, serve = alone.splitlines()
+    in_a_shell(restore, tmp_path)
+    assert await trio.to_thread.run_sync(value_served_by, serve, tmp_path) == "value\n"
+
+    in_a_shell(several, tmp_path)
+    for node_id in ("s1", "s2", "s3"):
+        assert f"member {node_id} of cluster" in run("check", tmp_path / f"restored-{node_id}")
