@@ -51,7 +51,14 @@ async def test_all_that_was_acknowledged_before_a_save_is_in_the_restored_cluste
                 follower_id = next(node_id for node_id in old.servers if node_id != leader_id)
                 before = dict(ledger.acknowledged)
                 choice = ["--member", follower_id] if who == "follower" else []
-                save = ("snapshot", "save", file, "--endpoints", ",".join(old.endpoints), *choice)
+                save: tuple[str | Path, ...] = (
+                    "snapshot",
+                    "save",
+                    file,
+                    "--endpoints",
+                    ",".join(old.endpoints),
+                    *choice,
+                )
                 await trio.to_thread.run_sync(partial(run, *save))
                 await ledger.wait_for(50)
                 nursery.cancel_scope.cancel()
