@@ -5,7 +5,8 @@ the newest file is ever read, by the name that the member itself has for it; onc
 told so and begins again.
 
 A page is read synchronously, as `read_log` reads entries: from the page cache, where a file that has just been written
-is, 1 MiB takes 0.1 ms (and its answer 0.6 ms to encode); from a disk, as long as that takes. The build goes on beside other work, chunk by chunk.
+is, 1 MiB takes 0.1 ms (and its answer 0.6 ms to encode); from a disk, as long
+as that takes. The build goes on beside other work, chunk by chunk.
 """
 
 from __future__ import annotations
