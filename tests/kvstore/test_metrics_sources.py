@@ -21,7 +21,7 @@ def test_only_what_the_log_syncs_is_measured_by_the_thread_and_by_the_loop(quick
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     files = RealFiles(quick_folder, posted.put)
     took: list[int] = []
-    ended: list[OSError | None] = []
+    ended: list[BaseException | None] = []
 
     def do(*operations: Operation) -> None:
         files.submit(operations, ended.append)
