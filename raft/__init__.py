@@ -5,6 +5,8 @@ This is the public face: other packages import from `raft` (and `raft.runtime`, 
 
 from __future__ import annotations
 
+from raft.change import MembershipChange
+from raft.changing import PROMOTION_LAG_ENTRIES_MAX
 from raft.config import MIB, MILLISECOND_NS, RaftConfig
 from raft.core import RaftCore
 from raft.effects import (
@@ -23,6 +25,8 @@ from raft.effects import (
 )
 from raft.errors import (
     Busy,
+    ChangeRefusal,
+    ChangeRefused,
     Compacted,
     DiskFull,
     InvalidConfiguration,
@@ -113,6 +117,7 @@ __all__ = [
     "MIB",
     "MILLISECOND_NS",
     "NODE_ID_PATTERN",
+    "PROMOTION_LAG_ENTRIES_MAX",
     "PROTOCOL_VERSION",
     "SEPARATOR_BYTES",
     "AppendAccepted",
@@ -122,6 +127,8 @@ __all__ = [
     "AppliedBatch",
     "Busy",
     "Certainty",
+    "ChangeRefusal",
+    "ChangeRefused",
     "Compacted",
     "Completion",
     "Configuration",
@@ -142,6 +149,7 @@ __all__ = [
     "LogStore",
     "LogWrite",
     "Member",
+    "MembershipChange",
     "Message",
     "Node",
     "NodeStatus",

@@ -10,6 +10,7 @@ from random import Random
 from typing import assert_never
 
 from raft.batch import batch_leader_time
+from raft.change import MembershipChange
 from raft.config import RaftConfig
 from raft.core_state import CoreState
 from raft.core_view import CoreView
@@ -37,6 +38,7 @@ from raft.ready import Ready
 from raft.state import EntryKind, HardState, LogPosition, Role
 
 _VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # `A | B` would be made anew for every message.
+_REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot)
 
 
 class RaftCore(CoreView):
@@ -62,9 +64,10 @@ class RaftCore(CoreView):
     ) -> None:
         """`leader_time` (ns) is the state machine's at `snapshot`; `now` is monotonic, in ns.
 
+        `configuration`: the one at `snapshot`; later ones are in the log. A member that is in none of them waits.
         `mark_delay_ns`: how long a leader lets a new high-water mark wait for an append to ride on, per idle peer.
 
-        Raises InvalidConfiguration if this member is not in `configuration`.
+        Raises InvalidConfiguration if the log has one that this version does not know.
         """
         self._state = CoreState(
             node_id=node_id,
@@ -88,15 +91,16 @@ class RaftCore(CoreView):
     # Events
 
     def step(self, peer_id: str, message: Message) -> None:
-        """Feed one message from a peer. One from a stranger is ignored.
+        """Feed one message from a peer. Of a stranger only some are heard.
 
         Raises ProtocolError, with nothing changed, if the message contradicts itself.
         """
-        if peer_id not in self._state.peer_ids:
+        if peer_id not in self._state.peer_ids and not self._heeds(peer_id, message):
             return
         if isinstance(message, AppendEntries):
             check_entries(message)
         self._step(peer_id, message)
+        self._end_leadership_if_over()
         self._check_invariants()
 
     def tick(self, now: int) -> None:
@@ -117,6 +121,8 @@ class RaftCore(CoreView):
             return
         elif self._elections.waits_for_its_own_vote:
             self._elections.restart_timer()  # Nobody was asked yet: a new campaign would wait for the disk anew.
+        elif not self._state.may_campaign:
+            self._elections.restart_timer()
         else:
             self._become_pre_candidate()
         self._check_invariants()
@@ -127,8 +133,18 @@ class RaftCore(CoreView):
         Raises NotLeader, Busy (the uncommitted tail is full) or TooLarge: then it certainly had no effect.
         """
         if kind is EntryKind.CONFIGURATION:
-            raise InvalidConfiguration("the members of this cluster are fixed")
+            raise InvalidConfiguration("members are changed by propose_change")
         position = self._leading().propose(kind, payload)
+        self._check_invariants()
+        return position
+
+    def propose_change(self, change: MembershipChange) -> LogPosition:
+        """Begin to change the members; returns where the first configuration of the change is in the log.
+
+        If that one is joint, it is left once it is committed, by whoever leads then. Raises NotLeader, ChangeRefused,
+        Busy: then nothing has changed.
+        """
+        position = self._leading().propose_change(change)
         self._check_invariants()
         return position
 
@@ -151,6 +167,7 @@ class RaftCore(CoreView):
             self._become_leader()
         elif self._leadership is not None:
             self._leadership.marks_moved()
+            self._end_leadership_if_over()
         self._check_invariants()
 
     def applied(self, index: int) -> None:
@@ -169,6 +186,7 @@ class RaftCore(CoreView):
         """A snapshot of this member's own state at `position` is durable; entries up to there may be compacted."""
         assert position.index <= self._state.last_applied, (position, self._state.last_applied)
         self._state.snapshot_index = max(self._state.snapshot_index, position.index)
+        self._state.configurations.forget_before(position.index)
         self._check_invariants()
 
     def compact(self, index: int) -> None:
@@ -188,10 +206,14 @@ class RaftCore(CoreView):
 
         `leader_time` is the one in the snapshot. One at or below `commit_index` changes nothing.
         """
+        members = self._state.configuration
         self._following.install(position, configuration, leader_time)
         self._handed_out_index = max(self._handed_out_index, self._state.last_applied)
         if self._leadership is not None:
             self._leadership.marks_moved()
+            self._end_leadership_if_over()
+        elif self._state.role is not Role.FOLLOWER and self._state.configuration is not members:
+            self._become_follower(reason="its members have changed")
         self._check_invariants()
 
     def snapshot_transfer_failed(self, peer_id: str) -> None:
@@ -246,9 +268,27 @@ class RaftCore(CoreView):
 
     # Messages
 
+    def _heeds(self, peer_id: str, message: Message) -> bool:
+        """True if a message of somebody who is not in our newest configuration is for us (thesis §4.1).
+
+        It may be a leader or a candidate by a configuration that we do not have yet; what counts is its log and its
+        term. Removed members are told of it by a leader, and once it is committed here nobody else hears them.
+        """
+        state, leadership = self._state, self._leadership
+        if leadership is not None and peer_id in leadership.changing.departing:
+            return True
+        if peer_id == state.node_id or peer_id in state.committed_configuration.removed:
+            return False
+        return isinstance(message, _REQUESTS)
+
+    def _end_leadership_if_over(self) -> None:
+        """A leader that is removed leads until that is committed, and no longer (thesis §4.2.2)."""
+        if self._leadership is not None and self._leadership.changing.is_over:
+            self._become_follower(reason="it is no voter any more")
+
     def _step(self, peer_id: str, message: Message) -> None:
         state = self._state
-        if isinstance(message, _VOTE_REQUESTS) and not message.transfer and self._hears_a_leader():
+        if isinstance(message, _VOTE_REQUESTS) and not message.transfer and self.hears_a_leader:
             # Thesis §4.2.3: a live leader is not deposed by a member that lost sight of it, term included.
             pre_vote = isinstance(message, PreVoteRequest)
             state.trace("vote_refused", peer_id=peer_id, pre_vote=pre_vote, reason="a leader is heard")
@@ -336,10 +376,6 @@ class RaftCore(CoreView):
             self._become_follower(reason="a leader of this term is there")
         self._state.follow(peer_id)
         self._elections.leader_heard()
-
-    def _hears_a_leader(self) -> bool:
-        """A leader hears itself: it steps down when its quorum is silent."""
-        return self._leadership is not None or self._elections.hears_a_leader
 
     # Roles
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 from raft.config import RaftConfig
-from raft.errors import InvalidConfiguration
+from raft.configurations import Configurations
 from raft.log import RaftLog
 from raft.membership import Configuration
 from raft.messages import AppendAccepted, Message
@@ -15,8 +16,10 @@ from raft.outbox import Outbox
 from raft.ports import LogStore
 from raft.quorum import Quorum
 from raft.ready import TraceEvent
-from raft.state import HardState, LogPosition, Role
+from raft.state import Entry, EntryKind, HardState, LogPosition, Role
 from raft.writes import WriteStream
+
+_CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry: 30 ns.
 
 
 class CoreState:
@@ -36,7 +39,6 @@ class CoreState:
         now: int,
     ) -> None:
         self.node_id, self.config, self.random, self.now = node_id, config, random, now
-        self.use_configuration(configuration)
         self.writes = WriteStream(durable_index=log_store.last_index)
         self.outbox = Outbox()
         self.log = RaftLog(log_store, snapshot=snapshot, writes=self.writes, cache_bytes_max=config.log_cache_bytes_max)
@@ -52,14 +54,49 @@ class CoreState:
         if snapshot.term > self.term:
             self.move_to_term(snapshot.term)  # The file of an installed snapshot was durable before the term was.
         assert self.log.last_term <= self.term, (self.log.last_position, self.term)
+        self.configurations = Configurations(snapshot.index, configuration)
+        for index in log_store.configuration_indexes():
+            if index > snapshot.index:
+                entry = self.log.read(index, index, 1)[0]
+                self.configurations.append(index, Configuration.decode(entry.payload))
+        self._use_latest_configuration()
 
-    def use_configuration(self, configuration: Configuration) -> None:
-        """The members are these from now on."""
-        if configuration.member(self.node_id) is None:
-            raise InvalidConfiguration(f"{self.node_id} is not one of {', '.join(configuration.voter_ids)}")
-        self.configuration = configuration
-        self.quorum = Quorum(configuration.voter_ids)
-        self.peer_ids = tuple(voter for voter in configuration.voter_ids if voter != self.node_id)
+    # Members
+
+    def _use_latest_configuration(self) -> None:
+        """The members are those of the newest configuration in the log, committed or not (Raft §6)."""
+        self.configuration = configuration = self.configurations.latest
+        self.configured_at = self.configurations.latest_index
+        self.quorum = Quorum(configuration.voter_ids, configuration.outgoing_ids)
+        voting_ids = {*configuration.voter_ids, *configuration.outgoing_ids}
+        self.peer_ids = tuple(m.node_id for m in configuration.members if m.node_id != self.node_id)
+        self.voting_peer_ids = tuple(peer_id for peer_id in self.peer_ids if peer_id in voting_ids)
+        self.is_alone = voting_ids == {self.node_id}
+        self.outbox.ready.peers_changed = True
+
+    def _configuration_moved(self) -> None:
+        self._use_latest_configuration()
+        now = self.configuration
+        self.trace("members_changed", voters=now.voter_ids, outgoing=now.outgoing_ids, learners=now.learner_ids)
+
+    @property
+    def committed_configuration(self) -> Configuration:
+        """What the members are for certain."""
+        return self.configurations.at(self.commit_index)
+
+    @property
+    def is_removed(self) -> bool:
+        """True once it is committed that this member is none any more."""
+        return self.node_id in self.committed_configuration.removed
+
+    @property
+    def may_campaign(self) -> bool:
+        """True for voters. Learners wait to become ones, and strangers to be told of a configuration that has them.
+
+        Who is no voter by an entry that is not known to be committed may be the only one who has that entry, and who
+        can be elected therefore (thesis §4.2.2, Figure 4.6): it stands, and does not count its own vote.
+        """
+        return self.configuration.is_voter(self.node_id) or self.committed_configuration.is_voter(self.node_id)
 
     # Term, vote and leader
 
@@ -89,8 +126,12 @@ class CoreState:
     def commit_to(self, index: int) -> None:
         """Raise the high-water mark."""
         assert self.commit_index < index <= self.log.last_index, (self.commit_index, index, self.log)
+        was_pending = self.commit_index < self.configured_at <= index
         self.commit_index = index
         self.trace("commit_advanced", commit_index=index)
+        if was_pending:
+            self.outbox.ready.peers_changed = True
+            self.trace("members_committed", index=self.configured_at, removed=self.is_removed)
         self.open_proposals.committed(index)
 
     def raise_low_watermark(self, index: int) -> None:
@@ -99,6 +140,22 @@ class CoreState:
             self.low_watermark = index
             self.trace("low_watermark_advanced", low_watermark=index)
 
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Put entries at the end of the log. A configuration among them is in force at once."""
+        self.log.append(entries)
+        for entry in entries:
+            if entry.kind is _CONFIGURATION:
+                self.configurations.append(entry.index, Configuration.decode(entry.payload))
+                self._configuration_moved()
+
+    def reset_log(self, position: LogPosition, configuration: Configuration) -> None:
+        """All of the log goes: it begins anew after a snapshot at `position`, in which this is the configuration."""
+        self.outbox.drop_acknowledgements_from(0)
+        self.log.reset(position)
+        self.configurations.reset(position.index, configuration)
+        if configuration != self.configuration:
+            self._configuration_moved()
+
     def truncate_from(self, index: int) -> None:
         """Cut a conflict: never at or below the high-water mark (FORMATS §3.6)."""
         assert index > self.commit_index, (index, self.commit_index)
@@ -106,6 +163,8 @@ class CoreState:
         self.log.truncate_from(index)
         self.outbox.drop_acknowledgements_from(index)
         self.trace("truncated", from_index=index, count=count, removed_term=removed_term)
+        if self.configurations.cut_from(index):
+            self._configuration_moved()
 
     @property
     def appliable_index(self) -> int:

@@ -7,7 +7,7 @@ from raft.effects import PeerStatus
 from raft.elections import Elections
 from raft.errors import NotLeader
 from raft.leadership import Leadership
-from raft.membership import Configuration
+from raft.membership import Configuration, Member
 from raft.state import Role
 
 
@@ -48,12 +48,47 @@ class CoreView:
 
     @property
     def configuration(self) -> Configuration:
-        """The members."""
+        """The members, by the newest configuration in the log, which may not be committed."""
         return self._state.configuration
 
+    @property
+    def committed_configuration(self) -> Configuration:
+        """The members for certain."""
+        return self._state.committed_configuration
+
+    def configuration_at(self, index: int) -> Configuration:
+        """What the members are once the entry at `index`, not below the newest snapshot, is applied."""
+        return self._state.configurations.at(index)
+
+    @property
+    def is_changing(self) -> bool:
+        """True while a change of the members is under way."""
+        return self._state.configuration.is_joint or self._state.configured_at > self._state.commit_index
+
+    @property
+    def is_removed(self) -> bool:
+        """True once it is committed that this member is none any more: it can be switched off."""
+        return self._state.is_removed
+
+    @property
+    def hears_a_leader(self) -> bool:
+        """True if there is one, as far as this member knows. A leader hears itself: it steps down without a quorum."""
+        return self._leadership is not None or self._elections.hears_a_leader
+
     def is_peer(self, peer_id: str) -> bool:
-        """True if this is another member."""
-        return peer_id in self._state.peer_ids
+        """True if this is another member, or a removed one that is to be told so."""
+        return peer_id in self._state.peer_ids or (
+            self._leadership is not None and peer_id in self._leadership.changing.departing
+        )
+
+    def peers(self) -> tuple[Member, ...]:
+        """Everybody else to whom there should be a connection, in the order of ids: members for certain, members by the
+        newest configuration, and removed ones that are to be told so."""
+        known = {member.node_id: member for each in self._state.configurations.all for member in each.members}
+        wanted = {*self._state.peer_ids, *(member.node_id for member in self.committed_configuration.members)}
+        if self._leadership is not None:
+            wanted |= self._leadership.changing.departing
+        return tuple(known[peer_id] for peer_id in sorted(wanted - {self._state.node_id}) if peer_id in known)
 
     @property
     def commit_index(self) -> int:

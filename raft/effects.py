@@ -95,11 +95,12 @@ class Effects:
     completions: list[Told] = field(default_factory=list)  # In order.
     events: list[TraceEvent] = field(default_factory=list)
     failure: NodeStopped | None = None
+    peers_changed: bool = False  # `Node.peers` are others, or have other addresses: connect to them, before `send`.
 
     @property
     def is_empty(self) -> bool:
         """True if there is nothing to do."""
-        return not (self.send or self.completions or self.events or self.failure)
+        return not (self.send or self.completions or self.events or self.failure or self.peers_changed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,11 @@ class NodeStatus:
     role: Role
     term: int
     leader_id: str | None
+    voters: tuple[str, ...]  # By the newest configuration in the log, like the next three.
+    outgoing: tuple[str, ...]  # Not empty while voters change: a majority of these must agree, too.
+    learners: tuple[str, ...]
+    is_changing: bool  # No other change of the members is begun until this one is done.
+    is_removed: bool  # For certain: this node is no member any more, and can be switched off.
     first_index: int
     snapshot_index: int
     last_applied: int

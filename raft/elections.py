@@ -20,7 +20,7 @@ class Elections:
         self._own_vote_sequence: int | None = None  # The write that makes this candidate's vote for itself durable.
         self._heard_leader_at: int | None = None  # Monotonic ns.
         self.deadline = state.now  # A single voter waits for nobody.
-        if state.peer_ids:
+        if not state.is_alone:
             self.restart_timer()
 
     def restart_timer(self) -> None:
@@ -48,7 +48,7 @@ class Elections:
         state, last = self._state, self._state.log.last_position
         self._begin()
         request = PreVoteRequest(term=state.term, next_term=state.term + 1, last_index=last.index, last_term=last.term)
-        for peer_id in state.peer_ids:
+        for peer_id in state.voting_peer_ids:
             state.outbox.send(peer_id, request, after=state.writes.latest_sequence)
         return self.count_vote(state.node_id, granted=True)
 
@@ -61,11 +61,12 @@ class Elections:
         self._begin()
         self._own_vote_sequence = state.writes.latest_sequence
         request = VoteRequest(term=state.term, last_index=last.index, last_term=last.term, transfer=transfer)
-        for peer_id in state.peer_ids:
+        for peer_id in state.voting_peer_ids:
             state.outbox.send(peer_id, request, after=self._own_vote_sequence)
 
     def count_vote(self, peer_id: str, *, granted: bool) -> Tally:
-        """Note one answer to the campaign under way. A second answer of the same member changes nothing."""
+        """Note one answer to the campaign under way. A second answer of the same member changes nothing, and neither
+        does one of somebody who is no voter, be it this member itself."""
         self._votes.setdefault(peer_id, granted)
         return self._state.quorum.tally(self._votes)
 
@@ -96,7 +97,11 @@ class Elections:
     # Answers to others
 
     def answer_pre_vote(self, peer_id: str, request: PreVoteRequest) -> None:
-        """Grant if a real vote could be granted in `next_term`. Nothing here changes by it, the timer included."""
+        """Grant if a real vote could be granted in `next_term`. Nothing here changes by it, the timer included.
+
+        Whoever is asked answers, members and others alike, and the asker's configuration says whose answer counts: ours
+        may be older, so that we do not know yet that we vote, or whom the others made a voter (thesis §4.2.2).
+        """
         state = self._state
         granted = request.next_term > state.term and self._is_up_to_date(request)
         if not granted:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 
 class RaftError(Exception):
     """Base of every error of the consensus engine."""
@@ -74,6 +76,38 @@ class TransferRefused(RaftError):
 
     def __str__(self) -> str:
         return f"leadership cannot be handed over: {self.text}"
+
+
+class ChangeRefusal(enum.Enum):
+    """Why a change of the members was refused. The values are stable words."""
+
+    PENDING = "pending"
+    """Another change is not finished: one at a time (Raft §6)."""
+    NOT_READY = "not_ready"
+    """The leader has committed nothing in its term yet: an older change may still come out of its log."""
+    LAST_VOTER = "last_voter"
+    DUPLICATE = "duplicate"
+    """Who should come is there already, or something is named twice."""
+    UNKNOWN_MEMBER = "unknown_member"
+    USED_ID = "used_id"
+    """A removed member had this id; it may have voted, and is forgotten by nobody (FORMATS §1)."""
+    BEHIND = "behind"
+    """A learner that should vote lacks too much of the log, or is silent."""
+    NO_QUORUM = "no_quorum"
+    """Of those who would be voters no majority was heard lately: the change could not be committed."""
+    TOO_MANY = "too_many"
+    NOTHING = "nothing"
+
+
+class ChangeRefused(RaftError):
+    """A change of the members was not begun, and nothing has changed. `text` says what stands against it."""
+
+    def __init__(self, reason: ChangeRefusal, text: str) -> None:
+        super().__init__(reason, text)
+        self.reason, self.text = reason, text
+
+    def __str__(self) -> str:
+        return f"the members are not changed: {self.text}"
 
 
 class TooLarge(RaftError):

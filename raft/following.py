@@ -6,21 +6,27 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from raft.core_state import CoreState
-from raft.errors import ProtocolError
+from raft.errors import InvalidConfiguration, ProtocolError
 from raft.membership import Configuration
 from raft.messages import AppendEntries, AppendRejected, InstallSnapshot
 from raft.state import Entry, EntryKind, LogPosition, Role
 
 
 def check_entries(message: AppendEntries) -> None:
-    """Raise ProtocolError unless the entries follow `prev_index` without a gap and in the order of terms."""
+    """Raise ProtocolError unless the entries follow `prev_index` without a gap and in the order of terms.
+
+    What a configuration says must be known: it is in force as soon as its entry is in the log.
+    """
     index, term = message.prev_index, message.prev_term
     for entry in message.entries:
         index += 1
         if entry.index != index or not term <= entry.term <= message.term:
             raise ProtocolError(f"entry {entry.index} of term {entry.term} cannot follow {index - 1} of term {term}")
         if entry.kind is EntryKind.CONFIGURATION:
-            raise ProtocolError(f"entry {index} changes the members, which are fixed in this version")
+            try:
+                Configuration.decode(entry.payload)
+            except InvalidConfiguration as error:
+                raise ProtocolError(f"entry {index}: {error}") from error
         term = entry.term
 
 
@@ -60,12 +66,12 @@ class Following:
             kept_log = state.log.term_at(position.index) == position.term
             if not kept_log:
                 assert state.role is not Role.LEADER, position  # A leader holds all that is committed (Raft §5.4).
-                state.outbox.drop_acknowledgements_from(0)
-                state.log.reset(position)
+                state.reset_log(position, configuration)
             state.open_proposals.passed_by_snapshot(position.index)
             state.snapshot_index = state.last_applied = position.index
             state.commit_to(position.index)
-            state.use_configuration(configuration)
+            state.configurations.forget_before(position.index)
+            assert state.configurations.at(position.index) == configuration, (position, configuration)
             state.compacted_leader_time = max(state.compacted_leader_time, leader_time)
             state.log.forget_sizes(position.index)
             state.trace("snapshot_installed", index=position.index, kept_log=kept_log)
@@ -92,7 +98,7 @@ class Following:
             state.truncate_from(new[0].index)
         fitting = self._that_fit(new)
         if fitting:
-            state.log.append(fitting)
+            state.append(fitting)
         return new[0].index + len(fitting) - 1
 
     def _without_held(self, entries: Sequence[Entry]) -> Sequence[Entry]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from raft.batch import batch_leader_time, encode_batch
+from raft.change import MembershipChange
+from raft.changing import Changing
 from raft.core_state import CoreState
 from raft.effects import PeerStatus
 from raft.errors import Busy, TooLarge, TransferRefused, TransferUnderWay
@@ -34,9 +36,8 @@ class Leadership:
         self._disk_heard_at = state.now  # When nothing was committed that is not durable here, or some of it became so.
         self._durable_index = state.log.durable_index
         self._own_first_index = state.log.last_index + 1
-        self._peers = {
-            peer_id: Progress(next_index=state.log.last_index + 1, now=state.now) for peer_id in state.peer_ids
-        }
+        self.changing = Changing(state, own_first_index=self._own_first_index)
+        self._peers = self.changing.peers
         self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
         self.handover: Handover | None = None  # Set while this leader wants another one to take over.
         self.feed_wanted = True  # Something happened that may let a message leave.
@@ -98,6 +99,8 @@ class Leadership:
             self.feed_wanted |= self._marks_due_at is not None and state.now >= self._marks_due_at
             return
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
+        if self.changing.departing:
+            self.changing.let_go()
         if self.reads.waiting and self._has_committed_in_its_term:
             self._begin_read_round()
         else:
@@ -119,8 +122,14 @@ class Leadership:
         return self._agreed(self._state.now, [peer.heard_at for peer in self._peers.values()])
 
     def _agreed(self, own: int, of_peers: list[int]) -> int:
-        """What a majority has reached. The voters are this member and the peers: no map by id is built per event."""
-        return majority_index([own, *of_peers])
+        """What a majority of each half has reached; `of_peers` is in the order of `_peers`.
+
+        Mostly the voters are this member and the peers: no map by id is built per event.
+        """
+        positions, halves = [own, *of_peers], self.changing.halves
+        if halves is None:
+            return majority_index(positions)
+        return min([majority_index([positions[place] for place in half]) for half in halves])
 
     def _greatest_leader_time(self) -> int:
         state = self._state
@@ -144,6 +153,17 @@ class Leadership:
             raise Busy("uncommitted bytes", limit)
         return self._append(kind, payload)
 
+    def propose_change(self, change: MembershipChange) -> LogPosition:
+        """Put the configuration that begins `change` into the log; it is in force at once. ChangeRefused, Busy."""
+        configuration = self.changing.prepared(change)
+        position = self.propose(EntryKind.CONFIGURATION, configuration.encode())
+        self._take_configuration()
+        return position
+
+    def _take_configuration(self) -> None:
+        self.changing.take_configuration()
+        self._look_when_the_quorum_was_heard()
+
     def request_read(self, ticket: int) -> None:
         """Raises Busy at the bound."""
         self.reads.add(ticket)
@@ -152,7 +172,7 @@ class Leadership:
     def _append(self, kind: EntryKind, payload: bytes) -> LogPosition:
         state = self._state
         entry = Entry(state.log.last_index + 1, state.term, kind, payload)
-        state.log.append((entry,))
+        state.append((entry,))
         state.open_proposals.proposed(entry.index, entry.term)
         self.feed_wanted = True
         return LogPosition(entry.index, entry.term)
@@ -254,6 +274,9 @@ class Leadership:
                 self.feed_wanted = True  # Peers are to know it, and a read round may begin.
         if self.reads.under_way:
             self._confirm_reads()
+        if self.changing.is_under_way and (left := self.changing.next_step()) is not None:
+            self._append(EntryKind.CONFIGURATION, left.encode())
+            self._take_configuration()
         self.applied()
 
     def applied(self) -> None:
@@ -265,9 +288,11 @@ class Leadership:
 
     def _raise_low_watermark(self) -> None:
         """FORMATS §6: the minimum over all members, once each has reported to this leader."""
-        state = self._state
+        state, departing = self._state, self.changing.departing
         mark = min(state.last_applied, state.writes.durable_index)
-        for peer in self._peers.values():
+        for peer_id, peer in self._peers.items():
+            if departing and peer_id in departing:
+                continue
             if peer.last_applied is None:
                 return
             mark = min(mark, peer.last_applied, peer.match_index)
@@ -322,7 +347,7 @@ class Leadership:
         counter = self.reads.begin_round(self._state.commit_index)
         self._state.trace("read_round", counter=counter, read_index=self._state.commit_index)
         self._heartbeat_all()
-        if not self._peers:
+        if self._state.is_alone:
             self._confirm_reads()  # A single voter agrees with itself.
 
     def _heartbeat_all(self) -> None:

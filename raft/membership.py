@@ -6,69 +6,149 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import cbor2
-
-from raft.errors import InvalidConfiguration
+from raft.cbor_profile import decode_item, encode_item
+from raft.errors import InvalidConfiguration, ProtocolError
 
 NODE_ID_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 MEMBERS_MAX = 9
-"""More voters than this make commits slower and no safer; the bound keeps every per-peer buffer bounded in sum."""
+"""More members than this, learners included, make commits slower and no safer; the bound keeps every per-peer buffer
+bounded in sum. Two halves of a joint configuration together stay within it, too."""
+
+REMOVED_IDS_MAX = 256
+"""Ids that are remembered as used (FORMATS §1), 16 KiB at most in each snapshot. Behind it the pins of those who knew
+the old member still refuse a new one of the same name."""
+
+_LEVEL = 2
+_VOTER, _OUTGOING, _LEARNER = 1, 2, 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
-    """One member as all the others know it. Addresses are `host:port` as *advertised*; empty where nobody dials it."""
+    """One member as all the others know it. Addresses are `host:port` as *advertised*; empty where nobody dials it.
+
+    `incarnation_id` has 16 bytes, or none: then the first hello of each member decides (FORMATS §1).
+    """
 
     node_id: str
     peer_address: str = ""
     client_address: str = ""
+    incarnation_id: bytes = b""
 
     def __post_init__(self) -> None:
         if not NODE_ID_PATTERN.fullmatch(self.node_id):
             raise InvalidConfiguration(f"node id {self.node_id!r} must match [a-z0-9-]{{1,64}}")
+        if not isinstance(self.peer_address, str) or not isinstance(self.client_address, str):
+            raise InvalidConfiguration(f"the addresses of {self.node_id} are texts")
+        if not isinstance(self.incarnation_id, bytes) or len(self.incarnation_id) not in (0, 16):
+            raise InvalidConfiguration(f"the incarnation of {self.node_id} has 16 bytes, or none")
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The voters of the cluster, in canonical order (by node id)."""
+    """Who belongs to the cluster, each part in canonical order (by node id).
+
+    `voters` decide. While `outgoing` is not empty the configuration is *joint* (Raft §6): a majority of each half must
+    agree, and the outgoing voters go when it is left. `learners` have the log and decide nothing. `removed`: ids that
+    were members once, oldest first; they never come back.
+    """
 
     voters: tuple[Member, ...]
+    outgoing: tuple[Member, ...] = ()
+    learners: tuple[Member, ...] = ()
+    removed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        ids = [member.node_id for member in self.voters]
-        if not 1 <= len(ids) <= MEMBERS_MAX:
-            raise InvalidConfiguration(f"a cluster has 1 to {MEMBERS_MAX} members, not {len(ids)}")
-        if ids != sorted(set(ids)):
-            raise InvalidConfiguration(f"member ids must be unique and in order: {', '.join(ids)}")
+        for part in (self.voters, self.outgoing, self.learners):
+            ids = [member.node_id for member in part]
+            if ids != sorted(set(ids)):
+                raise InvalidConfiguration(f"member ids must be unique and in order: {', '.join(ids)}")
+        members = {*self.voters, *self.outgoing, *self.learners}
+        ids = [member.node_id for member in members]
+        if not self.voters or len(ids) > MEMBERS_MAX:
+            raise InvalidConfiguration(f"a cluster has 1 to {MEMBERS_MAX} members, not {len(ids)}, one voter at least")
+        if len(set(ids)) < len(ids) or {*self.learners} & {*self.voters, *self.outgoing}:
+            raise InvalidConfiguration(f"a member is one thing only: {', '.join(sorted(ids))}")
+        if {*self.removed} & {*ids} or len(set(self.removed)) < len(self.removed):
+            raise InvalidConfiguration(f"removed members are no members: {', '.join(self.removed)}")
+        if len(self.removed) > REMOVED_IDS_MAX or not all(map(NODE_ID_PATTERN.fullmatch, self.removed)):
+            raise InvalidConfiguration(f"removed members are up to {REMOVED_IDS_MAX} node ids")
 
     @classmethod
     def of(cls, members: Sequence[Member]) -> Configuration:
-        """Build the canonical configuration from members in any order; InvalidConfiguration if one is named twice."""
+        """Build the canonical configuration of voters in any order; InvalidConfiguration if one is named twice."""
         return cls(tuple(sorted(members)))
 
     @property
+    def is_joint(self) -> bool:
+        """True if two majorities must agree."""
+        return bool(self.outgoing)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Everybody, in the order of ids."""
+        return tuple(sorted({*self.voters, *self.outgoing, *self.learners}))
+
+    @property
     def voter_ids(self) -> tuple[str, ...]:
-        """The ids of all voters, in canonical order."""
+        """The ids of all voters, in canonical order; those who are only outgoing are not among them."""
         return tuple(member.node_id for member in self.voters)
+
+    @property
+    def outgoing_ids(self) -> tuple[str, ...]:
+        """The ids of the voters of the other half, in canonical order."""
+        return tuple(member.node_id for member in self.outgoing)
+
+    @property
+    def learner_ids(self) -> tuple[str, ...]:
+        """The ids of all learners, in canonical order."""
+        return tuple(member.node_id for member in self.learners)
 
     def member(self, node_id: str) -> Member | None:
         """The member with this id, or None."""
-        return next((member for member in self.voters if member.node_id == node_id), None)
+        everybody = (*self.voters, *self.outgoing, *self.learners)
+        return next((member for member in everybody if member.node_id == node_id), None)
+
+    def is_voter(self, node_id: str) -> bool:
+        """True if its vote counts, in one half at least."""
+        return any(member.node_id == node_id for member in (*self.voters, *self.outgoing))
 
     def encode(self) -> bytes:
-        """Canonical CBOR: `[[node_id, peer_address, client_address], ...]` in id order."""
-        return cbor2.dumps([[m.node_id, m.peer_address, m.client_address] for m in self.voters])
+        """Canonical CBOR. Of voters alone: `[[node_id, peer_address, client_address], ...]` in id order; otherwise
+        `[2, [[node_id, peer_address, client_address, incarnation_id, part], ...], [removed id, ...]]`, `part` being a
+        sum of 1 (voter), 2 (outgoing), 4 (learner). No other form is read."""
+        members = self.members
+        if members == self.voters and not (self.outgoing or self.removed or any(m.incarnation_id for m in members)):
+            return encode_item([[m.node_id, m.peer_address, m.client_address] for m in members])
+        parts = ((self.voters, _VOTER), (self.outgoing, _OUTGOING), (self.learners, _LEARNER))
+        rows = [
+            [m.node_id, m.peer_address, m.client_address, m.incarnation_id, sum(n for part, n in parts if m in part)]
+            for m in members
+        ]
+        return encode_item([_LEVEL, rows, list(self.removed)])
 
     @classmethod
     def decode(cls, data: bytes) -> Configuration:
         """Read what `encode` wrote; InvalidConfiguration if it is anything else."""
         try:
-            rows = cbor2.loads(data)
-            members = tuple(Member(*row) for row in rows)
-        except (cbor2.CBORDecodeError, TypeError, ValueError) as error:
+            item = decode_item(data)
+            found = cls._of_parts(item) if item[0] == _LEVEL else cls(tuple(Member(*row) for row in item))
+        except (ProtocolError, TypeError, ValueError, LookupError) as error:
             raise InvalidConfiguration(f"not a configuration: {error}") from error
-        return cls(members)
+        if found.encode() != data:
+            raise InvalidConfiguration("not a configuration in canonical form")
+        return found
+
+    @classmethod
+    def _of_parts(cls, item: Any) -> Configuration:
+        _, rows, removed = item
+        members = [(Member(*row[:4]), row[4]) for row in rows]
+        voters, outgoing, learners = (
+            tuple(member for member, sum_of_parts in members if sum_of_parts & part)
+            for part in (_VOTER, _OUTGOING, _LEARNER)
+        )
+        return cls(voters, outgoing, learners, tuple(removed))
 
 
 def derive_cluster_id(token: str | bytes, configuration: Configuration) -> bytes:

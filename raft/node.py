@@ -22,6 +22,7 @@ from functools import partial
 from random import Random
 
 from raft.applying import apply_run
+from raft.change import MembershipChange
 from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.effects import Effects, ReadsReady, Refused
@@ -40,6 +41,8 @@ from raft.room_search import RoomSearch
 from raft.snapshotting import Snapshotting
 from raft.state import Entry, EntryKind, HardState, LogPosition, Role
 from raft.wire import encode_batch
+
+_CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
 
 MARK_DELAYS_PER_HEARTBEAT = 10  # To tell an idle peer each mark at once made two of six turns of a lone put's leader.
 
@@ -113,25 +116,29 @@ class Node(NodeView):
         """A peer said who it is; its messages are used once its pin is durable (FORMATS §1). Raises PeerRefused."""
         if peer_id == self.identity.node_id:
             raise PeerRefused(peer_id, "own_id", "it has this node's own id; give every member an id of its own")
-        if self._core.configuration.member(peer_id) is None:
-            members = ", ".join(self._core.configuration.voter_ids)
+        committed = self._core.committed_configuration
+        if peer_id in committed.removed and not self._core.is_peer(peer_id):
+            members = ", ".join(member.node_id for member in committed.members)
+            raise PeerRefused(peer_id, "removed", f"it was removed from this cluster, which has: {members}")
+        member = self._core.configuration.member(peer_id)
+        if member is None and not self._core.is_peer(peer_id) and self._core.hears_a_leader:
+            members = ", ".join(member.node_id for member in self._core.configuration.members)
             raise PeerRefused(peer_id, "not_a_member", f"it is not a member of this cluster, which has: {members}")
-        if self.failure is None:
-            self._pins.check(peer_id, incarnation_id)
+        if self.failure is None:  # Who hears no leader may not have heard of all members, either.
+            self._pins.check(peer_id, incarnation_id, known=member.incarnation_id if member is not None else b"")
 
     def receive(self, peer_id: str, message: Message) -> None:
-        """Take one message of a peer. Dropped unless the peer is a member and its pin is durable."""
+        """Take one message of a peer. Dropped unless its pin is durable."""
         if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
             return  # It would never be quiet.
-        if self.failure or not self._pins.is_pinned(peer_id) or not self._core.is_peer(peer_id):
-            return
+        if self.failure or not self._pins.is_pinned(peer_id):
+            return  # Whom of the others it heeds, the core decides.
         if self._on_core(self._core.step, peer_id, message) and self._snapshots.is_sending:
             self._snapshots.stepped(peer_id, message)
 
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""
-        is_known = self.failure is None and self._core.configuration.member(peer_id) is not None
-        if is_known and self._on_core(self._core.peer_unreachable, peer_id):
+        if self.failure is None and self._on_core(self._core.peer_unreachable, peer_id):
             self._snapshots.peer_unreachable(peer_id)
 
     def tick(self, now: int) -> None:
@@ -158,6 +165,14 @@ class Node(NodeView):
         """`propose` each of several, all or none: if it raises, none was taken, though `propose` might take some."""
         self._check_takes_commands(len(commands))
         self._pending.add_all(commands, tickets)
+
+    def propose_change(self, change: MembershipChange, ticket: int) -> None:
+        """Begin to change the members. `Applied(ticket, index, configuration)` says that it is done: all of it.
+
+        Raises NotLeader, ChangeRefused, Busy (DiskFull), NodeStopped: in each case nothing has changed.
+        """
+        self._check_takes_commands(1)
+        self._outcomes.opened(self._core.propose_change(change), [ticket])
 
     def read(self, ticket: int) -> None:
         """Ask for a linearizable read: `ReadReady(ticket)` says when. Raises NotLeader, Busy, NodeStopped."""
@@ -341,6 +356,8 @@ class Node(NodeView):
         if tells_the_core:
             self._snapshots.handle(ready, self._now)
         effects.events += ready.events
+        if ready.peers_changed:
+            effects.peers_changed = True
         return tells_the_core
 
     def _apply_slice(self) -> None:
@@ -349,8 +366,10 @@ class Node(NodeView):
         while self._to_apply and budget_bytes > 0:
             for entry, results in apply_run(self._machine, self._to_apply, budget_bytes):
                 self._snapshots.applied(entry)
-                batch = self._outcomes.applied(entry, results)
-                if batch is not None:
+                if entry.kind is _CONFIGURATION:
+                    members = self._core.configuration_at(entry.index)
+                    self._effects.completions += self._outcomes.configured(entry, members)
+                elif (batch := self._outcomes.applied(entry, results)) is not None:
                     self._effects.completions.append(batch)
                 budget_bytes -= entry.size_bytes
             if not self._to_apply or budget_bytes <= 0:

@@ -9,6 +9,7 @@ from raft.core import RaftCore
 from raft.effects import Effects, NodeStatus
 from raft.errors import Compacted, NodeStopped, NotCommitted
 from raft.group_commit import GroupCommit
+from raft.membership import Member
 from raft.node_status import node_status
 from raft.open_reads import OpenReads
 from raft.outcomes import Outcomes
@@ -79,6 +80,11 @@ class NodeView:
     def core(self) -> RaftCore:
         """The protocol's own state, to look at: marks, role, term. Only the node may change it."""
         return self._core
+
+    @property
+    def peers(self) -> tuple[Member, ...]:
+        """Everybody to whom this node wants a connection, in the order of ids. `Effects.peers_changed` tells of it."""
+        return self._core.peers()
 
     def read_log(self, from_index: int, bytes_max: int) -> list[Entry]:
         """Committed entries from `from_index`, at least one, then as many as fit in `bytes_max` (FORMATS §6).

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raft.effects import AppliedBatch, Completion, Refused, Unknown
+from raft.effects import Applied, AppliedBatch, Completion, Refused, Unknown
 from raft.errors import RaftError
+from raft.membership import Configuration
 from raft.ready import Certainty, ProposalEnded
 from raft.state import Entry, LogPosition
 
@@ -18,6 +19,7 @@ from raft.state import Entry, LogPosition
 @dataclass(slots=True)
 class _OpenBatch:
     tickets: list[int]
+    is_decided: bool = False  # A change of the members whose first configuration is applied: it will be finished.
     deadline: int | None = None  # Monotonic ns; set when this node is no longer the leader that proposed it.
 
 
@@ -46,6 +48,16 @@ class Outcomes:
             return None
         assert len(results) == len(batch.tickets), (entry.index, len(results), len(batch.tickets))
         return AppliedBatch(batch.tickets, entry.index, results)
+
+    def configured(self, entry: Entry, configuration: Configuration) -> list[Completion]:
+        """`entry` was applied, and the members are these. A change ends when no second half of voters is left."""
+        batch = self._open.get((entry.index, entry.term))
+        if batch is not None:
+            batch.is_decided = True
+        if configuration.is_joint:
+            return []
+        done = [self._pop(*key) for key, each in list(self._open.items()) if each.is_decided]
+        return [Applied(each.tickets[0], entry.index, configuration) for each in done if each is not None]
 
     def ended(self, end: ProposalEnded, refusal: RaftError) -> list[Completion]:
         """The core knows how this entry ended without being applied by us; `refusal` is said where that is certain."""

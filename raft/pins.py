@@ -2,6 +2,7 @@
 
 A pin is durable before any vote, append or acknowledgement of that peer is used. A member that comes back with
 another incarnation has lost its disk and forgotten its votes: it is refused until it is replaced as a new member.
+What a configuration says of incarnations is the authority: the cluster has agreed on it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Callable
 
 from raft.errors import RaftError
 from raft.ports import PinStore
+
+PINS_MAX = 1_024
+"""Ids that ever said hello here: all members of a long life, removed ones included. Each costs 100 bytes of a file."""
 
 
 class PeerRefused(RaftError):
@@ -36,18 +40,26 @@ class PeerPins:
         """True once this peer's incarnation is durable here: its messages may be used."""
         return peer_id in self._durable
 
-    def check(self, peer_id: str, incarnation_id: bytes) -> None:
-        """Accept a peer's hello; start to pin it when it is new. Raises PeerRefused for another incarnation."""
+    def check(self, peer_id: str, incarnation_id: bytes, *, known: bytes = b"") -> None:
+        """Accept a peer's hello; start to pin it when it is new. `known`: what the configuration says, if it does.
+
+        Raises PeerRefused for another incarnation, and where PINS_MAX others have said hello.
+        """
         assert len(incarnation_id) == 16, incarnation_id
-        known = self._durable.get(peer_id, self._under_way.get(peer_id))
-        if known is None:
+        pinned = self._durable.get(peer_id, self._under_way.get(peer_id))
+        if known and known != pinned:
+            pinned = None if known == incarnation_id else known  # Who came before under this name was not meant.
+        if pinned is None and len({*self._durable, *self._under_way, peer_id}) > PINS_MAX:
+            raise PeerRefused(peer_id, "too_many_pins", f"{PINS_MAX} others are known here already")
+        if pinned is None:
+            self._durable.pop(peer_id, None)
             self._under_way[peer_id] = incarnation_id
             self._store.pin(peer_id, incarnation_id, lambda error: self._pinned(peer_id, error))
-        elif known != incarnation_id:
+        elif pinned != incarnation_id:
             raise PeerRefused(
                 peer_id,
                 "wrong_incarnation",
-                f"it was known here as incarnation {known.hex()} and now comes as {incarnation_id.hex()}. Its data "
+                f"it was known here as incarnation {pinned.hex()} and now comes as {incarnation_id.hex()}. Its data "
                 "folder was lost or made anew, so it has forgotten its votes. Restore the old folder, or replace it "
                 "as a new member with a new node id",
             )

@@ -65,6 +65,10 @@ class LogStore(Protocol):
         """The terms of the retained log, run-length coded: the first position of each run of equal terms, in order."""
         ...
 
+    def configuration_indexes(self) -> Sequence[int]:
+        """Where the retained log holds entries of kind `configuration`, in order. Asked once, after the open."""
+        ...
+
     def append(self, write: LogWrite) -> None:
         """Take one step of the write stream into memory. Nothing is durable before a `sync` started later is done."""
         ...

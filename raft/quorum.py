@@ -31,21 +31,32 @@ def majority_index(positions: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """The voters whose majority decides."""
+    """The voters whose majority decides; with `outgoing`, a majority of each half must agree (Raft §6)."""
 
     voters: tuple[str, ...]
+    outgoing: tuple[str, ...] = ()
+
+    @property
+    def halves(self) -> tuple[tuple[str, ...], ...]:
+        """One, or two if it is joint."""
+        return (self.voters, self.outgoing) if self.outgoing else (self.voters,)
 
     def agreed(self, position_of: Mapping[str, int]) -> int:
         """The highest position that a majority has reached; `position_of` names every voter (and may name others)."""
-        return majority_index([position_of[voter] for voter in self.voters])
+        return min(majority_index([position_of[voter] for voter in half]) for half in self.halves)
 
     def tally(self, votes: Mapping[str, bool]) -> Tally:
         """Count one vote per voter; votes of others do not count, and a voter who is not named has not answered."""
-        needed = len(self.voters) // 2 + 1
-        granted = sum(1 for voter in self.voters if votes.get(voter) is True)
-        refused = sum(1 for voter in self.voters if votes.get(voter) is False)
-        if granted >= needed:
-            return Tally.WON
-        if len(self.voters) - refused < needed:
+        tallies = [_tally(half, votes) for half in self.halves]
+        if Tally.LOST in tallies:
             return Tally.LOST
-        return Tally.OPEN
+        return Tally.OPEN if Tally.OPEN in tallies else Tally.WON
+
+
+def _tally(voters: Sequence[str], votes: Mapping[str, bool]) -> Tally:
+    needed = len(voters) // 2 + 1
+    granted = sum(1 for voter in voters if votes.get(voter) is True)
+    refused = sum(1 for voter in voters if votes.get(voter) is False)
+    if granted >= needed:
+        return Tally.WON
+    return Tally.LOST if len(voters) - refused < needed else Tally.OPEN

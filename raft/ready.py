@@ -57,6 +57,7 @@ class Ready:
     snapshot_chunks: list[tuple[str, InstallSnapshot]] = field(default_factory=list)  # From the leader, term checked.
     snapshot_progress: list[tuple[str, InstallSnapshotProgress]] = field(default_factory=list)  # From followers.
     events: list[TraceEvent] = field(default_factory=list)
+    peers_changed: bool = False  # Whom to talk to. Comes along with something else.
 
     @property
     def is_about_snapshots(self) -> bool:

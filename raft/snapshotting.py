@@ -9,13 +9,12 @@ from typing import Protocol
 from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.effects import Effects
-from raft.membership import Configuration
 from raft.messages import AppendAccepted, InstallSnapshot, InstallSnapshotProgress, Message
 from raft.ports import LogStore, SnapshotHeader, SnapshotInfo, SnapshotStore, StateMachine
 from raft.progress import PeerState
 from raft.ready import Ready, TraceEvent
 from raft.snapshot_build import SnapshotBuild
-from raft.state import Entry, EntryKind, LogPosition, Role
+from raft.state import Entry, LogPosition, Role
 from raft.transfer_in import IncomingTransfer
 from raft.transfer_out import OutgoingTransfers
 
@@ -57,7 +56,6 @@ class Snapshotting:
         self._build = SnapshotBuild(store)
         self._outgoing = OutgoingTransfers(store, config, random)
         self._incoming = IncomingTransfer(store)
-        self._configuration: Configuration = store.latest().header.configuration  # In force at last_applied.
         self._log_bytes = 0  # Applied since the newest snapshot.
         self._wanted_log_bytes = config.snapshot_log_bytes
         self._wanted = False
@@ -90,8 +88,6 @@ class Snapshotting:
     def applied(self, entry: Entry) -> None:
         """`entry` was given to the state machine."""
         self._log_bytes += entry.size_bytes
-        if entry.kind is EntryKind.CONFIGURATION:
-            self._configuration = Configuration.decode(entry.payload)
 
     def leadership_changed(self) -> None:
         """A period of leadership began or ended: transfers belong to one."""
@@ -164,7 +160,8 @@ class Snapshotting:
         if index <= self._core.snapshot_index or term is None:
             return
         picture = self._machine.snapshot()
-        header = SnapshotHeader(index=index, term=term, configuration=self._configuration, machine=picture.header)
+        members = self._core.configuration_at(index)
+        header = SnapshotHeader(index=index, term=term, configuration=members, machine=picture.header)
         self._build.begin(header, picture)
         self._is_building = True
         self._log_bytes, self._wanted_log_bytes = 0, self._config.snapshot_log_bytes
@@ -213,7 +210,6 @@ class Snapshotting:
             return
         self._build.abandon()
         self._machine.restore(header.machine, self.store.chunks(info))
-        self._configuration = header.configuration
         self._log_bytes, self._wanted_log_bytes = 0, self._config.snapshot_log_bytes
         position = LogPosition(header.index, header.term)
         self._core.snapshot_installed(position, header.configuration, self._machine.leader_time)

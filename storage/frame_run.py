@@ -1,8 +1,8 @@
 """Many frames read at once: the plain ones, of which nearly all of a log consists.
 
-A plain frame has one entry, and the hard state of the frame before, perhaps with another commit hint. `read_run` takes
-what follows each other without a surprise, and stops at anything else: whether that is a frame of another sort, damage
-or the end is for `parse_frame` to judge, alone.
+A plain frame has one entry, which changes no members, and the hard state of the frame before, perhaps with another
+commit hint. `read_run` takes what follows each other without a surprise, and stops at anything else: whether that is a
+frame of another sort, damage or the end is for `parse_frame` to judge, alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 
 import google_crc32c
 
-from raft import Entry, HardState
+from raft import Entry, EntryKind, HardState
 from storage.frame import (
     CHECKSUM,
     ENTRY,
@@ -29,6 +29,7 @@ from storage.frame import (
     parse_frame,
 )
 
+_PLAIN_KINDS = frozenset(KINDS) - {EntryKind.CONFIGURATION}  # Where that one is, `LogState` is to know.
 _PADDINGS = frozenset(bytes(size) for size in range(8))
 _INDEX_AND_ENTRY = struct.Struct(INDEX.format + ENTRY.format.removeprefix(">"))
 _FLAGS_AND_COUNT = struct.Struct(">II")
@@ -117,7 +118,7 @@ def read_run(
             and found_vote == vote
             and found_index == index
             and found_term == term
-            and kind in KINDS
+            and kind in _PLAIN_KINDS
             and 0 <= padding < 8
             and length % 8 == 0
             and end <= end_max

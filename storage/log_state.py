@@ -19,6 +19,7 @@ class LogState:
         self.last_index = start.index
         self.hard_state = hard_state
         self.runs: list[LogPosition] = []
+        self.configuration_indexes: list[int] = []  # Of entries that change the members; who reads kinds adds them.
 
     @property
     def first_index(self) -> int:
@@ -64,6 +65,7 @@ class LogState:
                 return f"the log is reset to term {reset.term} in term {self.hard_state.term}"
             self.start, self.last_index = reset, reset.index
             self.runs.clear()
+            self.configuration_indexes.clear()
         elif replace_from is not None:
             if not 1 <= replace_from <= self.last_index + 1:
                 return f"entries are replaced from {replace_from} on, behind the end at {self.last_index}"
@@ -77,6 +79,8 @@ class LogState:
             self.start = LogPosition(from_index - 1, 0)
         while self.runs and self.runs[-1].index >= from_index:
             self.runs.pop()
+        while self.configuration_indexes and self.configuration_indexes[-1] >= from_index:
+            self.configuration_indexes.pop()
         self.last_index = from_index - 1
 
     def _extend(self, first_index: int, terms: Sequence[int]) -> str | None:
@@ -99,6 +103,8 @@ class LogState:
         if first_index <= self.first_index:
             return
         self.start = LogPosition(first_index - 1, self.term_at(first_index - 1))
+        while self.configuration_indexes and self.configuration_indexes[0] < first_index:
+            self.configuration_indexes.pop(0)
         while self.runs and (self.runs[1].index if len(self.runs) > 1 else self.last_index + 1) <= first_index:
             self.runs.pop(0)
         if self.runs and self.runs[0].index < first_index:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from raft import HardState, Identity, LogPosition, LogWrite
+from raft import EntryKind, HardState, Identity, LogPosition, LogWrite
 from storage.errors import CorruptLog
 from storage.files import Files
 from storage.frame import Frame, parse_frame
@@ -177,6 +177,9 @@ class Replay:
         elif frame.replace_from is not None:
             self._index.truncate(frame.replace_from)
         if terms:
+            for index, (_, _, kind) in enumerate(frame.table, start=frame.first_index):
+                if kind == EntryKind.CONFIGURATION:
+                    self._state.configuration_indexes.append(index)
             self._index.add(frame.first_index, segment, frame.offset, frame.length)
         self._proven = (frame.batch, frame.checksum)
 

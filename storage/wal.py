@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from raft import Compacted, Done, Entry, HardState, Identity, LogPosition, LogWrite
+from raft import Compacted, Done, Entry, EntryKind, HardState, Identity, LogPosition, LogWrite
 from storage.ballast import Ballast, is_disk_full
 from storage.errors import CorruptLog, LogFailed
 from storage.files import Delete, Files, Operation, SetSize, SyncFile, SyncFolder, Write
@@ -16,6 +16,8 @@ from storage.limits import MIB, StorageLimits
 from storage.log_index import Place
 from storage.recovery import Recovered, SegmentInfo
 from storage.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
+
+_CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
 
 RandomBytes = Callable[[int], bytes]
 
@@ -113,6 +115,10 @@ class Wal:
         """The first position of each run of equal terms, in order."""
         return tuple(self._state.runs)
 
+    def configuration_indexes(self) -> Sequence[int]:
+        """Where there are entries of kind `configuration`, in order."""
+        return tuple(self._state.configuration_indexes)
+
     def continues(self, snapshot: LogPosition) -> bool:
         """True if the log holds `snapshot`, or begins right after it (FORMATS §5). Not asked below first_index - 1."""
         assert snapshot.index >= self.first_index - 1, (snapshot, self.first_index)
@@ -140,6 +146,9 @@ class Wal:
         terms = [entry.term for entry in write.entries]
         problem = self._state.apply(hard_state, write.reset, write.replace_from, first_index, terms)
         if problem is None:
+            for entry in write.entries:
+                if entry.kind is _CONFIGURATION:
+                    self._state.configuration_indexes.append(entry.index)
             self._pending.take(write)
         return problem
 

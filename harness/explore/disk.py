@@ -72,6 +72,10 @@ class Disk:
             if place == 0 or entries[place - 1].term != entry.term
         ]
 
+    def configuration_indexes(self) -> Sequence[int]:
+        """None: nobody changes the members."""
+        return ()
+
     def append(self, write: LogWrite) -> None:
         """Take one write; it is not durable yet."""
         self.unsynced += (write,)

@@ -20,7 +20,8 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Member": frozenset({"now", "sent", "events", "applied", "reads_ready", "reads_failed"}),  # Taken after each event.
     "CoreState": frozenset(
         {
-            "config", "configuration", "quorum", "peer_ids", "random",  # The same for all, for ever.
+            "config", "random",  # The same for all, for ever, like the members:
+            "configuration", "configurations", "configured_at", "quorum", "peer_ids", "voting_peer_ids", "is_alone",
             "now", "compacted_leader_time", "open_proposals",  # Stands still; nothing is compacted; outcomes only.
             "low_watermark",  # Tells what may be compacted, and nothing is.
         }
@@ -29,6 +30,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Leadership": frozenset(
         {
             "feed_wanted",  # Nothing is wanted any more after a flush.
+            "changing",  # Nobody changes the members.
             "_last_append", "_last_append_bytes",  # Sent again only where the same would be made anew.
         }
     ),

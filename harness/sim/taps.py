@@ -56,6 +56,10 @@ class LogTap:
         """See raft.LogStore."""
         return self._log.term_runs()
 
+    def configuration_indexes(self) -> Sequence[int]:
+        """See raft.LogStore."""
+        return self._log.configuration_indexes()
+
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
         """See raft.LogStore."""
         return self._log.read(first_index, last_index, bytes_max)

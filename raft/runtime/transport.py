@@ -117,7 +117,8 @@ class Transport:
         by_peer: dict[str, list[bytes]] = {}
         encoded, encoded_frame = None, b""
         for peer_id, message in messages:
-            if not self._outbound[peer_id].is_connected:
+            outbound = self._outbound.get(peer_id)  # None: a member of which we have no address yet.
+            if outbound is None or not outbound.is_connected:
                 continue  # Not worth encoding.
             if message is not encoded:  # An append mostly goes to all peers.
                 encoded, encoded_frame = message, frame(encode_message(self._identity.group_id, message))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raft.ports import Done, LogWrite
-from raft.state import Entry, HardState, LogPosition
+from raft.state import Entry, EntryKind, HardState, LogPosition
 
 
 class MemoryLog:
@@ -47,6 +47,9 @@ class MemoryLog:
             if not runs or runs[-1].term != entry.term:
                 runs.append(LogPosition(entry.index, entry.term))
         return runs
+
+    def configuration_indexes(self) -> Sequence[int]:
+        return [entry.index for entry in self.entries if entry.kind is EntryKind.CONFIGURATION]
 
     def append(self, write: LogWrite) -> None:
         self._unsynced.append(write)

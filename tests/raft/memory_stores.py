@@ -91,6 +91,9 @@ class MemoryLog:
                 runs.append(LogPosition(entry.index, entry.term))
         return runs
 
+    def configuration_indexes(self) -> Sequence[int]:
+        return [entry.index for entry in self._entries if entry.kind is EntryKind.CONFIGURATION]
+
     def append(self, write: LogWrite) -> None:
         self._appended_anything = True
         if write.hard_state is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from raft.errors import InvalidConfiguration
 from raft.leadership import DISK_SILENCES_MAX
 from raft.messages import AppendEntries, AppendRejected, PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
 from raft.state import Role
@@ -17,7 +16,6 @@ from tests.raft.bench import (
     a_leader,
     a_leader_with_commits,
     accepted,
-    append,
     configuration_of,
     heartbeat,
     pre_vote_request,
@@ -40,10 +38,14 @@ def test_a_single_voter_elects_itself_at_once_and_commits_with_its_own_sync() ->
     assert alone.applied_indexes == [1]
 
 
-def test_a_member_that_is_not_in_its_own_configuration_does_not_start() -> None:
-    """Whoever is no voter must not count itself among them."""
-    with pytest.raises(InvalidConfiguration, match="s9 is not one of s1, s2"):
-        Bench("s9", configuration=configuration_of("s1", "s2"))
+def test_a_member_that_is_in_no_configuration_yet_waits_for_ever() -> None:
+    """Thesis §4.1: it joins with an empty log and the members' configuration, and is told of its own."""
+    s9 = Bench("s9", configuration=configuration_of("s1", "s2"))
+
+    for _ in range(3):
+        s9.time_out()
+
+    assert (s9.core.role, s9.core.term, s9.sent) == (Role.FOLLOWER, 0, [])
 
 
 # Pre-vote
@@ -199,12 +201,12 @@ def test_a_member_with_a_higher_term_that_comes_back_takes_part_again() -> None:
     assert (leader.core.role, leader.core.term) == (Role.FOLLOWER, 7)
 
 
-def test_messages_of_strangers_are_ignored() -> None:
-    """A removed or unknown sender moves nothing, not even a term."""
+def test_answers_of_strangers_are_ignored() -> None:
+    """We asked nobody but members: what a stranger answers moves nothing, not even a term."""
     follower = a_follower(term=2)
 
-    for message in (heartbeat(9), vote_request(9), append(9, (0, 0), [9]), VoteResponse(term=9, granted=True)):
-        follower.step("removed", message)
+    for message in (VoteResponse(term=9, granted=True), VoteResponse(term=9, granted=False), accepted(9, 1)):
+        follower.step("stranger", message)
 
     assert (follower.core.term, follower.core.leader_id, follower.core.last_index) == (2, None, 0)
     assert follower.sent == []

@@ -25,14 +25,14 @@ NUMBERS = st.one_of(
 
 
 def test_a_ready_with_anything_to_do_in_it_is_not_idle() -> None:
-    """A field that is added later is noticed here. Events are only told."""
+    """A field that is added later is noticed here. Events are only told, and so are other peers."""
     assert Ready().is_idle
 
     for field in dataclasses.fields(Ready):
         ready = Ready()
         something: Any = object() if field.name == "write" else [object()]
         setattr(ready, field.name, something)
-        assert ready.is_idle == (field.name == "events"), field.name
+        assert ready.is_idle == (field.name in ("events", "peers_changed")), field.name
         assert ready.is_about_snapshots == field.name.startswith("snapshot_"), field.name
 
 

@@ -258,9 +258,9 @@ def test_no_setting_makes_a_message_that_a_peers_frame_cannot_hold(name: str) ->
         RaftConfig(**{name: ENTRY_PAYLOAD_BYTES_MAX + 1})
 
 
-def test_the_members_are_fixed() -> None:
-    """A configuration entry is neither proposed nor taken."""
-    with pytest.raises(InvalidConfiguration):
+def test_members_are_changed_by_a_change_only() -> None:
+    """Nobody brings an entry of this kind that the core did not make itself."""
+    with pytest.raises(InvalidConfiguration, match="propose_change"):
         a_leader_with_commits().core.propose(EntryKind.CONFIGURATION, b"\x80")
 
 

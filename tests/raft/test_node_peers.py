@@ -47,8 +47,10 @@ def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> Non
 
 @pytest.mark.parametrize(("peer_id", "code"), [("s9", "not_a_member"), ("s1", "own_id")])
 def test_a_stranger_is_refused(peer_id: str, code: str) -> None:
-    """Membership is fixed by configuration."""
-    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
+    """While there is a leader, who knows all members, and is known to them."""
+    s1 = OneNode("s1", ("s1",), RaftConfig())
+    s1.settle()
+    assert s1.node.core.hears_a_leader
 
     with pytest.raises(PeerRefused) as caught:
         s1.node.peer_hello(peer_id, bytes(16))

@@ -198,6 +198,8 @@ async def test_a_caller_that_does_not_belong_here_is_told_why(fields: dict[str, 
         async with a_cluster() as machines:
             s1 = machines[0]
             await until(lambda: s1.transport.connected == {"s2", "s3"})
+            await the_leader(machines)
+            await until(lambda: s1.node.core.hears_a_leader)
 
             answer = await first_answer(s1.transport.port, peer_hello(**fields))  # type: ignore[arg-type]
 
@@ -309,6 +311,7 @@ async def test_a_stranger_cannot_make_a_member_keep_much() -> None:
     with trio.fail_after(20):
         async with a_cluster(1) as machines:
             transport = machines[0].transport
+            await the_leader(machines)
 
             answer = await first_answer(transport.port, (HELLO_BYTES_MAX + 1).to_bytes(4, "big"))
             assert isinstance(answer, Refusal)
