@@ -38,7 +38,7 @@ from raft.ready import Ready
 from raft.state import EntryKind, HardState, LogPosition, Role
 
 _VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # `A | B` would be made anew for every message.
-_REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot)
+_REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot, TimeoutNow)
 
 
 class RaftCore(CoreView):
@@ -284,6 +284,7 @@ class RaftCore(CoreView):
     def _end_leadership_if_over(self) -> None:
         """A leader that is removed leads until that is committed, and no longer (thesis §4.2.2)."""
         if self._leadership is not None and self._leadership.changing.is_over:
+            self._leadership.take_leave()
             self._become_follower(reason="it is no voter any more")
 
     def _step(self, peer_id: str, message: Message) -> None:
@@ -365,7 +366,8 @@ class RaftCore(CoreView):
 
     def _on_timeout_now(self, peer_id: str) -> None:
         """Thesis §3.10: as if the election time-out had passed, and without a pre-vote. Only its leader may say so."""
-        if self._state.leader_id == peer_id and self._state.role is Role.FOLLOWER:
+        state = self._state
+        if state.leader_id == peer_id and state.role is Role.FOLLOWER and state.may_campaign:
             self._become_candidate(transfer=True)
 
     def _hear_leader(self, peer_id: str) -> None:

@@ -7,6 +7,7 @@ as one append, and many reads share one round.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from raft.batch import batch_leader_time, encode_batch
 from raft.change import MembershipChange
@@ -185,11 +186,17 @@ class Leadership:
         if self.handover is not None:
             raise TransferRefused("under_way", f"it is being handed over to {self.handover.peer_id} already")
         silent_before = state.now - state.config.election_timeout_max_ns
-        peer_id = successor(self._peers, wanted_id, silent_before=silent_before)
+        voters = {voter: self._peers[voter] for voter in state.configuration.voter_ids if voter != state.node_id}
+        peer_id = successor(voters, wanted_id, silent_before=silent_before)
         self.handover = Handover(peer_id, state.now + state.config.election_timeout_max_ns)
         state.trace("transfer_began", peer_id=peer_id)
         self._tell_successor()
         return peer_id
+
+    def take_leave(self) -> None:
+        """This leader is removed: who is fittest need not wait for an election time-out (thesis §4.2.2)."""
+        with suppress(TransferRefused):
+            self.hand_over(None)
 
     def _tell_successor(self) -> None:
         """Once the successor has all of the log, for ever it has: nothing is proposed meanwhile."""

@@ -19,6 +19,8 @@ from raft import (
     PreVoteRequest,
     PreVoteResponse,
     Role,
+    TimeoutNow,
+    TransferRefused,
     VoteRequest,
     VoteResponse,
 )
@@ -533,6 +535,37 @@ def test_a_new_leader_tells_those_whom_the_last_one_removed() -> None:
     group.run()
 
     assert group["s4"].core.is_removed
+
+
+def test_a_removed_leader_hands_over_at_once() -> None:
+    """Thesis §4.2.2: nobody waits for an election time-out. The others do not have it in their configuration then."""
+    group = Group(["s1", "s2", "s3"])
+
+    group.change(removing("s1"))
+    group.run()
+
+    assert group.leader.core.node_id in ("s2", "s3")
+    assert not group.leader.core.is_changing
+
+
+def test_leadership_is_handed_over_to_voters_that_stay_only() -> None:
+    """Not to a learner, which cannot lead, nor to one that is about to go."""
+    group = Group(["s1", "s2", "s3"], ["s4"])
+    group.change(adding("s4"))
+    group.run()
+
+    with pytest.raises(TransferRefused, match="not another voter; there is: s2, s3"):
+        group["s1"].core.transfer_leadership("s4")
+
+
+def test_who_may_not_campaign_does_not_when_it_is_asked_to() -> None:
+    """A late word of an old handover, to a member that is a voter no more."""
+    s4 = a_follower("s4", term=1, configuration=configuration(["s1", "s2", "s3"], learners=["s4"]))
+    s4.step("s1", heartbeat(1))
+
+    s4.step("s1", TimeoutNow(term=1))
+
+    assert (s4.core.role, s4.core.term) == (Role.FOLLOWER, 1)
 
 
 # Strangers
