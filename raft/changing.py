@@ -101,8 +101,9 @@ class Changing:
     def _check_caught_up(self, promoted: tuple[str, ...]) -> None:
         last_index = self._state.log.last_index
         for peer_id in promoted:
-            lag = last_index - self.peers[peer_id].match_index
-            if lag > PROMOTION_LAG_ENTRIES_MAX or not self._is_heard(peer_id):
+            peer = self.peers[peer_id]
+            lag = last_index - peer.match_index
+            if lag > PROMOTION_LAG_ENTRIES_MAX or peer.last_applied is None or not self._is_heard(peer_id):
                 raise ChangeRefused(
                     ChangeRefusal.BEHIND,
                     f"{peer_id} lacks {lag} entries, or is silent; a new voter may lack {PROMOTION_LAG_ENTRIES_MAX}: "

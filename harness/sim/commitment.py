@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.sim.aside import recover_aside
 from harness.sim.errors import require
+from harness.sim.members_book import halves_of, has_majorities
 from raft import Role
 from storage import OpenedStorage
 
@@ -35,6 +36,8 @@ class Commitment:
             term = member.copies.memory.term_at(new)
             require(term is not None, "only what it has is committed", f"{member.node_id} commits {new}")
             assert term is not None
+            if ledger.members.is_written(new, term):
+                self._holders(member, new, term)
             if new == index:
                 self._check_majority(member, new, term)
             ledger.committed(member.node_id, new, term, member.current_term)
@@ -47,15 +50,8 @@ class Commitment:
                 "a leader commits only behind an entry of its own term",
                 f"{member.node_id} leads term {node.core.term} and commits ({index}, {term})",
             )
-        members = self._world.members.values()
-        holders = [other for other in members if other.copies.holds_durably(index, term)]
-        require(
-            2 * len(holders) > len(members),
-            "committed means durable on a majority",
-            f"{member.node_id} commits ({index}, {term}), durable on {[holder.node_id for holder in holders]}",
-            f"of {len(members)}",
-        )
-        for other in members:
+        holders = self._holders(member, index, term)
+        for other in self._world.members.values():
             self._check_later_leader(other, member.current_term, index, term)
         self._advances += 1
         if self._advances == self._next_check:
@@ -65,6 +61,22 @@ class Commitment:
                 if holder.is_damaged:
                     continue  # It is there no more; others hold a quorum of good copies.
                 self._recover_aside(holder, index, term)
+
+    def _holders(self, committer: Member, index: int, term: int) -> list[Member]:
+        """Who holds the entry durably: a majority by the newest configuration in the log of who commits it.
+
+        A configuration needs its own majorities; what is behind a joint one that is committed, those of the next one.
+        """
+        book, log = self._world.ledger.members, committer.copies.memory
+        configuration = book.in_force(log, index if book.is_written(index, term) else None)
+        holders = [other for other in self._world.members.values() if other.copies.holds_durably(index, term)]
+        holder_ids = [holder.node_id for holder in holders]
+        require(
+            has_majorities(halves_of(configuration), holder_ids),
+            "committed means durable on a majority",
+            f"{committer.node_id} commits ({index}, {term}), durable on {holder_ids} of {halves_of(configuration)}",
+        )
+        return holders
 
     def _check_later_leader(self, member: Member, leader_term: int, index: int, term: int) -> None:
         """Leader completeness seen from the commit: who leads a later term already must have the entry."""

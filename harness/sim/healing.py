@@ -80,8 +80,10 @@ class Healing:
         return len(self._world.members) - len(self.living())
 
     def living(self) -> list[Member]:
-        """The members of which something is asked."""
-        return [m for m in self._world.members.values() if not m.is_lost and m.node_id not in self._dead]
+        """The members of which something is asked. Machines that are none yet, or no more, are not among them."""
+        members = self._world.ledger.members.committed
+        healed = [m for m in self._world.members.values() if not m.is_lost and m.node_id not in self._dead]
+        return [m for m in healed if members.member(m.node_id) is not None]
 
     def heal(self) -> None:
         """All faults end, but for those that are chosen to stay dead."""

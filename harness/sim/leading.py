@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from harness.sim.errors import broken, require
 from harness.sim.ledger import Ledger
+from harness.sim.members_book import Halves, has_majorities
 from raft import AppendAccepted, AppendRejected, InstallSnapshotProgress, Message, RaftConfig, RaftCore, Role
 
 
 class LeadingWatch:
     """One life of one member, whenever it leads. Nobody believes its own books: answers are counted as they arrive."""
 
-    def __init__(self, node_id: str, peer_ids: list[str], config: RaftConfig, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        peer_ids: list[str],
+        config: RaftConfig,
+        ledger: Ledger,
+        halves: Callable[[], Halves] | None = None,
+    ) -> None:
+        """`halves`: whose majorities are needed, if these are not for ever this member and its peers."""
         self._node_id, self._peer_ids, self._ledger = node_id, peer_ids, ledger
         self._silence_ns_max = config.election_timeout_max_ns + config.heartbeat_interval_ns
-        self._needed = (len(peer_ids) + 1) // 2  # Peers that make a majority together with the leader.
+        self._halves: Callable[[], Halves] = halves or (lambda: ((node_id, *peer_ids),))
         self._term = 0
         self._heard_at: dict[str, int] = {}
         self._silent_at = 0  # Not before this moment is a majority silent for too long.
@@ -52,7 +63,7 @@ class LeadingWatch:
         """Raft §5.3: what a peer acknowledged to an earlier leadership may have been cut since."""
         if message.term == core.term == self._term:
             self._matched[peer_id] = max(message.match_index, self._matched[peer_id])
-        believed = next(peer.match_index for peer in core.peers_status() if peer.peer_id == peer_id)
+        believed = next((peer.match_index for peer in core.peers_status() if peer.peer_id == peer_id), 0)
         if core.term == self._term and believed > self._matched[peer_id]:
             broken(
                 "a copy counts when it is acknowledged in this term",
@@ -65,9 +76,11 @@ class LeadingWatch:
         The bound is the check of the quorum, one election time-out, and a heartbeat. However long the process stood
         still before: the first thing that it learns afterwards is the time.
         """
-        if core.role is not Role.LEADER or core.term != self._term or now < self._silent_at or not self._needed:
+        if core.role is not Role.LEADER or core.term != self._term or now < self._silent_at:
             return
-        heard_at = sorted(self._heard_at.values(), reverse=True)[self._needed - 1]
+        known = self._heard_at | {self._node_id: now}
+        halves = [sorted((known[voter] for voter in half), reverse=True) for half in self._halves()]
+        heard_at = min(half[len(half) // 2] for half in halves)
         self._silent_at = heard_at + self._silence_ns_max
         if now >= self._silent_at:
             silent_ms = (now - heard_at) / 1e6
@@ -92,8 +105,8 @@ class LeadingWatch:
                 "a read waits until its index is applied",
                 f"{self._node_id} has applied {last_applied}, and {mark} was committed when the read came",
             )
-        answers = sum(counter >= round_min for counter in self._answered.values())
-        if answers < self._needed or self._round < round_min:
+        answers = [self._node_id, *(peer_id for peer_id, counter in self._answered.items() if counter >= round_min)]
+        if not has_majorities(self._halves(), answers) or self._round < round_min:
             broken(
                 "a read is confirmed by answers to its own round",
                 f"{self._node_id} is at round {self._round}, wants {round_min}, and was answered {self._answered}",

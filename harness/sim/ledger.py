@@ -10,13 +10,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.sim.errors import broken, require
-from raft import Entry, EntryKind, batch_leader_time
+from harness.sim.members_book import MembersBook
+from raft import Configuration, Entry, EntryKind, Member, batch_leader_time
 
 
 class Ledger:
     """Terms, leaders, votes, committed entries and applied results that anybody has ever shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, founding: Configuration | None = None) -> None:
+        self.members = MembersBook(founding or Configuration.of([Member("s1")]), self.is_committed)
         self._written: dict[tuple[int, int], tuple[int, int, bytes]] = {}  # By (index, term).
         self._leaders: dict[int, tuple[str, int]] = {}  # term → (node, life)
         self._votes: dict[tuple[str, int], str] = {}  # (voter, term) → candidate
@@ -44,7 +46,9 @@ class Ledger:
         key = (entry.index, entry.term)
         value = (term_before, int(entry.kind), entry.payload)
         known = self._written.setdefault(key, value)
-        if known is not value:
+        if known is value:
+            self.members.wrote(node_id, entry)
+        else:
             require(known == value, "log matching", node_id, "wrote", value, "at", key, "where others have", known)
 
     def leads(self, node_id: str, life: int, term: int) -> bool:
@@ -62,9 +66,9 @@ class Ledger:
         known = self._leaders.get(term)
         return known[0] if known is not None else None
 
-    def votes_for(self, candidate: str, term: int, voters: Iterable[str]) -> int:
-        """How many of `voters` have voted for `candidate` in this term: what it gave itself need not have left it."""
-        return sum(voter == candidate or self._votes.get((voter, term)) == candidate for voter in voters)
+    def votes_for(self, candidate: str, term: int, voters: Iterable[str]) -> list[str]:
+        """Which of `voters` have voted for `candidate` in this term: what it gave itself need not have left it."""
+        return [voter for voter in voters if voter == candidate or self._votes.get((voter, term)) == candidate]
 
     def voted(self, voter: str, term: int, candidate: str) -> None:
         """One vote per term, across crashes (Raft §5.2): seen from grants and requests which leave a node."""
@@ -77,6 +81,7 @@ class Ledger:
         require(term >= self._committed[-1], "committed terms never fall", node_id, index, term, self._committed[-1])
         self._committed.append(term)
         self._committed_in.append(max(leader_term, self._committed_in[-1]))
+        self.members.reached(index, term)
 
     def last_committed_before(self, leader_term: int) -> int:
         """The highest index committed by leaders of terms below `leader_term`: its leader must have it (§5.4)."""

@@ -42,6 +42,9 @@ EXPIRY_NS = 1_000_000_000
 TICKS_IN_PLACE_MAX = 1_000
 """A node that asks for so many ticks, and neither lets time pass nor applies anything, is stuck."""
 
+MAY_BE_REFUSED = ("not_a_member", "removed")
+"""Where members change: who is not known yet, or no more."""
+
 
 class Member:
     """A machine. Its `life` counts processes; whatever belongs to an earlier life is discarded."""
@@ -324,6 +327,9 @@ class Member:
                 self._greeted.add(sender)
             _, message = decode_message(frame)
         except (ProtocolError, PeerRefused) as error:
+            if self.world.plan.changes and isinstance(error, PeerRefused) and error.code in MAY_BE_REFUSED:
+                self.world.mark(f"a hello was refused: {error.code}")
+                return
             raise Violation("peers understand each other", f"{sender} → {self.node_id}: {error}") from error
         self._tick()
         self.node.receive(sender, message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from harness.sim.changing import ChangeStep, with_changes
 from harness.sim.clock import GOOD_CLOCKS, ClockPlan
 from harness.sim.disk import MICROSECOND_NS, DiskPlan
 from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
@@ -19,7 +20,7 @@ from harness.sim.moods import draw_mood
 from harness.sim.network import NetworkPlan
 from harness.sim.streams import stream
 from kvstore import ClientLimits, StoreLimits
-from raft import RaftConfig
+from raft import MEMBERS_MAX, RaftConfig
 from storage import StorageLimits
 
 PROBE_ELECTION_TIMEOUTS_MAX = 40
@@ -76,6 +77,13 @@ class Plan:
     install_death_rate: float = 0.0
     clocks: ClockPlan = GOOD_CLOCKS
     heal: HealPlan = ALL_HEALED
+    founders: int = 0  # So many of the machines are voters at first; 0: all.
+    changes: tuple[ChangeStep, ...] = ()
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Who votes at first."""
+        return self.members[: self.founders] if self.founders else self.members
 
     def words(self) -> str:
         """One line for the head of a trace."""
@@ -84,7 +92,8 @@ class Plan:
             counts[fault.kind] = counts.get(fault.kind, 0) + 1
         faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(counts.items())) or "no faults"
         seconds = self.until_ns / SECOND_NS
-        return f"seed {self.seed}, {self.mood}: {len(self.members)} members, {seconds:.1f} s, {faults}"
+        words = f"seed {self.seed}, {self.mood}: {len(self.voters)} members, {seconds:.1f} s, {faults}"
+        return f"{words}, {len(self.changes)} changes of the members" if self.changes else words
 
 
 def draw_plan(seed: int) -> Plan:
@@ -111,7 +120,10 @@ def draw_plan(seed: int) -> Plan:
         clocks=draw_clocks(stream(seed, "plan/clocks")),
         heal=draw_heal(seed),
     )
-    return mood.bend(plan)
+    machines = [f"n{number}" for number in range(1, MEMBERS_MAX + 1)]
+    return with_changes(
+        mood.bend(plan), {machine: draw_disk(stream(seed, f"plan/disk/{machine}")) for machine in machines}
+    )
 
 
 def often(random: Random, share: float, low: int, high: int, usual: int) -> int:

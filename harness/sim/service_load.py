@@ -84,7 +84,7 @@ class ServiceLoad:
         self._keys = key_names(self._plan.keys)
         self._view = View()
         self._random = stream(world.plan.seed, "workers")
-        self._endpoints = [voter.client_address for voter in world.configuration.voters]
+        self._endpoints = [f"{machine}:1" for machine in world.plan.members]
         self._workers: list[Worker] = []
         self._book = HistoryBook(world.plan.seed, world.mark)
         self._sessions = SessionBook(world.plan.store.results_per_session_max, world.mark)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from harness.sim.changing import Changing
 from harness.sim.clock import GOOD_CLOCKS
 from harness.sim.commitment import Commitment
 from harness.sim.direct_load import DirectLoad
@@ -58,14 +59,15 @@ class Simulation:
     ) -> None:
         self.plan = plan
         self.heap = EventHeap() if heap is None else heap
-        self.ledger = Ledger()
         self.trace = Trace(write_line)
         self.marks: set[str] = set()
-        self.configuration = Configuration.of([Voter(n, client_address=f"{n}:1") for n in plan.members])
+        self.configuration = Configuration.of([Voter(n, client_address=f"{n}:1") for n in plan.voters])
+        self.ledger = Ledger(self.configuration)
         self.network = Network(plan.seed, plan.network, self.heap, self._deliver)
         self.members = {node_id: Member(self, node_id) for node_id in plan.members}
         self.load: DirectLoad | ServiceLoad = ServiceLoad(self) if plan.load.with_service else DirectLoad(self)
         self.striker = Striker(self)
+        self.changing = Changing(self)
         self.healing = Healing(self)
         self.commitment = Commitment(self)
         self.sometimes = Sometimes(self)
@@ -100,9 +102,11 @@ class Simulation:
             member.initialize()
             self.heap.at(0, member.boot)
         self.striker.start()
+        self.changing.start()
         self.load.start()
         self._run_until(self.plan.until_ns, lambda: False)
         self.load.stop()
+        self.changing.stop()
         self.healing.heal()
         self.note_world("healed")
         self._probe()
@@ -131,7 +135,7 @@ class Simulation:
 
         def is_level() -> bool:
             marks = {m.node.core.last_applied if m.node else -1 for m in self.healing.living()}
-            return len(marks) == 1 and -1 not in marks
+            return len(marks) == 1 and -1 not in marks and not self.ledger.members.committed.is_joint
 
         require(self._run_while_it_shrinks(is_level), "all members reach the same entry", self._states())
         hashes = {m.node_id: m.machine.state_hash() for m in self.healing.living() if m.machine}
@@ -202,6 +206,7 @@ class Simulation:
 
     def on_flush(self, member: Member, effects: Effects) -> None:
         """A node was flushed: its application looks at what came of it."""
+        self.changing.on_flush(member, effects)
         self.load.on_flush(member, effects)
 
     def _deliver(self, sender: str, receiver: str, frame: bytes) -> None:

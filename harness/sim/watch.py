@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from harness.sim.changing import check_standing
 from harness.sim.errors import broken, require
 from harness.sim.leading import LeadingWatch
+from harness.sim.members_book import Halves, halves_of, has_majorities
 from harness.sim.retention import check_built
-from raft import Effects, Entry, Node, ReadReady, Refused, Role, one_by_one
+from raft import Effects, Entry, Node, RaftCore, ReadReady, Refused, Role, one_by_one
 from storage import OpenedStorage
 
 if TYPE_CHECKING:
@@ -29,7 +31,15 @@ class Watch:
         self._commit_index = self._last_applied = self._applied_index = header.index
         self._low_watermark = 0
         peer_ids = [peer_id for peer_id in self._world.plan.members if peer_id != self._node_id]
-        self.leading = LeadingWatch(self._node_id, peer_ids, self._world.plan.raft, self._world.ledger)
+        self.leading = LeadingWatch(
+            self._node_id, peer_ids, self._world.plan.raft, self._world.ledger, lambda: self._halves
+        )
+
+    @property
+    def _halves(self) -> Halves:
+        """Whose majorities this member needs, by its log."""
+        book, log = self._world.ledger.members, self._copies.memory
+        return halves_of(book.in_force(log))
 
     def check(self, node: Node) -> None:
         """After an event: nothing went back, and the marks are in order. Across members the ledger looks."""
@@ -58,12 +68,23 @@ class Watch:
         if applied != self._applied_index:
             broken("applied is what was applied", node_id, applied, self._applied_index)
         if core.low_watermark != self._low_watermark:
-            self._check_low_watermark(core.low_watermark)
+            self._check_low_watermark(core)
+        book = self._world.ledger.members
+        if book.fresh:
+            committed_term = self._world.ledger.committed_term(commit)
+            book.check_fresh(node_id, self._copies.memory, commit, committed_term)
+        check_standing(self._member, node)
 
-    def _check_low_watermark(self, mark: int) -> None:
+    def _check_low_watermark(self, core: RaftCore) -> None:
+        """A leader says it, of all who are members then; the others repeat what was said."""
+        mark, book = core.low_watermark, self._world.ledger.members
         require(mark > self._low_watermark, "the low-water mark never falls", self._node_id, mark)
         self._low_watermark = mark
-        for member in self._world.members.values():
+        if core.role is not Role.LEADER and mark <= book.low_watermark_max:
+            return
+        book.low_watermark_max = max(mark, book.low_watermark_max)
+        for each in book.in_force(self._copies.memory).members:
+            member = self._world.members[each.node_id]
             require(
                 mark <= min(member.applied_max, member.copies.durable.last_index),
                 "the low-water mark is applied and durable everywhere",
@@ -73,9 +94,12 @@ class Watch:
 
     def _check_votes(self, term: int) -> None:
         """Raft §5.2: a leader has the votes of a majority, given in its own term."""
-        voters = self._world.plan.members
-        votes = self._world.ledger.votes_for(self._node_id, term, voters)
-        require(2 * votes > len(voters), "a leader has the votes of a majority", self._node_id, term, votes)
+        votes = self._world.ledger.votes_for(self._node_id, term, self._world.plan.members)
+        require(
+            has_majorities(self._halves, votes),
+            "a leader has the votes of a majority",
+            f"{self._node_id} leads term {term} with those of {votes}, and needs {self._halves}",
+        )
 
     def _check_leader_completeness(self, term: int) -> None:
         ledger, memory = self._world.ledger, self._copies.memory

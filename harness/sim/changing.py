@@ -1,0 +1,186 @@
+"""Changes of the members: an operator who adds, promotes, removes and replaces, whatever else goes on (thesis §4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from harness.sim.errors import require
+from harness.sim.fault import MILLISECOND_NS
+from harness.sim.streams import stream
+from raft import (
+    MEMBERS_MAX,
+    Applied,
+    Busy,
+    ChangeRefused,
+    Configuration,
+    Effects,
+    Member,
+    MembershipChange,
+    Node,
+    NodeStopped,
+    NotLeader,
+    Refused,
+    Role,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from harness.sim.disk import DiskPlan
+    from harness.sim.member import Member as Machine
+    from harness.sim.plan import Plan
+    from harness.sim.simulation import Simulation
+
+CHANGED_SHARE = 0.25
+"""Of the seeds."""
+
+ADD, PROMOTE, REMOVE, REPLACE = "add", "promote", "remove", "replace"
+
+TRIES_MAX, PAUSE_NS = 12, 40 * MILLISECOND_NS
+"""A change that nobody takes now may be taken soon: there is no leader, or another change is not done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeStep:
+    """What an operator does. `shape` draws whom it is about."""
+
+    at_ns: int
+    kind: str
+    shape: float
+
+
+def with_changes(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
+    """The plan, with machines that are no members yet and steps that change who is, if its seed has any.
+
+    `disks` has one for each machine that there may be. Damage is left out of these runs: its budget is a minority of a
+    cluster that has the same members for ever; and nobody stays dead, for the same reason.
+    """
+    random = stream(plan.seed, "plan/changes")
+    if random.random() >= CHANGED_SHARE:
+        return plan
+    founders = len(plan.members)
+    count = min(founders + random.randrange(1, 5), MEMBERS_MAX)
+    machines = tuple(f"n{number}" for number in range(1, count + 1))
+    steps = max(3, int(random.random() * 14))
+    kinds = [random.choices((ADD, PROMOTE, REMOVE, REPLACE), (4, 4, 3, 2))[0] for _ in range(steps)]
+    kinds[0] = random.choice((ADD, REMOVE))
+    moments = sorted(random.random() for _ in kinds)
+    return replace(
+        plan,
+        members=machines,
+        founders=founders,
+        disks={machine: plan.disks.get(machine, disks[machine]) for machine in machines},
+        changes=tuple(
+            ChangeStep(at_ns=int(plan.until_ns * moment), kind=kind, shape=random.random())
+            for moment, kind in zip(moments, kinds, strict=True)
+        ),
+        heal=replace(plan.heal, dead=(), returns=False),
+    )
+
+
+class Changing:
+    """Carries the steps out, and sees what becomes of each."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._random = stream(world.plan.seed, "changes")
+        self._last_ticket = 0
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Put the steps on the heap."""
+        for step in self._world.plan.changes:
+            self._world.heap.at(step.at_ns, self._try, step, TRIES_MAX)
+
+    def stop(self) -> None:
+        """Nothing more is begun; what is under way goes on to its end."""
+        self._is_stopped = True
+
+    def _try(self, step: ChangeStep, tries_left: int) -> None:
+        world = self._world
+        machine = world.members[world.striker.aim(None)]
+        if self._is_stopped or not tries_left:
+            return
+        if machine.node is None or machine.is_paused or machine.node.core.role is not Role.LEADER:
+            world.heap.after(PAUSE_NS, self._try, step, tries_left - 1)
+            return
+
+        def attempt(node: Node) -> None:
+            change = self._change(step, node.core.configuration)
+            if change is None:
+                return
+            self._last_ticket -= 1
+            try:
+                node.propose_change(change, self._last_ticket)
+            except (ChangeRefused, NotLeader, Busy, NodeStopped) as error:
+                reason = error.reason.value if isinstance(error, ChangeRefused) else type(error).__name__
+                world.mark(f"a change was refused: {reason}")
+                world.heap.after(PAUSE_NS, self._try, step, tries_left - 1)
+            else:
+                world.mark(f"a change was begun: {step.kind}")
+                if node.identity.node_id in change.remove:
+                    world.mark("a leader began to remove itself")
+
+        machine.call(f"change: {step.kind}", attempt)
+
+    def _change(self, step: ChangeStep, now: Configuration) -> MembershipChange | None:
+        """What to ask of the leader; None if there is nothing of that kind."""
+        ids = [member.node_id for member in now.members]
+        spares = [name for name in self._world.plan.members if name not in ids and name not in now.removed]
+        learners, voters = now.learner_ids, now.voter_ids
+
+        def one(names: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+            return (names[int(step.shape * len(names))],) if names else ()
+
+        match step.kind:
+            case "add":
+                wanted = tuple(spares) if step.shape < 0.3 else one(spares)
+                new = tuple(Member(name, client_address=f"{name}:1") for name in wanted[: MEMBERS_MAX - len(ids)])
+                return MembershipChange(add=new) if new else None
+            case "promote":
+                who = learners if step.shape < 0.5 else one(learners)
+                return MembershipChange(promote=who) if who else None
+            case "replace":
+                return MembershipChange(promote=one(learners), remove=one(voters)) if learners else None
+            case "remove":
+                few = voters[: int(step.shape * 10) % len(voters)] if step.shape < 0.3 else one(ids)
+                return MembershipChange(remove=few or one(ids)) if len(voters) > 1 or learners else None
+        raise AssertionError(step.kind)
+
+    def on_flush(self, machine: Machine, effects: Effects) -> None:
+        """See what became of changes, and take these ends from among those of clients."""
+        ours = [
+            each for each in effects.completions if isinstance(each, Applied | Refused | Unknown) and each.ticket < 0
+        ]
+        if not ours:
+            return
+        effects.completions = [each for each in effects.completions if each not in ours]
+        for end in ours:
+            self._world.mark(f"a change ended: {type(end).__name__}")
+            if isinstance(end, Applied):
+                members = self._world.ledger.members.in_force(machine.copies.memory, end.index)
+                require(
+                    end.result == members and not members.is_joint and end.index <= self._world.ledger.commit_index,
+                    "a change that is told to be done is done",
+                    f"{machine.node_id} tells {end}; at {end.index} there is {members}",
+                )
+
+
+def check_standing(machine: Machine, node: Node) -> None:
+    """Who is no voter for certain neither campaigns nor leads; what the core takes for the members is in its log."""
+    book, log = machine.world.ledger.members, machine.copies.memory
+    if not book.has_changes:
+        return
+    members = book.in_force(log)
+    require(
+        node.core.configuration == members,
+        "the newest configuration in the log is in force",
+        f"{machine.node_id} has {node.core.configuration}, its log {members}",
+    )
+    if node.core.role is not Role.FOLLOWER and not members.is_voter(machine.node_id):
+        certain = book.in_force(log, node.core.commit_index)
+        require(
+            certain.is_voter(machine.node_id),
+            "who is no voter for certain does not campaign, or lead",
+            f"{machine.node_id} is {node.core.role.value}, and the members are {certain}",
+        )
