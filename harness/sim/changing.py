@@ -135,6 +135,8 @@ class Changing:
         match step.kind:
             case "add":
                 wanted = tuple(spares) if step.shape < 0.3 else one(spares)
+                if step.shape > 0.8 and now.removed:
+                    wanted = now.removed[-1:]  # Which is refused.
                 new = tuple(Member(name, client_address=f"{name}:1") for name in wanted[: MEMBERS_MAX - len(ids)])
                 return MembershipChange(add=new) if new else None
             case "promote":
