@@ -100,7 +100,8 @@ class RaftCore(CoreView):
         if isinstance(message, AppendEntries):
             check_entries(message)
         self._step(peer_id, message)
-        self._end_leadership_if_over()
+        if self._leadership is not None and self._leadership.changing.is_over:
+            self._end_leadership(self._leadership)
         self._check_invariants()
 
     def tick(self, now: int) -> None:
@@ -167,7 +168,8 @@ class RaftCore(CoreView):
             self._become_leader()
         elif self._leadership is not None:
             self._leadership.marks_moved()
-            self._end_leadership_if_over()
+            if self._leadership.changing.is_over:
+                self._end_leadership(self._leadership)
         self._check_invariants()
 
     def applied(self, index: int) -> None:
@@ -211,7 +213,8 @@ class RaftCore(CoreView):
         self._handed_out_index = max(self._handed_out_index, self._state.last_applied)
         if self._leadership is not None:
             self._leadership.marks_moved()
-            self._end_leadership_if_over()
+            if self._leadership.changing.is_over:
+                self._end_leadership(self._leadership)
         elif self._state.role is not Role.FOLLOWER and self._state.configuration is not members:
             self._become_follower(reason="its members have changed")
         self._check_invariants()
@@ -281,11 +284,10 @@ class RaftCore(CoreView):
             return False
         return isinstance(message, _REQUESTS)
 
-    def _end_leadership_if_over(self) -> None:
+    def _end_leadership(self, leadership: Leadership) -> None:
         """A leader that is removed leads until that is committed, and no longer (thesis §4.2.2)."""
-        if self._leadership is not None and self._leadership.changing.is_over:
-            self._leadership.take_leave()
-            self._become_follower(reason="it is no voter any more")
+        leadership.take_leave()
+        self._become_follower(reason="it is no voter any more")
 
     def _step(self, peer_id: str, message: Message) -> None:
         state = self._state
