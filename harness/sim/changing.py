@@ -45,7 +45,7 @@ class ChangeStep:
     """What an operator does. `shape` draws whom it is about."""
 
     at_ns: int
-    kind: str
+    what: str
     shape: float
 
 
@@ -71,7 +71,7 @@ def with_changes(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
         founders=founders,
         disks={machine: plan.disks.get(machine, disks[machine]) for machine in machines},
         changes=tuple(
-            ChangeStep(at_ns=int(plan.until_ns * moment), kind=kind, shape=random.random())
+            ChangeStep(at_ns=int(plan.until_ns * moment), what=kind, shape=random.random())
             for moment, kind in zip(moments, kinds, strict=True)
         ),
         heal=replace(plan.heal, dead=(), returns=False),
@@ -117,11 +117,11 @@ class Changing:
                 world.mark(f"a change was refused: {reason}")
                 world.heap.after(PAUSE_NS, self._try, step, tries_left - 1)
             else:
-                world.mark(f"a change was begun: {step.kind}")
+                world.mark(f"a change was begun: {step.what}")
                 if node.identity.node_id in change.remove:
                     world.mark("a leader began to remove itself")
 
-        machine.call(f"change: {step.kind}", attempt)
+        machine.call(f"change: {step.what}", attempt)
 
     def _change(self, step: ChangeStep, now: Configuration) -> MembershipChange | None:
         """What to ask of the leader; None if there is nothing of that kind."""
@@ -132,7 +132,7 @@ class Changing:
         def one(names: tuple[str, ...] | list[str]) -> tuple[str, ...]:
             return (names[int(step.shape * len(names))],) if names else ()
 
-        match step.kind:
+        match step.what:
             case "add":
                 wanted = tuple(spares) if step.shape < 0.3 else one(spares)
                 if step.shape > 0.8 and now.removed:
@@ -147,7 +147,7 @@ class Changing:
             case "remove":
                 few = voters[: int(step.shape * 10) % len(voters)] if step.shape < 0.3 else one(ids)
                 return MembershipChange(remove=few or one(ids)) if len(voters) > 1 or learners else None
-        raise AssertionError(step.kind)
+        raise AssertionError(step.what)
 
     def on_flush(self, machine: Machine, effects: Effects) -> None:
         """See what became of changes, and take these ends from among those of clients."""

@@ -49,6 +49,13 @@ def test_a_mutant_applies_to_the_code_as_it_is(mutant: Mutant) -> None:
 
 
 CLASSICS = {
+    "two changes of the members are in flight",
+    "members change before the leader has committed in its own term",
+    "a removed leader counts itself",
+    "a learner is counted in the quorum",
+    "a configuration is not rolled back with its entry",
+    "a joint configuration is left before it is committed",
+    "only the new half is asked",
     "an entry of an old term commits by counting copies",
     "a vote is not persisted",
     "a vote request leaves before its tail is durable",
