@@ -7,6 +7,7 @@ are recognised here.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from harness.sim.faults import KINDS
@@ -29,6 +30,9 @@ SPLIT = "an election was split"
 ABANDONED = "a read round was abandoned"
 WHILE_WRITING = "a snapshot was installed while writes went on"
 INTERRUPTED = "a snapshot was installed after an interrupted transfer"
+ROLLED_BACK = "a configuration was rolled back"
+OUTLIVED = "a joint configuration outlived its leader"
+TOLD = "a removed member learned that it is one"
 
 WANTED: dict[str, int] = {
     **dict.fromkeys(KINDS, SELDOM),
@@ -72,6 +76,14 @@ WANTED: dict[str, int] = {
     "a member came back: kill": SELDOM,
     "members came back to a calm quorum": SELDOM,
     FIGURE_8: RARE,
+    "a change ended: Applied": OFTEN,
+    "a change was refused: behind": SELDOM,
+    "a change was refused: used_id": RARE,
+    "a hello was refused: removed": SELDOM,
+    "a leader began to remove itself": SELDOM,
+    ROLLED_BACK: RARE,
+    OUTLIVED: SELDOM,
+    TOLD: SELDOM,
 }
 """mark: one of how many seeds should hit it."""
 
@@ -101,6 +113,9 @@ class Sometimes:
         """After one event on one member, before the disk has done anything of what it asks for."""
         if isinstance(message, InstallSnapshot):
             self._transfers.setdefault(member.node_id, set()).add((node.core.leader_id or "", message.transfer_id))
+        names = [event.name for event in effects.events]
+        if ("truncated", "members_changed") in pairwise(names):
+            self._world.mark(ROLLED_BACK)
         for event in effects.events:
             self._look_at(member, node, event)
         if self._reading and any(isinstance(completion, ReadsReady) for completion in effects.completions):
@@ -120,9 +135,13 @@ class Sometimes:
                 mark(PRE_VOTE)
             case "became_leader":
                 self._led.add(core.term)
+                if core.configuration.is_joint:
+                    mark(OUTLIVED)
                 self._reading.discard(member.node_id)
                 if core.term in self._handed_over:
                     mark("leadership was transferred")
+            case "members_committed" if fields["removed"]:
+                mark(TOLD)
             case "became_candidate":
                 if fields["transfer"]:
                     self._handed_over.add(core.term)
