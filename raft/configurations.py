@@ -62,3 +62,7 @@ class Configurations:
         passed = bisect_right(self._indexes, index) - 1
         if passed > 0:
             del self._indexes[:passed], self._configurations[:passed]
+
+    def correct_first(self, configuration: Configuration) -> None:
+        """The first one that is known was not what it was taken for."""
+        self._configurations[0] = configuration

@@ -156,6 +156,13 @@ class CoreState:
         if configuration != self.configuration:
             self._configuration_moved()
 
+    def know_configuration(self, index: int, configuration: Configuration) -> None:
+        """A snapshot at `index` says so. Who has joined may have begun with another idea of it."""
+        self.configurations.forget_before(index)
+        if self.configurations.at(index) != configuration:
+            self.configurations.correct_first(configuration)
+            self._configuration_moved()
+
     def truncate_from(self, index: int) -> None:
         """Cut a conflict: never at or below the high-water mark (FORMATS §3.6)."""
         assert index > self.commit_index, (index, self.commit_index)

@@ -70,8 +70,7 @@ class Following:
             state.open_proposals.passed_by_snapshot(position.index)
             state.snapshot_index = state.last_applied = position.index
             state.commit_to(position.index)
-            state.configurations.forget_before(position.index)
-            assert state.configurations.at(position.index) == configuration, (position, configuration)
+            state.know_configuration(position.index, configuration)
             state.compacted_leader_time = max(state.compacted_leader_time, leader_time)
             state.log.forget_sizes(position.index)
             state.trace("snapshot_installed", index=position.index, kept_log=kept_log)

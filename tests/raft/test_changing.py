@@ -153,6 +153,17 @@ def test_a_snapshot_that_the_log_holds_leaves_what_is_in_force_behind_it() -> No
     assert describe(follower.core.configuration_at(2)) == ("s1 s2 s3", "", "")
 
 
+def test_a_snapshot_corrects_what_a_joining_member_took_for_the_members() -> None:
+    """It was told of some of them; its log did not say."""
+    s9 = Bench("s9", configuration=configuration(["s1"]))
+    s9.step("s2", append(1, (0, 0), [1, 1]))
+
+    s9.core.snapshot_installed(LogPosition(1, 1), configuration(["s1", "s2", "s3"]))
+
+    assert describe(s9.core.configuration) == ("s1 s2 s3", "", "")
+    assert s9.core.last_index == 2
+
+
 # Majorities
 
 
