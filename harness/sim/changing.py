@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.sim.errors import require
-from harness.sim.fault import MILLISECOND_NS
+from harness.sim.fault import MILLISECOND_NS, Fault
 from harness.sim.streams import stream
 from raft import (
     MEMBERS_MAX,
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 CHANGED_SHARE = 0.25
 """Of the seeds."""
 
+CUT_OFF_SHARE = 0.25
+"""Of the changes."""
+
 ADD, PROMOTE, REMOVE, REPLACE = "add", "promote", "remove", "replace"
 
 TRIES_MAX, PAUSE_NS = 12, 40 * MILLISECOND_NS
@@ -42,11 +45,15 @@ TRIES_MAX, PAUSE_NS = 12, 40 * MILLISECOND_NS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeStep:
-    """What an operator does. `shape` draws whom it is about."""
+    """What an operator does. `shape` draws whom it is about.
+
+    `cut_off_ns`: for so long the leader is cut off as soon as it has begun, so that others may cut what it has written.
+    """
 
     at_ns: int
     what: str
     shape: float
+    cut_off_ns: int = 0
 
 
 def with_changes(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
@@ -71,7 +78,14 @@ def with_changes(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
         founders=founders,
         disks={machine: plan.disks.get(machine, disks[machine]) for machine in machines},
         changes=tuple(
-            ChangeStep(at_ns=int(plan.until_ns * moment), what=kind, shape=random.random())
+            ChangeStep(
+                at_ns=int(plan.until_ns * moment),
+                what=kind,
+                shape=random.random(),
+                cut_off_ns=int(4 * random.random() * plan.raft.election_timeout_max_ns)
+                if random.random() < CUT_OFF_SHARE
+                else 0,
+            )
             for moment, kind in zip(moments, kinds, strict=True)
         ),
         heal=replace(plan.heal, dead=(), returns=False),
@@ -118,10 +132,20 @@ class Changing:
                 world.heap.after(PAUSE_NS, self._try, step, tries_left - 1)
             else:
                 world.mark(f"a change was begun: {step.what}")
+                if step.cut_off_ns:
+                    world.heap.after(0, self._cut_off, step, node.identity.node_id)
                 if node.identity.node_id in change.remove:
                     world.mark("a leader began to remove itself")
 
         machine.call(f"change: {step.what}", attempt)
+
+    def _cut_off(self, step: ChangeStep, node_id: str) -> None:
+        machines = self._world.plan.members
+        target = (machines.index(node_id) + 0.5) / len(machines)
+        now, kind = self._world.heap.now, "cut off"
+        self._world.striker.strike(
+            Fault(at_ns=now, kind=kind, duration_ns=step.cut_off_ns, target=target, shape=step.shape)
+        )
 
     def _change(self, step: ChangeStep, now: Configuration) -> MembershipChange | None:
         """What to ask of the leader; None if there is nothing of that kind."""

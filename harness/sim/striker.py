@@ -39,7 +39,7 @@ class Striker:
     def start(self) -> None:
         """Put all steps of the plan on the heap."""
         for fault in self._world.plan.faults:
-            self._world.heap.at(fault.at_ns, self._strike, fault)
+            self._world.heap.at(fault.at_ns, self.strike, fault)
 
     def heal(self) -> None:
         """No further step is carried out; networks and disks are well again, then processes start."""
@@ -55,7 +55,8 @@ class Striker:
         if not self._is_stopped:
             self._processes.amid_an_install(member)
 
-    def _strike(self, fault: Fault) -> None:
+    def strike(self, fault: Fault) -> None:
+        """Carry out one step now."""
         if self._is_stopped:
             return
         member = self._world.members[self.aim(fault.target)]

@@ -44,7 +44,7 @@ def strike(world: Simulation, kind: str, member: Member, *, duration_ns: int, sh
     assert kind in CLOCK_KINDS
     target = (MEMBERS.index(member.node_id) + 0.5) / len(MEMBERS)
     fault = Fault(at_ns=world.heap.now, kind=kind, duration_ns=duration_ns, target=target, shape=shape)
-    world.striker._strike(fault)
+    world.striker.strike(fault)
 
 
 def a_world_with_a_leader(plan: Plan) -> tuple[Simulation, Member]:
