@@ -57,12 +57,14 @@ class Proposal:
         return replace(self.given, revision=told)
 
     def out_of_turn(self) -> Bools:
-        """Which places carry a revision below the one told before: an unknown write is not where it was told to be.
+        """Which places carry a revision below the one told before, or as writes the same: an unknown write is not
+        where it was told to be, or a revision was seen without its write.
 
         In an order without such a place, whoever reads has read the last write of a revision up to its own.
         """
         told = np.flatnonzero(self.order.revision > 0)
-        falls = np.flatnonzero(np.diff(self.order.revision[told]) < 0)
+        rise = np.diff(self.order.revision[told])
+        falls = np.flatnonzero((rise < 0) | ((rise == 0) & (self.order.writes[told[1:]] >= 0)))
         here, next_to_it = told[falls + 1], told[falls]
         wrong = np.zeros(len(self.rows), np.bool_)
         wrong[here] = self.order.begins[here] == self.order.begins[next_to_it]

@@ -55,6 +55,24 @@ def test_an_unknown_write_whose_revision_was_told_is_not_guessed() -> None:
     assert (seen.status.tolist(), seen.guessed.tolist()) == ([OK], [False])
 
 
+def test_an_unknown_write_is_suspect_where_its_revision_was_seen_without_it() -> None:
+    """Absent, another record, or an acknowledged write: who saw the store at that revision saw all of it."""
+    absent = History()
+    absent.put("u", 0, None)
+    absent.get(None, 1, 2, 2)
+    absent.get("u", 3, 4, 2, mod_revision=2)
+    other = History()
+    other.put("z", 0, 1, 2)
+    other.put("u", 0, None)
+    other.get("z", 5, 6, 3, mod_revision=2)
+    other.get("u", 7, 8, 3, mod_revision=3)
+    acknowledged = History()
+    acknowledged.put("z", 1, 2, 2)
+    acknowledged.put("u", 0, None)
+    acknowledged.get("u", 3, 4, 2, mod_revision=2)
+    assert [_status(h) for h in (absent, other, acknowledged)] == [SUSPECT] * 3
+
+
 def test_an_observed_write_that_was_called_too_late_is_suspect() -> None:
     h = History()
     h.get("u", 0, 10, 2)
