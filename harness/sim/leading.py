@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from harness.sim.errors import broken, require
 from harness.sim.ledger import Ledger
-from harness.sim.members_book import Halves, has_majorities
+from harness.sim.members_book import Halves
 from raft import AppendAccepted, AppendRejected, InstallSnapshotProgress, Message, RaftConfig, RaftCore, Role
 
 
@@ -31,13 +31,14 @@ class LeadingWatch:
         self._answered: dict[str, int] = {}  # The highest read round that each peer has answered in this term.
         self._matched: dict[str, int] = {}  # What each peer has acknowledged in this term.
         self._round = 0
+        self._confirmed = 0  # The highest round that majorities have answered, by the members of that moment.
         self._reads: dict[int, tuple[int, int]] = {}  # ticket → (mark when it was asked, earliest round for it)
 
     def seen(self, core: RaftCore, now: int) -> None:
         """After an event in which it leads: if the term is new, all peers count as heard, and no round has begun."""
         if core.term == self._term:
             return
-        self._term, self._round = core.term, 0
+        self._term, self._round, self._confirmed = core.term, 0, 0
         self._heard_at = dict.fromkeys(self._peer_ids, now)
         self._answered = dict.fromkeys(self._peer_ids, 0)
         self._matched = dict.fromkeys(self._peer_ids, 0)
@@ -58,6 +59,14 @@ class LeadingWatch:
                 self._heard_at[peer_id] = now
             case _:
                 pass
+        if self._reads:
+            self._count_answers()
+
+    def _count_answers(self) -> None:
+        """What is confirmed stays so while a read waits to be applied, though the members may change."""
+        known = self._answered | {self._node_id: self._round}
+        halves = [sorted((known[voter] for voter in half), reverse=True) for half in self._halves()]
+        self._confirmed = max(self._confirmed, min(half[len(half) // 2] for half in halves))
 
     def _acknowledged(self, core: RaftCore, peer_id: str, message: AppendAccepted) -> None:
         """Raft §5.3: what a peer acknowledged to an earlier leadership may have been cut since."""
@@ -99,14 +108,14 @@ class LeadingWatch:
 
     def read_ready(self, ticket: int, last_applied: int) -> None:
         """A read is let through: all that anybody had committed when it was asked is applied, and a round says so."""
+        self._count_answers()
         mark, round_min = self._reads.pop(ticket)
         if last_applied < mark:
             broken(
                 "a read waits until its index is applied",
                 f"{self._node_id} has applied {last_applied}, and {mark} was committed when the read came",
             )
-        answers = [self._node_id, *(peer_id for peer_id, counter in self._answered.items() if counter >= round_min)]
-        if not has_majorities(self._halves(), answers) or self._round < round_min:
+        if self._confirmed < round_min:
             broken(
                 "a read is confirmed by answers to its own round",
                 f"{self._node_id} is at round {self._round}, wants {round_min}, and was answered {self._answered}",
