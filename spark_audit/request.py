@@ -24,6 +24,7 @@ _RANGE: dict[str, tuple[tuple[type, ...], object]] = {
     "count_only": (_FLAG, False),
     "revision": (_NUMBER, None),
 }
+NUMBERS = ("create_revision", "mod_revision", "version", "deleted_revision")  # Of an answer: ≥ 0 if told.
 _TARGETS = ("version", "create_revision", "mod_revision", "value")
 
 
@@ -100,15 +101,20 @@ def request_problem(row: Mapping[str, Any]) -> str | None:
     if [step["op"] for step in steps] != [result["op"] for result in output["results"]]:
         return "output.results: not one for each operation of the branch that ran"
     for step, result in zip(steps, output["results"], strict=True):
-        if step["op"] == "range":
-            problem = _listing_problem(step, result)
-        else:
-            problem = (
-                "output.results: found is missing" if step["op"] != "put" and result.get("found") is None else None
-            )
+        problem = _listing_problem(step, result) if step["op"] == "range" else _result_problem(step, result)
         if problem:
             return problem
     return None
+
+
+def _result_problem(step: Request, result: Mapping[str, Any]) -> str | None:
+    if step["op"] != "put" and result.get("found") is None:
+        return "output.results: found is missing"
+    return _number_problem("output.results", result)
+
+
+def _number_problem(place: str, told: Mapping[str, Any]) -> str | None:
+    return next((f"{place}: {name} is below 0" for name in NUMBERS if (told.get(name) or 0) < 0), None)
 
 
 def _listing_problem(request: Request, output: Mapping[str, Any]) -> str | None:
@@ -119,6 +125,9 @@ def _listing_problem(request: Request, output: Mapping[str, Any]) -> str | None:
     for item in output["items"]:
         if item is None or not item.get("key") or (item.get("value") is None and not request["keys_only"]):
             return "output.items: an item without key or value"
+        problem = _number_problem("output.items", item)
+        if problem:
+            return problem
     return None
 
 

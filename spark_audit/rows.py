@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from spark_audit.request import request_problem
+from spark_audit.request import NUMBERS, request_problem
 
 Type: TypeAlias = "str | tuple[tuple[str, Type], ...] | list[Type]"
 
@@ -90,6 +90,11 @@ def _at_least(name: str, least: int) -> Rule:
     )
 
 
+def _told(name: str) -> Rule:
+    """Columns hold a number below 0 where nothing was told."""
+    return Rule(f"output.{name} is below 0", f"output.{name} < 0", lambda row: (_output(row, name) or 0) < 0)
+
+
 def _output(row: Mapping[str, Any], name: str) -> Any:
     return (row.get("output") or {}).get(name)
 
@@ -106,6 +111,7 @@ RULES: tuple[Rule, ...] = (
     _at_least("op_id", 0),
     _at_least("revision", 1),
     _at_least("expected_mod_revision", 0),
+    *map(_told, NUMBERS),
     Rule(
         "return_ns is missing, though the status is not unknown",
         "status != 'unknown' and return_ns is null",

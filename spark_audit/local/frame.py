@@ -93,6 +93,11 @@ class Frame:
         """Of a flag of `output`: whether it is true."""
         return _flags(pc.struct_field(self._column("output"), name))
 
+    def output_below(self, name: str, least: int) -> Bools:
+        """Of a number of `output`: whether it is told, and less."""
+        compare: Any = pc.less  # Its stubs know no numbers of Python.
+        return _flags(compare(pc.struct_field(self._column("output"), name), least))
+
     def blocks(self) -> Iterator[tuple[int, "Frame"]]:
         """(first row, frame) of BLOCK_ROWS rows at a time: what is computed of one is small, and stays in the cache."""
         for start in range(0, self.rows, BLOCK_ROWS):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from spark_audit.local.frame import Bools, Frame, Int64s
+from spark_audit.request import NUMBERS
 from spark_audit.rows import CONSISTENCIES, MANY, OPS, SINGLE, STATUSES, plain_problem
 
 _NEVER_NULL = ("run_id", "op_id", "client", "call_ns", "clock_id")
@@ -34,6 +35,8 @@ def suspect(frame: Frame) -> Bools:
         bad |= frame.null(name)
     for name, least in _LEAST:
         bad |= frame.numbers(name, least) < least
+    for name in NUMBERS:
+        bad |= frame.output_below(name, 0)
     bad |= unknown != frame.null("return_ns")
     bad |= frame.numbers("return_ns", 2**63 - 1) < frame.numbers("call_ns", 0)
     key = frame.codes("key")

@@ -281,6 +281,7 @@ MALFORMED: dict[str, tuple[Row, str]] = {
     "no key": (_broken(key=""), "key is missing"),
     "no value": (_broken(value=None), "value is missing"),
     "revision 0": (_broken(revision=0), "revision is below 1"),
+    "version -1": (_broken(output={"version": -1}), "output.version is below 0"),
     "cas without answer": (_broken(op="cas", output={}), "output.succeeded is missing"),
     "failed cas without answer": (_broken(op="cas", output={"succeeded": False}), "output.found is missing"),
     "get without answer": (_broken(op="get", output={}), "output.found is missing"),

@@ -39,7 +39,7 @@ _answers: st.SearchStrategy[Row | None] = st.none() | st.fixed_dictionaries(
         "found": _flags,
         "succeeded": _flags,
         "value": _texts,
-        "mod_revision": _numbers,
+        **dict.fromkeys(("mod_revision", "create_revision", "version", "deleted_revision"), _numbers),
         "items": st.none() | st.just([]),
         "results": st.none() | st.just([]),
     },

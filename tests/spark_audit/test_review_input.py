@@ -1,0 +1,90 @@
+"""Odd numbers, texts and columns: every engine without Spark says the same, a verdict or a refusal in words."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from spark_audit import MalformedHistory, Verdict, check_rows
+from spark_audit.generate import Row
+from spark_audit.incremental_command import follow_files
+from spark_audit.incremental_state import Followed, write_state
+from spark_audit.local.frame import schema
+from spark_audit.local.job import audit
+from spark_audit.rows import FIELDS
+from tests.spark_audit.histories import History, write_lines
+
+
+def _said(decide: Callable[[], Verdict]) -> str:
+    try:
+        return decide().status
+    except MalformedHistory as error:
+        return "; ".join(fault.reason for fault in error.faults)
+
+
+def _followed(paths: tuple[str, ...], state: Path) -> Verdict:
+    followed = Followed()
+    verdict = follow_files(followed, paths, settled_ns=0, final=True)
+    write_state(state, followed)
+    return verdict
+
+
+def said_of_files(rows: list[Row], folder: Path) -> dict[str, str]:
+    """What each engine that reads files says of these rows, as lines and as a table."""
+    lines, table = folder / "lines" / "ops" / "a.jsonl", folder / "table" / "ops" / "a.parquet"
+    write_lines(lines, rows)
+    said = {
+        "lines": _said(lambda: audit([str(lines)])),
+        "parts of lines": _said(lambda: _followed((str(lines),), folder / "state.json")),
+    }
+    if "\\ud800" in json.dumps([{**row, "request": None} for row in rows]):
+        return said  # No table can hold such a text.
+    table.parent.mkdir(parents=True, exist_ok=True)
+    whole = [{**dict.fromkeys(name for name, _ in FIELDS), **row} for row in rows]
+    parquet.write_table(pa.Table.from_pylist(whole, schema=schema(names_coded=False)), table)
+    said["table"] = _said(lambda: audit([str(table)]))
+    said["parts of a table"] = _said(lambda: _followed((str(table),), folder / "state.json"))
+    return said
+
+
+def said_by_all(rows: list[Row], folder: Path) -> str:
+    """What they all say, and rows in hand too."""
+    said = {"rows": _said(lambda: check_rows(rows)), **said_of_files(rows, folder)}
+    assert len(set(said.values())) == 1, said
+    return said["rows"]
+
+
+def _store() -> History:
+    h = History()
+    h.put("A", 0, 1, 5)
+    return h
+
+
+@pytest.mark.parametrize("consistency", ["linearizable", "local"])
+@pytest.mark.parametrize("name", ["mod_revision", "create_revision", "version", "deleted_revision"])
+def test_a_number_below_zero_in_an_answer_is_refused(tmp_path: Path, name: str, consistency: str) -> None:
+    """Columns hold -1 where nothing was told: such an answer would be green."""
+    h = _store()
+    h.get("A", 2, 3, 5, consistency=consistency)["output"][name] = -1
+
+    assert said_by_all(h.rows, tmp_path) == f"output.{name} is below 0"
+
+
+@pytest.mark.parametrize("name", ["mod_revision", "create_revision", "version"])
+def test_a_number_below_zero_in_a_listing_or_a_transaction_is_refused(tmp_path: Path, name: str) -> None:
+    """Each item and each result is a read of its key."""
+    listing = _store()
+    listing.range({"k": ("A", 5)}, 2, 3, 5)["output"]["items"][0][name] = -1
+    get: Row = {"op": "get", "found": True, "value": "A", name: -1}
+    page: Row = {"op": "range", "items": [{"key": "k", "value": "A", name: -1}]}
+    reads = _store()
+    reads.txn({"success": [{"op": "get", "key": "k"}]}, True, [get], 2, 3, 5)
+    pages = _store()
+    pages.txn({"success": [{"op": "range", "prefix": ""}]}, True, [page], 2, 3, 5)
+
+    assert said_by_all(listing.rows, tmp_path) == f"output.items: {name} is below 0"
+    assert said_by_all(reads.rows, tmp_path) == f"output.results: {name} is below 0"
+    assert said_by_all(pages.rows, tmp_path) == f"output.items: {name} is below 0"
