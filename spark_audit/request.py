@@ -52,6 +52,8 @@ def parse_range(given: Mapping[str, Any]) -> Request:
             raise BadRequest(f"request: {name} is of the wrong type")
     if parsed["prefix"] is not None and (parsed["start"] is not None or parsed["end"] is not None):
         raise BadRequest("request: prefix and start or end exclude each other")
+    if not 0 <= (parsed["revision"] or 0) < 2**63:
+        raise BadRequest("request: revision is out of range")
     return parsed
 
 

@@ -87,7 +87,8 @@ def _on_one_axis(call: Int64s, ret: Int64s, keys: int) -> tuple[Int64s, Int64s, 
         return call, ret, 2
     low, high = int(call.min()), int(call.max())
     span = high - low + 3
-    if span * keys >= 2**62:  # Only their order matters: take their ranks.
+    at_an_end = low == -(2**63) or high >= 2**63 - 2  # Then one below or above is no int64.
+    if at_an_end or span * keys >= 2**62:  # Only their order matters: take their ranks.
         stamps, ranks = np.unique(np.concatenate((call, ret)), return_inverse=True)
         ranks = ranks.reshape(-1).astype(np.int64) + 1
         return ranks[: len(call)], ranks[len(call) :], len(stamps) + 3
