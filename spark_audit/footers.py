@@ -27,7 +27,9 @@ def _column_problems(schema: pa.Schema) -> list[str]:
     missing = [name for name in ("run_id", "op_id", "client", "op", "status", "call_ns") if name not in schema.names]
     found = [f"column {name} is missing" for name in missing]
     for name, wanted in FIELDS:
-        if name in schema.names and not _fits(schema.field(name).type, wanted):
+        if schema.names.count(name) > 1:
+            found.append(f"column {name} is there twice")
+        elif name in schema.names and not _fits(schema.field(name).type, wanted):
             meant = wanted if isinstance(wanted, str) else "the documented structure"
             found.append(f"column {name} is of type {schema.field(name).type}, not {meant}")
     return found
@@ -46,4 +48,5 @@ def _fits(have: pa.DataType, wanted: Type) -> bool:
     if not pa.types.is_struct(have):
         return False
     fields = {have.field(i).name: have.field(i).type for i in range(have.num_fields)}
-    return all(name not in fields or _fits(fields[name], inner) for name, inner in wanted)
+    names = [have.field(i).name for i in range(have.num_fields)]
+    return all(names.count(name) < 2 and (name not in fields or _fits(fields[name], inner)) for name, inner in wanted)

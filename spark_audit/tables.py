@@ -28,4 +28,6 @@ def leaves(file: parquet.ParquetFile, ops: "pa.ChunkedArray[Any]", *, shown: boo
     wanted = [path for path in paths if path.split(".")[0] in known]
     if any(op in MANY for op in ops.unique().to_pylist()):
         return wanted
-    return [path for path in wanted if not path.startswith(tuple(f"{name}." for name in _ONLY_MANY))]
+    kept = [path for path in wanted if not path.startswith(tuple(f"{name}." for name in _ONLY_MANY))]
+    answers = [path for path in wanted if path.startswith("output.")]
+    return kept if any(path in kept for path in answers) else kept + answers[:1]  # Else none would seem to be there.

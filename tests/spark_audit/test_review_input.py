@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -124,3 +125,95 @@ def test_stamps_at_the_ends_of_their_range_are_stamps(tmp_path: Path, first: int
         row |= {"call_ns": call, "return_ns": min(call + 1, 2**63 - 1)}
 
     assert said_by_all(h.rows, tmp_path) == ("linearizable" if seen == "A" else "violation")
+
+
+def _table_of(path: Path, rows: list[Row], **columns: Any) -> str:
+    """`output` is among the columns; of a name that ends in `_` there is one more."""
+    table = pa.Table.from_pylist([{**row, "output": None} for row in rows]).drop_columns(["output"])
+    for name, column in columns.items():
+        table = table.append_column(name.rstrip("_"), column)
+    parquet.write_table(table, path)
+    return str(path)
+
+
+def test_an_answer_of_listing_fields_only_is_an_answer_all_the_same(tmp_path: Path) -> None:
+    """Puts say nothing in theirs; without listings, the columns of listings are not read."""
+    h = _store()
+    h.put("B", 2, 3, 6)
+    listing = pa.struct([("items", pa.list_(pa.struct([("key", pa.string())])))])
+    path = _table_of(tmp_path / "a.parquet", h.rows, output=pa.array([{}, {}], listing))
+
+    assert _said(lambda: audit([path])) == "linearizable"
+    assert _said(lambda: _followed((path,), tmp_path / "state.json")) == "linearizable"
+
+
+def test_a_table_with_a_column_of_one_name_twice_is_refused(tmp_path: Path) -> None:
+    """Which one is meant, nobody can tell; of columns that are none of a row's, nobody asks."""
+    rows, nothing, number = _store().rows, pa.nulls(1, pa.bool_()), pa.array([9])
+    answer = pa.StructArray.from_arrays([nothing], names=["found"])
+    of_two = pa.StructArray.from_arrays([nothing, nothing], names=["found", "found"])
+    twice = _table_of(tmp_path / "twice.parquet", rows, output=answer, op_id=number)
+    inside = _table_of(tmp_path / "inside.parquet", rows, output=of_two)
+    further = _table_of(tmp_path / "further.parquet", rows, output=answer, further=number, further_=number)
+
+    def said(path: str) -> str:
+        said = _said(lambda: audit([path]))
+        assert _said(lambda: _followed((path,), tmp_path / "state.json")) == said
+        return said
+
+    assert said(twice) == "column op_id is there twice"
+    assert "not the documented structure" in said(inside)
+    assert said(further) == "linearizable"
+
+
+@pytest.mark.parametrize("name", ["value", "key", "error"])
+def test_a_line_with_half_a_surrogate_pair_is_refused(tmp_path: Path, name: str) -> None:
+    """No file of UTF-8 holds it, the state of `follow` neither; in fields that are none of a row's, nobody asks."""
+    h = _store()
+    h.rows[0][name] = "\ud800"
+
+    assert set(said_of_files(h.rows, tmp_path).values()) == {"text with one half of a surrogate pair"}
+
+    ignored = _store()
+    ignored.rows[0]["further"] = "\ud800"
+    path = write_lines(tmp_path / "ignored.jsonl", ignored.rows)
+    assert _said(lambda: audit([str(path)])) == _said(lambda: _followed((str(path),), tmp_path / "s")) == "linearizable"
+
+
+_PUT: Row = {"op": "put", "key": "k", "value": "A"}
+_COMPARE: Row = {"key": "k", "op": "=", "target": "value", "value": "A"}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"success": [{**_PUT, "key": "\ud800"}]},
+        {"success": [{**_PUT, "value": "\ud800"}]},
+        {"success": [_PUT], "compares": [{**_COMPARE, "key": "\ud800"}]},
+        {"success": [_PUT], "compares": [{**_COMPARE, "value": "\ud800"}]},
+        {"success": [_PUT], "failure": [{"op": "range", "prefix": "\ud800"}]},
+    ],
+    ids=["key", "value", "compared key", "compared value", "prefix"],
+)
+def test_half_a_surrogate_pair_inside_a_request_is_refused(tmp_path: Path, asked: Row) -> None:
+    """Escaped in JSON inside of a text: the row's own text is sound."""
+    h = _store()
+    h.txn(asked, True, [{"op": "put"}], 2, 3, 6)
+
+    assert said_by_all(h.rows, tmp_path) == "request: text with one half of a surrogate pair"
+
+
+def test_a_request_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    """Python's reader gives up at a thousand levels."""
+    h = _store()
+    h.range({}, 2, 3, 5)["request"] = "[" * 100_000
+
+    assert said_by_all(h.rows, tmp_path) == "request is not JSON (nested too deep)"
+
+
+def test_a_result_that_is_null_is_refused(tmp_path: Path) -> None:
+    """One for each operation, each an object."""
+    h = _store()
+    h.txn({"success": [_PUT]}, True, [], 2, 3, 6)["output"]["results"] = [None]
+
+    assert said_by_all(h.rows, tmp_path) == "output.results: not one for each operation of the branch that ran"
