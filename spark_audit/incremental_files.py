@@ -12,7 +12,7 @@ from typing import Any
 
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, UnreadablePath
 from spark_audit.paths import HistoryFile
-from spark_audit.rows import FIELDS, problem, read_line
+from spark_audit.rows import FIELDS, problem, row_of_line
 
 Row = dict[str, Any]
 
@@ -97,12 +97,8 @@ def rows_again(file: HistoryFile, mark: Mark) -> Iterator[Row]:
 
 
 def _row_of(line: bytes) -> tuple[Row, str | None]:
-    try:
-        read, reason = read_line(line.decode())
-    except UnicodeDecodeError:
-        return {}, "cannot be read as a row"
-    reason = reason or problem(read)
-    return (_whole(read), None) if reason is None and isinstance(read, Mapping) else ({}, reason)
+    row, reason = row_of_line(line, problem)
+    return (_whole(row), None) if reason is None else ({}, reason)
 
 
 def _whole(row: Mapping[str, Any]) -> Row:

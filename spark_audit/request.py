@@ -28,6 +28,14 @@ NUMBERS = ("create_revision", "mod_revision", "version", "deleted_revision")  # 
 _TARGETS = ("version", "create_revision", "mod_revision", "value")
 
 
+HALF_PAIR = "text with one half of a surrogate pair"
+
+
+def is_text(value: str) -> bool:
+    """Whether UTF-8 can hold it: JSON can escape one half of a surrogate pair."""
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
 class BadRequest(ValueError):
     """The request is not of the documented shape; the text says where."""
 
@@ -36,6 +44,8 @@ def parse_request(row: Mapping[str, Any]) -> Request:
     """The request of a range or transaction row, with all defaults filled in. Raises BadRequest."""
     try:
         request = json.loads(row["request"])
+    except RecursionError:
+        raise BadRequest("request is not JSON (nested too deep)") from None
     except ValueError as error:
         raise BadRequest(f"request is not JSON ({error})") from None
     if not isinstance(request, dict):
@@ -50,6 +60,7 @@ def parse_range(given: Mapping[str, Any]) -> Request:
         parsed[name] = given.get(name, default)
         if not isinstance(parsed[name], types) or (bool not in types and isinstance(parsed[name], bool)):
             raise BadRequest(f"request: {name} is of the wrong type")
+        _check_text(parsed[name])
     if parsed["prefix"] is not None and (parsed["start"] is not None or parsed["end"] is not None):
         raise BadRequest("request: prefix and start or end exclude each other")
     if not 0 <= (parsed["revision"] or 0) < 2**63:
@@ -75,6 +86,7 @@ def _check_compare(compare: Mapping[str, Any]) -> None:
     wanted = str if compare["target"] == "value" else int
     if not isinstance(compare.get("value"), wanted) or isinstance(compare["value"], bool):
         raise BadRequest(f"request: a comparison of {compare['target']} with a value of the wrong type")
+    _check_text(compare["key"], compare["value"])
 
 
 def _parse_step(step: Mapping[str, Any]) -> Request:
@@ -85,7 +97,13 @@ def _parse_step(step: Mapping[str, Any]) -> Request:
         raise BadRequest("request: an operation that is not put, get, delete (with a key) or range")
     if op == "put" and not isinstance(step.get("value"), str):
         raise BadRequest("request: a put without a value")
+    _check_text(step["key"], step.get("value"))
     return {"op": op, "key": step["key"], "value": step.get("value")}
+
+
+def _check_text(*values: object) -> None:
+    if not all(is_text(value) for value in values if isinstance(value, str)):
+        raise BadRequest(f"request: {HALF_PAIR}")
 
 
 def request_problem(row: Mapping[str, Any]) -> str | None:
@@ -100,7 +118,7 @@ def request_problem(row: Mapping[str, Any]) -> str | None:
     if row["op"] == "range":
         return _listing_problem(request, output)
     steps = request["success" if output["succeeded"] else "failure"]
-    if [step["op"] for step in steps] != [result["op"] for result in output["results"]]:
+    if [step["op"] for step in steps] != [(result or {}).get("op") for result in output["results"]]:
         return "output.results: not one for each operation of the branch that ran"
     for step, result in zip(steps, output["results"], strict=True):
         problem = _listing_problem(step, result) if step["op"] == "range" else _result_problem(step, result)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from spark_audit.request import NUMBERS, request_problem
+from spark_audit.request import HALF_PAIR, NUMBERS, is_text, request_problem
 
 Type: TypeAlias = "str | tuple[tuple[str, Type], ...] | list[Type]"
 
@@ -198,6 +198,28 @@ def read_line(line: str) -> tuple[object, str | None]:
         return None, "broken JSON (nested too deep)"
     except ValueError as error:
         return None, f"broken JSON ({error})"
+
+
+def row_of_line(line: bytes, problem_of: Callable[[object], str | None]) -> tuple[dict[str, Any], str | None]:
+    """The row of a line of a file, if `problem_of` has nothing against it; or why there is none, as a reason."""
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        return {}, UNREADABLE
+    row, reason = read_line(text)
+    reason = reason or problem_of(row)
+    if reason is None and "\\u" in text and not _is_text(row, FIELDS):
+        reason = HALF_PAIR
+    return (row, None) if reason is None and isinstance(row, dict) else ({}, reason)
+
+
+def _is_text(value: Any, wanted: Type) -> bool:
+    """Of a value of this type, or none: whether UTF-8 can hold all of its texts."""
+    if value is None or isinstance(wanted, str):
+        return not isinstance(value, str) or is_text(value)
+    if isinstance(wanted, list):
+        return all(_is_text(inner, wanted[0]) for inner in value)
+    return all(_is_text(value.get(name), inner) for name, inner in wanted)
 
 
 def _type_problem(have: Mapping[str, Any], fields: tuple[tuple[str, Type], ...], path: str) -> str | None:

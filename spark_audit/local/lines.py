@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.json as arrow_json
 
 from spark_audit.local.frame import Row, arrow_type, schema
-from spark_audit.rows import FIELDS, UNREADABLE, plain_problem, read_line
+from spark_audit.rows import FIELDS, plain_problem, row_of_line
 
 PIECE_BYTES = 32 * 2**20  # A piece and its table are held beside all else; one wrong line sends a piece to Python.
 _BLOCK_BYTES = 4 * 2**20  # Parsed by one thread; a longer line is left to Python.
-_HALF_PAIR = "text with one half of a surrogate pair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +87,10 @@ def _by_line(text: bytes, first: int) -> Piece:
     for number, line in enumerate(text.split(b"\n"), first):
         if not line.strip(b" "):
             continue
-        row, reason = _row_of(line)
+        row, reason = row_of_line(line, plain_problem)
         if reason is not None:
             bad.append((number, reason))
         else:
             rows.append(row)
             lines.append(number)
     return Piece(pa.Table.from_pylist(rows, schema=schema(names_coded=False)), lines, bad)
-
-
-def _row_of(line: bytes) -> tuple[Row, str | None]:
-    try:
-        text = line.decode()
-    except UnicodeDecodeError:
-        return {}, UNREADABLE
-    row, reason = read_line(text)
-    reason = reason or plain_problem(row)
-    if reason is None and "\\u" in text and not _is_text(row):
-        reason = _HALF_PAIR
-    return (row, None) if reason is None and isinstance(row, dict) else ({}, reason)
-
-
-def _is_text(value: object) -> bool:
-    if isinstance(value, dict):
-        return all(_is_text(inner) for item in value.items() for inner in item)
-    if isinstance(value, list):
-        return all(map(_is_text, value))
-    return not isinstance(value, str) or not any("\ud800" <= letter <= "\udfff" for letter in value)
