@@ -57,7 +57,7 @@ def new_rows(file: HistoryFile, mark: Mark, *, final: bool) -> tuple[list[Row], 
     faults: list[Fault] = []
     rows: list[Row] = []
     for number, line in enumerate(lines, mark.lines + 1):
-        if line.strip():
+        if line.strip(b" "):
             row, reason = _row_of(line)
             rows.append(row)
             if reason is not None:
@@ -85,7 +85,7 @@ def rows_again(file: HistoryFile, mark: Mark) -> Iterator[Row]:
                     break
                 line = line[:left]  # The last one may have grown.
                 crc, left = zlib.crc32(line, crc), left - len(line)
-                if line.strip():
+                if line.strip(b" \n"):
                     row, reason = _row_of(line)
                     if reason is not None:
                         raise _changed(file.path)

@@ -217,3 +217,16 @@ def test_a_result_that_is_null_is_refused(tmp_path: Path) -> None:
     h.txn({"success": [_PUT]}, True, [], 2, 3, 6)["output"]["results"] = [None]
 
     assert said_by_all(h.rows, tmp_path) == "output.results: not one for each operation of the branch that ran"
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t", "\x0c", "\r"])
+def test_a_line_of_spaces_is_none_and_one_of_other_blanks_is_broken(tmp_path: Path, blank: str) -> None:
+    """The same to a history that is read at once and to one that is followed."""
+    path = tmp_path / "a.jsonl"
+    row = json.dumps(_store().rows[0])
+    path.write_bytes(f"{row}\n{blank}\n".encode())
+
+    said = {_said(lambda: audit([str(path)])), _said(lambda: _followed((str(path),), tmp_path / "s"))}
+
+    assert len(said) == 1, said
+    assert said.pop().startswith("broken JSON" if blank.strip(" ") else "linearizable")
