@@ -243,7 +243,7 @@ async def test_a_client_that_stops_in_the_middle_of_a_frame_does_not_keep_its_pl
 def test_hundreds_of_strangers_do_not_keep_a_member_from_serving(tmp_path: Path) -> None:
     """They are closed at the bound, or when their time is up; clients of the other kind go on meanwhile."""
     with running_cluster(tmp_path, 2) as cluster:
-        arguments = cluster.servers["s1"]._arguments[0].split("=")[2].split("/")
+        arguments = cluster.servers["s1"].arguments[0].split("=")[2].split("/")
         strangers = [
             socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10)
             for address in arguments

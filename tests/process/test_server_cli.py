@@ -222,7 +222,7 @@ def test_a_paused_member_leaves_the_outcome_unknown(server: tuple[Server, str]) 
 def test_garbage_on_both_ports_closes_that_connection_only(tmp_path: Path) -> None:
     """Oversized frames, other protocols, half a frame: the servers go on. And `status` shows who is not there."""
     with running_cluster(tmp_path, 3) as cluster:
-        arguments = cluster.servers["s1"]._arguments
+        arguments = cluster.servers["s1"].arguments
         ports = [part.rpartition(":")[2] for each in arguments[:3] for part in each.split("/")]
         for port in map(int, ports):
             for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 1000, b"\0\0\0\0", b"\0\0\0\x04\xff\xff\xff\xff"):
@@ -264,7 +264,7 @@ def test_transfer_moves_the_leadership_to_the_member_that_is_named(tmp_path: Pat
 def test_a_client_on_the_peer_port_is_told_where_to_go(tmp_path: Path) -> None:
     """Ports are easily confused."""
     with running_cluster(tmp_path, 2) as cluster:
-        peer_port = cluster.servers["s1"]._arguments[0].split("=")[2].split("/")[0]
+        peer_port = cluster.servers["s1"].arguments[0].split("=")[2].split("/")[0]
         result = invoke(["get", "a", "--endpoints", peer_port, "--deadline", "0.5"])
 
     assert result.exit_code == 5

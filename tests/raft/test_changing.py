@@ -42,6 +42,11 @@ from tests.raft.membership_bench import Group, adding, configuration, describe, 
 from tests.raft.memory_log import MemoryLog
 
 
+def role(member: Bench) -> Role:
+    """Its role now."""
+    return member.core.role
+
+
 def entry_of(index: int, term: int, members: Configuration) -> Entry:
     return Entry(index, term, EntryKind.CONFIGURATION, members.encode())
 
@@ -215,15 +220,15 @@ def test_both_halves_are_asked_for_votes() -> None:
 
     for peer_id in ("s2", "s3"):
         s1.step(peer_id, PreVoteResponse(term=1, next_term=2, granted=True))
-    assert s1.core.role is Role.PRE_CANDIDATE  # All of the old half, and one of two of the new one.
+    assert role(s1) is Role.PRE_CANDIDATE  # All of the old half, and one of two of the new one.
     s1.step("s4", PreVoteResponse(term=1, next_term=2, granted=True))
-    assert s1.core.role is Role.CANDIDATE
+    assert role(s1) is Role.CANDIDATE
 
     s1.persist()
     s1.step("s4", VoteResponse(term=2, granted=True))
-    assert s1.core.role is Role.CANDIDATE  # The new half, and one of three.
+    assert role(s1) is Role.CANDIDATE  # The new half, and one of three.
     s1.step("s3", VoteResponse(term=2, granted=True))
-    assert s1.core.role is Role.LEADER
+    assert role(s1) is Role.LEADER
 
 
 def test_one_half_that_refuses_ends_a_campaign() -> None:
@@ -491,12 +496,12 @@ def test_who_has_the_only_copy_of_its_own_removal_may_still_have_to_lead() -> No
     s1 = Bench("s1", log=log, configuration=configuration(["s1", "s2"]))
 
     s1.time_out()
-    assert s1.core.role is Role.PRE_CANDIDATE  # Its own vote counts no more.
+    assert role(s1) is Role.PRE_CANDIDATE  # Its own vote counts no more.
     s1.step("s2", PreVoteResponse(term=1, next_term=2, granted=True))
     s1.persist()
-    assert s1.core.role is Role.CANDIDATE
+    assert role(s1) is Role.CANDIDATE
     s1.step("s2", VoteResponse(term=2, granted=True))
-    assert s1.core.role is Role.LEADER
+    assert role(s1) is Role.LEADER
     s1.persist()
     s1.step("s2", accepted(2, 3))
 
