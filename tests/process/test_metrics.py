@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -28,16 +29,22 @@ def metrics_address(server: Server) -> str:
 
 
 async def say(address: str, data: bytes) -> bytes:
-    """Everything that is answered to these bytes, until the other side closes."""
+    """Everything that is answered to these bytes, until the other side closes: nothing, if it does so at once."""
     host, _, port = address.rpartition(":")
+    answer = b""
     async with await trio.open_tcp_stream(host, int(port)) as stream:
-        await stream.send_all(data)
-        return b"".join([bytes(part) async for part in stream])
+        with contextlib.suppress(trio.BrokenResourceError):  # Closed before it had read all of it.
+            await stream.send_all(data)
+            async for part in stream:
+                answer += part
+    return answer
 
 
 async def get(address: str, path: str) -> tuple[int, str]:
-    """Status and body."""
+    """Status and body; status 0 if there are too many connections, or were a moment ago."""
     answer = await say(address, f"GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
+    if not answer:
+        return 0, ""
     head, _, body = answer.partition(b"\r\n\r\n")
     length = re.search(rb"Content-Length: (\d+)", head)
     assert length is not None, head
