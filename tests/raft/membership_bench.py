@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raft import Configuration, Member, MembershipChange, Role
+import pytest
+
+from raft import (
+    AppendEntries,
+    ChangeRefusal,
+    ChangeRefused,
+    Configuration,
+    Entry,
+    EntryKind,
+    Member,
+    MembershipChange,
+    Role,
+)
 from tests.raft.bench import CONFIG, Bench
 
 
@@ -88,3 +100,33 @@ class Group:
     def heartbeat(self) -> None:
         self.leader.heartbeat()
         self.run()
+
+
+def role(member: Bench) -> Role:
+    """Its role now."""
+    return member.core.role
+
+
+def entry_of(index: int, term: int, members: Configuration) -> Entry:
+    return Entry(index, term, EntryKind.CONFIGURATION, members.encode())
+
+
+def append_of(term: int, prev: tuple[int, int], *entries: Entry, commit_index: int = 0) -> AppendEntries:
+    return AppendEntries(
+        term=term,
+        prev_index=prev[0],
+        prev_term=prev[1],
+        entries=entries,
+        commit_index=commit_index,
+        low_watermark=0,
+        read_counter=0,
+    )
+
+
+def refusal(bench: Bench, change: object) -> ChangeRefusal:
+    with pytest.raises(ChangeRefused) as caught:
+        bench.core.propose_change(change)  # type: ignore[arg-type]
+    return caught.value.reason
+
+
+JOINT = configuration(["s1", "s4"], outgoing=["s1", "s2", "s3"])
