@@ -1,8 +1,8 @@
-"""All tests, in two halves at once: those that start servers or Spark, one after the other, and all others beside them.
+"""All tests, by two runs of pytest at once (tests/sharing.py).
 
-The first half waits much, the second computes; no two tests of servers vie with each other. Where there is one
-processor, one pytest runs all. Options go to pytest. Exit status: 0 if both halves passed, else of one
-that did not.
+One begins with the tests that start servers or Spark, which wait much; the other with those that compute; what is left
+goes to whoever is free. Where there is one processor, one pytest runs all. Options go to pytest. Exit status: 0 if both
+passed, else of one that did not.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ import subprocess
 import sys
 import tempfile
 
-WAITING = "process or spark"
 PYTEST = [sys.executable, "-m", "pytest", *sys.argv[1:]]
 
 
 def main() -> int:
     if (os.cpu_count() or 1) < 2:
         return subprocess.run(PYTEST, check=False).returncode
-    with tempfile.TemporaryFile() as told:  # Shown when the other half has ended: both at once cannot be read.
-        waiting = subprocess.Popen([*PYTEST, "-m", WAITING], stdout=told, stderr=subprocess.STDOUT)
+    with tempfile.TemporaryDirectory() as claims, tempfile.TemporaryFile() as told:
+        share = [*PYTEST, "-p", "tests.sharing", "--claims", claims]
+        # Shown when the other has ended: both at once cannot be read.
+        waiting = subprocess.Popen([*share, "--waiting"], stdout=told, stderr=subprocess.STDOUT)
         try:
-            computing = subprocess.run([*PYTEST, "-m", f"not ({WAITING})"], check=False).returncode
-            print(f"\nTests of servers and of Spark (-m '{WAITING}'):", flush=True)
+            computing = subprocess.run(share, check=False).returncode
+            print("\nThe other half, with the tests of servers and of Spark:", flush=True)
             waiting.wait()
         except KeyboardInterrupt:  # Both were interrupted: they are in the same terminal.
             computing = 130
