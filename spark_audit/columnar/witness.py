@@ -63,12 +63,8 @@ def _pass(columns: Columns, rows_max: int, patient: bool) -> Witnessed:
 
 
 def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s]:
-    proposal = proposed(block)
-    if block.unknown.any():
-        proposal, wrong = _with_unknown(proposal, patient)
-        guessed = proposal.guessed()
-    else:
-        wrong, guessed = _wrong(proposal.order), np.zeros(block.keys, np.bool_)
+    proposal, wrong = attempt(block, patient)
+    guessed = proposal.guessed() if block.unknown.any() else np.zeros(block.keys, np.bool_)
     bad = proposal.rows[wrong][::-1]
     at = np.full(block.keys, NOTHING, np.int64)
     at[block.key[bad]] = bad + block.begin  # The first of each key stays.
@@ -76,6 +72,12 @@ def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s]:
     at[bare] = NOTHING
     status = np.where(bare | (at >= 0), SUSPECT, OK)
     return np.where(not_covered(block), NOT_COVERED, status).astype(np.int8), guessed & (status == OK), at
+
+
+def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools]:
+    """The order that the revisions propose, unknown writes put in; and which of its places are wrong."""
+    proposal = proposed(block)
+    return _with_unknown(proposal, patient) if block.unknown.any() else (proposal, _wrong(proposal.order))
 
 
 def _with_unknown(proposal: Proposal, patient: bool) -> tuple[Proposal, Bools]:
