@@ -1,10 +1,13 @@
 """The first frame each way: who is there, and which protocol versions it speaks (FORMATS §7).
 
-    hello:   ["HWM", version_min, version_max, features, cluster_id, group_id, node_id, incarnation_id, role, ...]
+    hello:   ["HWM", version_min, version_max, features, cluster_id, group_id, node_id, incarnation_id, role,
+              peer_address, ...]
     refusal: ["HWM-REFUSED", code, text, ...]
 
 Arrays grow only at their end; further items are ignored. A side that does not go on answers with a refusal, so that
 the other can say why, and closes. A client that does not know them leaves cluster, node and incarnation empty.
+`peer_address`: where the sender, a member, is to be dialled, `host:port` as advertised; who answers somebody of whom no
+configuration tells it (yet) has no other address. Empty, or not there in a hello of an earlier build: it does not say.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class Hello:
     version_min: int = PROTOCOL_VERSION
     version_max: int = PROTOCOL_VERSION
     features: int = 0  # Bit set; both sides use what both have. No bit is given out yet.
+    peer_address: str = ""
 
     def encode(self) -> bytes:
         """The body of the hello frame."""
@@ -56,6 +60,7 @@ class Hello:
                 self.node_id,
                 self.incarnation_id,
                 int(self.role),
+                *([self.peer_address] if self.peer_address else []),
             ]
         )
 
@@ -94,6 +99,7 @@ def decode_hello(body: bytes) -> Hello | Refusal:
         node_id=_text(item[6]),
         incarnation_id=_id_bytes(item[7]),
         role=_role(item[8]),
+        peer_address=_text(item[9]) if len(item) > 9 else "",
     )
     if hello.version_min > hello.version_max:
         raise ProtocolError("a hello whose protocol versions are in the wrong order")

@@ -34,7 +34,7 @@ from raft.node_view import NodeView
 from raft.open_reads import OpenReads
 from raft.outcomes import Outcomes
 from raft.pending import PendingCommands
-from raft.pins import PeerPins, PeerRefused
+from raft.pins import REMOVED, PeerPins, PeerRefused
 from raft.ports import LogStore, PinStore, SnapshotStore, StateMachine
 from raft.ready import Ready, TraceEvent
 from raft.room_search import RoomSearch
@@ -99,6 +99,7 @@ class Node(NodeView):
         self._room = RoomSearch(log, config.room_search_ns)
         self._stop_by: int | None = None  # Monotonic ns; set when this node was asked to stop.
         self._stopped = False
+        self._is_told_removed = False
         self._snapshots = Snapshotting(
             core=self._core,
             config=config,
@@ -119,7 +120,7 @@ class Node(NodeView):
         committed = self._core.committed_configuration
         if peer_id in committed.removed and not self._core.is_peer(peer_id):
             members = ", ".join(member.node_id for member in committed.members)
-            raise PeerRefused(peer_id, "removed", f"it was removed from this cluster, which has: {members}")
+            raise PeerRefused(peer_id, REMOVED, f"it was removed from this cluster, which has: {members}")
         member = self._core.configuration.member(peer_id)
         if member is None and not self._core.is_peer(peer_id) and self._core.hears_a_leader:
             members = ", ".join(member.node_id for member in self._core.configuration.members)
@@ -139,7 +140,16 @@ class Node(NodeView):
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""
         if self.failure is None and self._on_core(self._core.peer_unreachable, peer_id):
-            self._snapshots.peer_unreachable(peer_id)
+            self._snapshots.peer_unreachable(peer_id, self._now)
+
+    def peer_refused(self, peer_id: str, code: str) -> None:
+        """A peer does not take our connection, and says why with `code` (`PeerRefused`).
+
+        `removed` is final: it says so only of what is committed, and an id never comes back. Who was away while it was
+        told learns it so. Anything else may change.
+        """
+        if code == REMOVED and self._core.is_peer(peer_id):
+            self._is_told_removed = True
 
     def tick(self, now: int) -> None:
         """Time has passed: `now` is monotonic ns. To be called by `next_deadline`, and before other events."""

@@ -20,6 +20,7 @@ def node_status(
     reads: OpenReads,
     snapshot_bytes: int,
     failure: NodeStopped | None,
+    is_removed: bool,
 ) -> NodeStatus:
     """What `Node.status` gives."""
     return NodeStatus(
@@ -31,7 +32,7 @@ def node_status(
         outgoing=core.configuration.outgoing_ids,
         learners=core.configuration.learner_ids,
         is_changing=core.is_changing,
-        is_removed=core.is_removed,
+        is_removed=is_removed,
         first_index=core.first_index,
         snapshot_index=core.snapshot_index,
         last_applied=core.last_applied,

@@ -77,6 +77,11 @@ class NodeView:
         return self.failure is not None or self._stopped
 
     @property
+    def is_removed(self) -> bool:
+        """For certain, by the own log or the word of a peer: it is no member any more, and never will be again."""
+        return self._core.is_removed or self._is_told_removed
+
+    @property
     def core(self) -> RaftCore:
         """The protocol's own state, to look at: marks, role, term. Only the node may change it."""
         return self._core
@@ -116,6 +121,7 @@ class NodeView:
             reads=self._reads,
             snapshot_bytes=self._snapshots.buffered_bytes,
             failure=self.failure,
+            is_removed=self.is_removed,
         )
 
     @property

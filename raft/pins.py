@@ -16,6 +16,10 @@ PINS_MAX = 1_024
 """Ids that ever said hello here: all members of a long life, removed ones included. Each costs 100 bytes of a file."""
 
 
+REMOVED = "removed"
+"""The code of a refusal that is final: it was a member, and is none for ever."""
+
+
 class PeerRefused(RaftError):
     """This peer's messages are not used. `code` is a stable word, `reason` says why and what to do."""
 

@@ -11,6 +11,7 @@ from raft.runtime.driver import Application, Driver, now_ns
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress, InvalidAddress
 from raft.runtime.measures import Histogram, MeasuredDriver
 from raft.runtime.outbound import OUTBOUND_BYTES_MAX
+from raft.runtime.peers import PeerWays
 from raft.runtime.sockets import receive_at_once, send_at_once
 from raft.runtime.transport import CONNECTIONS_MAX, PeerEvents, Transport
 
@@ -27,6 +28,7 @@ __all__ = [
     "InvalidAddress",
     "MeasuredDriver",
     "PeerEvents",
+    "PeerWays",
     "Transport",
     "is_loopback",
     "now_ns",

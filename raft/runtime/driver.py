@@ -49,6 +49,10 @@ ROUNDS_NS_MAX = 5_000_000
 """What the disk did at once may ask for the next write, and there may be more to apply. But a round may apply a whole
 slice, and peers and the clock want their turn before a second one."""
 
+REMOVED_SECONDS = 0.3
+"""A member that knows of its removal runs on for some heartbeats: by their answers its leader learns that it knows, and
+need not look for it any longer."""
+
 ALARM_NEAR_NS = 3_000_000
 """An alarm so near goes off before there is another turn, or so it seems: lone puts come every 1 to 3 ms."""
 
@@ -93,6 +97,7 @@ class Driver:
         self._awaited_peers = False  # In the last round.
         self._now = 0  # When this turn began, monotonic ns.
         self._woken = trio.Event()
+        self._removed, self._refused = trio.Event(), trio.Event()  # It is no member any more; a peer says so.
         self._scope: trio.CancelScope | None = None  # Of the wait for time, while that is all there is to wait for.
         self._is_over = False
         self._failure: NodeStopped | None = None
@@ -143,8 +148,10 @@ class Driver:
             async with trio.open_nursery() as nursery:
                 port = 0
                 if self._transport is not None:
+                    self._transport.connect_to(self.node.peers)
                     port = await nursery.start(self._transport.run, self)
                 nursery.start_soon(self._take_completions)
+                nursery.start_soon(self._leave_when_removed)
                 task_status.started(port)
                 await self._drive()
                 nursery.cancel_scope.cancel()
@@ -252,6 +259,8 @@ class Driver:
         """The only place in which effects happen; True if it was the last time."""
         self.turns += 1
         effects = self.node.take_effects()
+        if effects.peers_changed:
+            self._peers_changed()
         if effects.send and self._transport is not None:
             self._transport.send(effects.send)
         if effects.events:
@@ -270,6 +279,19 @@ class Driver:
                 level = logging.INFO if event.name in TOLD_TO_PEOPLE else logging.DEBUG
                 told = {"node_id": self.node.identity.node_id, "event": event.name, "fields": event.fields}
                 logger.log(level, "%(node_id)s: %(event)s %(fields)s", told)
+
+    def _peers_changed(self) -> None:
+        if self._transport is not None:
+            self._transport.connect_to(self.node.peers)
+        if self.node.is_removed:
+            self._removed.set()
+
+    async def _leave_when_removed(self) -> None:
+        """Who is removed for certain is of no use any more: it ends as if it had been asked to, and cleanly."""
+        await self._removed.wait()
+        with trio.move_on_after(REMOVED_SECONDS):
+            await self._refused.wait()
+        self.request_stop()
 
     # What the transport tells.
 
@@ -294,3 +316,12 @@ class Driver:
         self.node.tick(now_ns())
         self.node.peer_unreachable(peer_id)
         self.wake()
+
+    def peer_refused(self, peer_id: str, code: str, reason: str) -> None:
+        """A peer does not take our connection."""
+        self.node.tick(now_ns())
+        self.node.peer_refused(peer_id, code)
+        if self.node.is_removed and not self._is_over:
+            logger.warning("%s: peer %s: %s", self.node.identity.node_id, peer_id, reason)
+            self._removed.set()
+            self._refused.set()

@@ -25,16 +25,18 @@ class PeerHello:
 
     node_id: str
     incarnation_id: bytes
+    peer_address: str = ""  # Where it says that it is to be dialled.
 
 
-def own_hello(identity: Identity) -> bytes:
-    """The frame that says who this member is."""
+def own_hello(identity: Identity, peer_address: str = "") -> bytes:
+    """The frame that says who this member is, and where it is to be dialled."""
     hello = Hello(
         cluster_id=identity.cluster_id,
         group_id=identity.group_id,
         node_id=identity.node_id,
         incarnation_id=identity.incarnation_id,
         role=HelloRole.PEER,
+        peer_address=peer_address,
     )
     return frame(hello.encode())
 
@@ -65,7 +67,7 @@ async def receive_hello(stream: trio.abc.ReceiveStream, identity: Identity) -> P
         )
     if hello.group_id != identity.group_id:
         raise PeerRefused(name, "wrong_group", f"it speaks for group {hello.group_id}, not {identity.group_id}")
-    return PeerHello(hello.node_id, hello.incarnation_id)
+    return PeerHello(hello.node_id, hello.incarnation_id, hello.peer_address)
 
 
 async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> None:

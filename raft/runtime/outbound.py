@@ -18,6 +18,7 @@ from raft.errors import RaftError
 from raft.membership import Identity
 from raft.pins import PeerRefused
 from raft.runtime.addresses import parse_address
+from raft.runtime.errors import ConnectionRefusedByPeer
 from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, own_hello, receive_hello, send_refusal
 from raft.runtime.sockets import send_at_once
 
@@ -49,15 +50,20 @@ class Outbound:
         random: Random,
         hello: Callable[[str, bytes], None],
         lost: Callable[[str], None],
+        refused: Callable[[str, str, str], None] = lambda *_: None,
+        own_address: str = "",
         bytes_max: int = OUTBOUND_BYTES_MAX,
     ) -> None:
-        """`hello` may raise PeerRefused; `lost` is told when a connection that worked is gone."""
+        """`hello` may raise PeerRefused; `lost` is told when a connection that worked is gone, `refused` the code and
+        words of a peer that does not want us. `own_address`: where we are to be dialled, as the hello says it."""
         self._identity = identity
         self._peer_id = peer_id
         self._address = address
         self._random = random
         self._hello = hello
-        self._lost = lost
+        self._lost, self._refused = lost, refused
+        self._own_address = own_address
+        self._hurry = trio.Event()  # Set to dial before the pause is over.
         self._bytes_max = bytes_max
         self._frames: deque[bytes] = deque()
         self._something = trio.Event()
@@ -88,12 +94,19 @@ class Outbound:
             self.queued_bytes += len(item)
         self._something.set()
 
+    def hurry(self) -> None:
+        """Dial now, if it is only a pause that keeps us from it: the peer is there."""
+        self._hurry.set()
+
     async def run(self) -> None:
         """Dial until cancelled; back off with jitter, from a fast start to a second."""
         backoff_seconds = BACKOFF_SECONDS_MIN
         while True:
             try:
                 stream = await self._connect()
+            except ConnectionRefusedByPeer as refusal:
+                self._complain(str(refusal))
+                self._refused(self._peer_id, refusal.code, refusal.text)
             except (OSError, UnicodeError, RaftError) as error:
                 self._complain(str(error))
             except trio.TooSlowError:
@@ -103,7 +116,9 @@ class Outbound:
             else:
                 backoff_seconds = BACKOFF_SECONDS_MIN
                 await self._use(stream)
-            await trio.sleep(backoff_seconds * self._random.uniform(0.5, 1.0))
+            with trio.move_on_after(backoff_seconds * self._random.uniform(0.5, 1.0)):
+                await self._hurry.wait()
+            self._hurry = trio.Event()
             backoff_seconds = min(2 * backoff_seconds, BACKOFF_SECONDS_MAX)
 
     async def _connect(self) -> trio.SocketStream:
@@ -112,7 +127,7 @@ class Outbound:
         with trio.fail_after(HANDSHAKE_SECONDS_MAX):
             stream = await trio.open_tcp_stream(host, port)
             try:
-                await stream.send_all(own_hello(self._identity))
+                await stream.send_all(own_hello(self._identity, self._own_address))
                 peer = await receive_hello(stream, self._identity)
                 if peer.node_id != self._peer_id:
                     reason = f"at {host}:{port} it is {peer.node_id} that answers; check the addresses"

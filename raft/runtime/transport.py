@@ -14,7 +14,7 @@ from typing import Protocol
 import trio
 
 from raft.errors import ProtocolError
-from raft.membership import Configuration, Identity
+from raft.membership import Configuration, Identity, Member
 from raft.messages import Message
 from raft.pins import PeerRefused
 from raft.runtime.addresses import is_loopback
@@ -22,6 +22,7 @@ from raft.runtime.early import RECEIVE_BYTES, EarlyReader
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
 from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, PeerHello, own_hello, receive_hello, send_refusal
 from raft.runtime.outbound import Outbound
+from raft.runtime.peers import PeerWays
 from raft.runtime.sockets import receive_at_once
 from raft.wire import FRAME_BYTES_MAX_PEER, FrameSplitter, decode_message, encode_message, frame
 
@@ -49,12 +50,18 @@ class PeerEvents(Protocol):
         """The connection to a peer was lost."""
         ...
 
+    def peer_refused(self, peer_id: str, code: str, reason: str) -> None:
+        """A peer does not take our connection, and said why. It is tried again, with pauses."""
+        ...
+
 
 class Transport:
     """The sockets of one member. Raises InsecureAddress where other machines could reach it, unless `insecure` is said.
 
-    `dial` gives addresses that differ from those in the configuration (a proxy between members). `listeners`, if
-    given, are served instead of opening `listen_host`:`listen_port`; they are closed at the end either way.
+    `configuration`: whom to talk to until `connect_to` says otherwise. `dial` gives addresses that differ from those in
+    the configuration (a proxy between members). `own_address`: where others are to dial this member, if nothing else
+    tells them. `listeners`, if given, are served instead of opening `listen_host`:`listen_port`; they are closed at the
+    end either way.
     """
 
     def __init__(
@@ -66,6 +73,7 @@ class Transport:
         listen_host: str = "127.0.0.1",
         listen_port: int = 0,
         dial: Mapping[str, str] | None = None,
+        own_address: str = "",
         listeners: Sequence[trio.SocketListener] | None = None,
         insecure: bool = False,
     ) -> None:
@@ -76,11 +84,11 @@ class Transport:
         self._identity = identity
         self._listen_host, self._listen_port = listen_host, listen_port
         self._listeners = list(listeners) if listeners is not None else None
-        self._dial = dial if dial is not None else {}
-        self._configuration = configuration
+        self._own_address = own_address
         self._random = random
         self._events: PeerEvents | None = None
-        self._outbound: dict[str, Outbound] = {}
+        self._ways = PeerWays(self._way_to, dial if dial is not None else {})
+        self._ways.want([member for member in configuration.members if member.node_id != identity.node_id])
         self._inbound: dict[str, trio.CancelScope] = {}  # The newest connection of each peer.
         self._early = EarlyReader()
         self._connections = 0
@@ -101,30 +109,30 @@ class Transport:
         """Listen and dial until cancelled; started with the port. Raises CannotListen."""
         listeners = await self.listen()
         self._events = events
-        self._outbound = {
-            member.node_id: self._way_to(member.node_id, events)
-            for member in self._configuration.voters
-            if member.node_id != self._identity.node_id
-        }
         async with trio.open_nursery() as nursery:
             await nursery.start(trio.serve_listeners, self._serve, listeners)
-            for outbound in self._outbound.values():
-                nursery.start_soon(outbound.run)
+            await nursery.start(self._ways.run)
             task_status.started(self.port)
+
+    def connect_to(self, peers: Sequence[Member]) -> None:
+        """Be connected to these, and to nobody else but strangers that are answered. Who goes is hung up on."""
+        for peer_id in self._ways.want(peers):
+            if (scope := self._inbound.get(peer_id)) is not None:
+                scope.cancel()
 
     def send(self, messages: Sequence[tuple[str, Message]]) -> None:
         """Send what the node wants sent; never blocks. What has no room or no connection is dropped."""
-        by_peer: dict[str, list[bytes]] = {}
+        by_peer: dict[Outbound, list[bytes]] = {}
         encoded, encoded_frame = None, b""
         for peer_id, message in messages:
-            outbound = self._outbound.get(peer_id)  # None: a member of which we have no address yet.
+            outbound = self._ways.get(peer_id)  # None: a stranger that did not say where it is.
             if outbound is None or not outbound.is_connected:
                 continue  # Not worth encoding.
             if message is not encoded:  # An append mostly goes to all peers.
                 encoded, encoded_frame = message, frame(encode_message(self._identity.group_id, message))
-            by_peer.setdefault(peer_id, []).append(encoded_frame)
-        for peer_id, frames in by_peer.items():
-            self._outbound[peer_id].send(frames)
+            by_peer.setdefault(outbound, []).append(encoded_frame)
+        for outbound, frames in by_peer.items():
+            outbound.send(frames)
 
     def receive_early(self, take: Callable[[str, Sequence[Message]], None], *, may_wait: bool) -> bool:
         """Hand what peers have sent to `take`, without a turn of the loop; True if there was any.
@@ -142,34 +150,41 @@ class Transport:
         return bool(arrived)
 
     @property
+    def peer_ids(self) -> frozenset[str]:
+        """To whom there is a way, connected or not: those of `connect_to`, and strangers that are answered."""
+        return frozenset(self._ways.all)
+
+    @property
     def connected(self) -> frozenset[str]:
         """Peers that can be sent to now."""
-        return frozenset(peer_id for peer_id, outbound in self._outbound.items() if outbound.is_connected)
+        return frozenset(peer_id for peer_id, outbound in self._ways.all.items() if outbound.is_connected)
 
     @property
     def queued_bytes(self) -> dict[str, int]:
         """Bytes that wait for each peer; bound: OUTBOUND_BYTES_MAX."""
-        return {peer_id: outbound.queued_bytes for peer_id, outbound in self._outbound.items()}
+        return {peer_id: outbound.queued_bytes for peer_id, outbound in self._ways.all.items()}
 
     @property
     def dropped(self) -> dict[str, int]:
         """Messages for each peer that found no room, for as long as this process lives."""
-        return {peer_id: outbound.dropped for peer_id, outbound in self._outbound.items()}
+        return {peer_id: outbound.dropped for peer_id, outbound in self._ways.all.items()}
 
-    def _way_to(self, peer_id: str, events: PeerEvents) -> Outbound:
+    def _way_to(self, peer_id: str, address: Callable[[], str]) -> Outbound:
         return Outbound(
             identity=self._identity,
             peer_id=peer_id,
-            address=lambda: self._address_of(peer_id),
+            address=address,
             random=self._random,
-            hello=events.peer_hello,
-            lost=events.peer_unreachable,
+            hello=lambda *hello: self._told.peer_hello(*hello),
+            lost=lambda lost_id: self._told.peer_unreachable(lost_id),
+            refused=lambda *refusal: self._told.peer_refused(*refusal),
+            own_address=self._own_address,
         )
 
-    def _address_of(self, peer_id: str) -> str:
-        member = self._configuration.member(peer_id)
-        assert member is not None, peer_id
-        return self._dial.get(peer_id, member.peer_address)
+    @property
+    def _told(self) -> PeerEvents:
+        assert self._events is not None, "it does not run yet"
+        return self._events
 
     async def _open(self) -> list[trio.SocketListener]:
         try:
@@ -192,7 +207,7 @@ class Transport:
                     return
                 peer = await self._greet(stream)
                 if peer is not None:
-                    await self._receive_newest(stream, peer.node_id)
+                    await self._receive_newest(stream, peer)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             logger.debug("%s: an inbound connection broke: %s", self._identity.node_id, error)
         finally:
@@ -200,12 +215,11 @@ class Transport:
 
     async def _greet(self, stream: trio.SocketStream) -> PeerHello | None:
         """Who is it? None, with the reason logged and said, if it is nobody we talk to."""
-        assert self._events is not None
         try:
             with trio.fail_after(HANDSHAKE_SECONDS_MAX):
                 peer = await receive_hello(stream, self._identity)
-                self._events.peer_hello(peer.node_id, peer.incarnation_id)
-                await stream.send_all(own_hello(self._identity))
+                self._told.peer_hello(peer.node_id, peer.incarnation_id)
+                await stream.send_all(own_hello(self._identity, self._own_address))
                 return peer
         except PeerRefused as refused:
             await self._refuse(stream, refused.code, str(refused))
@@ -225,13 +239,15 @@ class Transport:
         self._complaints.add(complaint)
         await send_refusal(stream, code, text)
 
-    async def _receive_newest(self, stream: trio.SocketStream, peer_id: str) -> None:
+    async def _receive_newest(self, stream: trio.SocketStream, peer: PeerHello) -> None:
         """Take messages until the end, or until the same peer has connected anew: the old connection is a ghost."""
+        peer_id = peer.node_id
         with trio.CancelScope() as scope:
             previous = self._inbound.get(peer_id)
             if previous is not None:
                 previous.cancel()
             self._inbound[peer_id] = scope
+            self._ways.called(peer_id, peer.peer_address)
             try:
                 await self._receive(stream, peer_id, scope)
             except ProtocolError as error:
@@ -239,15 +255,15 @@ class Transport:
             finally:
                 if self._inbound.get(peer_id) is scope:
                     del self._inbound[peer_id]
+                    self._ways.hung_up(peer_id)
 
     async def _receive(self, stream: trio.SocketStream, peer_id: str, scope: trio.CancelScope) -> None:
-        assert self._events is not None
         splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
         with self._early.watched(stream, peer_id, splitter, scope):
             while data := await receive_at_once(stream, RECEIVE_BYTES):
                 bodies = splitter.feed(data)
                 if bodies:
-                    self._events.receive(peer_id, [self._decode(body) for body in bodies])
+                    self._told.receive(peer_id, [self._decode(body) for body in bodies])
 
     def _complain_of(self, peer_id: str, error: ProtocolError) -> None:
         logger.warning("%s: peer %s broke the protocol: %s", self._identity.node_id, peer_id, error)

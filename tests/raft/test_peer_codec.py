@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,7 +306,9 @@ def test_a_hello_and_a_refusal_come_back_as_they_were() -> None:
     assert decode_hello(HELLO.encode()) == HELLO
     assert decode_hello(client.encode()) == client
     assert decode_hello(Refusal("own_id", "why").encode()) == Refusal("own_id", "why")
-    assert decode_hello(encode_item([*decode_item(HELLO.encode()), "more"])) == HELLO
+    at_home = replace(HELLO, peer_address="10.0.0.4:7001")
+    assert decode_hello(at_home.encode()) == at_home
+    assert decode_hello(encode_item([*decode_item(at_home.encode()), "more"])) == at_home
 
 
 @pytest.mark.parametrize("at", range(9))

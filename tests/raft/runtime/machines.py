@@ -83,6 +83,7 @@ class Machine:
         incarnation_id: bytes | None = None,
         group_id: int = 0,
         pins: Mapping[str, bytes] | None = None,
+        own_address: str = "",
     ) -> None:
         self.identity = Identity(
             cluster_id=cluster_id,
@@ -112,6 +113,7 @@ class Machine:
             random=Random(node_id),
             listeners=None if listener is None else [listener],
             dial=dial,
+            own_address=own_address,
         )
         self.driver = Driver(
             self.node, completions=self.completions, application=self.recorder, transport=self.transport

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from raft import ReadReady, Role, encode_item
+from raft import Member, ReadReady, Role, encode_item
 from raft.messages import Message
 from raft.runtime import Driver
 from raft.runtime.driver import SECOND_NS
@@ -38,6 +38,9 @@ class Neighbours:
         self.asked: list[bool] = []  # Whether it might wait, each time it was asked for early answers.
 
     async def listen(self) -> None: ...
+
+    def connect_to(self, peers: Sequence[Member]) -> None:
+        assert {peer.node_id for peer in peers} == set(self._others)
 
     async def run(self, driver: Driver, *, task_status: trio.TaskStatus[int]) -> None:
         for machine in self._others.values():

@@ -1,0 +1,238 @@
+"""Connections follow the members: who joins is dialled, who goes is hung up on, who is removed is told so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+import trio
+
+from raft import Identity, Member, MembershipChange, Role
+from raft.runtime import PeerWays
+from raft.runtime.outbound import Outbound
+from raft.runtime.peers import STRANGERS_MAX
+from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_listener, the_leader, until
+
+pytestmark = pytest.mark.timeout(30)
+
+IDENTITY = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation_id=bytes(16))
+
+
+def some_ways(**dial: str) -> PeerWays:
+    def way(peer_id: str, address: object) -> Outbound:
+        assert callable(address)
+        return Outbound(
+            identity=IDENTITY,
+            peer_id=peer_id,
+            address=address,
+            random=Random(1),
+            hello=lambda *_: None,
+            lost=lambda _: None,
+        )
+
+    return PeerWays(way, dial)
+
+
+def members(**addresses: str) -> list[Member]:
+    return [Member(node_id, address) for node_id, address in addresses.items()]
+
+
+# Whom there is a way to, without any socket
+
+
+def test_there_is_a_way_to_each_wanted_peer_and_to_no_other() -> None:
+    """Whatever was wanted before. A peer that stays keeps its connection."""
+    ways = some_ways()
+    assert ways.want(members(s2="a:1", s3="a:2")) == []
+    s3 = ways.get("s3")
+
+    assert ways.want(members(s3="a:2", s4="a:3")) == ["s2"]
+
+    assert sorted(ways.all) == ["s3", "s4"]
+    assert ways.get("s3") is s3
+    assert ways.get("s2") is None
+
+
+def test_a_peer_that_has_moved_is_dialled_anew() -> None:
+    """Its old connection may work still, and lead to where it is no more."""
+    ways = some_ways()
+    ways.want(members(s2="a:1"))
+    before = ways.get("s2")
+
+    ways.want(members(s2="b:1"))
+
+    assert ways.get("s2") is not before
+    assert ways.address_of("s2") == "b:1"
+
+
+def test_a_stranger_is_answered_at_its_own_word_while_it_is_here() -> None:
+    """Who joins may not have heard of the leader yet: it has to answer it all the same."""
+    ways = some_ways()
+    ways.want(members(s2="a:1"))
+
+    ways.called("s9", "x:9")
+    assert (sorted(ways.all), ways.address_of("s9")) == (["s2", "s9"], "x:9")
+    ways.called("s8", "")  # It does not say where it is.
+    assert sorted(ways.all) == ["s2", "s9"]
+    ways.hung_up("s9")
+
+    assert sorted(ways.all) == ["s2"]
+
+
+def test_a_stranger_that_becomes_a_member_keeps_its_way_when_it_hangs_up() -> None:
+    """And what the configuration says of its address counts more than its own word."""
+    ways = some_ways()
+    ways.called("s9", "x:9")
+    way = ways.get("s9")
+
+    ways.want(members(s9="x:9"))
+    ways.hung_up("s9")
+    assert ways.get("s9") is way
+
+    ways.called("s9", "elsewhere:9")
+    assert ways.address_of("s9") == "x:9"
+
+
+def test_the_own_route_counts_more_than_any_other_word() -> None:
+    """`dial`: a proxy between members."""
+    ways = some_ways(s2="proxy:1")
+    ways.want(members(s2="a:1"))
+    ways.called("s2", "b:1")
+
+    assert ways.address_of("s2") == "proxy:1"
+
+
+def test_strangers_that_are_answered_are_bounded() -> None:
+    """STRANGERS_MAX: each costs a connection, and anybody can call."""
+    ways = some_ways()
+    for number in range(STRANGERS_MAX + 5):
+        ways.called(f"x{number}", f"x:{number}")
+
+    assert len(ways.all) == STRANGERS_MAX
+
+
+# Whole members, on loopback
+
+
+class Room:
+    """Members that run until the block ends; who joins knows only the founders."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self.machines: dict[str, Machine] = {}
+        self.addresses: dict[str, str] = {}
+
+    async def start(self, node_id: str, voters: Sequence[str]) -> Machine:
+        listener, address = await a_listener()
+        dial = {peer_id: known for peer_id, known in self.addresses.items() if peer_id in voters}
+        machine = Machine(node_id, voters, listener, dial, own_address=address)
+        self.machines[node_id], self.addresses[node_id] = machine, address
+        await self._nursery.start(machine.driver.run)
+        return machine
+
+    def member(self, node_id: str) -> Member:
+        return Member(node_id, self.addresses[node_id])
+
+    async def change(self, leader: Machine, change: MembershipChange, ticket: int) -> None:
+        leader.node.propose_change(change, ticket)
+        leader.driver.wake()
+        await leader.recorder.wait_for(lambda: any(each.ticket == ticket for each in leader.recorder.applied))
+
+    def check(self) -> None:
+        """Connections are those that the nodes want."""
+        for machine in self.machines.values():
+            if not machine.node.is_stopped:
+                assert machine.transport.peer_ids >= {peer.node_id for peer in machine.node.peers}
+
+
+async def test_one_member_becomes_three_and_another_three() -> None:
+    """Each joins with an empty log; a ticket ends when the change is complete; who is removed stops by itself."""
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            room = Room(nursery)
+            s1 = await room.start("s1", ["s1"])
+            await the_leader([s1])
+            await room.change(s1, MembershipChange(update=(room.member("s1"),)), 900)
+            for number, node_id in enumerate(("s2", "s3"), 901):
+                joining = await room.start(node_id, ["s1"])
+                assert joining.node.core.role is Role.FOLLOWER
+                await room.change(s1, MembershipChange(add=(room.member(node_id),)), number)
+                await until(lambda node=joining.node: node.core.last_applied == s1.node.core.last_index)  # type: ignore[misc]
+                await until(lambda: _is_caught_up(s1))
+                await room.change(s1, MembershipChange(promote=(node_id,)), number + 10)
+            await until(lambda: all(len(each.transport.connected) == 2 for each in room.machines.values()))
+            s1.propose("by three", 1)
+            await until(lambda: all(each.machine.items == ["by three"] for each in room.machines.values()))
+            room.check()
+
+            await room.change(s1, MembershipChange(remove=("s1",)), 950)
+            await until(lambda: s1.node.is_stopped)
+            others = [room.machines["s2"], room.machines["s3"]]
+            leader = await the_leader(others)
+            await until(lambda: all(len(each.transport.connected) == 1 for each in others))
+            await until(lambda: all(each.transport.peer_ids == _wanted(each) for each in others))
+            leader.propose("without it", 2)
+            await leader.recorder.wait_for(lambda: any(each.ticket == 2 for each in leader.recorder.applied))
+
+            assert s1.node.is_removed
+            assert s1.node.failure is None
+            nursery.cancel_scope.cancel()
+
+
+def _is_caught_up(leader: Machine) -> bool:
+    status = leader.node.status()
+    return all(peer.last_applied == status.last_index for peer in status.peers)
+
+
+def _wanted(machine: Machine) -> set[str]:
+    return {peer.node_id for peer in machine.node.peers}
+
+
+async def test_who_was_away_while_it_was_removed_is_told_by_the_first_that_it_calls(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`removed` is final: it stops, and says why. Until then it thinks that it is a member."""
+    caplog.set_level(logging.WARNING, "raft.driver")
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            room = Room(nursery)
+            s1 = await room.start("s1", ["s1"])
+            await the_leader([s1])
+            await room.start("s2", ["s1"])
+            await room.change(s1, MembershipChange(add=(room.member("s2"),)), 900)
+            await room.change(s1, MembershipChange(remove=("s2",)), 901)
+            s3 = await room.start("s3", ["s1"])
+            await room.change(s1, MembershipChange(add=(room.member("s3"),)), 902)
+            await room.change(s1, MembershipChange(remove=("s3",)), 903)
+            gone = [each for each in room.machines.values() if each is not s1]
+            await until(lambda: all(each.node.is_stopped for each in gone))
+            assert not s3.node.failure
+
+            late = await room.start("s3", ["s1", "s3"])  # Set back: it knows nothing of its removal.
+            await until(lambda: late.node.is_stopped)
+
+            assert late.node.is_removed
+            assert not late.node.core.is_removed
+            assert any("was removed" in record.getMessage() for record in caplog.records)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_joining_member_waits_for_its_configuration_and_is_dialled_then() -> None:
+    """`not_a_member` is for now: it tries again, and as soon as it is a member it need not wait for its next try."""
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            room = Room(nursery)
+            s1 = await room.start("s1", ["s1"])
+            await the_leader([s1])
+            s2 = await room.start("s2", ["s1"])
+            assert s1.transport.peer_ids == frozenset()
+            assert s2.transport.peer_ids == {"s1"}
+
+            await room.change(s1, MembershipChange(add=(room.member("s2"),)), 900)
+            await until(lambda: s2.node.core.configuration.learner_ids == ("s2",))
+
+            assert s1.transport.peer_ids == {"s2"}
+            assert s2.node.core.role is Role.FOLLOWER
+            nursery.cancel_scope.cancel()
