@@ -140,7 +140,7 @@ class Node(NodeView):
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""
         if self.failure is None and self._on_core(self._core.peer_unreachable, peer_id):
-            self._snapshots.peer_unreachable(peer_id, self._now)
+            self._snapshots.peer_unreachable(peer_id)
 
     def peer_refused(self, peer_id: str, code: str) -> None:
         """A peer does not take our connection, and says why with `code` (`PeerRefused`).

@@ -40,6 +40,7 @@ class NodeView:
     _prove_at: int | None
     _stop_by: int | None
     _stopped: bool
+    _is_told_removed: bool
 
     @property
     def has_more(self) -> bool:
