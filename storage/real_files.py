@@ -7,27 +7,41 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from storage.disk import Disk
 from storage.files import Done, Operation, SyncFile, Write
 from storage.layout import log_folder
-from storage.pace import Pace
-
-_Submission = tuple[Sequence[Operation], Done]
+from storage.pace import WAIT_NS_MAX, Pace
 
 SHORT_BYTES_MAX = 32 * 1024
-"""Beyond it writing takes as long as syncing, and a thread may well do that."""
+"""Beyond it writing takes as long as syncing, and nobody waits for that."""
+
+
+class _Submission:
+    """Some operations and whom to tell; whoever takes `end` first, the thread or who waits for it, decides how."""
+
+    __slots__ = ("done", "end", "error", "is_awaited", "operations")
+
+    def __init__(self, operations: Sequence[Operation], done: Done) -> None:
+        self.operations, self.done = operations, done
+        self.is_awaited = False  # Set before it is handed over.
+        self.end = threading.Lock()  # Never given back.
+        self.error: OSError | None = None  # By the thread, before it takes `end`.
 
 
 class RealFiles:
     """A folder whose operations run in one dedicated thread, in the order of submission.
 
     `post(callback)` is called from that thread and must arrange for `callback()` to run on the node's own; it must
-    not raise. The owner calls `close()`. An owner that has called `hold` calls `start` after each event.
+    not raise. The owner calls `close()`. An owner that has called `hold` calls `start` after each event, which waits
+    for the thread for at most `wait_ns_max`.
     """
 
-    def __init__(self, folder: Path, post: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, folder: Path, post: Callable[[Callable[[], None]], None], *, wait_ns_max: int = WAIT_NS_MAX
+    ) -> None:
         self._disk = Disk(folder)
         self._carry_out = self._disk.carry_out
         self._post = post
@@ -35,7 +49,10 @@ class RealFiles:
         self._held: list[_Submission] | None = None  # Since `hold`: what waits for `start`.
         self._untold = 0  # Handed over to the thread, and their end was not told yet.
         self._pace = Pace()
+        self._wait_seconds_max = wait_ns_max / 1e9
         self._submissions: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
+        self._answered = threading.Lock()  # Given back by the thread when it has done what is waited for.
+        self._answered.acquire()
         self._thread = threading.Thread(target=self._run, name=f"files of {folder}", daemon=True)
         self._thread.start()
 
@@ -47,16 +64,16 @@ class RealFiles:
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         """Start `operations`; `done(None)` when all are carried out, `done(OSError)` at the first that failed."""
         assert not self._is_closed, "closed"
+        submission = _Submission(operations, done)
         if self._held is None:
-            self._hand_over((operations, done))
+            self._hand_over(submission)
         else:
-            self._held.append((operations, done))
+            self._held.append(submission)
 
     def measure_log_syncs(self, group_id: int, took: Callable[[int], None]) -> None:
         """From now on `took` is told how many ns each append to this group's log has needed, its sync included.
 
-        It is called by the thread that did it, never by two at a time, and must not raise. What nobody measures costs
-        nothing.
+        It is called in the thread, and must not raise. What nobody measures costs nothing.
         """
         carry_out, clock, prefix = self._disk.carry_out, time.perf_counter_ns, f"{log_folder(group_id)}/"
 
@@ -81,27 +98,40 @@ class RealFiles:
     def start(self) -> bool:
         """Begin what was submitted since the last time; True if its end was told already, by a call of `done`.
 
-        A short append to a disk that is quick is waited for: the way to the thread and back costs more than the disk
-        itself, for a lone put about as much as all the rest. Call it when there is nothing better to do.
+        A short append to a disk that is quick is waited for, but not for long: to be told of its
+        end in another turn of the loop costs more than the disk itself. Call it when there is nothing better to do.
         """
         if not self._held:
             return False
         held, self._held = self._held, []
-        began = time.perf_counter_ns()
-        if len(held) == 1 and not self._untold and is_short(held[0][0]) and self._pace.is_quick(began):
-            operations, done = held[0]
-            error = self._carry_out(operations)
-            if error is None:  # What fails often fails at once.
-                ended = time.perf_counter_ns()
-                self._pace.took(ended - began, ended)
-            done(error)
-            held, self._held = self._held, []  # What that end has led to: nobody may come back for it soon.
-            for submission in held:
-                self._hand_over(submission)
-            return True
+        if len(held) == 1 and not self._untold and is_short(held[0].operations) and self._pace.is_worth_waiting():
+            return self._wait_for(held[0])
         for submission in held:
             self._hand_over(submission)
         return False
+
+    def _wait_for(self, submission: _Submission) -> bool:
+        """Hand it over, and tell of its end here if it comes in time; otherwise as of any other, with True or False.
+
+        The thread has it, not this one, for a disk may hang: then peers and the clock get their turn.
+        """
+        submission.is_awaited = True
+        began = time.perf_counter_ns()
+        self._submissions.put(submission)
+        if not self._answered.acquire(timeout=self._wait_seconds_max):
+            if submission.end.acquire(blocking=False):  # It is posted when it is done.
+                self._untold += 1
+                self._pace.took(time.perf_counter_ns() - began)
+                return False
+            self._answered.acquire()  # It was done at the last moment.
+        if submission.error is None:  # What fails often fails at once.
+            self._pace.took(time.perf_counter_ns() - began)
+        submission.done(submission.error)
+        assert self._held is not None
+        held, self._held = self._held, []  # What that end has led to: nobody may come back for it soon.
+        for each in held:
+            self._hand_over(each)
+        return True
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Bytes from `offset`, shorter only at the end of the file. Raises FileNotFoundError, OSError."""
@@ -132,15 +162,16 @@ class RealFiles:
 
     def _run(self) -> None:
         while (submission := self._submissions.get()) is not None:
-            operations, done = submission
-            error = self._carry_out(operations)
-            if not self._is_closed:
-                self._post(lambda done=done, error=error: self._tell(done, error))  # type: ignore[misc]
+            submission.error = self._carry_out(submission.operations)
+            if submission.is_awaited and submission.end.acquire(blocking=False):
+                self._answered.release()
+            elif not self._is_closed:
+                self._post(partial(self._tell, submission))
 
-    def _tell(self, done: Done, error: OSError | None) -> None:
+    def _tell(self, submission: _Submission) -> None:
         self._untold -= 1
         if not self._is_closed:  # It may have been closed after this was posted.
-            done(error)
+            submission.done(submission.error)
 
 
 def is_short(operations: Sequence[Operation]) -> bool:

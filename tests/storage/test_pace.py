@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from storage import CreateFile, Operation, RealFiles, SyncFile, Write
-from storage.pace import CALM_NS, QUICK_NS_MAX, REST_NS_MAX, REST_NS_MIN, SKIPS, STALL_NS, STEPS, Pace
+from storage import CreateFile, Operation, RealFiles, SyncFile, Write, disk
+from storage.pace import QUICK_NS_MAX, SKIPS, STEPS, WAIT_NS_MAX, Pace
 from storage.real_files import SHORT_BYTES_MAX
-from tests.storage.test_real_files import Loop, carried_out
+from tests.storage.test_real_files import SECONDS_MAX, Loop, carried_out
 
 pytestmark = pytest.mark.timeout(30)
 
-SLOW_NS = 10 * QUICK_NS_MAX
+SLOW_NS = WAIT_NS_MAX
 
 
-def waits(pace: Pace, duration_ns: int, count: int, now: int = 0) -> int:
-    """How many of `count` syncs were waited for at this moment, each of which takes so long."""
+def waits(pace: Pace, duration_ns: int, count: int) -> int:
+    """How many of `count` syncs were waited for, each of which takes so long."""
     waited = 0
     for _ in range(count):
-        if pace.is_quick(now):
-            pace.took(duration_ns, now)
+        if pace.is_worth_waiting():
+            pace.took(duration_ns)
             waited += 1
     return waited
 
@@ -37,8 +39,8 @@ def test_a_disk_that_is_mostly_slow_only_because_the_cores_are_busy_is_waited_fo
     pace = Pace()
     waits(pace, QUICK_NS_MAX // 4, 100)
     for _ in range(100):
-        pace.took(SLOW_NS, 0)
-        pace.took(SLOW_NS, 0)
+        pace.took(SLOW_NS)
+        pace.took(SLOW_NS)
         assert waits(pace, QUICK_NS_MAX // 4, 1) == 1
 
 
@@ -55,42 +57,12 @@ def test_a_disk_that_became_quick_is_waited_for_again() -> None:
     assert waits(pace, QUICK_NS_MAX // 4, 100) == 100
 
 
-def test_after_a_stall_nothing_is_waited_for_and_longer_each_time() -> None:
-    """A loop that stands still sends no heartbeats."""
-    pace, now = Pace(), 0
-    waits(pace, QUICK_NS_MAX // 4, 1_000)
-    for rest_ns in (REST_NS_MIN, 2 * REST_NS_MIN, 4 * REST_NS_MIN):
-        pace.took(STALL_NS, now)
-        now += rest_ns
-        assert waits(pace, QUICK_NS_MAX // 4, 100, now - 1) == 0
-        assert waits(pace, QUICK_NS_MAX // 4, 100, now) == 100
-
-
-def test_the_rest_after_a_stall_has_a_bound() -> None:
-    pace = Pace()
-    for _ in range(100):
-        pace.took(STALL_NS, 0)
-    assert waits(pace, QUICK_NS_MAX // 4, 1, REST_NS_MAX - 1) == 0
-    assert waits(pace, QUICK_NS_MAX // 4, 1, REST_NS_MAX) == 1
-
-
-def test_stalls_of_long_ago_are_forgotten() -> None:
-    pace = Pace()
-    for _ in range(5):
-        pace.took(STALL_NS, 0)
-
-    later = 16 * REST_NS_MIN + CALM_NS + 1
-    pace.took(STALL_NS, later)
-
-    assert waits(pace, QUICK_NS_MAX // 4, 1, later + REST_NS_MIN) == 1
-
-
 class Held:
-    """Files whose owner says when to start, with one file in them."""
+    """Files whose owner says when to start, with one file in them. A disk that stalls is waited for, mostly."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, wait_ns_max: int = SECONDS_MAX * 1_000_000_000) -> None:
         self.loop = Loop()
-        self.files = RealFiles(folder, self.loop.post)
+        self.files = RealFiles(folder, self.loop.post, wait_ns_max=wait_ns_max)
         assert carried_out(self.files, self.loop, CreateFile("log")) is None
         self.files.hold()
         self.ends: list[tuple[str, BaseException | None, int]] = []
@@ -181,6 +153,101 @@ def test_an_append_that_fails_while_it_is_waited_for_says_so(tmp_path: Path) -> 
     assert isinstance(error, FileNotFoundError)
     assert held.files._pace._typical_ns == QUICK_NS_MAX // 2  # That it failed at once says nothing of the disk.
     held.files.close()
+
+
+class Hanging:
+    """A disk whose syncs take as long as the test wants; or fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_reached, self.goes_on = threading.Event(), threading.Event()
+        self.error: OSError | None = None
+        self._sync = disk.sync_data
+        monkeypatch.setattr(disk, "sync_data", self.sync_data)
+
+    def sync_data(self, descriptor: int) -> None:
+        """In the place of the real one."""
+        self.is_reached.set()
+        assert self.goes_on.wait(SECONDS_MAX)
+        if self.error is not None:
+            raise self.error
+        self._sync(descriptor)
+
+
+def test_a_disk_that_hangs_is_waited_for_no_longer_than_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is told before the sync is done; then it is, as of any other, and what came later comes behind it."""
+    held = Held(tmp_path, wait_ns_max=WAIT_NS_MAX)
+    hanging = Hanging(monkeypatch)
+    held.append("a", 0, b"abc")
+
+    began = time.perf_counter_ns()
+    assert not held.files.start()
+    assert WAIT_NS_MAX <= time.perf_counter_ns() - began < 1_000_000_000
+    assert hanging.is_reached.wait(SECONDS_MAX)
+    held.append("b", 3, b"def")
+    assert not held.files.start()  # Behind what hangs nothing is waited for at all.
+    assert held.names == []
+
+    hanging.goes_on.set()
+    held.loop.run_one()
+    held.loop.run_one()
+    assert held.ends == [("a", None, threading.get_ident()), ("b", None, threading.get_ident())]
+    assert held.files.read("log", 0, 9) == b"abcdef"
+    held.files.close()
+
+
+def test_what_comes_behind_a_sync_that_took_too_long_is_waited_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(tmp_path, wait_ns_max=WAIT_NS_MAX)
+    hanging = Hanging(monkeypatch)
+    held.append("a", 0, b"abc")
+    assert not held.files.start()
+    hanging.goes_on.set()
+    held.loop.run_one()
+
+    held.files._wait_seconds_max = SECONDS_MAX
+    held.append("b", 3, b"def")
+    assert held.files.start()
+    assert held.names == ["a", "b"]
+    held.files.close()
+
+
+def test_a_sync_that_fails_after_it_was_waited_for_in_vain_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(tmp_path, wait_ns_max=WAIT_NS_MAX)
+    hanging = Hanging(monkeypatch)
+    hanging.error = OSError(errno.EIO, "Input/output error")
+    held.append("a", 0, b"abc")
+    assert not held.files.start()
+
+    hanging.goes_on.set()
+    held.loop.run_one()
+    assert held.ends == [("a", hanging.error, threading.get_ident())]
+    held.files.close()
+
+
+def test_what_is_done_at_the_last_moment_is_told_once(tmp_path: Path) -> None:
+    """A wait of no time ends while the thread does what was waited for: some are told here, the others posted."""
+    held = Held(tmp_path, wait_ns_max=0)
+    held.files._pace = Patient()
+    for number in range(200):
+        held.append(str(number), 3 * number, b"abc")
+        if not held.files.start():
+            held.loop.run_one()
+
+    assert held.names == [str(number) for number in range(200)]
+    held.files.close()
+
+
+class Patient(Pace):
+    """Waits for any disk."""
+
+    def is_worth_waiting(self) -> bool:
+        """Always."""
+        return True
 
 
 def test_what_was_never_started_is_on_disk_after_close(tmp_path: Path) -> None:
