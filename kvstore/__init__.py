@@ -39,6 +39,7 @@ from kvstore.commands import (
 )
 from kvstore.errors import (
     Busy,
+    ChangeRefused,
     ClientClosed,
     Compacted,
     InvalidAddress,
@@ -53,6 +54,13 @@ from kvstore.errors import (
 )
 from kvstore.limits import AdmissionLimits, StoreLimits
 from kvstore.machine import KvMachine, MachineStatus, initial_header
+from kvstore.members import (
+    MemberCalls,
+    Membership,
+    MemberView,
+    change_request,
+    membership_request,
+)
 from kvstore.protocol import (
     Code,
     Consistency,
@@ -131,6 +139,7 @@ __all__ = [
     "Busy",
     "CallEnded",
     "ChangeLimits",
+    "ChangeRefused",
     "Client",
     "ClientClosed",
     "ClientCore",
@@ -160,9 +169,12 @@ __all__ = [
     "LogPage",
     "MachineStatus",
     "Member",
+    "MemberCalls",
     "MemberConfig",
     "MemberStatus",
+    "MemberView",
     "MembersView",
+    "Membership",
     "NotCommitted",
     "Operation",
     "OperationFailed",
@@ -201,6 +213,7 @@ __all__ = [
     "TxnResult",
     "Unavailable",
     "Unsupported",
+    "change_request",
     "command_body",
     "command_of",
     "command_request",
@@ -209,6 +222,7 @@ __all__ = [
     "from_text",
     "initial_header",
     "members_request",
+    "membership_request",
     "open_node",
     "prefix_range",
     "read_log_request",

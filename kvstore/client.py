@@ -38,6 +38,7 @@ from kvstore.commands import (
 )
 from kvstore.errors import InvalidAddress, OperationFailed, OutcomeUnknown, StoreError, Unsupported
 from kvstore.handing_over import hand_over
+from kvstore.members import MemberCalls
 from kvstore.protocol import (
     Consistency,
     MembersView,
@@ -109,7 +110,7 @@ class LogPage:
     commit_index: int
 
 
-class Client:
+class Client(MemberCalls):
     """A client of one cluster. `endpoints`: some members' client addresses, `host:port`; the others are learned.
 
     `deadline_seconds` holds for every operation that names none of its own. `session` False: no retries of commands,

@@ -7,7 +7,17 @@ from typing import Any
 
 from kvstore.protocol import Code
 from kvstore.refusals import KvError
-from raft import Busy, Compacted, NodeStopped, NotCommitted, NotLeader, RaftError, TooLarge, TransferRefused
+from raft import (
+    Busy,
+    ChangeRefused,
+    Compacted,
+    NodeStopped,
+    NotCommitted,
+    NotLeader,
+    RaftError,
+    TooLarge,
+    TransferRefused,
+)
 
 
 def error_fields(
@@ -25,6 +35,8 @@ def error_fields(
             return Code.NOT_COMMITTED, (error.index, error.commit_index)
         case Compacted():
             return Code.COMPACTED, (error.index, error.first_index)
+        case ChangeRefused():
+            return Code.CHANGE_REFUSED, (error.reason.value, error.text, error.lag)
         case TransferRefused():
             return Code.TRANSFER_REFUSED, (error.reason, error.text)
         case KvError():

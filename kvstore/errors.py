@@ -123,6 +123,39 @@ class TransferRefused(OperationFailed):
         return f"leadership was not handed over: {self.text}"
 
 
+class ChangeRefused(OperationFailed):
+    """The members were not changed. `reason` is a stable word (the values of `raft.ChangeRefusal`): pending, not_ready,
+    last_voter, duplicate, unknown_member, used_id, behind, no_quorum, too_many, nothing, invalid, unreachable.
+
+    `lag`: entries that a learner lacks, where that is the reason (`behind`); else None.
+    """
+
+    def __init__(self, reason: str, text: str, lag: int | None = None) -> None:
+        super().__init__(reason, text, lag)
+        self.reason, self.text, self.lag = reason, text, lag
+
+    def __str__(self) -> str:
+        return f"the members are not changed: {self.text}"
+
+    @property
+    def hint(self) -> str:
+        return _CHANGE_HINTS.get(self.reason, "")
+
+    @property
+    def is_passing(self) -> bool:
+        """True if the same change may be taken in a while, with nothing done but waiting."""
+        return self.reason in ("pending", "not_ready", "behind", "no_quorum")
+
+
+_CHANGE_HINTS = {
+    "behind": "a learner that is silent must be started, with `hwm serve DIR --join`; one that lags needs time",
+    "no_quorum": "start the members that are down, or replace them one at a time (`hwm member replace`)",
+    "used_id": "an id is never used again: give the new member another one",
+    "last_voter": "add and promote another member first",
+    "unknown_member": "`hwm member list` shows who there is",
+}
+
+
 class NotCommitted(OperationFailed):
     """`read_log` was asked for an index above the high-water mark, which is never shown (FORMATS §6)."""
 

@@ -287,7 +287,8 @@ async def _run(
         else None
     )
     service = (metrics.service if metrics else Service)(node, machine, config.service)
-    service.own_address = _address_of(listeners.clients)
+    service.cluster.own_address = _address_of(listeners.clients)
+    service.cluster.own_peer_address = _address_of(listeners.peers)
     port = ClientPort(service)
     driver = (metrics.driver if metrics else Driver)(
         node, completions=completions, application=port, transport=transport, start_io=files.start

@@ -159,7 +159,7 @@ class CountingService(Service):
             if isinstance(error, ProtocolError):
                 raise
             self.counts.refusals[reason_of(error)] += 1
-            self._respond(connection, request_id, *error_fields(error, self._client_address))
+            self._respond(connection, request_id, *error_fields(error, self.cluster.client_address))
 
     def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
         if result[0]:  # Refused when it was applied. Most of what succeeds is answered elsewhere, many at a time.

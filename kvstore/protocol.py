@@ -13,6 +13,11 @@ requests, as many as it likes without waiting, and the member answers each once,
                                                       answered [to], or [null] by a member that does not lead
       snapshot  [id, 7, name, offset, bytes_max, revision_min, build]     a page of a snapshot (kvstore.backup_pages);
                                                       answered [name, size_bytes, data] or [null, words, being built]
+      change    [id, 8, [member, ...], [promoted id, ...], [removed id, ...], [member, ...]]     change the members, all
+                                                      at once: added, promoted, removed, updated (kvstore.members); a
+                                                      member is [node_id, peer_address, client_address, incarnation_id];
+                                                      answered [index] when all of it is committed
+      membership [id, 9, of_leader]                   everything about the members (kvstore.members)
 
     response  [request_id, code, revision, consistency, node_id, ...]
       0 to 15   what the store answered (`ResultCode`); what follows is the rest of its result
@@ -24,6 +29,7 @@ requests, as many as it likes without waiting, and the member answers each once,
       22        this member has stopped: reason; certainly no effect
       23        the request's body breaks a bound: size, bound
       24        leadership cannot be handed over now: reason, words; nothing has changed
+      25        the members cannot be changed so: reason, words, entries a learner lacks or null; nothing has changed
       31        the connection makes no sense and is closed: reason (request_id 0)
 
 Arrays grow only at their end; extra items of a request or response are ignored, unknown kinds are an error.
@@ -66,6 +72,8 @@ class RequestKind(enum.IntEnum):
     READ_LOG = 5
     TRANSFER = 6
     SNAPSHOT = 7
+    CHANGE = 8
+    MEMBERSHIP = 9
 
 
 class Code(enum.IntEnum):
@@ -81,6 +89,7 @@ class Code(enum.IntEnum):
     STOPPED = 22
     TOO_LARGE = 23
     TRANSFER_REFUSED = 24
+    CHANGE_REFUSED = 25
     MALFORMED = 31
 
 
@@ -119,11 +128,16 @@ class Request(NamedTuple):
 
     @property
     def is_command(self) -> bool:
-        """True if it goes through the log, so that a lost answer leaves its outcome open."""
+        """True if it goes through the log as a command of a session, under which it may be repeated."""
         return self.kind is _COMMAND
 
+    @property
+    def has_effect(self) -> bool:
+        """True if it goes through the log, so that a lost answer leaves its outcome open."""
+        return self.kind is _COMMAND or self.kind is _CHANGE
 
-_COMMAND, _READ = RequestKind.COMMAND, RequestKind.READ
+
+_COMMAND, _READ, _CHANGE = RequestKind.COMMAND, RequestKind.READ, RequestKind.CHANGE
 
 
 def members_request() -> Request:

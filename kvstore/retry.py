@@ -383,7 +383,7 @@ class ClientCore:
     def _lost_attempt(self, call: Call, reason: str) -> None:
         """An attempt was sent, and how it ended is not known."""
         self._trouble = reason
-        if call.request.is_command:
+        if call.request.has_effect:
             call.uncertain = True
             if not call.request_no:
                 self._finish(call, error=OutcomeUnknown(reason))
@@ -413,7 +413,7 @@ class ClientCore:
     # How calls end.
 
     def _may_have_happened(self, call: Call) -> bool:
-        return call.request.is_command and (call.uncertain or call.request_id != 0)
+        return call.request.has_effect and (call.uncertain or call.request_id != 0)
 
     def _expire(self, call: Call) -> None:
         if self._may_have_happened(call):

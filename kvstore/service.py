@@ -14,8 +14,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvstore.backup_pages import snapshot_page
 from kvstore.client_errors import error_fields
+from kvstore.cluster_requests import ClusterRequests
 from kvstore.commands import CommandKind, Txn, encode_command
 from kvstore.connections import Connection, OpenRequests, OpenRow, ServiceLimits
 from kvstore.hot_answers import HotAnswers
@@ -25,24 +25,21 @@ from kvstore.protocol import (
     Asked,
     Code,
     Consistency,
-    MembersView,
     RequestKind,
     check_client_hello,
     decode_request,
     encode_response,
-    members_fields,
 )
 from kvstore.refusals import KvError
-from kvstore.shapes import is_count, validate_body, validate_command
-from kvstore.status import status_of, status_to_map
+from kvstore.shapes import validate_body, validate_command
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
     Applied,
     AppliedBatch,
     Completion,
+    Configuration,
     Hello,
     HelloRole,
-    Member,
     Node,
     ProtocolError,
     RaftError,
@@ -66,7 +63,7 @@ class Service:
     def __init__(self, node: Node, machine: KvMachine, limits: ServiceLimits | None = None) -> None:
         self.limits = limits or ServiceLimits()
         self._node, self._machine = node, machine
-        self.own_address = ""  # Where this member really listens, if it advertises nothing.
+        self.cluster = ClusterRequests(node, machine, self.limits.log_bytes_max)
         self._node_id = node.identity.node_id
         self._connections: dict[int, Connection] = {}
         self._open = OpenRequests()
@@ -284,7 +281,7 @@ class Service:
         except (RaftError, KvError) as error:
             if isinstance(error, ProtocolError):
                 raise
-            self._respond(connection, request_id, *error_fields(error, self._client_address))
+            self._respond(connection, request_id, *error_fields(error, self.cluster.client_address))
 
     def _on_request(self, connection: Connection, _: int, asked: Asked) -> None:
         match asked.kind:
@@ -292,21 +289,21 @@ class Service:
                 self._on_command(connection, asked)
             case RequestKind.READ:
                 self._on_read(connection, asked)
-            case RequestKind.MEMBERS:
-                self._respond(connection, asked.request_id, Code.OK, members_fields(self._members()))
-            case RequestKind.STATUS:
-                with_hash = bool(asked.items and asked.items[0])
-                status = status_of(self._node, self._machine, with_hash=with_hash)
-                self._respond(connection, asked.request_id, Code.OK, (status_to_map(status),))
-            case RequestKind.READ_LOG:
-                self._on_read_log(connection, asked)
-            case RequestKind.TRANSFER:
-                self._on_transfer(connection, asked)
-            case RequestKind.SNAPSHOT:
-                page = snapshot_page(self._node, self._machine.revision, asked.items)
-                self._respond(connection, asked.request_id, Code.OK, page)
+            case RequestKind.CHANGE:
+                self._on_change(connection, asked)
             case _:
-                self._respond(connection, asked.request_id, Code.UNSUPPORTED, (f"request kind {asked.kind}",))
+                fields = self.cluster.answer(asked)
+                if fields is None:
+                    self._respond(connection, asked.request_id, Code.UNSUPPORTED, (f"request kind {asked.kind}",))
+                else:
+                    self._respond(connection, asked.request_id, Code.OK, fields)
+
+    def _on_change(self, connection: Connection, asked: Asked) -> None:
+        """Answered when all of it is committed, or by why not."""
+        change = self.cluster.change_of(asked.items)
+        tickets = self._open.tickets(1)
+        self._node.propose_change(change, tickets[0])
+        self._open.commands(connection, tickets, (asked.request_id,), (0,))
 
     def _on_command(self, connection: Connection, asked: Asked) -> None:
         validate_command(asked.items, self.limits.admission, self._machine.feature_level)
@@ -338,24 +335,6 @@ class Service:
             what = "lease reads" if consistency == Consistency.LEASE else f"consistency {consistency!r}"
             self._respond(connection, asked.request_id, Code.UNSUPPORTED, (what,))
 
-    def _on_read_log(self, connection: Connection, asked: Asked) -> None:
-        if len(asked.items) < 2 or not is_count(asked.items[0]) or not is_count(asked.items[1]):
-            raise ProtocolError("a read_log request is [request_id, 5, from_index, bytes_max]")
-        bytes_max = min(asked.items[1] or self.limits.log_bytes_max, self.limits.log_bytes_max)
-        entries = self._node.read_log(asked.items[0], bytes_max)
-        rows = [(entry.index, entry.term, int(entry.kind), entry.payload) for entry in entries]
-        self._respond(connection, asked.request_id, Code.OK, (rows, self._node.core.commit_index))
-
-    def _on_transfer(self, connection: Connection, asked: Asked) -> None:
-        to = asked.items[0] if asked.items else None
-        if to is not None and type(to) is not str:
-            raise ProtocolError("a transfer request is [request_id, 6, a node id or null]")
-        core = self._node.core
-        begun = core.successor_id
-        if core.leading_term is not None and to != self._node_id and not (begun and to in (None, begun)):
-            begun = self._node.transfer_leadership(to)
-        self._respond(connection, asked.request_id, Code.OK, (begun,))
-
     # Answers.
 
     def _answer(self, opened: OpenRow, completion: Completion) -> None:
@@ -372,12 +351,14 @@ class Service:
         _, request_id, _, consistency, body = opened
         connection.in_flight -= 1
         match completion:
+            case Applied(result=Configuration()):
+                self._respond(connection, request_id, Code.OK, (completion.index,))
             case Applied():
                 self._respond_result(connection, request_id, completion.result, 0)
             case ReadReady():
                 self._respond_result(connection, request_id, self._machine.read(body), consistency)
             case Refused():
-                self._respond(connection, request_id, *error_fields(completion.error, self._client_address))
+                self._respond(connection, request_id, *error_fields(completion.error, self.cluster.client_address))
             case Unknown():
                 self._respond(connection, request_id, Code.UNKNOWN, (completion.reason,))
 
@@ -424,17 +405,3 @@ class Service:
         connection.closed = True
         connection.backlog.clear()
         self._closed.append(connection.connection_id)
-
-    # What the node knows.
-
-    def _client_address(self, node_id: str | None) -> str | None:
-        member = self._node.core.configuration.member(node_id) if node_id else None
-        return self._address_of(member) or None if member else None
-
-    def _address_of(self, member: Member) -> str:
-        return member.client_address or (self.own_address if member.node_id == self._node_id else "")
-
-    def _members(self) -> MembersView:
-        core = self._node.core
-        members = tuple((member.node_id, self._address_of(member)) for member in core.configuration.voters)
-        return MembersView(core.leader_id, self._client_address(core.leader_id), core.term, members)

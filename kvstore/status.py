@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from kvstore.members import part_of
 from raft import ProtocolError
 
 if TYPE_CHECKING:  # A client reads a status without loading a node.
@@ -55,6 +56,8 @@ class MemberStatus:
     failure: str | None
     state_hash: bytes
     peers: tuple[PeerView, ...]
+    part: str = ""  # voter, learner, incoming, outgoing (`kvstore.members`); empty: it knows of no place of its own.
+    is_removed: bool = False  # For certain, and for ever: it ends by itself.
 
     @property
     def lag(self) -> int:
@@ -101,6 +104,8 @@ def status_of(node: Node, machine: KvMachine, *, with_hash: bool) -> MemberStatu
             )
             for peer in status.peers
         ),
+        part=part_of(node.core.configuration, status.node_id),
+        is_removed=status.is_removed,
     )
 
 

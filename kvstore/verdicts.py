@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvstore.errors import (
+    ChangeRefused,
     Compacted,
     NotCommitted,
     OperationFailed,
@@ -95,6 +96,8 @@ def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
             return Rejected(Compacted(*fields))
         case Code.TRANSFER_REFUSED:
             return Rejected(TransferRefused(*fields))
+        case Code.CHANGE_REFUSED:
+            return Rejected(ChangeRefused(*fields[:3]))
         case Code.TOO_LARGE:
             return Rejected(RequestTooLarge(*fields))
         case _:

@@ -108,6 +108,7 @@ class Changing:
                     ChangeRefusal.BEHIND,
                     f"{peer_id} lacks {lag} entries, or is silent; a new voter may lack {PROMOTION_LAG_ENTRIES_MAX}: "
                     "wait until it has caught up",
+                    lag,
                 )
 
     def _check_quorum(self, voter_ids: tuple[str, ...]) -> None:

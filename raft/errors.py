@@ -97,14 +97,21 @@ class ChangeRefusal(enum.Enum):
     """Of those who would be voters no majority was heard lately: the change could not be committed."""
     TOO_MANY = "too_many"
     NOTHING = "nothing"
+    INVALID = "invalid"
+    """An id or an address that no member can have. Said before the leader is asked."""
+    UNREACHABLE = "unreachable"
+    """A member that is there already has no address at which others could find it. Said by whoever knows of sockets."""
 
 
 class ChangeRefused(RaftError):
-    """A change of the members was not begun, and nothing has changed. `text` says what stands against it."""
+    """A change of the members was not begun, and nothing has changed. `text` says what stands against it.
 
-    def __init__(self, reason: ChangeRefusal, text: str) -> None:
-        super().__init__(reason, text)
-        self.reason, self.text = reason, text
+    `lag`: entries that a learner lacks, where that is the reason (BEHIND).
+    """
+
+    def __init__(self, reason: ChangeRefusal, text: str, lag: int | None = None) -> None:
+        super().__init__(reason, text, lag)
+        self.reason, self.text, self.lag = reason, text, lag
 
     def __str__(self) -> str:
         return f"the members are not changed: {self.text}"

@@ -14,6 +14,7 @@ from raft.node_status import node_status
 from raft.open_reads import OpenReads
 from raft.outcomes import Outcomes
 from raft.pending import PendingCommands
+from raft.pins import PeerPins
 from raft.ports import LogStore, SnapshotInfo
 from raft.room_search import RoomSearch
 from raft.snapshotting import Snapshotting
@@ -41,6 +42,7 @@ class NodeView:
     _stop_by: int | None
     _stopped: bool
     _is_told_removed: bool
+    _pins: PeerPins
 
     @property
     def has_more(self) -> bool:
@@ -81,6 +83,10 @@ class NodeView:
     def is_removed(self) -> bool:
         """For certain, by the own log or the word of a peer: it is no member any more, and never will be again."""
         return self._core.is_removed or self._is_told_removed
+
+    def pinned_incarnation(self, peer_id: str) -> bytes:
+        """Of a peer that has said hello here, 16 bytes; none of others."""
+        return self._pins.of(peer_id)
 
     @property
     def core(self) -> RaftCore:

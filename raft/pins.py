@@ -44,6 +44,10 @@ class PeerPins:
         """True once this peer's incarnation is durable here: its messages may be used."""
         return peer_id in self._durable
 
+    def of(self, peer_id: str) -> bytes:
+        """Its incarnation as far as it is known here; none if it never said hello."""
+        return self._durable.get(peer_id) or self._under_way.get(peer_id, b"")
+
     def check(self, peer_id: str, incarnation_id: bytes, *, known: bytes = b"") -> None:
         """Accept a peer's hello; start to pin it when it is new. `known`: what the configuration says, if it does.
 

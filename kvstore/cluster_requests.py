@@ -1,0 +1,107 @@
+"""What a member answers about itself and the cluster: all requests that are no operation on keys, and need no wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvstore.backup_pages import snapshot_page
+from kvstore.machine import KvMachine
+from kvstore.members import membership_of, membership_to_fields, read_change
+from kvstore.protocol import Asked, MembersView, RequestKind, members_fields
+from kvstore.shapes import is_count
+from kvstore.status import status_of, status_to_map
+from raft import (
+    ChangeRefusal,
+    ChangeRefused,
+    Member,
+    MembershipChange,
+    Node,
+    NotLeader,
+    ProtocolError,
+)
+
+
+class ClusterRequests:
+    """One member's own knowledge. `own_*`: where it really listens, if it advertises nothing; empty if nowhere."""
+
+    def __init__(self, node: Node, machine: KvMachine, log_bytes_max: int) -> None:
+        self._node, self._machine, self._log_bytes_max = node, machine, log_bytes_max
+        self.own_address = ""
+        self.own_peer_address = ""
+
+    def answer(self, asked: Asked) -> Sequence[Any] | None:
+        """The fields of the answer; None for a kind that is not known. Raises ProtocolError, RaftError."""
+        match asked.kind:
+            case RequestKind.MEMBERS:
+                return members_fields(self._members())
+            case RequestKind.STATUS:
+                with_hash = bool(asked.items and asked.items[0])
+                return (status_to_map(status_of(self._node, self._machine, with_hash=with_hash)),)
+            case RequestKind.READ_LOG:
+                return self._log_entries(asked.items)
+            case RequestKind.TRANSFER:
+                return (self._transfer(asked.items),)
+            case RequestKind.SNAPSHOT:
+                return snapshot_page(self._node, self._machine.revision, asked.items)
+            case RequestKind.MEMBERSHIP:
+                return self._membership(asked.items)
+        return None
+
+    def client_address(self, node_id: str | None) -> str | None:
+        """Where clients reach this member; None if that is not known."""
+        member = self._node.core.configuration.member(node_id) if node_id else None
+        return self._address_of(member) or None if member else None
+
+    def change_of(self, items: Sequence[Any]) -> MembershipChange:
+        """What a `change` request asks for. A leader that was a store of one, and never said where it is, says so now.
+
+        Raises ProtocolError, ChangeRefused.
+        """
+        change = read_change(items)
+        own = self._node.core.configuration.member(self._node.identity.node_id)
+        updated = [member.node_id for member in change.update]
+        if not change.add or own is None or own.peer_address or own.node_id in updated:
+            return change
+        if not self.own_peer_address:
+            raise ChangeRefused(
+                ChangeRefusal.UNREACHABLE,
+                f"{own.node_id}, which leads, listens for no other members: start it again with --listen-peer "
+                "HOST:PORT, at an address where they reach it",
+            )
+        at = Member(own.node_id, self.own_peer_address, own.client_address or self.own_address, own.incarnation_id)
+        return MembershipChange(
+            add=change.add, promote=change.promote, remove=change.remove, update=(*change.update, at)
+        )
+
+    def _address_of(self, member: Member) -> str:
+        return member.client_address or (self.own_address if member.node_id == self._node.identity.node_id else "")
+
+    def _members(self) -> MembersView:
+        core = self._node.core
+        members = tuple((member.node_id, self._address_of(member)) for member in core.configuration.members)
+        return MembersView(core.leader_id, self.client_address(core.leader_id), core.term, members)
+
+    def _membership(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        core = self._node.core
+        if items and items[0] and core.leading_term is None:
+            raise NotLeader(core.node_id, core.leader_id)
+        return membership_to_fields(membership_of(self._node, self._address_of))
+
+    def _log_entries(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        if len(items) < 2 or not is_count(items[0]) or not is_count(items[1]):
+            raise ProtocolError("a read_log request is [request_id, 5, from_index, bytes_max]")
+        bytes_max = min(items[1] or self._log_bytes_max, self._log_bytes_max)
+        entries = self._node.read_log(items[0], bytes_max)
+        rows = [(entry.index, entry.term, int(entry.kind), entry.payload) for entry in entries]
+        return rows, self._node.core.commit_index
+
+    def _transfer(self, items: Sequence[Any]) -> str | None:
+        to = items[0] if items else None
+        if to is not None and type(to) is not str:
+            raise ProtocolError("a transfer request is [request_id, 6, a node id or null]")
+        core = self._node.core
+        begun = core.successor_id
+        if core.leading_term is not None and to != core.node_id and not (begun and to in (None, begun)):
+            begun = self._node.transfer_leadership(to)
+        return begun

@@ -1,0 +1,309 @@
+"""Who belongs to the cluster, and changing it: the shapes on the wire, and the client's side.
+
+A change goes through the log as a command does, but under no session: if its answer is lost nobody can say how it
+ended. The calls that state a *goal* (`add_member`, …) look then, and go on until the goal is reached.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from kvstore.addresses import parse_address
+from kvstore.errors import ChangeRefused, InvalidAddress, OperationFailed, OutcomeUnknown, Unavailable
+from kvstore.protocol import Request, RequestKind, Response
+from raft import (
+    ChangeRefusal,
+    InvalidConfiguration,
+    Member,
+    MembershipChange,
+    ProtocolError,
+)
+from raft import ChangeRefused as RefusedByRaft
+
+if TYPE_CHECKING:  # A client changes members without loading one.
+    from raft import Configuration, Node
+
+WAIT_SECONDS_DEFAULT = 60.0
+LOOK_SECONDS = 0.05
+"""Between two looks at how far a member has come."""
+
+VOTER, LEARNER, INCOMING, OUTGOING = "voter", "learner", "incoming", "outgoing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """One member. `part`: voter, learner, or while voters change `incoming` or `outgoing`.
+
+    `incarnation_id`: of the data folder that it has here, 16 bytes; none until it was heard by who says this. `lag`:
+    log entries that it lacks, and `is_heard`: it has answered lately; both None unless the leader says this.
+    """
+
+    node_id: str
+    part: str
+    peer_address: str
+    client_address: str
+    incarnation_id: bytes
+    lag: int | None
+    is_heard: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """The members as one of them, `node_id`, sees them. While `is_changing` no other change is begun.
+
+    `removed`: ids of former members, which are never used again (the last 256).
+    """
+
+    node_id: str
+    cluster_id: bytes
+    leader_id: str | None
+    term: int
+    is_changing: bool
+    members: tuple[MemberView, ...]
+    removed: tuple[str, ...]
+
+    def member(self, node_id: str) -> MemberView | None:
+        """The member of this id; None if there is none."""
+        return next((each for each in self.members if each.node_id == node_id), None)
+
+
+# On the wire
+
+
+def change_request(change: MembershipChange) -> Request:
+    """Have the leader change the members. Answered when all of it is committed."""
+    items = (
+        tuple(map(_row, change.add)),
+        change.promote,
+        change.remove,
+        tuple(map(_row, change.update)),
+    )
+    return Request(kind=RequestKind.CHANGE, items=items)
+
+
+def membership_request(address: str | None = None, *, of_leader: bool = False) -> Request:
+    """Who are the members? `of_leader`: who leads is to say it."""
+    return Request(kind=RequestKind.MEMBERSHIP, items=(of_leader,), anywhere=not of_leader, address=address)
+
+
+def read_change(items: Sequence[Any]) -> MembershipChange:
+    """What `change_request` made. Raises ProtocolError for another shape, raft.ChangeRefused for impossible words."""
+    try:
+        added, promoted, removed, updated = items[:4]
+        return MembershipChange(
+            add=tuple(map(_member, added)),
+            promote=_ids(promoted),
+            remove=_ids(removed),
+            update=tuple(map(_member, updated)),
+        )
+    except (TypeError, ValueError) as error:
+        raise ProtocolError("a change request is [request_id, 8, members, ids, ids, members]") from error
+
+
+def membership_of(node: Node, client_address: Callable[[Member], str]) -> Membership:
+    """As this node sees it. `client_address`: where clients reach a member."""
+    core, status = node.core, node.status()
+    progress = {peer.peer_id: peer for peer in status.peers}
+    is_leader = core.leading_term is not None
+
+    def view(member: Member) -> MemberView:
+        peer, is_self = progress.get(member.node_id), member.node_id == core.node_id
+        own = node.identity.incarnation_id if is_self else node.pinned_incarnation(member.node_id)
+        return MemberView(
+            node_id=member.node_id,
+            part=part_of(core.configuration, member.node_id),
+            peer_address=member.peer_address,
+            client_address=client_address(member),
+            incarnation_id=member.incarnation_id or own,
+            lag=core.last_index - peer.match_index if peer else 0 if is_self and is_leader else None,
+            is_heard=peer.recent_active if peer else True if is_self and is_leader else None,
+        )
+
+    return Membership(
+        node_id=core.node_id,
+        cluster_id=node.identity.cluster_id,
+        leader_id=core.leader_id,
+        term=core.term,
+        is_changing=core.is_changing,
+        members=tuple(map(view, core.configuration.members)),
+        removed=core.configuration.removed,
+    )
+
+
+def part_of(configuration: Configuration, node_id: str) -> str:
+    """What a member is: voter, learner, incoming or outgoing; empty for who is none."""
+    if configuration.member(node_id) is None:
+        return ""
+    if node_id in configuration.learner_ids:
+        return LEARNER
+    if not configuration.is_joint or node_id in {*configuration.voter_ids} & {*configuration.outgoing_ids}:
+        return VOTER
+    return INCOMING if node_id in configuration.voter_ids else OUTGOING
+
+
+def membership_to_fields(membership: Membership) -> tuple[Any, ...]:
+    """The fields of the answer: one map by field name, so that a newer member can tell more."""
+    return (asdict(membership),)
+
+
+def decode_membership(response: Response) -> Membership:
+    """Read the answer. Raises ProtocolError."""
+    try:
+        found = response.fields[0]
+        members = tuple(MemberView(**_known(MemberView, each)) for each in found["members"])
+        return Membership(**{**_known(Membership, found), "members": members, "removed": tuple(found["removed"])})
+    except (TypeError, KeyError, IndexError) as error:
+        raise ProtocolError(f"{response.node_id} told nothing of the members: {error!r}") from error
+
+
+def _known(kind: type[Any], item: Mapping[str, Any]) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in item.items() if name in names}
+
+
+def _row(member: Member) -> tuple[str, str, str, bytes]:
+    return member.node_id, member.peer_address, member.client_address, member.incarnation_id
+
+
+def _ids(items: object) -> tuple[str, ...]:
+    if type(items) is not list or not all(type(each) is str for each in items):
+        raise TypeError("ids are a list of texts")
+    return tuple(items)
+
+
+def _member(row: object) -> Member:
+    """Others are to find it, so both addresses must be ones that can be dialled."""
+    if type(row) is not list or len(row) < 4 or not all(type(each) is str for each in row[:3]):
+        raise TypeError("a member is [node_id, peer_address, client_address, incarnation_id]")
+    try:
+        for address in row[1:3]:
+            if parse_address(address)[1] == 0:
+                raise InvalidAddress(address, "port 0 (any) is no address at which others find it")
+        return Member(*row[:4])
+    except (InvalidConfiguration, InvalidAddress) as error:
+        raise RefusedByRaft(ChangeRefusal.INVALID, str(error)) from error
+
+
+# The client's side
+
+
+class MemberCalls:
+    """What a `Client` can do about the members. `ask` is its own."""
+
+    @abstractmethod
+    async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
+        """What a member answers."""
+
+    async def membership(self, *, of_leader: bool = False, deadline_seconds: float | None = None) -> Membership:
+        """Everything about the members, as any one of them sees it; with `of_leader` as the leader does."""
+        return decode_membership(await self.ask(membership_request(of_leader=of_leader), deadline_seconds))
+
+    async def change_members(self, change: MembershipChange, *, deadline_seconds: float | None = None) -> int:
+        """Change the members, all at once; returns the index of the last entry of it once that is committed.
+
+        Raises ChangeRefused (nothing has changed), OutcomeUnknown: look at `membership`.
+        """
+        response = await self.ask(change_request(change), deadline_seconds)
+        if not response.fields or type(response.fields[0]) is not int:
+            raise ProtocolError(f"{response.node_id} did not say where the members changed")
+        return response.fields[0]
+
+    async def add_member(
+        self, member: Member, *, promote: bool = False, wait_seconds: float = WAIT_SECONDS_DEFAULT
+    ) -> Membership:
+        """Have `member` as a learner; with `promote` as a voter, once it has caught up. It need not run before.
+
+        Like the other calls for a goal: what is so already is no error, a change that is under way is waited for,
+        at most `wait_seconds`. Raises ChangeRefused, OutcomeUnknown, Unavailable.
+        """
+        found = await self._reach(_adding(member), wait_seconds)
+        return await self.promote_member(member.node_id, wait_seconds=wait_seconds) if promote else found
+
+    async def promote_member(self, node_id: str, *, wait_seconds: float = WAIT_SECONDS_DEFAULT) -> Membership:
+        """Make a learner a voter, as soon as it has caught up."""
+        change = MembershipChange(promote=(node_id,))
+        return await self._reach(_Goal(change, lambda now: _is(now, node_id, VOTER)), wait_seconds)
+
+    async def remove_member(self, node_id: str, *, wait_seconds: float = WAIT_SECONDS_DEFAULT) -> Membership:
+        """Remove a voter or learner, the leader too (then another one leads). It stops when it learns of it."""
+        change = MembershipChange(remove=(node_id,))
+        return await self._reach(_Goal(change, lambda now: node_id in now.removed), wait_seconds)
+
+    async def update_member(self, member: Member, *, wait_seconds: float = WAIT_SECONDS_DEFAULT) -> Membership:
+        """Tell everybody another address of a member. Before it moves there."""
+        return await self._reach(_Goal(MembershipChange(update=(member,)), lambda now: _has(now, member)), wait_seconds)
+
+    async def replace_member(
+        self, old_id: str, new: Member, *, wait_seconds: float = WAIT_SECONDS_DEFAULT
+    ) -> Membership:
+        """Put `new` in the place of a member, which may be dead: add it, wait for it to catch up, then both at once.
+
+        The cluster never has fewer voters than before. It can be called again if it was interrupted anywhere.
+        """
+        end = trio.current_time() + wait_seconds
+        now = await self.membership(of_leader=True)
+        old = now.member(old_id)
+        if old is None and old_id not in now.removed:
+            known = ", ".join(each.node_id for each in now.members)
+            raise ChangeRefused("unknown_member", f"{old_id} is no member; there are: {known}")
+        if not _is(now, new.node_id, VOTER):
+            await self._reach(_adding(new), wait_seconds)
+        is_voter = old is None or old.part != LEARNER
+        change = MembershipChange(promote=(new.node_id,) if is_voter else (), remove=(old_id,))
+
+        def is_done(now: Membership) -> bool:
+            return old_id in now.removed and (not is_voter or _is(now, new.node_id, VOTER))
+
+        if old is None:
+            change = MembershipChange(promote=(new.node_id,))
+        elif _is(now, new.node_id, VOTER):
+            change = MembershipChange(remove=(old_id,))
+        return await self._reach(_Goal(change, is_done), max(0.0, end - trio.current_time()))
+
+    async def _reach(self, goal: _Goal, wait_seconds: float) -> Membership:
+        error: OperationFailed | OutcomeUnknown = Unavailable(f"nobody led within {wait_seconds:g} s")
+        with trio.move_on_after(wait_seconds):
+            while True:
+                try:
+                    now = await self.membership(of_leader=True)
+                    if not now.is_changing and goal.is_reached(now):
+                        return now
+                    await self.change_members(goal.change)
+                    continue  # Look, for the answer.
+                except ChangeRefused as refused:
+                    if not refused.is_passing:
+                        raise
+                    error = refused
+                except (OutcomeUnknown, Unavailable) as lost:
+                    error = lost  # Nobody leads for a moment, or who led has gone with the answer.
+                await trio.sleep(LOOK_SECONDS)
+        raise error
+
+
+@dataclass(frozen=True, slots=True)
+class _Goal:
+    change: MembershipChange
+    is_reached: Callable[[Membership], bool]
+
+
+def _adding(member: Member) -> _Goal:
+    return _Goal(MembershipChange(add=(member,)), lambda now: _has(now, member))
+
+
+def _has(now: Membership, member: Member) -> bool:
+    found = now.member(member.node_id)
+    return found is not None and _addresses(found) == _addresses(member)
+
+
+def _addresses(member: Member | MemberView) -> tuple[str, str]:
+    return member.peer_address, member.client_address
+
+
+def _is(now: Membership, node_id: str, part: str) -> bool:
+    found = now.member(node_id)
+    return found is not None and found.part == part
