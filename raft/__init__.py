@@ -39,6 +39,7 @@ from raft.errors import (
     TransferRefused,
     TransferUnderWay,
 )
+from raft.levels import LEVELS_AT_FIRST, LevelRange, LevelRefusal, LevelRefused
 from raft.membership import MEMBERS_MAX, NODE_ID_PATTERN, Configuration, Identity, Member, derive_cluster_id
 from raft.messages import (
     AppendAccepted,
@@ -113,6 +114,7 @@ __all__ = [
     "HELLO_MAGIC",
     "INT64_MAX",
     "INT64_MIN",
+    "LEVELS_AT_FIRST",
     "MEMBERS_MAX",
     "MIB",
     "MILLISECOND_NS",
@@ -145,6 +147,9 @@ __all__ = [
     "InstallSnapshot",
     "InstallSnapshotProgress",
     "InvalidConfiguration",
+    "LevelRange",
+    "LevelRefusal",
+    "LevelRefused",
     "LogPosition",
     "LogStore",
     "LogWrite",

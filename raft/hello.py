@@ -1,13 +1,14 @@
 """The first frame each way: who is there, and which protocol versions it speaks (FORMATS §7).
 
     hello:   ["HWM", version_min, version_max, features, cluster_id, group_id, node_id, incarnation_id, role,
-              peer_address, ...]
+              peer_address, level_min, level_max, ...]
     refusal: ["HWM-REFUSED", code, text, ...]
 
 Arrays grow only at their end; further items are ignored. A side that does not go on answers with a refusal, so that
 the other can say why, and closes. A client that does not know them leaves cluster, node and incarnation empty.
 `peer_address`: where the sender, a member, is to be dialled, `host:port` as advertised; who answers somebody of whom no
 configuration tells it (yet) has no other address. Empty, or not there in a hello of an earlier build: it does not say.
+The levels are the feature levels that the sender's build can apply; one that knows only the first does not say it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Hello:
     version_max: int = PROTOCOL_VERSION
     features: int = 0  # Bit set; both sides use what both have. No bit is given out yet.
     peer_address: str = ""
+    level_min: int = 1
+    level_max: int = 1
 
     def encode(self) -> bytes:
         """The body of the hello frame."""
@@ -60,9 +63,15 @@ class Hello:
                 self.node_id,
                 self.incarnation_id,
                 int(self.role),
-                *([self.peer_address] if self.peer_address else []),
+                *self._later_items(),
             ]
         )
+
+    def _later_items(self) -> list[Any]:
+        """What the first hellos did not have, as far as there is something to say."""
+        if self.level_max > 1:
+            return [self.peer_address, self.level_min, self.level_max]
+        return [self.peer_address] if self.peer_address else []
 
     def speaks(self, version: int) -> bool:
         """True if the sender knows this protocol version."""
@@ -100,9 +109,13 @@ def decode_hello(body: bytes) -> Hello | Refusal:
         incarnation_id=_id_bytes(item[7]),
         role=_role(item[8]),
         peer_address=_text(item[9]) if len(item) > 9 else "",
+        level_min=_number(item[10]) if len(item) > 11 else 1,
+        level_max=_number(item[11]) if len(item) > 11 else 1,
     )
     if hello.version_min > hello.version_max:
         raise ProtocolError("a hello whose protocol versions are in the wrong order")
+    if not 1 <= hello.level_min <= hello.level_max:
+        raise ProtocolError("a hello whose feature levels are in the wrong order")
     if hello.role is HelloRole.PEER:
         _check_peer(hello)
     return hello

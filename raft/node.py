@@ -28,6 +28,7 @@ from raft.core import RaftCore
 from raft.effects import Effects, ReadsReady, Refused
 from raft.errors import Busy, DiskFull, NodeStopped, NotLeader, RaftError, TransferRefused
 from raft.group_commit import GroupCommit
+from raft.levels import LEVELS_AT_FIRST, LevelRange, MemberLevels
 from raft.membership import Identity
 from raft.messages import Message
 from raft.node_view import NodeView
@@ -66,7 +67,9 @@ class Node(NodeView):
         machine: StateMachine,
         random: Random,
         now: int,
+        levels: LevelRange = LEVELS_AT_FIRST,
     ) -> None:
+        """`levels`: what `machine` can apply; the one in force is `machine.feature_level`."""
         latest = snapshots.latest()
         machine.restore(latest.header.machine, snapshots.chunks(latest))
         self.identity = identity
@@ -90,6 +93,7 @@ class Node(NodeView):
         self._leading_term: int | None = None
         self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
         self._pins = PeerPins(pins, self._fail)
+        self._levels = MemberLevels(levels)
         self._pending = PendingCommands(config)
         self._outcomes = Outcomes()
         self._reads = OpenReads(config.reads_pending_max)
@@ -113,8 +117,11 @@ class Node(NodeView):
 
     # Events in.
 
-    def peer_hello(self, peer_id: str, incarnation_id: bytes) -> None:
-        """A peer said who it is; its messages are used once its pin is durable (FORMATS §1). Raises PeerRefused."""
+    def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = LEVELS_AT_FIRST) -> None:
+        """A peer said who it is, and what its build knows; its messages are used once its pin is durable (FORMATS §1).
+
+        Raises PeerRefused.
+        """
         if peer_id == self.identity.node_id:
             raise PeerRefused(peer_id, "own_id", "it has this node's own id; give every member an id of its own")
         committed = self._core.committed_configuration
@@ -125,6 +132,7 @@ class Node(NodeView):
         if member is None and not self._core.is_peer(peer_id) and self._core.hears_a_leader:
             members = ", ".join(member.node_id for member in self._core.configuration.members)
             raise PeerRefused(peer_id, "not_a_member", f"it is not a member of this cluster, which has: {members}")
+        self._levels.greeted(peer_id, levels, self._machine.feature_level)
         if self.failure is None:  # Who hears no leader may not have heard of all members, either.
             self._pins.check(peer_id, incarnation_id, known=member.incarnation_id if member is not None else b"")
 
@@ -139,6 +147,7 @@ class Node(NodeView):
 
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""
+        self._levels.lost(peer_id)
         if self.failure is None and self._on_core(self._core.peer_unreachable, peer_id):
             self._snapshots.peer_unreachable(peer_id)
 
@@ -183,6 +192,14 @@ class Node(NodeView):
         """
         self._check_takes_commands(1)
         self._outcomes.opened(self._core.propose_change(change), [ticket])
+
+    def check_raise(self, level: int) -> None:
+        """Whether the feature level may be raised to `level` now: ask before the command that does it is proposed.
+
+        Raises NotLeader, LevelRefused, NodeStopped.
+        """
+        self._check_takes_requests()
+        self._levels.check_raise(level, self._core)
 
     def read(self, ticket: int) -> None:
         """Ask for a linearizable read: `ReadReady(ticket)` says when. Raises NotLeader, Busy, NodeStopped."""

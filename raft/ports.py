@@ -197,6 +197,12 @@ class StateMachine(Protocol):
         """The greatest `leader_time` applied, in ns (FORMATS §8)."""
         ...
 
+    @property
+    def feature_level(self) -> int:
+        """The feature level in force, from 1 on (FORMATS §7). It is raised by an entry, carried by snapshots, and never
+        falls."""
+        ...
+
     def apply(self, entry: Entry) -> Sequence[Any]:
         """Apply one committed entry; one result per command in it, in order (none for no_op and configuration)."""
         ...

@@ -126,6 +126,11 @@ class MachineTap:
         """See raft.StateMachine."""
         return self._machine.leader_time
 
+    @property
+    def feature_level(self) -> int:
+        """See raft.StateMachine."""
+        return self._machine.feature_level
+
     def apply(self, entry: Entry) -> Sequence[Any]:
         """See raft.StateMachine."""
         self._watcher.applying(entry)

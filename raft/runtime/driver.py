@@ -13,6 +13,7 @@ import trio
 
 from raft.effects import Told
 from raft.errors import NodeStopped
+from raft.levels import LEVELS_AT_FIRST, LevelRange
 from raft.messages import Message
 from raft.node import Node
 from raft.ready import TraceEvent
@@ -295,10 +296,10 @@ class Driver:
 
     # What the transport tells.
 
-    def peer_hello(self, peer_id: str, incarnation_id: bytes) -> None:
-        """A peer said who it is. Raises PeerRefused."""
+    def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = LEVELS_AT_FIRST) -> None:
+        """A peer said who it is, and what its build knows. Raises PeerRefused."""
         self.node.tick(now_ns())
-        self.node.peer_hello(peer_id, incarnation_id)
+        self.node.peer_hello(peer_id, incarnation_id, levels)
         self.wake()
 
     def receive(self, peer_id: str, messages: Sequence[Message]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import trio
 
 from raft.errors import ProtocolError
+from raft.levels import LEVELS_AT_FIRST, LevelRange
 from raft.membership import Identity
 from raft.pins import PeerRefused
 from raft.runtime.errors import ConnectionRefusedByPeer
@@ -26,10 +27,11 @@ class PeerHello:
     node_id: str
     incarnation_id: bytes
     peer_address: str = ""  # Where it says that it is to be dialled.
+    levels: LevelRange = LEVELS_AT_FIRST  # What feature levels its build can apply.
 
 
-def own_hello(identity: Identity, peer_address: str = "") -> bytes:
-    """The frame that says who this member is, and where it is to be dialled."""
+def own_hello(identity: Identity, peer_address: str = "", levels: LevelRange = LEVELS_AT_FIRST) -> bytes:
+    """The frame that says who this member is, where it is to be dialled, and which feature levels it can apply."""
     hello = Hello(
         cluster_id=identity.cluster_id,
         group_id=identity.group_id,
@@ -37,6 +39,8 @@ def own_hello(identity: Identity, peer_address: str = "") -> bytes:
         incarnation_id=identity.incarnation_id,
         role=HelloRole.PEER,
         peer_address=peer_address,
+        level_min=levels.lowest,
+        level_max=levels.highest,
     )
     return frame(hello.encode())
 
@@ -67,7 +71,8 @@ async def receive_hello(stream: trio.abc.ReceiveStream, identity: Identity) -> P
         )
     if hello.group_id != identity.group_id:
         raise PeerRefused(name, "wrong_group", f"it speaks for group {hello.group_id}, not {identity.group_id}")
-    return PeerHello(hello.node_id, hello.incarnation_id, hello.peer_address)
+    levels = LevelRange(hello.level_min, hello.level_max)
+    return PeerHello(hello.node_id, hello.incarnation_id, hello.peer_address, levels)
 
 
 async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> None:

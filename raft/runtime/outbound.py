@@ -15,6 +15,7 @@ from random import Random
 import trio
 
 from raft.errors import RaftError
+from raft.levels import LEVELS_AT_FIRST, LevelRange
 from raft.membership import Identity
 from raft.pins import PeerRefused
 from raft.runtime.addresses import parse_address
@@ -48,15 +49,17 @@ class Outbound:
         peer_id: str,
         address: Callable[[], str],
         random: Random,
-        hello: Callable[[str, bytes], None],
+        hello: Callable[[str, bytes, LevelRange], None],
         lost: Callable[[str], None],
         refused: Callable[[str, str, str], None] = lambda *_: None,
         own_address: str = "",
         bytes_max: int = OUTBOUND_BYTES_MAX,
+        levels: LevelRange = LEVELS_AT_FIRST,
     ) -> None:
         """`hello` may raise PeerRefused; `lost` is told when a connection that worked is gone, `refused` the code and
-        words of a peer that does not want us. `own_address`: where we are to be dialled, as the hello says it."""
-        self._identity = identity
+        words of a peer that does not want us. `own_address`: where we are to be dialled, as the hello says it, and the
+        `levels` that this build can apply."""
+        self._identity, self._levels = identity, levels
         self._peer_id = peer_id
         self._address = address
         self._random = random
@@ -127,12 +130,12 @@ class Outbound:
         with trio.fail_after(HANDSHAKE_SECONDS_MAX):
             stream = await trio.open_tcp_stream(host, port)
             try:
-                await stream.send_all(own_hello(self._identity, self._own_address))
+                await stream.send_all(own_hello(self._identity, self._own_address, self._levels))
                 peer = await receive_hello(stream, self._identity)
                 if peer.node_id != self._peer_id:
                     reason = f"at {host}:{port} it is {peer.node_id} that answers; check the addresses"
                     raise PeerRefused(self._peer_id, "wrong_node", reason)
-                self._hello(peer.node_id, peer.incarnation_id)
+                self._hello(peer.node_id, peer.incarnation_id, peer.levels)
             except PeerRefused as refused:
                 await send_refusal(stream, refused.code, refused.reason)
                 await trio.aclose_forcefully(stream)

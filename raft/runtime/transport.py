@@ -14,6 +14,7 @@ from typing import Protocol
 import trio
 
 from raft.errors import ProtocolError
+from raft.levels import LEVELS_AT_FIRST, LevelRange
 from raft.membership import Configuration, Identity, Member
 from raft.messages import Message
 from raft.pins import PeerRefused
@@ -38,8 +39,8 @@ COMPLAINTS_MAX = 100
 class PeerEvents(Protocol):
     """What the transport tells. All calls are synchronous, on the loop."""
 
-    def peer_hello(self, peer_id: str, incarnation_id: bytes) -> None:
-        """A peer said who it is. Raises PeerRefused."""
+    def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange) -> None:
+        """A peer said who it is, and what its build knows. Raises PeerRefused."""
         ...
 
     def receive(self, peer_id: str, messages: Sequence[Message]) -> None:
@@ -61,7 +62,7 @@ class Transport:
     `configuration`: whom to talk to until `connect_to` says otherwise. `dial` gives addresses that differ from those in
     the configuration (a proxy between members). `own_address`: where others are to dial this member, if nothing else
     tells them. `listeners`, if given, are served instead of opening `listen_host`:`listen_port`; they are closed at the
-    end either way.
+    end either way. `levels`: what this build can apply, which every peer is told.
     """
 
     def __init__(
@@ -76,12 +77,13 @@ class Transport:
         own_address: str = "",
         listeners: Sequence[trio.SocketListener] | None = None,
         insecure: bool = False,
+        levels: LevelRange = LEVELS_AT_FIRST,
     ) -> None:
         hosts = [listen_host] if listeners is None else [each.socket.getsockname()[0] for each in listeners]
         for host in hosts:
             if not insecure and not is_loopback(host):
                 raise InsecureAddress(host)
-        self._identity = identity
+        self._identity, self._levels = identity, levels
         self._listen_host, self._listen_port = listen_host, listen_port
         self._listeners = list(listeners) if listeners is not None else None
         self._own_address = own_address
@@ -179,6 +181,7 @@ class Transport:
             lost=lambda lost_id: self._told.peer_unreachable(lost_id),
             refused=lambda *refusal: self._told.peer_refused(*refusal),
             own_address=self._own_address,
+            levels=self._levels,
         )
 
     @property
@@ -218,8 +221,8 @@ class Transport:
         try:
             with trio.fail_after(HANDSHAKE_SECONDS_MAX):
                 peer = await receive_hello(stream, self._identity)
-                self._told.peer_hello(peer.node_id, peer.incarnation_id)
-                await stream.send_all(own_hello(self._identity, self._own_address))
+                self._told.peer_hello(peer.node_id, peer.incarnation_id, peer.levels)
+                await stream.send_all(own_hello(self._identity, self._own_address, self._levels))
                 return peer
         except PeerRefused as refused:
             await self._refuse(stream, refused.code, str(refused))

@@ -277,10 +277,15 @@ class ListMachine:
     def __init__(self) -> None:
         self.items: list[Any] = []
         self._leader_time = 0
+        self.level = 1
 
     @property
     def leader_time(self) -> int:
         return self._leader_time
+
+    @property
+    def feature_level(self) -> int:
+        return self.level
 
     def apply(self, entry: Entry) -> Sequence[Any]:
         if entry.kind is EntryKind.CONFIGURATION:

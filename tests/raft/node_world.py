@@ -12,6 +12,7 @@ from raft import (
     Configuration,
     Effects,
     Identity,
+    LevelRange,
     Member,
     Message,
     Node,
@@ -41,6 +42,7 @@ class OneNode:
 
     def __init__(self, node_id: str, voters: tuple[str, ...], config: RaftConfig, *, pinned: bool = True) -> None:
         self.node_id, self.config, self.now = node_id, config, 0
+        self.levels = LevelRange()
         self.disk = Disk()
         self.log = MemoryLog(self.disk)
         self.configuration = Configuration.of([Member(voter) for voter in voters])
@@ -69,6 +71,7 @@ class OneNode:
             machine=self.machine,
             random=Random(self.node_id),
             now=self.now,
+            levels=self.levels,
         )
 
     def crash(self) -> None:

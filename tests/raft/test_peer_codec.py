@@ -311,6 +311,22 @@ def test_a_hello_and_a_refusal_come_back_as_they_were() -> None:
     assert decode_hello(encode_item([*decode_item(at_home.encode()), "more"])) == at_home
 
 
+def test_a_hello_says_which_feature_levels_its_build_knows() -> None:
+    """FORMATS §7: one that says nothing knows the first only, and what a later build adds behind them is ignored."""
+    newer = replace(HELLO, level_min=2, level_max=3)
+
+    assert (HELLO.level_min, HELLO.level_max) == (1, 1)
+    assert decode_item(newer.encode()) == [*decode_item(HELLO.encode()), "", 2, 3]
+    assert decode_hello(encode_item([*decode_item(newer.encode()), "more"])) == newer
+
+
+@pytest.mark.parametrize("levels", [[0, 1], [3, 2], ["1", 2], [1, -1], [True, 2]])
+def test_a_hello_with_impossible_feature_levels_is_a_protocol_error(levels: list[object]) -> None:
+    """They start at 1."""
+    with pytest.raises(ProtocolError):
+        decode_hello(encode_item([*decode_item(HELLO.encode()), "", *levels]))
+
+
 @pytest.mark.parametrize("at", range(9))
 def test_a_hello_with_one_item_of_another_type_is_a_protocol_error(at: int) -> None:
     """What is not a hello closes the connection."""
