@@ -43,6 +43,7 @@ from kvstore.errors import (
     ClientClosed,
     Compacted,
     InvalidAddress,
+    LevelRefused,
     NotCommitted,
     OperationFailed,
     OutcomeUnknown,
@@ -52,7 +53,7 @@ from kvstore.errors import (
     Unavailable,
     Unsupported,
 )
-from kvstore.limits import AdmissionLimits, StoreLimits
+from kvstore.limits import FEATURE_LEVELS, AdmissionLimits, StoreLimits
 from kvstore.machine import KvMachine, MachineStatus, initial_header
 from kvstore.members import (
     MemberCalls,
@@ -75,6 +76,7 @@ from kvstore.protocol import (
     status_request,
     transfer_request,
 )
+from kvstore.raising import raise_feature_level
 from kvstore.refusals import (
     InvalidRequest,
     KvError,
@@ -104,6 +106,7 @@ from kvstore.results import (
 )
 from kvstore.retry import ClientCore
 from kvstore.service import Service, ServiceLimits
+from kvstore.snapshots import UnsupportedFeatureLevel
 from kvstore.status import MemberStatus, PeerView
 from kvstore.texts import from_text, to_text
 from raft import Member
@@ -133,6 +136,7 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "FEATURE_LEVELS",
     "Acknowledged",
     "AdmissionLimits",
     "Answer",
@@ -165,6 +169,7 @@ __all__ = [
     "KeyRecord",
     "KvError",
     "KvMachine",
+    "LevelRefused",
     "LogEntry",
     "LogPage",
     "MachineStatus",
@@ -213,6 +218,7 @@ __all__ = [
     "TxnResult",
     "Unavailable",
     "Unsupported",
+    "UnsupportedFeatureLevel",
     "change_request",
     "command_body",
     "command_of",
@@ -225,6 +231,7 @@ __all__ = [
     "membership_request",
     "open_node",
     "prefix_range",
+    "raise_feature_level",
     "read_log_request",
     "read_request",
     "read_result",

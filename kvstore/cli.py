@@ -25,6 +25,7 @@ COMMANDS = {
     "txn": ("kvstore.cli_data", "txn"),
     "status": ("kvstore.cli_status", "status"),
     "transfer": ("kvstore.cli_transfer", "transfer"),
+    "upgrade": ("kvstore.cli_upgrade", "upgrade"),
     "snapshot": ("kvstore.cli_snapshot", "snapshot"),
     "check": ("kvstore.cli_check", "check"),
     "bench": ("kvstore.cli_bench", "bench"),

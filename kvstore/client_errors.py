@@ -11,6 +11,7 @@ from raft import (
     Busy,
     ChangeRefused,
     Compacted,
+    LevelRefused,
     NodeStopped,
     NotCommitted,
     NotLeader,
@@ -39,6 +40,8 @@ def error_fields(
             return Code.CHANGE_REFUSED, (error.reason.value, error.text, error.lag)
         case TransferRefused():
             return Code.TRANSFER_REFUSED, (error.reason, error.text)
+        case LevelRefused():
+            return Code.LEVEL_REFUSED, (error.reason.value, error.text)
         case KvError():
             return error.code, error.args
         case NodeStopped():

@@ -169,7 +169,8 @@ class ChangeLimits:
 
 @dataclass(frozen=True, slots=True)
 class RaiseFeatureLevel:
-    """Allow the shapes of a level, once every member's build knows it. A member that does not know it stops."""
+    """Allow the shapes of a level, for ever: taken only while every member's build knows it. A member that is given an
+    older build all the same stops there."""
 
     level: int
 

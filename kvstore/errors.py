@@ -156,6 +156,21 @@ _CHANGE_HINTS = {
 }
 
 
+class LevelRefused(OperationFailed):
+    """The feature level was not raised. `reason`: unknown_level, old_member, silent_member, changing or final."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(reason, text)
+        self.reason, self.text = reason, text
+
+    def __str__(self) -> str:
+        return f"the feature level is not raised: {self.text}"
+
+    @property
+    def hint(self) -> str:
+        return "`hwm status` shows the level in force, and what each member's build knows"
+
+
 class NotCommitted(OperationFailed):
     """`read_log` was asked for an index above the high-water mark, which is never shown (FORMATS §6)."""
 

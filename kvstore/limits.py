@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from raft import INT64_MAX
+from raft import INT64_MAX, LevelRange
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -20,8 +20,16 @@ SECOND_NS = 1_000_000_000
 TIME_NS_MAX = 2**62
 """The greatest time and time-to-live, so that a deadline is an int64 too. It is 146 years after the first leader."""
 
-FEATURE_LEVEL = 1
-"""The highest level of command shapes that this build knows (FORMATS §7). The level in force is replicated state."""
+FEATURE_LEVEL_MIN = 1
+FEATURE_LEVEL_MAX = 1
+"""What this build can apply (docs/versions.md): the shapes of commands, results and snapshots up to that level. The one
+in force is replicated state; `raise_feature_level` puts another one in force."""
+
+FEATURE_LEVELS = LevelRange(FEATURE_LEVEL_MIN, FEATURE_LEVEL_MAX)
+
+FEATURE_LEVEL_INITIAL = 1
+"""Where every new store begins, whatever its first members' builds know: these may differ, and their first states must
+not. A constant for ever."""
 
 RECORD_OVERHEAD_BYTES = 64
 """What a record costs in the quota besides its key and value."""

@@ -14,7 +14,8 @@ from typing import Any
 from kvstore.commands import CommandKind, Range, UnreadablePayload, command_body, decode_payload, decode_payloads
 from kvstore.digest import state_digest
 from kvstore.limits import (
-    FEATURE_LEVEL,
+    FEATURE_LEVEL_INITIAL,
+    FEATURE_LEVELS,
     ITEM_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
     RESPONSE_BYTES_MAX,
@@ -35,7 +36,7 @@ from kvstore.snapshots import (
 )
 from kvstore.store import RecordItem, Store
 from kvstore.transactions import compare_and_set, operation, put, txn
-from raft import INT64_MAX, Entry, EntryKind, StateSnapshot
+from raft import INT64_MAX, Entry, EntryKind, LevelRange, StateSnapshot
 
 _INVALID = int(ResultCode.INVALID_REQUEST)
 _NO_PUT = (0, 0, 0, 0, b"", b"")
@@ -66,21 +67,29 @@ def initial_header(limits: StoreLimits | None = None) -> dict[str, Any]:
 
     `limits` must be the same on all initial members: they are replicated state.
     """
-    return header_of(Store(), Sessions(), limits or StoreLimits(), 0, FEATURE_LEVEL)
+    return header_of(Store(), Sessions(), limits or StoreLimits(), 0, FEATURE_LEVEL_INITIAL)
 
 
 class KvMachine:
     """A `raft.StateMachine` of records, sessions and their kept results. It starts as the empty store.
 
-    `chunk_bytes`: about so much of a snapshot is encoded in one go; each member may have its own.
+    `chunk_bytes`: about so much of a snapshot is encoded in one go; each member may have its own. `levels`: the feature
+    levels that it applies; it stops at any other.
     """
 
-    def __init__(self, limits: StoreLimits | None = None, *, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(
+        self,
+        limits: StoreLimits | None = None,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        levels: LevelRange = FEATURE_LEVELS,
+    ) -> None:
         self._store = Store()
         self._sessions = Sessions()
         self._limits = limits or StoreLimits()
         self._leader_time = 0
-        self._level = FEATURE_LEVEL
+        self._level = FEATURE_LEVEL_INITIAL
+        self._levels = levels
         self._expiry_due = 0  # No session expires before this: deadlines are only put off, and new sessions reset it.
         self._chunk_bytes = chunk_bytes
 
@@ -344,8 +353,8 @@ class KvMachine:
             self._store.forget_deletions(self._limits.deletions_max)
         else:
             assert kind == CommandKind.RAISE_FEATURE_LEVEL, kind
-            if body[1] > FEATURE_LEVEL:
-                raise UnsupportedFeatureLevel(body[1], FEATURE_LEVEL)
+            if body[1] > self._levels.highest:
+                raise UnsupportedFeatureLevel(body[1], self._levels)
             self._level = max(self._level, body[1])
         return (0, revision, (kind,))
 
@@ -364,7 +373,7 @@ class KvMachine:
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
         """Become what a snapshot describes. Raises InvalidSnapshot, UnsupportedFeatureLevel, and changes nothing."""
-        limits = read_header(header)
+        limits = read_header(header, self._levels)
         self._store, self._sessions = read_state(header, chunks)
         self._limits, self._leader_time, self._level = limits, header["leader_time"], header["feature_level"]
         self._expiry_due = 0
@@ -378,5 +387,5 @@ class KvMachine:
         self._store.check()
         self._sessions.check(self._leader_time)
         assert self._expiry_due <= min([session.deadline for session in self._sessions.by_id.values()], default=_NEVER)
-        assert 1 <= self._level <= FEATURE_LEVEL
+        assert self._level in self._levels
         assert len(self._store.deletions) <= self._limits.deletions_max

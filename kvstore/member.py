@@ -16,6 +16,7 @@ import trio
 from kvstore.addresses import parse_address
 from kvstore.client_port import ClientPort
 from kvstore.errors import StoreError
+from kvstore.limits import FEATURE_LEVELS
 from kvstore.machine import KvMachine, initial_header
 from kvstore.service import Service, ServiceLimits
 from raft import Configuration, Identity, InvalidConfiguration, Member, Node, NodeStopped, RaftConfig, derive_cluster_id
@@ -266,6 +267,7 @@ async def _run(
         machine=machine,
         random=random,
         now=now_ns(),
+        levels=FEATURE_LEVELS,
     )
     configuration = node.core.configuration
     own = configuration.member(identity.node_id)
@@ -282,6 +284,7 @@ async def _run(
             dial=config.dial,
             listeners=listeners.peers,
             insecure=config.insecure,
+            levels=FEATURE_LEVELS,
         )
         if has_peers
         else None

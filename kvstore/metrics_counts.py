@@ -19,6 +19,7 @@ from raft import (
     AppliedBatch,
     Busy,
     DiskFull,
+    LevelRefused,
     NodeStopped,
     NotLeader,
     ProtocolError,
@@ -61,6 +62,7 @@ BOUNDS = frozenset(
 REASONS = BOUNDS | frozenset(
     {
         "other_bound", "disk_full", "transfer_under_way", "not_leader", "too_large", "stopped", "transfer_refused",
+        "level_refused",
         "outcome_unknown", "protocol", "other",
     }
 ) | {code.name.lower() for code in ResultCode if code not in (ResultCode.OK, ResultCode.BUSY)}  # fmt: skip
@@ -87,6 +89,8 @@ def reason_of(error: RaftError | KvError) -> str:
             return "too_large"
         case TransferRefused():
             return "transfer_refused"
+        case LevelRefused():
+            return "level_refused"
         case NodeStopped():
             return "stopped"
         case KvError():

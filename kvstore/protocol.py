@@ -30,6 +30,7 @@ requests, as many as it likes without waiting, and the member answers each once,
       23        the request's body breaks a bound: size, bound
       24        leadership cannot be handed over now: reason, words; nothing has changed
       25        the members cannot be changed so: reason, words, entries a learner lacks or null; nothing has changed
+      26        the feature level cannot be raised now: reason, words; nothing has changed
       31        the connection makes no sense and is closed: reason (request_id 0)
 
 Arrays grow only at their end; extra items of a request or response are ignored, unknown kinds are an error.
@@ -90,6 +91,7 @@ class Code(enum.IntEnum):
     TOO_LARGE = 23
     TRANSFER_REFUSED = 24
     CHANGE_REFUSED = 25
+    LEVEL_REFUSED = 26
     MALFORMED = 31
 
 

@@ -42,7 +42,6 @@ class Reason(enum.StrEnum):
     VALUE_TOO_LONG = "value_too_long"
     TOO_MANY_OPERATIONS = "too_many_operations"
     TRANSACTION_TOO_LARGE = "transaction_too_large"
-    LEVEL_UNSUPPORTED = "level_unsupported"
 
 
 _REASON_TEXTS = {
@@ -56,7 +55,6 @@ _REASON_TEXTS = {
     Reason.VALUE_TOO_LONG: "a value is too long; split it over several keys",
     Reason.TOO_MANY_OPERATIONS: "a transaction has too many comparisons and operations; split it",
     Reason.TRANSACTION_TOO_LARGE: "a transaction has too many bytes; split it",
-    Reason.LEVEL_UNSUPPORTED: "this build does not know that feature level; upgrade every member first",
 }
 
 

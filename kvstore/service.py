@@ -31,7 +31,7 @@ from kvstore.protocol import (
     encode_response,
 )
 from kvstore.refusals import KvError
-from kvstore.shapes import validate_body, validate_command
+from kvstore.shapes import HEAD_ITEMS, validate_body, validate_command
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
     Applied,
@@ -306,7 +306,10 @@ class Service:
         self._open.commands(connection, tickets, (asked.request_id,), (0,))
 
     def _on_command(self, connection: Connection, asked: Asked) -> None:
-        validate_command(asked.items, self.limits.admission, self._machine.feature_level)
+        in_force = self._machine.feature_level
+        validate_command(asked.items, self.limits.admission, in_force)
+        if asked.items[HEAD_ITEMS] == CommandKind.RAISE_FEATURE_LEVEL and asked.items[HEAD_ITEMS + 1] > in_force:
+            self._node.check_raise(asked.items[HEAD_ITEMS + 1])
         self._propose(connection, asked.request_id, asked.items[0], asked.raw_command)
 
     def _propose(self, connection: Connection, request_id: int, session_id: int, command: bytes) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvstore.commands import CommandKind
-from kvstore.limits import FEATURE_LEVEL, TIME_NS_MAX, AdmissionLimits, StoreLimits
+from kvstore.limits import FEATURE_LEVEL_MAX, TIME_NS_MAX, AdmissionLimits, StoreLimits
 from kvstore.refusals import InvalidRequest, Reason
 from raft import INT64_MAX
 
@@ -36,10 +36,10 @@ def head_flaw(item: object) -> Reason | None:
     return Reason.OUT_OF_RANGE
 
 
-def body_flaw(body: Sequence[Any], level: int = FEATURE_LEVEL) -> Reason | None:
+def body_flaw(body: Sequence[Any], level: int = FEATURE_LEVEL_MAX) -> Reason | None:
     """Judge a body `(kind, ...)` at a feature level; None if it can be carried out. Length ≥ 1."""
     kind = body[0]
-    judge = _JUDGES[level].get(kind) if type(kind) is int else None
+    judge = _JUDGES.get(level, _NEWEST_JUDGES).get(kind) if type(kind) is int else None
     return judge(body) if judge is not None else Reason.UNKNOWN_KIND
 
 
@@ -185,10 +185,12 @@ _JUDGES: dict[int, dict[int, _Judge]] = {
         CommandKind.RAISE_FEATURE_LEVEL: _level_flaw,
     },
 }
-"""Which kinds there are at each feature level, and who judges them."""
+"""Which kinds there are at each feature level, and who judges them. A level that is not here is as the newest one."""
+
+_NEWEST_JUDGES = _JUDGES[max(_JUDGES)]
 
 
-def validate_command(item: object, limits: AdmissionLimits, level: int = FEATURE_LEVEL) -> None:
+def validate_command(item: object, limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
     """Judge a decoded command `[session_id, request_no, acknowledged_up_to, kind, ...]` at admission.
 
     `level` is the feature level in force (`KvMachine.feature_level`). Raises InvalidRequest: certainly no effect.
@@ -207,7 +209,7 @@ def validate_command(item: object, limits: AdmissionLimits, level: int = FEATURE
         raise InvalidRequest(Reason.OUT_OF_RANGE)  # It would close itself.
 
 
-def validate_body(body: Sequence[Any], limits: AdmissionLimits, level: int = FEATURE_LEVEL) -> None:
+def validate_body(body: Sequence[Any], limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
     """Judge a body `[kind, ...]` at admission: a command's from its kind on, or a read's. Raises InvalidRequest."""
     flaw = body_flaw(body, level) if body else Reason.MALFORMED
     if flaw is not None:
@@ -222,11 +224,8 @@ def _bound_body(body: Sequence[Any], limits: AdmissionLimits) -> None:
         _bound_operation(body, limits)
     elif kind == CommandKind.TXN:
         _bound_txn(body, limits)
-    elif kind == CommandKind.REGISTER_SESSION:
-        if not limits.session_ttl_ns_min <= body[1] <= limits.session_ttl_ns_max:
-            raise InvalidRequest(Reason.OUT_OF_RANGE, body[1], limits.session_ttl_ns_max)
-    elif kind == CommandKind.RAISE_FEATURE_LEVEL and body[1] > FEATURE_LEVEL:
-        raise InvalidRequest(Reason.LEVEL_UNSUPPORTED, body[1], FEATURE_LEVEL)
+    elif kind == CommandKind.REGISTER_SESSION and not limits.session_ttl_ns_min <= body[1] <= limits.session_ttl_ns_max:
+        raise InvalidRequest(Reason.OUT_OF_RANGE, body[1], limits.session_ttl_ns_max)
 
 
 def _bound_operation(body: Sequence[Any], limits: AdmissionLimits) -> int:

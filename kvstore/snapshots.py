@@ -24,13 +24,20 @@ import cbor2
 
 from kvstore.heads import array_head, bytes_head, uint_head
 from kvstore.key_order import KeyOrder
-from kvstore.limits import FEATURE_LEVEL, ITEM_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, TIME_NS_MAX, StoreLimits
+from kvstore.limits import (
+    FEATURE_LEVEL_INITIAL,
+    FEATURE_LEVELS,
+    ITEM_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    TIME_NS_MAX,
+    StoreLimits,
+)
 from kvstore.picture import SessionsPicture, StorePicture
 from kvstore.results import PUT_DONE
 from kvstore.sessions import FIRST_SESSION_ID, PUT_RESULT_BYTES, Session, Sessions, result_bytes
 from kvstore.shapes import is_count
 from kvstore.store import FIRST_REVISION, Store
-from raft import INT64_MAX, INT64_MIN, StateSnapshot
+from raft import INT64_MAX, INT64_MIN, LevelRange, StateSnapshot
 
 FORMAT = 1
 CHUNK_BYTES = 256 * 1024
@@ -56,14 +63,19 @@ class InvalidSnapshot(Exception):
 
 
 class UnsupportedFeatureLevel(Exception):
-    """The replicated feature level is above what this build knows: the member cannot go on (FORMATS §7)."""
+    """The replicated feature level is none that this build knows: the member cannot go on (FORMATS §7)."""
 
-    def __init__(self, level: int, level_max: int) -> None:
-        super().__init__(level, level_max)
-        self.level, self.level_max = level, level_max
+    def __init__(self, level: int, levels: LevelRange) -> None:
+        super().__init__(level, levels)
+        self.level, self.levels = level, levels
 
     def __str__(self) -> str:
-        return f"the cluster is at feature level {self.level}; this build knows {self.level_max}. Upgrade this member"
+        remedy = (
+            "Start this member with the build of the other members"
+            if self.level > self.levels.highest
+            else "Start it with the build that it had; the cluster is upgraded in steps (docs/versions.md)"
+        )
+        return f"the cluster is at feature level {self.level}, which is final; this build knows {self.levels}. {remedy}"
 
 
 def header_of(store: Store, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> dict[str, Any]:
@@ -156,19 +168,19 @@ def _result_rows(picture: SessionsPicture) -> Iterator[tuple[bytes, int]]:
             yield cbor2.dumps((session_id, number, result)), result_bytes(result) + ITEM_OVERHEAD_BYTES
 
 
-def read_header(header: Mapping[str, Any]) -> StoreLimits:
+def read_header(header: Mapping[str, Any], levels: LevelRange = FEATURE_LEVELS) -> StoreLimits:
     """Verify a header; returns the limits in it. Raises InvalidSnapshot or UnsupportedFeatureLevel."""
     numbers: dict[str, Any] = {
-        name: header.get(name) for name in header_of(Store(), Sessions(), StoreLimits(), 0, FEATURE_LEVEL)
+        name: header.get(name) for name in header_of(Store(), Sessions(), StoreLimits(), 0, FEATURE_LEVEL_INITIAL)
     }
     fields = numbers.pop("limits")
     if numbers["format"] != FORMAT:
         raise InvalidSnapshot(f"its format is {numbers['format']!r}; this build knows {FORMAT}")
     for name, number in numbers.items():
         _require(is_count(number), f"{name} is {number!r}")
-    if header["feature_level"] > FEATURE_LEVEL:
-        raise UnsupportedFeatureLevel(header["feature_level"], FEATURE_LEVEL)
     _require(header["feature_level"] >= 1, "its feature level is 0")
+    if header["feature_level"] not in levels:
+        raise UnsupportedFeatureLevel(header["feature_level"], levels)
     _require(header["revision"] >= FIRST_REVISION, "its revision is 0")
     _require(header["compact_revision"] == header["revision"], "its compact_revision is not its revision")
     _require(header["leader_time"] <= TIME_NS_MAX, "its leader_time is beyond all time")

@@ -29,7 +29,8 @@ class PeerView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
     """One member. `commit_index` is the high-water mark; both marks are inclusive (FORMATS §6). `state_hash` is empty
-    unless it was asked for: two members with the same `last_applied` must have the same one."""
+    unless it was asked for: two members with the same `last_applied` must have the same one. What later builds add
+    has a default: an earlier one does not tell it."""
 
     node_id: str
     cluster_id: bytes
@@ -58,6 +59,9 @@ class MemberStatus:
     peers: tuple[PeerView, ...]
     part: str = ""  # voter, learner, incoming, outgoing (`kvstore.members`); empty: it knows of no place of its own.
     is_removed: bool = False  # For certain, and for ever: it ends by itself.
+    feature_level: int = 1  # In force here; the next two are what its build can apply.
+    feature_level_min: int = 1
+    feature_level_max: int = 1
 
     @property
     def lag(self) -> int:
@@ -106,6 +110,9 @@ def status_of(node: Node, machine: KvMachine, *, with_hash: bool) -> MemberStatu
         ),
         part=part_of(node.core.configuration, status.node_id),
         is_removed=status.is_removed,
+        feature_level=state.feature_level,
+        feature_level_min=node.levels.lowest,
+        feature_level_max=node.levels.highest,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from kvstore.errors import (
     ChangeRefused,
     Compacted,
+    LevelRefused,
     NotCommitted,
     OperationFailed,
     RequestTooLarge,
@@ -98,6 +99,8 @@ def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
             return Rejected(TransferRefused(*fields))
         case Code.CHANGE_REFUSED:
             return Rejected(ChangeRefused(*fields[:3]))
+        case Code.LEVEL_REFUSED:
+            return Rejected(LevelRefused(*fields[:2]))
         case Code.TOO_LARGE:
             return Rejected(RequestTooLarge(*fields))
         case _:

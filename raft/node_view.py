@@ -9,6 +9,7 @@ from raft.core import RaftCore
 from raft.effects import Effects, NodeStatus
 from raft.errors import Compacted, NodeStopped, NotCommitted
 from raft.group_commit import GroupCommit
+from raft.levels import LevelRange, MemberLevels
 from raft.membership import Member
 from raft.node_status import node_status
 from raft.open_reads import OpenReads
@@ -31,6 +32,7 @@ class NodeView:
     _log: LogStore
     _now: int
     _commit: GroupCommit
+    _levels: MemberLevels
     _pending: PendingCommands
     _outcomes: Outcomes
     _reads: OpenReads
@@ -92,6 +94,11 @@ class NodeView:
     def core(self) -> RaftCore:
         """The protocol's own state, to look at: marks, role, term. Only the node may change it."""
         return self._core
+
+    @property
+    def levels(self) -> LevelRange:
+        """The feature levels that this member's build can apply."""
+        return self._levels.own
 
     @property
     def peers(self) -> tuple[Member, ...]:

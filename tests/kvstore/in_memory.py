@@ -14,12 +14,13 @@ from random import Random
 
 from kvstore.calls import MILLISECOND_NS, CallEnded, ClientLimits
 from kvstore.commands import Command, Get, Range
+from kvstore.limits import FEATURE_LEVELS
 from kvstore.machine import KvMachine, initial_header
 from kvstore.protocol import Consistency, Request, Response, command_request, read_request
 from kvstore.results import Result, read_result
 from kvstore.retry import ClientCore
 from kvstore.service import Service, ServiceLimits
-from raft import Configuration, Effects, Identity, Member, Message, Node, RaftConfig, derive_cluster_id
+from raft import Configuration, Effects, Identity, LevelRange, Member, Message, Node, RaftConfig, derive_cluster_id
 from storage import (
     Delete,
     Done,
@@ -88,7 +89,14 @@ class Host:
     """One member's process: started from its folder, killed by being dropped."""
 
     def __init__(
-        self, folder: Path, identity: Identity, now: int, seed: int, limits: ServiceLimits, sizes: Sizes
+        self,
+        folder: Path,
+        identity: Identity,
+        now: int,
+        seed: int,
+        limits: ServiceLimits,
+        sizes: Sizes,
+        levels: LevelRange,
     ) -> None:
         self.identity = identity
         self.files = HeldFiles(folder)
@@ -97,7 +105,7 @@ class Host:
         self.files.run()
         (storage,) = opened
         assert isinstance(storage, OpenedStorage), storage
-        self.machine = KvMachine()
+        self.machine = KvMachine(levels=levels)
         self.node = Node(
             identity=identity,
             config=sizes.raft,
@@ -108,6 +116,7 @@ class Host:
             machine=self.machine,
             random=Random(seed),
             now=now,
+            levels=levels,
         )
         self.service = Service(self.node, self.machine, limits)
 
@@ -136,6 +145,7 @@ class Cluster:
             for member in members
         }
         self.hosts: dict[str, Host] = {}
+        self.levels: dict[str, LevelRange] = {}
         self.cut: set[str] = set()  # Members that hear nobody and are heard by nobody; clients reach them.
         self.clients: list[SimClient] = []
         self._starts = 0
@@ -146,14 +156,17 @@ class Cluster:
             self.start(node_id)
         self.settle()
 
-    def start(self, node_id: str) -> None:
+    def start(self, node_id: str, levels: LevelRange = FEATURE_LEVELS, says: LevelRange | None = None) -> None:
+        """`levels`: what its build applies, from now on; `says`: what it tells its peers instead."""
         self._starts += 1
-        host = Host(self._folder / node_id, self.identities[node_id], self.now, self._starts, self._limits, self._sizes)
+        self.levels[node_id] = levels
+        place, identity = self._folder / node_id, self.identities[node_id]
+        host = Host(place, identity, self.now, self._starts, self._limits, self._sizes, levels)
         self.hosts[node_id] = host
         for peer_id, peer in self.hosts.items():
             if peer_id != node_id:
-                host.node.peer_hello(peer_id, peer.identity.incarnation_id)
-                peer.node.peer_hello(node_id, host.identity.incarnation_id)
+                host.node.peer_hello(peer_id, peer.identity.incarnation_id, self.levels[peer_id])
+                peer.node.peer_hello(node_id, host.identity.incarnation_id, says or levels)
 
     def kill(self, node_id: str) -> None:
         self.hosts.pop(node_id).kill()

@@ -34,7 +34,7 @@ from kvstore.commands import (
     encode_command,
     prefix_range,
 )
-from kvstore.limits import FEATURE_LEVEL, MIB, SECOND_NS, AdmissionLimits, StoreLimits
+from kvstore.limits import MIB, SECOND_NS, AdmissionLimits, StoreLimits
 from kvstore.refusals import REFUSALS, InvalidRequest, KvError, Reason, ResultCode, refusal_of
 from kvstore.shapes import body_flaw, validate_body, validate_command
 from raft import DEPTH_MAX, decode_item, encode_batch
@@ -182,7 +182,6 @@ BOUNDS: list[tuple[list[Any], Reason, int, int]] = [
     ([6, [[1, 1, b"k", 0]], put_many(64), put_many(64)], Reason.TOO_MANY_OPERATIONS, 129, 128),
     ([6, [], [[1, b"a", b"v" * MIB], [1, b"b", b"v" * MIB]], []], Reason.TRANSACTION_TOO_LARGE, 2 * MIB + 2, 3 * MIB // 2),  # noqa: E501
     ([16, SECOND_NS - 1], Reason.OUT_OF_RANGE, SECOND_NS - 1, 24 * 3600 * SECOND_NS),
-    ([20, FEATURE_LEVEL + 1], Reason.LEVEL_UNSUPPORTED, FEATURE_LEVEL + 1, FEATURE_LEVEL),
 ]  # fmt: skip
 
 

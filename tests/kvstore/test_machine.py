@@ -38,7 +38,7 @@ from kvstore.machine import KvMachine
 from kvstore.refusals import Reason, ResultCode
 from kvstore.results import read_result
 from kvstore.snapshots import UnsupportedFeatureLevel
-from raft import DEPTH_MAX, Entry, EntryKind, StateMachine, decode_item, encode_batch, encode_item
+from raft import DEPTH_MAX, Entry, EntryKind, LevelRange, StateMachine, decode_item, encode_batch, encode_item
 from tests.kvstore.feeding import Fed, restored
 from tests.kvstore.test_commands import MALFORMED, almost_commands, near_commands
 
@@ -161,12 +161,23 @@ def test_a_payload_that_no_build_of_this_level_can_have_made_stops_the_member() 
 
 
 def test_raising_the_feature_level_beyond_the_build_stops_the_member() -> None:
-    """FORMATS §7: a member that meets a level it does not know stops. Admission of this build never lets it through."""
+    """FORMATS §7: a member that meets a level it does not know stops, and says what to do."""
     fed = Fed()
     fed.do(RaiseFeatureLevel(1))
     assert fed.machine.feature_level == 1
-    with pytest.raises(UnsupportedFeatureLevel):
+    with pytest.raises(
+        UnsupportedFeatureLevel, match=r"at feature level 2.*knows 1\. Start this member with the build"
+    ):
         fed.do(RaiseFeatureLevel(2))
+
+
+def test_a_feature_level_never_falls() -> None:
+    """docs/versions.md: it is final. To ask for a lower one changes nothing."""
+    machine = KvMachine(levels=LevelRange(1, 3))
+    for index, level in enumerate((3, 2), start=1):
+        machine.apply(Entry(index, 1, EntryKind.COMMANDS, encode_batch(1, [encode_command(RaiseFeatureLevel(level))])))
+        assert machine.feature_level == 3
+    machine.check()
 
 
 @pytest.mark.parametrize(("item", "reason"), MALFORMED, ids=repr)

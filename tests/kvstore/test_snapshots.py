@@ -18,7 +18,7 @@ from kvstore.commands import CloseSession, CompareAndSet, Delete, Get, Put, Rang
 from kvstore.limits import MIB, StoreLimits
 from kvstore.machine import KvMachine, initial_header
 from kvstore.snapshots import CHUNK_BYTES, InvalidSnapshot, UnsupportedFeatureLevel
-from raft import decode_item
+from raft import LevelRange, decode_item
 from tests.kvstore.feeding import SECOND, Fed, restored
 
 
@@ -279,10 +279,17 @@ def test_nonsense_is_refused_and_changes_nothing(damage: Damage) -> None:
 def test_a_snapshot_of_a_higher_feature_level_is_refused_by_name() -> None:
     """FORMATS §7: the replicated level judges, and this build does not know it."""
     header, chunks = taken(lived_in())
-    with pytest.raises(UnsupportedFeatureLevel, match="Upgrade") as caught:
+    with pytest.raises(UnsupportedFeatureLevel, match="with the build of the other members") as caught:
         restore({**header, "feature_level": 2}, chunks)
-    assert (caught.value.level, caught.value.level_max) == (2, 1)
+    assert (caught.value.level, caught.value.levels) == (2, LevelRange(1, 1))
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_state_of_a_lower_feature_level_than_a_build_applies_is_refused() -> None:
+    """docs/versions.md: a build that has left a level behind comes after one that knows both."""
+    header, chunks = taken(lived_in())
+    with pytest.raises(UnsupportedFeatureLevel, match=r"knows 2 to 3\. Start it with the build that it had"):
+        KvMachine(levels=LevelRange(2, 3)).restore(header, chunks)
 
 
 @given(st.data())
