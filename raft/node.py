@@ -52,7 +52,8 @@ class Node(NodeView):
     """A member of one Raft group.
 
     `machine` is restored from the newest snapshot before anything else; entries that are committed behind it are
-    applied again. `now` is monotonic, in ns. All methods are called from one thread.
+    applied again. `now` is monotonic, in ns. `levels`: those that `machine` can apply. All methods are called from one
+    thread.
     """
 
     def __init__(
@@ -69,7 +70,6 @@ class Node(NodeView):
         now: int,
         levels: LevelRange = LEVELS_AT_FIRST,
     ) -> None:
-        """`levels`: what `machine` can apply; the one in force is `machine.feature_level`."""
         latest = snapshots.latest()
         machine.restore(latest.header.machine, snapshots.chunks(latest))
         self.identity = identity
@@ -118,10 +118,7 @@ class Node(NodeView):
     # Events in.
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = LEVELS_AT_FIRST) -> None:
-        """A peer said who it is, and what its build knows; its messages are used once its pin is durable (FORMATS §1).
-
-        Raises PeerRefused.
-        """
+        """A peer said who it is; its messages are used once its pin is durable (FORMATS §1). Raises PeerRefused."""
         if peer_id == self.identity.node_id:
             raise PeerRefused(peer_id, "own_id", "it has this node's own id; give every member an id of its own")
         committed = self._core.committed_configuration
@@ -194,10 +191,7 @@ class Node(NodeView):
         self._outcomes.opened(self._core.propose_change(change), [ticket])
 
     def check_raise(self, level: int) -> None:
-        """Whether the feature level may be raised to `level` now: ask before the command that does it is proposed.
-
-        Raises NotLeader, LevelRefused, NodeStopped.
-        """
+        """Ask before the command that raises the feature level. Raises NotLeader, LevelRefused, NodeStopped."""
         self._check_takes_requests()
         self._levels.check_raise(level, self._core)
 
