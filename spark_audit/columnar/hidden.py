@@ -176,19 +176,24 @@ def _write_of(proposal: Proposal, key: Int64s, revision: Int64s) -> tuple[Int64s
 
 
 def _adopted(proposal: Proposal, before: States, made: _Creations) -> tuple[Proposal, _Creations]:
-    """A creation told of no write is that of the unknown one just before, if version and place say that it can be."""
+    """A creation told of no write is that of the unknown one just before, or of the one that a chain of unknown
+    compare-and-sets just before began with, if version and place say that it can be."""
     order = proposal.order
     write = before.writer[made.place]
-    fits = ~made.known & (write >= 0) & (order.revision[write] < 0) & (order.writes[write] != order.absence[write])
-    fits &= (order.finds[write] == NOTHING) | (order.finds[write] == order.absence[write])
-    if not fits.any():
+    untold = ~made.known & (write >= 0) & (order.revision[write] < 0) & (order.writes[write] != order.absence[write])
+    blind = (order.finds == NOTHING) | (order.finds == order.absence)
+    fits = untold & blind[write]
+    if not untold.any():
         return proposal, made
-    number, _ = counts(order, before)
+    number, creation = counts(order, before)
+    first = np.where(untold & ~fits, creation[write], write)
     version = order.version[made.teller]
-    place = np.where(fits, write, made.place)  # Whoever created it did so no later than that.
-    fits &= (version < 0) | (version == number[before.writer[made.teller]] - number[write] + 1)
+    counted = version == number[before.writer[made.teller]] - number[first] + 1
+    chained = untold & ~fits & counted & (version >= 0) & blind[first] & (order.revision[first] < 0)
+    place = np.where(fits, write, np.where(chained, first, made.place))  # Whoever created it did so no later than that.
+    fits = (fits & ((version < 0) | counted)) | chained
     adopted = _Creations(place, made.revision, made.known | fits, made.teller, made.of)
-    return proposal.revised(proposal.rows[write[fits]], made.revision[fits]), adopted
+    return proposal.revised(proposal.rows[first[fits]], made.revision[fits]), adopted
 
 
 def _versions(
