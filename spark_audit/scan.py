@@ -61,7 +61,7 @@ def scan(table: pa.Table, partitions: int) -> Iterator[Cut]:
         IDS, frame.table.select(["run_id", "op_id"]), _spread(frame.numbers("op_id", 0), partitions), partitions
     )
     yield from _clients(frame, partitions)
-    order = frame.table.select(list(_ORDER)).append_column("reads", pa.array(~(_changed(frame) | many.changed)))
+    order = frame.table.select(list(_ORDER)).append_column("reads", pa.array(~(changed(frame) | many.changed)))
     rows = np.flatnonzero(taking)
     blocks = frame.numbers("revision", 0)[rows] >> BLOCK_BITS
     yield from _pieces(ORDER, order.take(rows), blocks % partitions, partitions)
@@ -89,7 +89,7 @@ def _taking(frame: Frame) -> Bools:
     return taking & ~frame.codes("consistency").among("local")
 
 
-def _changed(frame: Frame) -> Bools:
+def changed(frame: Frame) -> Bools:
     """Per row whether it is an acknowledged change of one key; what order.py calls `changed`."""
     op, ok = frame.codes("op"), frame.codes("status").among("ok")
     changes = op.among("put", "append")

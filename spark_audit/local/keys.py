@@ -16,7 +16,10 @@ from spark_audit.clocks import Clocks
 from spark_audit.columnar.columns import sorted_by
 from spark_audit.findings import KeyFindings
 from spark_audit.local.frame import BLOCK_ROWS, Frame, Int64s
-from spark_audit.table_keys import NEEDED, decide_table
+from spark_audit.local.ordering import ranked
+from spark_audit.ranges import HOT_ROWS, LIMITS, decide_in_ranges
+from spark_audit.scan import changed
+from spark_audit.table_keys import NEEDED, DecidedTable, decide_table
 
 THREADS = 2
 _SINGLE_OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
@@ -44,19 +47,43 @@ def decided_keys(
     lean = lean.append_column("output", output)
 
     def decided(start: int, end: int) -> Decided:
-        found = decide_table(lean.take(order[start:end]), clocks, configurations_max)
+        mine = order[start:end]
+        if end - start > HOT_ROWS:  # Then it is one key.
+            found = _in_ranges(frame, lean, mine, clocks, configurations_max)
+        else:
+            found = decide_table(lean.take(mine), clocks, configurations_max)
         return Decided(found.proven, list(found.others))
 
     with ThreadPoolExecutor(THREADS) as threads:
         yield from threads.map(decided, edges[:-1], edges[1:])
 
 
+def _in_ranges(
+    frame: Frame, table: pa.Table, rows: Int64s, clocks: Mapping[str, Clocks], configurations_max: int
+) -> DecidedTable:
+    """These rows, all of one key."""
+    revision = frame.numbers("revision", 0)
+    ranks = frame.codes("status").among("ok")[rows] & (revision[rows] > 0)
+    order = ranked(frame, rows[ranks], revision, changed(frame))
+    begins = range(0, len(order), LIMITS.range)
+    ranges = (table.take(order[begin : begin + LIMITS.range]) for begin in begins)
+
+    def whole() -> pa.Table | None:
+        return table.take(rows) if len(rows) <= LIMITS.whole else None
+
+    return decide_in_ranges(table.take(rows[~ranks]), ranges, whole, clocks, configurations_max)
+
+
 def _groups(frame: Frame, rows: Int64s) -> tuple[Int64s, list[int]]:
-    """These rows by key, else in this order; and where to cut them: between keys, after about BLOCK_ROWS rows."""
+    """These rows by key, else in this order; and where to cut them: between keys, after about BLOCK_ROWS rows, and
+    before and behind each key of more than HOT_ROWS."""
     run, key = frame.codes("run_id"), frame.codes("key")
     owner = (run.ids * np.int64(len(key.texts)) + key.ids)[rows]
     order = sorted_by(owner)
     begins = np.flatnonzero(np.diff(owner[order], prepend=-1))
     order = rows[order]
     wanted = np.arange(0, len(order), BLOCK_ROWS)
-    return order, [*np.unique(begins[np.searchsorted(begins, wanted, side="right") - 1]).tolist(), len(order)]
+    cuts = begins[np.searchsorted(begins, wanted, side="right") - 1]
+    ends = np.append(begins[1:], len(order))
+    hot = ends - begins > HOT_ROWS
+    return order, np.unique(np.concatenate((cuts, begins[hot], ends[hot], [len(order)]))).tolist()

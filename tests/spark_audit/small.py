@@ -113,14 +113,15 @@ def small_history(random: Random, *, revisions: bool, values: int, appends: bool
                 if place.get(name):
                     place[name] = re.sub(r"\d+", lambda match: str(int(match[0]) % values), place[name])
     if random.random() < 0.7:
-        _corrupt(rows, random)
+        corrupt(rows, random)
     if not revisions:
         for row in rows:
             row["revision"] = None
     return rows
 
 
-def _corrupt(rows: list[Row], random: Random) -> None:
+def corrupt(rows: list[Row], random: Random) -> None:
+    """Make one answer, or the times of one operation, another."""
     row = random.choice(rows)
     other = random.choice(rows)
     output = row["output"]

@@ -1,0 +1,193 @@
+"""One key, a range of its operations at a time: the witness, begun with what the ranges before leave.
+
+A carry is the record that the operations before left, the greatest call of any of them, and the greatest revision that
+any carried. The record stands in the witness as its own write, the first row (`Carry`); one that was written more than
+once, behind a creation made for it. Only a prefix of the order is taken; what stands behind it is left to the next
+range, which knows more of what follows. docs/audit-proofs.md, section 6a, proves that prefixes join to one order.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from spark_audit.columnar.blocks import blocks, last_place, not_covered
+from spark_audit.columnar.columns import FOREVER, NOTHING, PUT, Bools, Columns, Int64s
+from spark_audit.columnar.fits import doubtful
+from spark_audit.columnar.order import Order, counts, states
+from spark_audit.columnar.proposal import Proposal
+from spark_audit.columnar.witness import attempt
+
+_EARLIEST = -(2**63)
+_NEVER = 2**62  # A version that no record has.
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """What the ranges before leave. `version` 0: no record; else `create` is its creation, and row 0 of the table
+    that `columns` were made of is its write, which nothing is asked of (a put at its revision).
+
+    `unsure`: there is no record, and the deletion is of unknown outcome. `revision`: of the record.
+    """
+
+    version: int = 0
+    revision: int = 0
+    create: int = NOTHING
+    call: int = _EARLIEST
+    last: int = 0
+    unsure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """A verified prefix. `writer`: the row of the write whose record is carried on, -1 if there is none; `used`: the
+    rows of unknown outcome in it; `left`: completed rows behind it. Rows are those of the table.
+
+    `guessed`: no response told the place of some unknown write in it.
+    """
+
+    carry: Carry
+    writer: int
+    used: Int64s
+    left: Int64s
+    guessed: bool
+
+
+def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanced | None:
+    """Take what can be proven of these operations, behind which others follow, or none (`last`).
+
+    `columns`: one key. At least `ahead` places at the end are not taken, but of the last range all are. None: it is not
+    proven. Says nothing about `columns.weak`.
+    """
+    begun = 0 if carry.version == 0 else 1 + (carry.version > 1)
+    made = _with_creation(columns, carry)
+    if made is None or len(made) == 0:
+        return None
+    block = next(blocks(made, len(made)))
+    if not_covered(block).any() or ((made.revision <= 0) & ~made.unknown).any():
+        return None
+    proposal, wrong = attempt(block, patient=True)
+    order = proposal.order
+    wrong = wrong | proposal.out_of_turn() | _before_its_time(made, proposal, carry)
+    wrong[:begun] = proposal.rows[:begun] != _places_of_carry(made, begun)
+    ends = _Ends.of(order)
+    end = _cut(ends.clean, begun, ahead, last)
+    if wrong[: end + 1].any():
+        return None
+    return _advanced(made, proposal, ends, carry, end)
+
+
+def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
+    """Whether every read that promises less fits its own revision, as far as this range shows; see `fits.py`.
+
+    All acknowledged writes of the key at the revisions of the range are there, left ones too.
+    """
+    weak = columns.weak
+    if weak is None:
+        return True
+    if carry.unsure and (weak.finds == 0).any():
+        return False
+    return not doubtful(columns).any()
+
+
+def _with_creation(columns: Columns, carry: Carry) -> Columns | None:
+    """With a creation before the carried record's write, as if those between the two had never been.
+
+    Versions told of that record's life are less by as many. None if one is told, and it is not said of which life.
+    """
+    if carry.version <= 1:
+        return columns
+    fewer = carry.version - 2
+    told = columns.version >= 0
+    if fewer and (told & (columns.create < 0)).any():
+        return None
+    mine = told & (columns.create == carry.create)
+    version = np.where(mine, np.where(columns.version >= fewer, columns.version - fewer, _NEVER), columns.version)
+    tokens = int(columns.tokens[-1])
+    first: dict[str, int] = {
+        "row": NOTHING, "op_id": NOTHING, "kind": PUT, "unknown": 0, "failed": 0, "call": int(columns.call.min()),
+        "ret": FOREVER, "clock": int(columns.clock[0]), "revision": carry.create, "writes": tokens,
+    }  # fmt: skip
+    rest = {name: getattr(columns, name) for name in Columns.__slots__ if name not in _OF_KEYS}
+    rest["version"] = version
+    grown: dict[str, Any] = {
+        name: np.concatenate((np.array([first.get(name, NOTHING)]).astype(column.dtype), column))
+        for name, column in rest.items()
+    }
+    one_more = np.array((0, 1))
+    return Columns(columns.names, columns.starts + one_more, columns.tokens + one_more, **grown)
+
+
+_OF_KEYS = ("names", "starts", "tokens", "weak")
+
+
+def _places_of_carry(columns: Columns, begun: int) -> Int64s:
+    """The rows of the columns that stand for what is carried, in order: the creation is the first."""
+    write = np.flatnonzero(columns.row == 0)
+    return np.concatenate((np.zeros(begun - 1, np.int64), write)) if begun else write[:0]
+
+
+def _before_its_time(columns: Columns, proposal: Proposal, carry: Carry) -> Bools:
+    """Which places cannot stand behind what is carried: by real time, or by their revision."""
+    order = proposal.order
+    late: Bools = columns.ret[proposal.rows] < carry.call
+    late |= (order.revision > 0) & (order.revision < carry.last)
+    late |= (order.revision > 0) & (order.revision == carry.last) & (order.writes >= 0)
+    return late
+
+
+def _cut(clean: Bools, begun: int, ahead: int, last: bool) -> int:
+    """The last place that is taken; `begun - 1` if there is none."""
+    if last:
+        return len(clean) - 1
+    taken = np.flatnonzero(clean[begun : max(begun, len(clean) - ahead)])
+    return begun + int(taken[-1]) if len(taken) else begun - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The state behind each place: `writer`, the place of the last write, -1 if none; the rest of its record, which
+    `clean` says is known whole. Versions are those of the columns."""
+
+    writer: Int64s
+    present: Bools
+    create: Int64s
+    version: Int64s
+    creation: Int64s
+    clean: Bools
+
+    @staticmethod
+    def of(order: Order) -> "_Ends":
+        writes = order.writes >= 0
+        writer = last_place(writes)
+        some = np.maximum(writer, 0)
+        present = (writer >= 0) & (order.writes[some] != order.absence)
+        number, creations = counts(order, states(order))
+        creation = np.maximum(creations[some], 0)
+        create, version = order.revision[creation], number[some] - number[creation] + 1
+        clean = ~present | ((order.revision[some] > 0) & (create > 0))
+        return _Ends(writer, present, create, version, creation, clean)
+
+
+def _advanced(columns: Columns, proposal: Proposal, ends: _Ends, carry: Carry, end: int) -> Advanced:
+    taken, left = proposal.rows[: end + 1], proposal.rows[end + 1 :]
+    unknown = columns.unknown
+    used = columns.row[taken[unknown[taken]]]
+    left = columns.row[left[~unknown[left]]]
+    if end < 0:
+        return Advanced(carry, NOTHING, used, left, False)
+    order, place = proposal.order, int(ends.writer[end])
+    told = order.revision[: end + 1]
+    mine = taken[columns.row[taken] >= 0]  # The creation was called at no time.
+    after = Carry(
+        call=max(carry.call, int(columns.call[mine].max(initial=_EARLIEST))), last=max(carry.last, int(told.max()))
+    )
+    guessed = bool(((order.writes[: end + 1] >= 0) & (told < 0)).any())
+    if not ends.present[end]:
+        unsure = carry.unsure if place < 0 else bool(unknown[taken[place]])
+        return Advanced(replace(after, unsure=unsure), NOTHING, used, left, guessed)
+    version = int(ends.version[end])
+    if carry.version > 1 and ends.creation[end] == 0:
+        version += carry.version - 2
+    after = replace(after, version=version, revision=int(told[place]), create=int(ends.create[end]))
+    return Advanced(after, int(columns.row[taken[place]]), used, left, guessed)

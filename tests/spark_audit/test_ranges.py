@@ -1,0 +1,119 @@
+"""One key in ranges against the same key uncut: what ranges prove is so, and whatever else is said comes of all rows.
+
+HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort, instead of a few.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from spark_audit.clocks import Clocks
+from spark_audit.findings import KeyFindings
+from spark_audit.generate import Row, Shape, generate
+from spark_audit.kernel import CONFIGURATIONS_MAX
+from spark_audit.order import changed
+from spark_audit.ranges import Limits, decide_in_ranges
+from spark_audit.table_keys import decide_table
+from spark_audit.weak import misfits
+from tests.spark_audit.small import ONE_CLOCK, corrupt, has_an_order, operations_in, small_history
+from tests.spark_audit.test_table_keys import history_table
+
+HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "60"))  # Of each sort.
+TINY = Limits(range=3, ahead=1, left=10**6, pending=10**6)
+
+
+def _rank(row: Row) -> tuple[int, int, int]:
+    return row["revision"], not changed(row), row["call_ns"]
+
+
+def in_ranges(rows: list[Row], random: Random, limits: Limits, *, whole: bool) -> tuple[str, str]:
+    """(status, method) of the one key of these rows, cut at random places; `whole`: if all rows may be looked at."""
+    ranked = sorted((row for row in rows if row["status"] == "ok" and row["revision"]), key=_rank)
+    names = {id(row) for row in ranked}
+    unranked = [row for row in rows if id(row) not in names]
+    random.shuffle(unranked)
+    ranges = [history_table(part) for part in _cut(ranked, random)]
+    found = decide_in_ranges(
+        history_table(unranked) if unranked else history_table(rows).slice(0, 0),
+        ranges,
+        lambda: history_table(rows) if whole else None,
+        {rows[0]["run_id"]: Clocks()},
+        CONFIGURATIONS_MAX,
+        limits,
+    )
+    return _said(found.proven, list(found.others))
+
+
+def _cut(rows: list[Row], random: Random) -> Iterator[list[Row]]:
+    """In order; within a range the order of rows says nothing."""
+    while rows:
+        size = random.choice((1, 2, 2, 3, 5, 8))
+        part, rows = rows[:size], rows[size:]
+        random.shuffle(part)
+        yield part
+
+
+def _said(proven: pa.Table, others: list[KeyFindings]) -> tuple[str, str]:
+    if proven.num_rows:
+        assert not others
+        return "linearizable", proven.column("method")[0].as_py()
+    (key,) = others
+    return key.status, key.method
+
+
+def _uncut(rows: list[Row]) -> tuple[str, str]:
+    found = decide_table(history_table(rows), {rows[0]["run_id"]: Clocks()}, CONFIGURATIONS_MAX)
+    return _said(found.proven, list(found.others))
+
+
+def _longer(random: Random) -> list[Row]:
+    """Some twenty operations on one key; half of them corrupted."""
+    shape = Shape(
+        operations=20, clients=random.choice((2, 4)), keys=1, put_share=0.35, delete_share=0.15, cas_share=0.15,
+        local_share=random.choice((0.0, 0.15)), unknown_share=random.choice((0.0, 0.1, 0.3)),
+    )  # fmt: skip
+    rows = generate(shape, random.randrange(2**32))
+    if random.random() < 0.5:
+        corrupt(rows, random)
+    return rows
+
+
+@pytest.mark.parametrize("values", [0, 2], ids=["unique-values", "repeated-values"])
+def test_what_ranges_prove_has_an_order(values: int) -> None:
+    """Against all permutations; five or six operations, most of them corrupted, cut after one to three."""
+    seen: Counter[tuple[str, bool]] = Counter()
+    for seed in range(HISTORIES):
+        random = Random(seed)
+        rows = small_history(random, revisions=True, values=values)
+        limits = Limits(ahead=random.randrange(3), left=10**6, pending=random.choice((1, 10**6)))
+        status, _ = in_ranges(rows, random, limits, whole=False)
+        truth = has_an_order(rows)
+        seen[status, truth] += 1
+        assert truth or status == "undecided", f"seed {seed}"
+        if status == "linearizable":
+            assert not list(misfits(operations_in(rows), ONE_CLOCK)), f"seed {seed}"
+    assert seen["linearizable", True] > 0.85 * (seen["linearizable", True] + seen["undecided", True]), seen
+    assert seen["undecided", False] > HISTORIES / 20, seen
+
+
+def test_a_key_is_decided_alike_cut_anywhere_or_uncut() -> None:
+    """Longer ones, with local reads and up to a third unknown; cut at random, and then as a whole where that fails."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for seed in range(HISTORIES):
+        random = Random(seed)
+        rows = _longer(random)
+        cut = in_ranges(rows, random, Limits(ahead=random.randrange(5)), whole=False)
+        status, method = _uncut(rows)
+        seen[cut[0], status] += 1
+        if cut[0] == "linearizable":
+            assert status == "linearizable", f"seed {seed}"
+            assert cut[1] == "witness" or method == cut[1], f"seed {seed}"
+        elif seed % 10 == 0:
+            assert in_ranges(rows, random, TINY, whole=True) in ((status, method), ("linearizable", "witness"))
+    fine = seen["linearizable", "linearizable"] + seen["undecided", "linearizable"]
+    assert seen["linearizable", "linearizable"] > 0.8 * fine, seen
+    assert seen["undecided", "violation"] > HISTORIES / 20, seen
