@@ -101,7 +101,7 @@ async def _first_page(client: Client, address: str, revision: int, wait_seconds:
             build = trio.current_time() >= build_at
             request = snapshot_request(address, bytes_max=PAGE_BYTES, revision_min=revision, build=build)
             response = await client.ask(request)
-            if _is_page(response, 0):
+            if is_page(response, 0):
                 return response
             _, words, is_being_built = response.fields[:3]
             if is_being_built and build:
@@ -124,12 +124,12 @@ async def _receive(client: Client, address: str, page: Response, aside: FileAsid
         if offset >= size_bytes:
             return True
         page = await client.ask(snapshot_request(address, name, offset=offset, bytes_max=PAGE_BYTES))
-        if not _is_page(page, offset):
+        if not is_page(page, offset):
             return False
         data = page.fields[2]
 
 
-def _is_page(response: Response, offset: int) -> bool:
+def is_page(response: Response, offset: int) -> bool:
     """False if there is none (yet). Raises BackupFailed for an answer that is neither, or would never end."""
     match response.fields:
         case (None, str(), bool(), *_):

@@ -2,7 +2,8 @@
 
 Exit codes: 0 done; 1 the key is not there, or a comparison is false; 2 wrong usage; 3 certainly not carried out (or the
 server refused to start); 4 the outcome is unknown; 5 unavailable, certainly not carried out; 6 the server stopped
-itself; 70 a mistake in this program; 74 carried out, but the answer could not be written; 130 interrupted.
+itself; 7 it was removed from its cluster; 70 a mistake in this program; 74 carried out, but the answer could not be
+written; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ COMMANDS = {
     "txn": ("kvstore.cli_data", "txn"),
     "status": ("kvstore.cli_status", "status"),
     "transfer": ("kvstore.cli_transfer", "transfer"),
+    "member": ("kvstore.cli_member", "member"),
     "upgrade": ("kvstore.cli_upgrade", "upgrade"),
     "snapshot": ("kvstore.cli_snapshot", "snapshot"),
     "check": ("kvstore.cli_check", "check"),
@@ -38,6 +40,10 @@ ALIASES = {
     "list": "range",
     "ls": "range",
     "start": "serve",
+    "join": "serve",
+    "members": "member",
+    "promote": "member",
+    "replace": "member",
     "backup": "snapshot",
     "restore": "snapshot",
     "fsck": "check",
@@ -99,7 +105,8 @@ def cli() -> None:
     \b
     Exit codes: 0 done; 1 key not found or comparison false; 2 wrong usage;
     3 certainly not carried out; 4 outcome unknown; 5 unavailable, certainly
-    not carried out; 6 the server stopped itself.
+    not carried out; 6 the server stopped itself; 7 it was removed from its
+    cluster, for ever.
     """
 
 

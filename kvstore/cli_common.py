@@ -32,6 +32,7 @@ class ExitCode(enum.IntEnum):
     UNKNOWN = 4  # It may have been carried out.
     UNAVAILABLE = 5  # Certainly not carried out: no member could be reached, or there is no majority.
     STOPPED = 6  # The server stopped itself: its disk failed, or an invariant broke.
+    REMOVED = 7  # The server was removed from its cluster, for ever: do not start it again.
     INTERNAL = 70  # A mistake in this program.
     OUTPUT = 74  # Carried out, but the answer could not be written (`EX_IOERR`).
 

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import trio
 
 from kvstore.cli_common import ExitCode, Failure, FunctionT
+from kvstore.cli_join import join_options, joining_from
 from kvstore.errors import InvalidAddress
+from kvstore.joining import make_joining_folder
 from kvstore.log_format import start_logging
 from kvstore.member import MemberConfig, initialize_folder
 from kvstore.server import failure_of_member, serve
@@ -94,11 +97,26 @@ def folder_options(function: FunctionT) -> FunctionT:
 
 @click.command()
 @folder_options
-def init(folder: Path, node_id: str | None, members: tuple[Member, ...], cluster_token: str) -> None:
-    """Make DIR the data folder of a new member. Without --member: of a store of one."""
-    config = MemberConfig(folder=folder, node_id=node_id, members=members or None, cluster_token=cluster_token)
+@join_options
+def init(
+    folder: Path,
+    node_id: str | None,
+    members: tuple[Member, ...],
+    cluster_token: str,
+    join: tuple[str, ...],
+    cluster_id: bytes | None,
+) -> None:
+    """Make DIR the data folder of a new member. Without --member: of a store of one. With --join: of a running cluster.
+
+    With --join, --member is this member itself.
+    """
     try:
-        identity = initialize_folder(config)
+        joining = joining_from(join, cluster_id, node_id, members, cluster_token)
+        if joining is None:
+            config = MemberConfig(folder=folder, node_id=node_id, members=members or None, cluster_token=cluster_token)
+            identity = initialize_folder(config)
+        else:
+            identity = trio.run(make_joining_folder, folder, joining)
     except Exception as error:
         raise failure_of_member(error, folder) from error
     click.echo(f"{folder}: member {identity.node_id} of cluster {identity.cluster_id.hex()}", err=True)
@@ -106,6 +124,7 @@ def init(folder: Path, node_id: str | None, members: tuple[Member, ...], cluster
 
 @click.command("serve")
 @folder_options
+@join_options
 @click.option("--bootstrap", is_flag=True, help="Make DIR first if no member is in it. Never after a lost disk.")
 @click.option("--listen-peer", metavar="HOST:PORT", help="Where peers connect, if not at the advertised address.")
 @click.option("--listen-client", metavar="HOST:PORT", help="Where clients connect, if not at the advertised address.")
@@ -145,6 +164,8 @@ def serve_command(
     node_id: str | None,
     members: tuple[Member, ...],
     cluster_token: str,
+    join: tuple[str, ...],
+    cluster_id: bytes | None,
     bootstrap: bool,
     listen_peer: str | None,
     listen_client: str | None,
@@ -165,16 +186,20 @@ def serve_command(
     \b
     Exit codes: 0 stopped as asked; 2 wrong options; 3 refused to start (the
     folder is locked, damaged, of another cluster, not initialised; a port is
-    in use); 6 stopped itself (its disk failed, or an invariant broke).
+    in use; the cluster does not let it join); 5 the cluster that it is to join
+    does not answer; 6 stopped itself (its disk failed, or an invariant broke);
+    7 was removed from its cluster, for ever.
     """
     start_logging(log_level, as_json=log_format == "json")
     try:
+        joining = joining_from(join, cluster_id, node_id, members, cluster_token)
         config = MemberConfig(
             folder=folder,
             node_id=node_id,
-            members=members or None,
+            members=members or None if joining is None else None,
             cluster_token=cluster_token,
             bootstrap=bootstrap,
+            joining=joining,
             listen_peer=listen_peer,
             listen_client=listen_client,
             dial=dict(dials),

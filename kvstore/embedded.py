@@ -17,6 +17,7 @@ import trio
 
 from kvstore.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.client_pump import dial_tcp
+from kvstore.joining import joining_of
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, RunningMember, run_member
 from kvstore.service import ServiceLimits
 from kvstore.shadow import check_not_shadowed
@@ -67,12 +68,14 @@ class open_node:  # noqa: N801 (used like a function)
 
     `members`: the whole cluster, given alike to all its members; None for a folder that exists (it says so itself), or
     for a new store of one node. `bootstrap`: make the folder if there is no member in it; without it a missing folder
-    is an error, because a member that lost its disk must not come back empty. `listen_client`: `host:port` to serve
+    is an error, because a member that lost its disk must not come back empty. `join`: client addresses of members of a
+    running cluster, of which this is a new member if there is none in the folder; then `members` is this one alone, and
+    somebody adds it (`Client.add_member`, before or after). `listen_client`: `host:port` to serve
     other programs too; a store of one node listens nowhere unless this is given.
 
     Raises, before the block runs: StorageError (locked, damaged, another cluster's, not initialised), CannotServe,
-    ReachableByOthers, InvalidConfiguration, NotAMember. If the node fails later the block is cancelled and NodeStopped
-    is raised.
+    ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused. If the node fails later the block is cancelled and
+    NodeStopped is raised; if it is removed from its cluster, MemberRemoved.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class open_node:  # noqa: N801 (used like a function)
         members: Sequence[Member] | None = None,
         bootstrap: bool = False,
         cluster_token: str = "",
+        join: Sequence[str] = (),
         listen_peer: str | None = None,
         listen_client: str | None = None,
         dial: Mapping[str, str] | None = None,
@@ -92,15 +96,17 @@ class open_node:  # noqa: N801 (used like a function)
         storage_limits: StorageLimits | None = None,
         service_limits: ServiceLimits | None = None,
     ) -> None:
+        joining = joining_of(node_id=node_id, members=members or (), endpoints=join) if join else None
         self._config = MemberConfig(
             folder=Path(data_dir),
             node_id=node_id,
-            members=tuple(members) if members is not None else None,
+            members=tuple(members) if members is not None and joining is None else None,
+            joining=joining,
             cluster_token=cluster_token,
             bootstrap=bootstrap,
             listen_peer=listen_peer,
             listen_client=listen_client,
-            serves_alone=listen_client is not None,
+            serves_alone=listen_client is not None or joining is not None,
             dial=dict(dial or {}),
             insecure=insecure,
             raft=raft_config or RaftConfig(),

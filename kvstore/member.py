@@ -16,6 +16,7 @@ import trio
 from kvstore.addresses import parse_address
 from kvstore.client_port import ClientPort
 from kvstore.errors import StoreError
+from kvstore.joining import Joining, MemberRemoved, hold_or_join
 from kvstore.limits import FEATURE_LEVELS
 from kvstore.machine import KvMachine, initial_header
 from kvstore.service import Service, ServiceLimits
@@ -96,8 +97,9 @@ class MemberConfig:
     """What one member is started with.
 
     `members`: the whole cluster as all members are given it, or None: what the folder says; for a new folder, a store
-    of one member. `bootstrap`: make the folder if there is no member in it. `listen_*`: `host:port` or None for this
-    member's own advertised address. `dial`: where peers are reached, if not at their advertised addresses.
+    of one member. `bootstrap`: make the folder if there is no member in it. `joining`: make it that of a new member of
+    a running cluster instead; then there are no `members`, which are the founders. `listen_*`: `host:port` or None for
+    this member's own advertised address. `dial`: where peers are reached, if not at their advertised addresses.
     Raises InvalidAddress.
     """
 
@@ -106,6 +108,7 @@ class MemberConfig:
     members: tuple[Member, ...] | None = None
     cluster_token: str = ""
     bootstrap: bool = False
+    joining: Joining | None = None
     listen_peer: str | None = None
     listen_client: str | None = None
     metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: nothing is counted.
@@ -118,6 +121,10 @@ class MemberConfig:
     wrap_files: Callable[[Files], Files] = lambda files: files  # For tests that watch the disk.
 
     def __post_init__(self) -> None:
+        if self.joining is not None and (self.bootstrap or self.members is not None or self.cluster_token):
+            raise InvalidConfiguration(
+                "a member that joins a cluster is not one of its founders: no bootstrap, no token"
+            )
         for address in (self.listen_peer, self.listen_client, self.metrics, *self.dial.values()):
             if address is not None:
                 parse_address(address)
@@ -214,17 +221,20 @@ async def run_member(
 ) -> None:
     """Run one member until it is cancelled or `request_stop` is done; started with the running member.
 
-    Raises StorageError, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, MetricsNotInstalled before
-    anything is served; NodeStopped when the node can promise no more.
+    Raises StorageError, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, MetricsNotInstalled, and what
+    `hold_or_join` raises, before anything is served; NodeStopped when the node can promise no more; MemberRemoved when
+    it is no member of its cluster any more.
     """
-    folder = hold_folder(config)
+    joining = config.joining
+    folder = hold_folder(config) if joining is None else await hold_or_join(config.folder, joining)
     try:
         completions = CompletionQueue()
         files = folder.files(completions.post)
         try:
             storage = await _open(config, config.wrap_files(files), folder.identity, completions)
             files.hold()
-            await _run(config, folder.identity, storage, completions, files, task_status)
+            own = folder.joins_as or Member(folder.identity.node_id)
+            await _run(config, folder.identity, own, storage, completions, files, task_status)
         finally:
             files.close()
     finally:
@@ -244,6 +254,7 @@ async def _open(config: MemberConfig, files: Files, identity: Identity, completi
 async def _run(
     config: MemberConfig,
     identity: Identity,
+    joins_as: Member,
     storage: OpenedStorage,
     completions: CompletionQueue,
     files: RealFiles,
@@ -270,10 +281,11 @@ async def _run(
         levels=FEATURE_LEVELS,
     )
     configuration = node.core.configuration
+    if node.is_removed:
+        raise MemberRemoved(identity.node_id)
     own = configuration.member(identity.node_id)
-    assert own is not None, identity
-    _check_dial(config.dial, configuration)
-    has_peers = len(configuration.voters) > 1
+    is_known, own = own is not None, own or joins_as
+    has_peers = not is_known or len(configuration.members) > 1 or bool(config.listen_peer or own.peer_address)
     metrics = None if config.metrics is None else _metrics_port(config, files, identity)
     listeners = await _listen_all(config, own, has_peers=has_peers)
     transport = (
@@ -282,6 +294,7 @@ async def _run(
             configuration=configuration,
             random=random,
             dial=config.dial,
+            own_address=own.peer_address or _address_of(listeners.peers),
             listeners=listeners.peers,
             insecure=config.insecure,
             levels=FEATURE_LEVELS,
@@ -331,6 +344,8 @@ async def _serve(
         task_status.started(member)
     if failure is not None:
         raise failure
+    if member.node.is_removed:
+        raise MemberRemoved(member.node_id)
 
 
 @dataclass(slots=True)

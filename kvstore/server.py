@@ -17,6 +17,7 @@ from kvstore import garbage
 from kvstore.cli_common import ExitCode, Failure
 from kvstore.commands import UnreadablePayload
 from kvstore.errors import InvalidAddress, StoreError
+from kvstore.joining import MemberRemoved
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
 from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
 from raft import InvalidConfiguration, NodeStopped, RaftError
@@ -99,6 +100,8 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
         case InvalidConfiguration() | InvalidAddress() | NotAMember():
             hint = error.hint if isinstance(error, StoreError) else "see `hwm serve --help`"
             return Failure(str(error), ExitCode.USAGE, hint)
+        case MemberRemoved():
+            return Failure(str(error), ExitCode.REMOVED, error.hint)
         case StoreError():
             return Failure(str(error), ExitCode.FAILED, error.hint)
         case StorageError() | RaftError():

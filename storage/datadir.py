@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from raft import Configuration, Identity
+from raft import Configuration, Identity, LogPosition, Member
 from storage.disk import sync_folder
 from storage.errors import (
     CorruptMeta,
@@ -22,17 +22,18 @@ from storage.errors import (
     WrongNode,
     in_folder,
 )
-from storage.initialize import initialize
+from storage.initialize import BEGINNING, initialize
 from storage.layout import INITIALIZING_NAME, LOCK_NAME
-from storage.meta import META_PATH, read_identity
+from storage.meta import META_PATH, read_identity, read_joins_as
 from storage.real_files import InlineFiles, RealFiles
 
 
 class DataFolder:
     """A data folder that this process holds until `close()`."""
 
-    def __init__(self, folder: Path, identity: Identity, lock: int) -> None:
-        self.folder, self.identity = folder, identity
+    def __init__(self, folder: Path, identity: Identity, lock: int, joins_as: Member | None = None) -> None:
+        """`joins_as`: of a member that joined a cluster, itself with the addresses that it was made with."""
+        self.folder, self.identity, self.joins_as = folder, identity, joins_as
         self._lock: int | None = lock
 
     def files(self, post: Callable[[Callable[[], None]], None]) -> RealFiles:
@@ -53,10 +54,13 @@ def create_data_folder(
     configuration: Configuration,
     machine_header: Mapping[str, Any],
     machine_chunks: Iterable[bytes] = (),
+    position: LogPosition = BEGINNING,
+    joins_as: Member | None = None,
 ) -> None:
     """The explicit first start: make `folder` (if it is not there) the data folder of a new member, durably.
 
-    Raises NotEmpty if anything but an interrupted first start is in it, FolderLocked, NotWritable, OSError.
+    The arguments are those of `initialize`. Raises NotEmpty if anything but an interrupted first start is in it,
+    FolderLocked, NotWritable, OSError.
     """
     _make(folder)
     _refuse_unless_new(folder)
@@ -71,6 +75,8 @@ def create_data_folder(
             configuration=configuration,
             machine_header=machine_header,
             machine_chunks=machine_chunks,
+            position=position,
+            joins_as=joins_as,
             done=outcome.append,
         )
         files.run()
@@ -92,7 +98,7 @@ def open_data_folder(
     lock = _lock(folder)
     try:
         _refuse_unless_member(folder)
-        identity = _read_identity(folder)
+        identity, joins_as = _read_meta(folder)
         if expect_cluster_id is not None and identity.cluster_id != expect_cluster_id:
             raise WrongCluster(str(folder), identity.cluster_id, expect_cluster_id)
         if expect_node_id is not None and identity.node_id != expect_node_id:
@@ -100,7 +106,7 @@ def open_data_folder(
     except BaseException:
         os.close(lock)
         raise
-    return DataFolder(folder, identity, lock)
+    return DataFolder(folder, identity, lock, joins_as)
 
 
 def holder_of(folder: Path) -> FolderLocked | None:
@@ -135,10 +141,10 @@ def _make(folder: Path) -> None:
         raise NotWritable(str(folder), error.strerror or str(error)) from error
 
 
-def _read_identity(folder: Path) -> Identity:
+def _read_meta(folder: Path) -> tuple[Identity, Member | None]:
     files = InlineFiles(folder)
     try:
-        return read_identity(files)
+        return read_identity(files), read_joins_as(files)
     except (CorruptMeta, NewerFormat) as error:
         raise in_folder(error, str(folder)) from error
     finally:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from raft import Configuration, Done, HardState, Identity, LogPosition, SnapshotHeader
+from raft import Configuration, Done, HardState, Identity, LogPosition, Member, SnapshotHeader
 from storage.errors import NotEmpty
 from storage.files import CreateFile, Delete, Files, MakeFolder, Operation, SyncFile, SyncFolder, Write
 from storage.group import WriteGroup
@@ -21,6 +21,8 @@ from storage.segment import SegmentHeader, new_segment_operations
 from storage.snapshot_format import encode_chunk, encode_header, encode_trailer
 from storage.snapshot_writers import snapshot_name
 
+BEGINNING = LogPosition(0, 0)
+
 
 def initialize(
     files: Files,
@@ -29,25 +31,33 @@ def initialize(
     configuration: Configuration,
     machine_header: Mapping[str, Any],
     machine_chunks: Iterable[bytes] = (),
+    position: LogPosition = BEGINNING,
+    joins_as: Member | None = None,
     done: Done,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> None:
     """Make an empty folder the data folder of a new member; `done(NotEmpty)` if it is anything else.
 
-    `machine_header` and `machine_chunks` are the state machine's initial state, the same on all members.
+    `machine_header` and `machine_chunks` are the state machine's initial state, the same on all members. Who joins a
+    cluster later (`joins_as`, with its own addresses) begins with a snapshot that a member of it has: `position` is
+    that of it, `configuration` the one in it. The log is empty, and the first open lets it begin there.
     """
+    assert position.index >= 0, position
+    assert position == BEGINNING or joins_as is not None, (position, identity)
     names = [name for name in files.names("") if name != LOCK_NAME]
     if names and (INITIALIZING_NAME not in names or META_PATH in names):
         refusal = NotEmpty("the data folder", tuple(names))
         files.submit([], lambda error: done(error or refusal))
         return
-    header = SnapshotHeader(index=0, term=0, configuration=configuration, machine=machine_header)
+    header = SnapshotHeader(
+        index=position.index, term=position.term, configuration=configuration, machine=machine_header
+    )
     operations = [
         *_begin(files, identity.group_id, is_again=bool(names)),
         *_first_segment(identity, random_bytes),
         *_first_snapshot(identity, header, machine_chunks),
         *replace_operations(PINS_PATH, encode_pins(identity, {})),
-        *replace_operations(META_PATH, encode_meta(identity)),
+        *replace_operations(META_PATH, encode_meta(identity, joins_as)),
         Delete(INITIALIZING_NAME),
         SyncFolder(""),
     ]

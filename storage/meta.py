@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from raft import Done, Identity
+from raft import Done, Identity, InvalidConfiguration, Member
 from storage.ballast import Ballast
 from storage.errors import CorruptMeta
 from storage.files import Files, Operation
@@ -18,9 +18,12 @@ PINS_MAGIC = b"HWM-PINS"
 _SMALL_FILE_BYTES_MAX = 1024 * 1024
 
 
-def encode_meta(identity: Identity) -> bytes:
-    """The bytes of `meta`."""
-    return seal(META_MAGIC, _owner(identity) | {"incarnation_id": identity.incarnation_id})
+def encode_meta(identity: Identity, joins_as: Member | None = None) -> bytes:
+    """The bytes of `meta`. `joins_as`: for one that joins, whom no configuration has yet, its own addresses."""
+    fields = _owner(identity) | {"incarnation_id": identity.incarnation_id}
+    if joins_as is not None:
+        fields["joins_as"] = [joins_as.peer_address, joins_as.client_address]
+    return seal(META_MAGIC, fields)
 
 
 def encode_pins(identity: Identity, pins: Mapping[str, bytes]) -> bytes:
@@ -39,6 +42,16 @@ def read_identity(files: Files) -> Identity:
             incarnation_id=fields["incarnation_id"],
         )
     except (KeyError, TypeError, AssertionError) as error:
+        raise CorruptMeta(META_PATH, f"its content is impossible: {error!r}") from error
+
+
+def read_joins_as(files: Files) -> Member | None:
+    """Of a member that joined a cluster, itself with the addresses that it was made with. Raises as `read_identity`."""
+    fields = _read(files, META_PATH, META_MAGIC)
+    try:
+        addresses = fields.get("joins_as")
+        return None if addresses is None else Member(fields["node_id"], addresses[0], addresses[1])
+    except (KeyError, TypeError, IndexError, InvalidConfiguration) as error:
         raise CorruptMeta(META_PATH, f"its content is impossible: {error!r}") from error
 
 
