@@ -13,6 +13,20 @@ class InvalidConfiguration(RaftError, ValueError):
     """A member list or a setting that cannot work; nothing has been changed."""
 
 
+class NewerConfiguration(InvalidConfiguration):
+    """A member list in a form that only newer builds know: it is not guessed at."""
+
+    def __init__(self, found: int, supported: int) -> None:
+        super().__init__(found, supported)
+        self.found, self.supported = found, supported
+
+    def __str__(self) -> str:
+        return (
+            f"a member list of form {self.found}; this build knows up to {self.supported}. Start this member with the "
+            "build of the other members"
+        )
+
+
 class ProtocolError(RaftError):
     """A peer sent what the protocol does not allow. The connection is closed; the node goes on."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raft.cbor_profile import decode_item, encode_item
-from raft.errors import InvalidConfiguration, ProtocolError
+from raft.errors import InvalidConfiguration, NewerConfiguration, ProtocolError
 
 NODE_ID_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 MEMBERS_MAX = 9
@@ -130,10 +130,14 @@ class Configuration:
 
     @classmethod
     def decode(cls, data: bytes) -> Configuration:
-        """Read what `encode` wrote; InvalidConfiguration if it is anything else."""
+        """Read what `encode` wrote; NewerConfiguration if a later build did, InvalidConfiguration for anything else."""
         try:
             item = decode_item(data)
+            if type(item[0]) is int and item[0] > _LEVEL:
+                raise NewerConfiguration(item[0], _LEVEL)
             found = cls._of_parts(item) if item[0] == _LEVEL else cls(tuple(Member(*row) for row in item))
+        except NewerConfiguration:
+            raise
         except (ProtocolError, TypeError, ValueError, LookupError) as error:
             raise InvalidConfiguration(f"not a configuration: {error}") from error
         if found.encode() != data:

@@ -78,7 +78,7 @@ def decode_message(body: bytes) -> tuple[int, Message]:
     kind = item[0]
     decode = _DECODERS.get(kind) if type(kind) is int else None
     if decode is None:
-        raise ProtocolError(f"a peer message of unknown kind {kind!r:.40}")
+        raise ProtocolError(f"a peer message of kind {kind!r:.40}; this build knows 1 to {max(_DECODERS)}")
     reader = _Fields(item)
     group_id, term = reader.numbers(2)
     return group_id, decode(term, reader)
@@ -235,6 +235,10 @@ def _entry(item: Any, index: int) -> Entry:
         raise ProtocolError(f"entry {index} is not [term, kind, payload]")
     term, kind_number, payload = item[:3]
     kind = _ENTRY_KINDS.get(kind_number) if type(kind_number) is int else None
+    if type(kind_number) is int and kind_number > max(EntryKind):
+        raise ProtocolError(
+            f"entry {index} is of kind {kind_number}; this build knows up to {max(EntryKind)}: upgrade it"
+        )
     if type(term) is not int or term < 1 or kind is None or type(payload) is not bytes:
         raise ProtocolError(f"entry {index} has a term, kind or payload that cannot be")
     if len(payload) > ENTRY_PAYLOAD_BYTES_MAX:

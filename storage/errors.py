@@ -109,14 +109,20 @@ class NotWritable(StorageError):
 
 
 class NewerFormat(StorageError):
-    """A file was written by a newer version."""
+    """A file was written by a newer build: it is sound, and this one does not know all that is in it.
 
-    def __init__(self, path: str, found: int, supported: int) -> None:
-        super().__init__(path, found, supported)
-        self.path, self.found, self.supported = path, found, supported
+    `what` is of number `found`; `supported` is the highest that this build knows.
+    """
+
+    def __init__(self, path: str, found: int, supported: int, what: str = "format version") -> None:
+        super().__init__(path, found, supported, what)
+        self.path, self.found, self.supported, self.what = path, found, supported, what
 
     def __str__(self) -> str:
-        return f"{self.path}: format version {self.found}, this build reads up to {self.supported}. Start a newer build"
+        return (
+            f"{self.path}: {self.what} {self.found}, this build reads up to {self.supported}. Nothing was changed: "
+            "start it with the newer build that wrote it"
+        )
 
 
 class CorruptMeta(StorageError):

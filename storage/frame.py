@@ -53,6 +53,14 @@ class MalformedFrame(Exception):
     """The checksum is right and yet the content is impossible: no torn write does that."""
 
 
+class NewerFrame(MalformedFrame):
+    """The frame is sound, and was written by a newer build: this one knows `what` up to `supported`, not `found`."""
+
+    def __init__(self, what: str, found: int, supported: int) -> None:
+        super().__init__(what, found, supported)
+        self.what, self.found, self.supported = what, found, supported
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameBody:
     """What a frame says, apart from its place in the chain."""
@@ -162,7 +170,7 @@ def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum
 def parse_frame(data: bytes, offset: int, salt: int) -> Frame | None:
     """The frame of this salt at `offset` in `data`, or None if there is no valid one: torn, damaged, or the end.
 
-    Raises MalformedFrame if the checksum is right and the content impossible.
+    Raises MalformedFrame if the checksum is right and the content impossible; NewerFrame if it is only not known here.
     """
     if len(data) - offset < FRAME_BYTES_MIN:
         return None
@@ -183,7 +191,9 @@ def _parse_body(
     data: bytes, offset: int, end: int, flags: int, count: int, chain: tuple[int, int, int, int, int]
 ) -> Frame:
     """Read the optional parts between the head and the checksum, which is known to be right."""
-    if flags & ~FLAGS_KNOWN or (flags & HAS_RESET and flags & HAS_REPLACE):
+    if flags & ~FLAGS_KNOWN:
+        raise NewerFrame("frame flags", flags, FLAGS_KNOWN)
+    if flags & HAS_RESET and flags & HAS_REPLACE:
         raise MalformedFrame(f"flags {flags:#x}")
     length, checksum, previous_checksum, batch, durable_batch = chain
     start = hard_state = reset = replace_from = None
@@ -214,7 +224,7 @@ def _parse_body(
     for _, payload_length, kind in table:
         at += payload_length
         if kind not in KINDS:
-            raise MalformedFrame(f"entry kind {kind}")
+            raise NewerFrame("entry kind", kind, max(KINDS)) if kind else MalformedFrame("entry kind 0")
     if not 0 <= end - at < ALIGNMENT_BYTES or any(data[at:end]):
         raise MalformedFrame("the parts do not add up to its length")
     return Frame(

@@ -28,7 +28,7 @@ import google_crc32c
 
 from storage.errors import CorruptLog, NewerFormat
 from storage.files import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
-from storage.frame import HEAD, EncodedFrame, Frame, MalformedFrame, parse_frame
+from storage.frame import HEAD, EncodedFrame, Frame, MalformedFrame, NewerFrame, parse_frame
 from storage.frame_run import FrameRun, read_run
 
 FORMAT_VERSION = 1
@@ -199,5 +199,7 @@ def proof_of_damage(path: str, data: bytes, offset: int, header: SegmentHeader, 
 def _parse(path: str, data: bytes, offset: int, salt: int) -> Frame | None:
     try:
         return parse_frame(data, offset, salt)
+    except NewerFrame as error:
+        raise NewerFormat(path, error.found, error.supported, error.what) from error
     except MalformedFrame as error:
         raise CorruptLog(path, offset, f"the frame is impossible: {error}") from error

@@ -19,7 +19,7 @@ from typing import Any
 import cbor2
 import google_crc32c
 
-from raft import Configuration, Identity, InvalidConfiguration, SnapshotHeader
+from raft import Configuration, Identity, InvalidConfiguration, NewerConfiguration, SnapshotHeader
 from storage.errors import CorruptSnapshot, NewerFormat
 
 FORMAT_VERSION = 1
@@ -146,18 +146,20 @@ class SnapshotParser:
             fields: dict[str, Any] = cbor2.loads(body)
             owner = (fields["cluster_id"], fields["group_id"])
             level = fields["feature_level"]
+            if type(level) is int and level > FEATURE_LEVEL:  # Before anything that such a level may have changed.
+                raise NewerFormat(self._path, level, FEATURE_LEVEL, "feature level")
             header = SnapshotHeader(
                 index=fields["index"],
                 term=fields["term"],
                 configuration=Configuration.decode(fields["configuration"]),
                 machine=fields["machine"],
             )
+        except NewerConfiguration as error:
+            raise NewerFormat(self._path, error.found, error.supported, "form of the member list") from error
         except (cbor2.CBORDecodeError, KeyError, TypeError, InvalidConfiguration) as error:
             raise self._damaged(f"the header is impossible: {error!r}") from error
         if self._identity is not None and owner != (self._identity.cluster_id, self._identity.group_id):
             raise self._damaged("it belongs to another cluster or group")
-        if level > FEATURE_LEVEL:
-            raise NewerFormat(self._path, level, FEATURE_LEVEL)
         self.owner = owner
         return header
 

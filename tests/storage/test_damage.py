@@ -287,7 +287,6 @@ def test_a_segment_of_a_newer_format_is_refused_with_the_versions() -> None:
         (23, 0x7F, "follows batch"),  # The batch number.
         (31, 0x00, "is durable"),  # durable_batch, below what the segment continues after.
         (31, 0x7F, "is durable"),  # durable_batch, above its own batch.
-        (35, 0x41, "flags"),  # A flag that nobody has written.
         (35, 0x0E, "flags"),  # Reset and replacement at once.
         (39, 0x7F, "do not fit"),  # More entries than bytes.
         (47, 0x00, "term falls"),  # The hard state's term.

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import CorruptLog, StorageLimits
+from storage import CorruptLog, NewerFormat, StorageLimits
 from storage.frame import CHECKSUM, Frame
 from storage.frame_run import FrameRun
 from storage.recovery import Recovered, recover_log
@@ -63,6 +63,8 @@ def found_by(files: MemoryFiles) -> Any:
         recovered = recover_log(files, LOG, IDENTITY)
     except CorruptLog as error:
         return (str(error.path), error.offset, error.reason)
+    except NewerFormat as error:
+        return str(error)
     return told(recovered)
 
 
