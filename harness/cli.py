@@ -21,7 +21,8 @@ from harness.errors import BadInput, HarnessError
 from harness.failover import measure_failover, show_failover
 from harness.history import close_unfinished_run
 from harness.live_run import run_shown
-from harness.nemesis.schedule import parse_faults, plan_faults
+from harness.nemesis.machine import look_at_machine, usable_faults
+from harness.nemesis.schedule import KINDS, plan_faults
 from harness.report import report_on
 from harness.rolling import measure_rolling, show_rolling
 from harness.settings import FORMATS, RunSettings
@@ -35,7 +36,10 @@ EXIT_FAILED, EXIT_BAD_INPUT, EXIT_VIOLATION = 1, 2, 3
 _out = click.option("--out", type=click.Path(path_type=Path), required=True, help="A new or empty folder for the run.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
 _faults = click.option(
-    "--faults", default="none", show_default=True, help="A comma list of kill, pause, partition; or none, or all."
+    "--faults",
+    default="none",
+    show_default=True,
+    help="A comma list of kinds (`hwm-harness faults` has them); or none; or all that this machine can make.",
 )
 _interval = click.option(
     "--fault-every",
@@ -127,7 +131,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Start NODES servers, load them, break them, heal them, and record every operation."""
-    plan = plan_faults(seed=seed, seconds=seconds, kinds=parse_faults(faults), interval_seconds=interval_seconds)
+    kinds, machine = usable_faults(faults)
+    plan = plan_faults(seed=seed, seconds=seconds, kinds=kinds, interval_seconds=interval_seconds)
     settings = RunSettings(
         out=out,
         nodes=nodes,
@@ -142,6 +147,7 @@ def run(
         operations_per_second=rate,
         small_storage=storage == "small",
         ready_seconds=ready_seconds,
+        machine=machine,
     )
     report = run_until_signal(lambda: run_shown(settings, _words()))
     result = report.to_json()
@@ -162,7 +168,7 @@ def run(
 @harness.command()
 @click.option("--kills", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Go on until so many.")
 @click.option("--seconds", type=float, default=30.0, show_default=True, help="How long the load of each run lasts.")
-@click.option("--faults", default="all", show_default=True, help="As of `run`.")
+@click.option("--faults", default="kill,pause,partition", show_default=True, help="As of `run`.")
 @_interval
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the first run; the next has the next.")
 @_out
@@ -189,11 +195,13 @@ def soak(
     as_json: bool,
 ) -> None:
     """Run after run, of 3 and of 5 members in turn, until KILLS processes were killed; then one audit of all."""
+    kinds, machine = usable_faults(faults)
     plan = Soak(
         out=out,
         kills=kills,
         seconds=seconds,
-        kinds=parse_faults(faults),
+        kinds=kinds,
+        machine=machine,
         interval_seconds=interval_seconds,
         seed=seed,
         clients=clients,
@@ -236,6 +244,18 @@ def rolling_restart(rounds: int, nodes: int, out: Path | None, as_json: bool) ->
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
         show_rolling(result, _data())
+
+
+@harness.command()
+@_json
+def faults(as_json: bool) -> None:
+    """List all kinds of faults, and which of them this machine, and this user, can make. Each is tried."""
+    unavailable = look_at_machine(KINDS).unavailable
+    if as_json:
+        click.echo(json.dumps({kind: unavailable.get(kind) for kind in KINDS}, indent=2))
+    else:
+        for kind in KINDS:
+            click.echo(f"{kind:<12} {'unavailable: ' + unavailable[kind] if kind in unavailable else 'available'}")
 
 
 @harness.command()

@@ -48,6 +48,17 @@ class NotReady(HarnessError):
         )
 
 
+class VolumeFailed(HarnessError):
+    """A file system of a member could not be made, mounted or changed."""
+
+    def __init__(self, command: str, reason: str) -> None:
+        self.command, self.reason = command, reason
+        super().__init__(command, reason)
+
+    def __str__(self) -> str:
+        return f"{self.command}: {self.reason}"
+
+
 class ExtraMissing(HarnessError):
     """An optional dependency is not installed."""
 

@@ -8,7 +8,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from harness.report import STATUSES, percentile
+from harness.percentiles import percentile
+from harness.report import STATUSES
 from harness.run import Progress
 
 _REFRESH_SECONDS = 0.25

@@ -11,8 +11,12 @@ from typing import Any
 
 from harness.clock import NS_PER_SECOND
 from harness.history import WRITES, read_about, read_events, read_rows
+from harness.nemesis.schedule import MEMBER_KINDS
+from harness.percentiles import percentile
+from harness.unavailability import Unavailability, distributions, longest_silence_ns
 
 STATUSES = ("ok", "fail", "unknown")
+_STOP_FIELDS = frozenset({"at_ns", "kind", "number", "fault", "victims"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,8 @@ class FaultEffect:
 
     `unavailable_seconds`: from the fault until the first acknowledgement of a write that was *called* after it; None
     if none ever was. (A write that was already under way could be acknowledged by what the dead leader sent last.)
+    `longest_silence_seconds`: the longest time without any acknowledged write, from the fault until the next one (of
+    changes of the members: until the next change). `outcome`: what was known when it was over.
     """
 
     number: int
@@ -41,6 +47,9 @@ class FaultEffect:
     at_seconds: float
     lasted_seconds: float | None
     unavailable_seconds: float | None
+    longest_silence_seconds: float
+    hit_leader: bool
+    outcome: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +73,9 @@ class Report:
     leader_changes: int
     kills: int
     faults: tuple[FaultEffect, ...]
+    unavailability: tuple[Unavailability, ...]
+    unavailable_faults: dict[str, str]
+    founders_left: tuple[str, ...]
     healed: bool
     final_reads: int
     state_hashes_agree: bool | None
@@ -73,8 +85,17 @@ class Report:
 
     @property
     def sound(self) -> bool:
-        """True if the run ended as every run must: complete, healed, every key read, all members of one state."""
-        return self.finished and self.healed and self.state_hashes_agree is True
+        """True if the run ended as every run must: complete, healed, every key read, all members of one state.
+
+        And every change of the members was made.
+        """
+        return self.finished and self.healed and self.state_hashes_agree is True and not self.changes_not_made
+
+    @property
+    def changes_not_made(self) -> tuple[str, ...]:
+        """Changes of the members that could not be made, and why."""
+        failed = (fault for fault in self.faults if "failed" in fault.outcome)
+        return tuple(f"fault {fault.number}, {fault.kind}: {fault.outcome['failed']}" for fault in failed)
 
     def to_json(self) -> dict[str, object]:
         return {**asdict(self), "sound": self.sound}
@@ -100,7 +121,7 @@ def summarize(
     acknowledged = sorted(
         (row["return_ns"], row["call_ns"]) for row in loaded if row["op"] in WRITES and row["status"] == "ok"
     )
-    faults = tuple(_effect(event, by_kind, acknowledged, begun or 0) for event in by_kind.get("fault_started", ()))
+    faults = _effects(by_kind, acknowledged, begun or 0, ended)
     hashes = by_kind.get("state_hashes", [{}])[-1]
     return Report(
         run_id=str(about["run_id"]),
@@ -122,6 +143,9 @@ def summarize(
         leader_changes=max(0, len(by_kind.get("leader_changed", ())) - 1),  # The first one is the first leader.
         kills=sum(len(fault.victims) for fault in faults if fault.kind == "kill"),
         faults=faults,
+        unavailability=distributions((fault.kind, fault.hit_leader, fault.longest_silence_seconds) for fault in faults),
+        unavailable_faults=about.get("unavailable_faults", {}),
+        founders_left=_members_left(by_kind, faults),
         healed=bool(by_kind.get("healed")),
         final_reads=sum(1 for row in rows if _is_final(row) and row["status"] == "ok"),
         state_hashes_agree=hashes.get("agree"),
@@ -131,35 +155,49 @@ def summarize(
     )
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Nearest rank: the least value that at least `share` of all do not exceed. `ordered` rises, and is not empty."""
-    assert ordered, "no values have no percentile"
-    assert 0 < share <= 1, share
-    rank = -(-len(ordered) * round(share * 1000) // 1000)  # Ceiling, in integers: 0.99 is not exact in binary.
-    return ordered[max(0, rank - 1)]
+def _effects(
+    by_kind: dict[str, list[dict[str, Any]]], acknowledged: Sequence[tuple[int, int]], begun: int, ended: int
+) -> tuple[FaultEffect, ...]:
+    started = by_kind.get("fault_started", [])
+    stops = {event["number"]: event for event in by_kind.get("fault_stopped", ())}
+    effects = []
+    for place, event in enumerate(started):
+        lane = [each["started_ns"] for each in started[place + 1 :] if _changes(each) == _changes(event)]
+        window_end = max(event["started_ns"], min(lane[0] if lane else ended, ended))
+        effects.append(_effect(event, stops.get(event["number"], {}), acknowledged, begun, window_end))
+    return tuple(effects)
+
+
+def _changes(event: dict[str, Any]) -> bool:
+    """Is it a change of the members? These have a lane of their own."""
+    return event["fault"] in MEMBER_KINDS
 
 
 def _effect(
-    event: dict[str, Any],
-    by_kind: dict[str, list[dict[str, Any]]],
-    acknowledged: Sequence[tuple[int, int]],
-    begun: int,
+    event: dict[str, Any], stop: dict[str, Any], acknowledged: Sequence[tuple[int, int]], begun: int, window_end: int
 ) -> FaultEffect:
-    started = event["started_ns"]
-    stopped = next(
-        (stop["at_ns"] for stop in by_kind.get("fault_stopped", ()) if stop["number"] == event["number"]), None
-    )
+    started, stopped = event["started_ns"], stop.get("at_ns")
     next_write = next((returned for returned, called in acknowledged if called >= started), None)
+    silence = longest_silence_ns([returned for returned, _ in acknowledged], started, window_end)
     return FaultEffect(
         number=event["number"],
         kind=event["fault"],
         target=event["target"],
         direction=event.get("direction"),
         victims=tuple(event["victims"]),
+        hit_leader=event.get("leader_id") is not None and event["leader_id"] in event["victims"],
         at_seconds=_seconds(started - begun),
         lasted_seconds=None if stopped is None else _seconds(stopped - started),
         unavailable_seconds=None if next_write is None else _seconds(next_write - started),
+        longest_silence_seconds=_seconds(silence),
+        outcome={name: value for name, value in stop.items() if name not in _STOP_FIELDS},
     )
+
+
+def _members_left(by_kind: dict[str, list[dict[str, Any]]], faults: Iterable[FaultEffect]) -> tuple[str, ...]:
+    """Who of those that the cluster began with was never removed or replaced."""
+    founders = {node_id for event in by_kind.get("cluster_ready", ()) for node_id in event["members"]}
+    return tuple(sorted(founders - {fault.outcome.get("removed") for fault in faults}))
 
 
 def _latency(rows: Iterable[dict[str, Any]]) -> Latency | None:

@@ -10,7 +10,6 @@ import trio
 
 from harness.clock import RunClock
 from harness.cluster.cluster import Cluster, running_cluster
-from harness.cluster.commands import SMALL_STORAGE, USUAL_STORAGE
 from harness.errors import NotReady
 from harness.history import RunWriter, read_about
 from harness.nemesis.faults import Nemesis
@@ -56,7 +55,7 @@ async def record_run(progress: Progress) -> Report:
             settings.out / "nodes",
             nodes=settings.nodes,
             proxied=settings.proxied,
-            storage=SMALL_STORAGE if settings.small_storage else USUAL_STORAGE,
+            equipment=settings.equipment,
             ready_seconds=settings.ready_seconds,
         ) as cluster:
             progress.cluster = cluster
@@ -124,7 +123,7 @@ async def _compare_states(cluster: Cluster, writer: RunWriter) -> None:
     with trio.move_on_after(_HASH_SECONDS):
         while True:
             hashes = await cluster.state_hashes()
-            if len(hashes) == len(cluster.members) and len({index for index, _ in hashes.values()}) == 1:
+            if hashes.keys() == cluster.members.keys() and len({index for index, _ in hashes.values()}) == 1:
                 break
             await trio.sleep(_WATCH_SECONDS)
     indexes = {index for index, _ in hashes.values()}

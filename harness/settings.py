@@ -8,8 +8,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from harness.cluster.cluster import NODES_MAX, READY_SECONDS
+from harness.cluster.equipment import Equipment
 from harness.errors import BadInput
-from harness.nemesis.schedule import PlannedFault
+from harness.nemesis.machine import ANY_MACHINE, Machine
+from harness.nemesis.schedule import DISK_KINDS, PlannedFault
 from harness.workload.mix import KEYS_MAX
 from harness.workload.workers import HASTY_SHARE
 
@@ -37,6 +39,7 @@ class RunSettings:
     hasty_share: float = HASTY_SHARE
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS
+    machine: Machine = ANY_MACHINE  # Where it runs, as far as the plan's faults need to know.
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -54,6 +57,8 @@ class RunSettings:
         if self.bulk and (self.in_flight > 1 or self.operations_per_second):
             raise BadInput("--bulk goes as fast as it can, one bulk at a time", "leave out --in-flight and --rate")
         assert self.ops_format in FORMATS, self.ops_format
+        for fault in self.plan:
+            assert fault.kind not in DISK_KINDS or self.machine.file_system is not None, "look at the machine first"
         if self.nodes == 1 and any(fault.kind == "partition" for fault in self.plan):
             raise BadInput("one member cannot be partitioned from itself", "use --nodes 3, or --faults kill,pause")
 
@@ -61,6 +66,16 @@ class RunSettings:
     def proxied(self) -> bool:
         """Links go through proxies only where a partition will need them: they cost time."""
         return any(fault.kind == "partition" for fault in self.plan)
+
+    @property
+    def equipment(self) -> Equipment:
+        """Disks and clocks of their own for the members, where the plan needs them: they cost time, too."""
+        kinds = {fault.kind for fault in self.plan}
+        return Equipment(
+            small_storage=self.small_storage,
+            file_system=self.machine.file_system if kinds & set(DISK_KINDS) else None,
+            faketime=self.machine.faketime if "wall-clock" in kinds else None,
+        )
 
     def about(self) -> dict[str, object]:
         """For run.json."""
@@ -75,6 +90,7 @@ class RunSettings:
             "operations_per_second": self.operations_per_second,
             "hasty_share": self.hasty_share,
             "small_storage": self.small_storage,
+            "unavailable_faults": self.machine.unavailable,
             "schedule": [fault.to_json() for fault in self.plan],
             "versions": {
                 "highwatermark": version("highwatermark"),

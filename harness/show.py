@@ -13,6 +13,7 @@ def show_report(report: Report, console: Console) -> None:
     console.print(_operations(report))
     if report.faults:
         console.print(_faults(report))
+        console.print(_unavailability(report))
     facts = Table(box=None, show_header=False, pad_edge=False)
     facts.add_column(style="dim")
     facts.add_column()
@@ -34,6 +35,7 @@ def verdict_words(report: Report) -> str:
         problems.append("THE MEMBERS' STATES DIFFER")
     elif report.state_hashes_agree is None:
         problems.append("the members' states were not compared")
+    problems.extend(report.changes_not_made)
     return "; ".join(problems)
 
 
@@ -66,6 +68,26 @@ def _faults(report: Report) -> Table:
     return table
 
 
+def _unavailability(report: Report) -> Table:
+    table = Table(
+        title="Longest time without an acknowledged write, by kind of fault",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+    )
+    table.add_column("fault")
+    table.add_column("hit")
+    for name in ("times", "median", "p90", "worst"):
+        table.add_column(name, justify="right")
+    for each in report.unavailability:
+        times = (f"{value:,.0f} ms" for value in (each.median_ms, each.p90_ms, each.worst_ms))
+        table.add_row(each.fault, f"the {each.hit}", str(each.count), *times)
+    for kind, reason in report.unavailable_faults.items():
+        table.add_row(kind, f"unavailable: {reason}", style="yellow")
+    return table
+
+
 def fault_words(fault: FaultEffect) -> str:
     way = {"in": " (one way: to it)", "out": " (one way: from it)", "slow": " (late frames)"}
     return f"{fault.kind} {fault.target}{way.get(fault.direction or '', '')}"
@@ -80,6 +102,9 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     if report.longest_write_gap_seconds is not None:
         facts.append(("longest time without a write", f"{report.longest_write_gap_seconds * 1000:,.0f} ms"))
     facts.append(("leader changes", f"{report.leader_changes} ({report.kills} processes killed with kill -9)"))
+    if any(fault.outcome.get("removed") for fault in report.faults):
+        left = ", ".join(report.founders_left) or "none: every one was replaced or removed"
+        facts.append(("members that were there from the beginning", left))
     if report.errors:
         facts.append(
             ("errors told to clients", ", ".join(f"{count:,} {name}" for name, count in report.errors.items()))

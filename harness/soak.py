@@ -12,6 +12,7 @@ from harness.audit import AuditResult, audit
 from harness.errors import BadInput
 from harness.history import write_json
 from harness.live_run import run_shown
+from harness.nemesis.machine import ANY_MACHINE, Machine
 from harness.nemesis.schedule import Kind, plan_faults
 from harness.report import Report
 from harness.settings import RunSettings
@@ -38,6 +39,7 @@ class Soak:
     operations_per_second: float
     in_flight: int
     audit: bool
+    machine: Machine = ANY_MACHINE
 
     def __post_init__(self) -> None:
         if not any(fault.kind == "kill" for fault in self.run(0).plan):
@@ -56,6 +58,7 @@ class Soak:
             keys=self.keys,
             in_flight=self.in_flight,
             operations_per_second=self.operations_per_second,
+            machine=self.machine,
         )
 
 

@@ -1,4 +1,4 @@
-"""What a member's process runs first: `python -m harness.cluster.child HARNESS_PID serve …`.
+"""What a member's process runs first: `python -m harness.cluster.child HARNESS_PID [--clock-shift=SECONDS] serve …`.
 
 It ties the process to the life of the harness, then becomes `hwm`. Linux sends SIGKILL when the parent's thread ends
 (also to a stopped process); elsewhere a thread watches for a new parent. No `preexec_fn` (unsafe beside threads),
@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 
+CLOCK_SHIFT = "--clock-shift"  # How far its monotonic clock is ahead of ours, as on a machine booted at another time.
 _PR_SET_PDEATHSIG = 1
 _LOOK_INTERVAL_SECONDS = 0.25
 
@@ -42,6 +43,11 @@ def _watch(parent_pid: int) -> None:
 
 def main() -> None:
     die_with(int(sys.argv[1]))
+    if sys.argv[2].startswith(f"{CLOCK_SHIFT}="):
+        from harness.cluster.kernel import shift_clocks_at_exec
+
+        shift_clocks_at_exec(int(sys.argv[2].partition("=")[2]))
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "harness.cluster.child", sys.argv[1], *sys.argv[3:]])
     sys.argv = ["hwm", *sys.argv[2:]]
     runpy.run_module("kvstore.cli", run_name="__main__", alter_sys=True)  # A program of another package, not a part.
 

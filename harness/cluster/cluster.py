@@ -2,45 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 
-from harness.cluster.commands import USUAL_STORAGE, MemberAddress, serve_arguments
+from harness.cluster.commands import BOOTSTRAP, MemberAddress, join_arguments, serve_arguments
+from harness.cluster.equipment import Equipment
 from harness.cluster.monitor import Monitor, Probe
 from harness.cluster.ports import free_ports
 from harness.cluster.probe import StatusProbe
 from harness.cluster.process import MemberProcess
+from harness.cluster.volumes import Volume
 from harness.errors import NodeDied, NotReady
 from harness.nemesis.network import Network
 from kvstore import MemberStatus
+from raft import Member
 
 NODES_MAX = 9  # Raft groups have up to nine members; more only adds load to one machine.
 READY_SECONDS = 30.0
 _START_ATTEMPTS_MAX = 3  # A port can be taken between our look and the member's bind.
 _LOOK_SECONDS = 0.05
+_PLAIN = Equipment()
 
 
 class Cluster:
-    """The members, their addresses, their network if partitions were asked for, and what `status` says of them."""
+    """The members, their addresses, their network if partitions were asked for, and what `status` says of them.
+
+    Members come and go (`start_new_member`, `forget`), and `endpoints`, one list of the client addresses of those there
+    are, follows.
+    """
 
     def __init__(
-        self, folder: Path, addresses: dict[str, MemberAddress], network: Network | None, probe: Probe
+        self,
+        folder: Path,
+        addresses: dict[str, MemberAddress],
+        network: Network | None,
+        probe: Probe,
+        equipment: Equipment = _PLAIN,
     ) -> None:
-        self.folder, self.addresses, self.network = folder, addresses, network
+        self.folder, self.addresses, self.network, self.equipment = folder, addresses, network, equipment
+        self.endpoints = [address.client for address in addresses.values()]
         self.monitor = Monitor(list(addresses), probe)
         self.members: dict[str, MemberProcess] = {}
-
-    @property
-    def endpoints(self) -> list[str]:
-        """The client addresses of all members."""
-        return [address.client for address in self.addresses.values()]
+        self.volumes: dict[str, Volume] = {}
+        self._founders = dict(addresses)
+        self._ids_given = len(addresses)  # No id is ever used again.
 
     @property
     def leader_id(self) -> str | None:
         return self.monitor.leader_id
+
+    @property
+    def silent(self) -> set[str]:
+        """Who runs and has not answered when it was last asked for its status."""
+        return {node_id for node_id, member in self.members.items() if member.running} - set(self.monitor.views)
+
+    async def make_founders(self) -> None:
+        """A disk and a process for each member, none of them started. VolumeFailed."""
+        for node_id in self._founders:
+            arguments = serve_arguments(
+                node_id, await self._new_folder(node_id), self._founders, self.equipment.storage
+            )
+            self.members[node_id] = self.equipment.process(self.folder, node_id, [*arguments, BOOTSTRAP])
+
+    def forbid_bootstrap(self) -> None:
+        """All have a folder now; one that loses it must say so, and not begin anew."""
+        for member in self.members.values():
+            member.arguments = tuple(each for each in member.arguments if each != BOOTSTRAP)
+
+    async def start_new_member(self) -> Member:
+        """Start who is no member yet, with a new id and an empty folder; returns what the others are to be told."""
+        self._ids_given += 1
+        node_id = f"n{self._ids_given}"
+        peer_port, client_port = free_ports(2)
+        proxy_port = await self.network.connect(node_id, peer_port) if self.network is not None else 0
+        address = MemberAddress(peer_port=peer_port, client_port=client_port, proxy_port=proxy_port)
+        folder = await self._new_folder(node_id)
+        arguments = join_arguments(node_id, folder, address, self.endpoints, self.equipment.storage)
+        self.addresses[node_id] = address
+        self.members[node_id] = self.equipment.process(self.folder, node_id, arguments)
+        self.members[node_id].start()
+        self.monitor.add(node_id)
+        self.endpoints.append(address.client)
+        return Member(node_id, address.peer, address.client)
+
+    async def forget(self, node_id: str) -> None:
+        """It is no member any more: end it, and keep of it only what it had on its disk and said."""
+        self.members.pop(node_id).kill()
+        self.monitor.forget(node_id)
+        self.endpoints.remove(self.addresses.pop(node_id).client)
+        if self.network is not None:
+            self.network.forget(node_id)
+        if node_id in self.volumes:
+            await self._close_volume(node_id)
+
+    async def close_volumes(self) -> None:
+        """Nobody runs any more: keep what is on the disks, and undo these."""
+        for node_id in list(self.volumes):
+            await self._close_volume(node_id)
+
+    async def _new_folder(self, node_id: str) -> Path:
+        volume = self.equipment.volume(self.folder, node_id)
+        if volume is None:
+            return self.folder / node_id
+        self.volumes[node_id] = volume
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(volume.open)
+        return volume.data
+
+    async def _close_volume(self, node_id: str) -> None:
+        volume = self.volumes.pop(node_id)
+
+        def close() -> None:
+            with contextlib.suppress(OSError):  # It may have been interrupted while its disk was failing.
+                volume.keep(self.folder / node_id)
+            volume.close()
+
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(close)
 
     def start_all(self) -> None:
         """Start every member that does not run, and let every paused one go on."""
@@ -54,7 +136,7 @@ class Cluster:
         """Raises NodeDied if a member ended by itself."""
         for member in self.members.values():
             exit_code = member.died()
-            if exit_code is not None:
+            if exit_code is not None and not (member.may_end or member.is_joining):
                 raise NodeDied(member.node_id, exit_code, member.log_path, member.tail())
 
     async def wait_ready(self, ready_seconds: float = READY_SECONDS) -> None:
@@ -97,43 +179,40 @@ async def running_cluster(
     *,
     nodes: int,
     proxied: bool,
-    storage: Sequence[str] = USUAL_STORAGE,
+    equipment: Equipment = _PLAIN,
     ready_seconds: float = READY_SECONDS,
 ) -> AsyncIterator[Cluster]:
     """Make data folders and logs under `folder`, start `nodes` members, and yield once they are ready.
 
     Whatever happens inside, no process is left at the end. `proxied`: every link between members goes through a
-    proxy of ours (`Cluster.network`). `storage`: further options of `hwm serve`. Raises NotReady, NodeDied.
+    proxy of ours (`Cluster.network`). Raises NotReady, NodeDied, VolumeFailed.
     """
     for attempt in range(1, _START_ATTEMPTS_MAX + 1):
         home = folder if attempt == 1 else folder / f"attempt-{attempt}"
-        addresses = _addresses(nodes)
-        network = Network({node_id: address.peer_port for node_id, address in addresses.items()}) if proxied else None
+        network = Network() if proxied else None
         was_up = False
         async with trio.open_nursery() as nursery:
             if network is not None:
                 await nursery.start(network.run)
+            addresses = await _addresses(nodes, network)
             async with StatusProbe.open(addresses) as probe:
-                cluster = Cluster(home, addresses, network, probe)
+                cluster = Cluster(home, addresses, network, probe, equipment)
                 try:
-                    if await _started(cluster, storage, ready_seconds, may_lose_race=attempt < _START_ATTEMPTS_MAX):
+                    if await _started(cluster, ready_seconds, may_lose_race=attempt < _START_ATTEMPTS_MAX):
                         was_up = True
                         yield cluster
                 finally:
                     cluster.kill_all()
+                    await cluster.close_volumes()
             nursery.cancel_scope.cancel()
         if was_up:  # Not `return` from inside: the cancelled nursery would swallow it.
             return
 
 
-async def _started(cluster: Cluster, storage: Sequence[str], ready_seconds: float, *, may_lose_race: bool) -> bool:
+async def _started(cluster: Cluster, ready_seconds: float, *, may_lose_race: bool) -> bool:
     """Start all members and wait for them. False if one could not listen because somebody took its port."""
     await trio.Path(cluster.folder).mkdir(parents=True, exist_ok=True)
-    for node_id in cluster.addresses:
-        data = cluster.folder / node_id
-        dial = cluster.network.dial_overrides(node_id) if cluster.network is not None else {}
-        arguments = serve_arguments(node_id, data, cluster.addresses, dial, storage)
-        cluster.members[node_id] = MemberProcess(node_id, arguments, cluster.folder / f"{node_id}.log")
+    await cluster.make_founders()
     cluster.start_all()
     try:
         await cluster.wait_ready(ready_seconds)
@@ -141,14 +220,19 @@ async def _started(cluster: Cluster, storage: Sequence[str], ready_seconds: floa
         if may_lose_race and "in use" in error.tail:
             return False
         raise
+    cluster.forbid_bootstrap()
     return True
 
 
-def _addresses(nodes: int) -> dict[str, MemberAddress]:
+async def _addresses(nodes: int, network: Network | None) -> dict[str, MemberAddress]:
     assert 1 <= nodes <= NODES_MAX, nodes
     ports = free_ports(2 * nodes)
     return {
-        f"n{number + 1}": MemberAddress(peer_port=ports[2 * number], client_port=ports[2 * number + 1])
+        (node_id := f"n{number + 1}"): MemberAddress(
+            peer_port=ports[2 * number],
+            client_port=ports[2 * number + 1],
+            proxy_port=await network.connect(node_id, ports[2 * number]) if network is not None else 0,
+        )
         for number in range(nodes)
     }
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class MemberAddress:
-    """Where a member listens, on 127.0.0.1."""
+    """Where a member listens, on 127.0.0.1. `proxy_port`: where others reach it as a peer, if not there; 0: there."""
 
     peer_port: int
     client_port: int
+    proxy_port: int = 0
 
     @property
     def client(self) -> str:
@@ -20,8 +21,12 @@ class MemberAddress:
 
     @property
     def peer(self) -> str:
-        return f"127.0.0.1:{self.peer_port}"
+        """As it is advertised."""
+        return f"127.0.0.1:{self.proxy_port or self.peer_port}"
 
+
+BOOTSTRAP = "--bootstrap"
+"""Only for the first start: later it would make a new member of one whose folder is lost."""
 
 USUAL_STORAGE: tuple[str, ...] = ()
 SMALL_STORAGE = ("--snapshot-log-bytes=32768", "--segment-bytes=16384", "--retention-bytes=65536")
@@ -31,11 +36,26 @@ SMALL_STORAGE = ("--snapshot-log-bytes=32768", "--segment-bytes=16384", "--reten
 def serve_arguments(
     node_id: str,
     data: Path,
-    addresses: Mapping[str, MemberAddress],
-    dial: Mapping[str, str],
+    founders: Mapping[str, MemberAddress],
     storage: Sequence[str] = USUAL_STORAGE,
 ) -> list[str]:
-    """What follows `hwm`. `dial`: where this member finds others, if not at their own addresses."""
-    members = [f"--member={name}={address.peer}/{address.client}" for name, address in addresses.items()]
-    overrides = [f"--dial={name}={address}" for name, address in dial.items()]
-    return ["serve", str(data), f"--node-id={node_id}", *members, *overrides, *storage, "--bootstrap"]
+    """What follows `hwm` for a member that the cluster began with. A first start also needs BOOTSTRAP."""
+    members = [f"--member={name}={address.peer}/{address.client}" for name, address in founders.items()]
+    return ["serve", str(data), f"--node-id={node_id}", *members, *_listening(founders[node_id]), *storage]
+
+
+def join_arguments(
+    node_id: str,
+    data: Path,
+    address: MemberAddress,
+    endpoints: Sequence[str],
+    storage: Sequence[str] = USUAL_STORAGE,
+) -> list[str]:
+    """What follows `hwm` for a member that comes later. `endpoints`: client addresses of those there are."""
+    own = f"--member={node_id}={address.peer}/{address.client}"
+    join = f"--join={','.join(endpoints)}"
+    return ["serve", str(data), f"--node-id={node_id}", own, join, *_listening(address), *storage]
+
+
+def _listening(address: MemberAddress) -> list[str]:
+    return [f"--listen-peer=127.0.0.1:{address.peer_port}"] if address.proxy_port else []

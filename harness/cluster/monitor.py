@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import trio
@@ -29,7 +29,8 @@ class Monitor:
         self.views: dict[str, MemberStatus] = {}
         self._heard_at: dict[str, float] = {}  # trio time
         self.leader_changes = 0
-        self._node_ids, self._probe = tuple(node_ids), probe
+        self._node_ids, self._probe = list(node_ids), probe
+        self._begin: Callable[[str], None] | None = None
         self._last_leader: tuple[int, str] | None = None  # (term, node_id)
 
     @property
@@ -48,8 +49,20 @@ class Monitor:
     async def run(self, writer: RunWriter) -> None:
         """Poll until cancelled. Each member has a task of its own: a silent one holds up nobody."""
         async with trio.open_nursery() as nursery:
+            self._begin = lambda node_id: nursery.start_soon(self._watch, node_id, writer)
             for node_id in self._node_ids:
-                nursery.start_soon(self._watch, node_id, writer)
+                self._begin(node_id)
+
+    def add(self, node_id: str) -> None:
+        """Watch a new member, too."""
+        self._node_ids.append(node_id)
+        if self._begin is not None:
+            self._begin(node_id)
+
+    def forget(self, node_id: str) -> None:
+        """It is no member any more."""
+        self._node_ids.remove(node_id)
+        self.views.pop(node_id, None)
 
     async def look(self, *, with_hash: bool = False) -> Mapping[str, MemberStatus]:
         """Ask all members once, now; the result has those that answered."""
@@ -67,8 +80,10 @@ class Monitor:
         return found
 
     async def _watch(self, node_id: str, writer: RunWriter) -> None:
-        while True:
+        while node_id in self._node_ids:
             view = await self._probe.status(node_id, timeout_seconds=_ANSWER_SECONDS)
+            if node_id not in self._node_ids:
+                return
             before = self.views.pop(node_id, None)
             if view is not None:
                 self.views[node_id] = view

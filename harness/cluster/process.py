@@ -12,16 +12,25 @@ from pathlib import Path
 
 import trio
 
+from harness.cluster.child import CLOCK_SHIFT
+
 _TAIL_BYTES = 2_000
 _STOP_GRACE_SECONDS = 5.0
 
 
 class MemberProcess:
-    """A `hwm` process. Between `start` and `kill` or `stop` it should live; `died()` says if it did not."""
+    """A `hwm` process. Between `start` and `kill` or `stop` it should live; `died()` says if it did not.
+
+    `arguments`, `clock_shift_seconds` (of its monotonic clock) and `environment` count from the next start on.
+    """
 
     def __init__(self, node_id: str, arguments: Sequence[str], log_path: Path) -> None:
         self.node_id, self.log_path = node_id, log_path
-        self._arguments = tuple(arguments)
+        self.arguments = tuple(arguments)
+        self.clock_shift_seconds = 0
+        self.environment: dict[str, str] = {}  # Beside our own.
+        self.may_end = False  # What was done to it may end it: then its end is no finding. Until its next start.
+        self.is_joining = False  # It may be without a cluster that answers, and end for that; it is started again.
         self._popen: subprocess.Popen[bytes] | None = None
         self.paused = False
 
@@ -41,15 +50,37 @@ class MemberProcess:
         The main thread, because the child is tied to the life of the *thread* that made it (`harness.cluster.child`).
         """
         assert self._popen is None, self.node_id
+        ahead = [f"{CLOCK_SHIFT}={self.clock_shift_seconds}"] if self.clock_shift_seconds else []
         with self.log_path.open("ab") as log:
             self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "harness.cluster.child", str(os.getpid()), *self._arguments],
+                [sys.executable, "-P", "-m", "harness.cluster.child", str(os.getpid()), *ahead, *self.arguments],
+                env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # A Ctrl-C in the terminal is for the harness, which then ends its members.
             )
-        self.paused = False
+        self.paused = self.may_end = False
+
+    def give_wall_clock(self, faketime: Path) -> None:
+        """From its next start on its wall clock is what `set_wall_clock` says. `faketime`: the library."""
+        self.environment |= {
+            "LD_PRELOAD": str(faketime),
+            "FAKETIME_TIMESTAMP_FILE": str(self._wall_clock_path),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+        self.set_wall_clock(0)
+
+    def set_wall_clock(self, shift_seconds: int) -> None:
+        """Its wall clock is so far ahead of ours, or behind, from now on."""
+        aside = self._wall_clock_path.with_suffix(".tmp")
+        aside.write_text(f"{shift_seconds:+d}\n", encoding="ascii")
+        aside.replace(self._wall_clock_path)
+
+    @property
+    def _wall_clock_path(self) -> Path:
+        return self.log_path.with_suffix(".clock").absolute()
 
     def died(self) -> int | None:
         """The exit code if it ended without us, else None."""

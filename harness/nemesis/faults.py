@@ -2,153 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
 
 import trio
 
-from harness.cluster.process import MemberProcess
 from harness.history import RunWriter
-from harness.nemesis.network import SLOW_SECONDS, Network
-from harness.nemesis.schedule import Direction, Kind, PlannedFault
+from harness.nemesis import disks, links, membership, processes
+from harness.nemesis.schedule import MEMBER_KINDS, Kind, PlannedFault
+from harness.nemesis.strike import FaultRecord, Strike, Victims
 
 _LEADER_WAIT_SECONDS = 3.0  # For "the leader" there must be one; if there is none for so long, any member will do.
+_SETTLED_SECONDS_MAX = 3.0
 _LOOK_SECONDS = 0.02
 
-
-class Victims(Protocol):
-    """What the nemesis needs of a cluster."""
-
-    members: dict[str, MemberProcess]
-    network: Network | None
-
-    @property
-    def leader_id(self) -> str | None: ...
-
-
-@dataclass(slots=True, kw_only=True)
-class FaultRecord:
-    """One fault as it was carried out. `stopped_ns` is None while it lasts; for a kill it is the restart."""
-
-    number: int
-    kind: Kind
-    target: str
-    direction: Direction | None
-    victims: list[str]
-    leader_id: str | None  # Who led when it began, as far as we knew.
-    started_ns: int
-    stopped_ns: int | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """As an event's fields; `kind` is the event's own there."""
-        fields = asdict(self)
-        return {"fault": fields.pop("kind"), **fields}
-
-    def words(self) -> str:
-        way = {"in": " (to it only)", "out": " (from it only)", "slow": " (late only)"}.get(self.direction or "", "")
-        return f"{self.kind}{way} {self.target}: {', '.join(self.victims)}"
+_CARRIED_OUT: dict[Kind, Callable[[Strike], AbstractAsyncContextManager[None]]] = {
+    "kill": processes.killed,
+    "pause": processes.paused,
+    "partition": links.partitioned,
+    "restart": processes.restarted,
+    "transfer": processes.handed_over,
+    "disk-full": disks.full,
+    "disk-error": disks.failing,
+    "disk-hang": disks.hanging,
+    "disk-slow": disks.slow,
+    "power-loss": disks.without_power,
+    "boot-clock": processes.booted_at_another_time,
+    "wall-clock": processes.told_another_date,
+    "add": membership.added,
+    "remove": membership.removed,
+    "replace": membership.replaced,
+}
 
 
 @dataclass(slots=True)
 class Nemesis:
-    """`run` carries out the plan, one fault after the other; when it ends, however it ends, nothing is left broken."""
+    """`run` carries out the plan; when it ends, however it ends, nothing is left broken.
+
+    One fault after the other, and beside them one change of the members after the other. No member is in two at once.
+    """
 
     cluster: Victims
     writer: RunWriter
     plan: Sequence[PlannedFault]
     records: list[FaultRecord] = field(default_factory=list)
-    current: FaultRecord | None = None
+    under_way: list[FaultRecord] = field(default_factory=list)
 
     async def run(self) -> None:
         begun = trio.current_time()
-        for planned in self.plan:
-            await trio.sleep_until(begun + planned.start_seconds)
-            await self._carry_out(planned)
+        changes = [planned for planned in self.plan if planned.kind in MEMBER_KINDS]
+        others = [planned for planned in self.plan if planned.kind not in MEMBER_KINDS]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._one_by_one, others, begun)
+            nursery.start_soon(self._one_by_one, changes, begun)
+
+    @property
+    def current(self) -> FaultRecord | None:
+        """The fault that began last of those that are under way."""
+        return self.under_way[-1] if self.under_way else None
 
     @property
     def kills(self) -> int:
         """How many processes were ended by kill -9."""
         return sum(len(record.victims) for record in self.records if record.kind == "kill")
 
+    async def _one_by_one(self, plan: Sequence[PlannedFault], begun: float) -> None:
+        for planned in plan:
+            await trio.sleep_until(begun + planned.start_seconds)
+            await self._carry_out(planned)
+
     async def _carry_out(self, planned: PlannedFault) -> None:
+        await self._settled()
         leader_id = await self._leader_soon() if planned.target == "leader" else self.cluster.leader_id
-        victims = self._choose(planned, leader_id)
         record = FaultRecord(
             number=planned.number,
             kind=planned.kind,
             target=planned.target,
             direction=planned.direction,
-            victims=victims,
+            victims=self._choose(planned, leader_id),
             leader_id=leader_id,
             started_ns=self.writer.clock.now_ns(),
         )
+        strike = Strike(self.cluster, record, planned.duration_seconds, Random(f"strike {planned.pick}"))
         self.records.append(record)
-        self.current = record
+        self.under_way.append(record)
         self.writer.event("fault_started", **record.to_json())
         try:
-            with self._in_force(record):
+            async with _CARRIED_OUT[planned.kind](strike):
                 await trio.sleep(planned.duration_seconds)
         finally:
             record.stopped_ns = self.writer.clock.now_ns()
-            self.current = None
-            self.writer.event("fault_stopped", number=record.number, fault=record.kind, victims=victims)
-
-    @contextmanager
-    def _in_force(self, record: FaultRecord) -> Iterator[None]:
-        members = [self.cluster.members[node_id] for node_id in record.victims]
-        match record.kind:
-            case "kill":
-                for member in members:
-                    member.kill()
-                try:
-                    yield
-                finally:
-                    for member in members:
-                        member.start()
-            case "pause":
-                for member in members:
-                    member.pause()
-                try:
-                    yield
-                finally:
-                    for member in members:
-                        member.resume()
-            case "partition":
-                with self._partitioned(record):
-                    yield
-
-    @contextmanager
-    def _partitioned(self, record: FaultRecord) -> Iterator[None]:
-        assert self.cluster.network is not None, "partitions need a cluster whose links go through proxies"
-        assert record.direction is not None, record
-        slow = record.direction == "slow"
-        flows = self.cluster.network.between(record.victims, record.direction)
-        for flow in flows:
-            if slow:
-                flow.delay_seconds = SLOW_SECONDS
-            else:
-                flow.block()
-        try:
-            yield
-        finally:
-            for flow in flows:
-                if slow:
-                    flow.delay_seconds = 0.0
-                else:
-                    flow.unblock()
+            self.under_way.remove(record)
+            fields = {"number": record.number, "fault": record.kind, "victims": record.victims, **record.outcome}
+            self.writer.event("fault_stopped", **fields)
 
     def _choose(self, planned: PlannedFault, leader_id: str | None) -> list[str]:
-        """Who it hits; a function of the plan's `pick`, the members and the leader."""
-        random, names = Random(planned.pick), sorted(self.cluster.members)
+        """Who it hits; a function of the plan's `pick`, the members, the leader, and who is hit already."""
+        if planned.kind == "add":
+            return []
+        hit = self._hit()
+        free = [node_id for node_id in self.cluster.members if node_id not in hit]  # In order of their age.
         if planned.target == "all":
-            return names
-        if planned.target == "leader" and leader_id is not None:
+            return sorted(free)
+        if planned.target == "leader" and leader_id in free:
             return [leader_id]
-        count = max(1, (len(names) - 1) // 2) if planned.target == "minority" else 1
-        return sorted(random.sample(names, count))
+        if planned.target == "eldest":
+            return free[:1]
+        count = max(1, (len(self.cluster.members) - 1) // 2) if planned.target == "minority" else 1
+        return sorted(Random(planned.pick).sample(sorted(free), min(count, len(free))))
+
+    async def _settled(self) -> None:
+        """Whoever is not hit now has come back from the last time, so that faults do not add up on a slow machine."""
+        for _ in range(round(_SETTLED_SECONDS_MAX / _LOOK_SECONDS)):
+            if not self.cluster.silent - self._hit():
+                break
+            await trio.sleep(_LOOK_SECONDS)
+
+    def _hit(self) -> set[str]:
+        return {node_id for record in self.under_way for node_id in record.victims}
 
     async def _leader_soon(self) -> str | None:
         for _ in range(round(_LEADER_WAIT_SECONDS / _LOOK_SECONDS)):

@@ -1,45 +1,73 @@
-"""All links between members, each through a proxy of ours, so that a partition is a matter of turning flows off."""
+"""All links between members go through proxies of ours, so that a partition is a matter of turning flows off."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import trio
 
-from harness.nemesis.proxy import Flow, LinkProxy
+from harness.nemesis.proxy import Flow, MemberProxy
 from harness.nemesis.schedule import Direction
 
 SLOW_SECONDS = 0.15  # Several heartbeats late, and still within an election time-out: nobody need be elected.
 
 
 class Network:
-    """One flow for each ordered pair of members, one proxy for each direction in which a connection may be made."""
+    """A proxy in front of each member, whose port is what the member advertises; a flow for each ordered pair of them.
 
-    def __init__(self, peer_ports: Mapping[str, int]) -> None:
-        self._peer_ports = dict(peer_ports)
-        pairs = [(a, b) for a in peer_ports for b in peer_ports if a != b]
-        self.flows = {pair: Flow(*pair) for pair in pairs}
-        self._dial_ports: dict[tuple[str, str], int] = {}
+    Members come and go: `connect` and `forget`.
+    """
+
+    def __init__(self) -> None:
+        self.flows: dict[tuple[str, str], Flow] = {}
+        self._node_ids: set[str] = set()
+        self._proxies: dict[str, trio.CancelScope] = {}
+        self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; started once every proxy listens."""
-        async with trio.open_nursery() as nursery:
-            for dialer, target in self.flows:
-                proxy = LinkProxy(
-                    self.flows[dialer, target], self.flows[target, dialer], target_port=self._peer_ports[target]
-                )
-                self._dial_ports[dialer, target] = await nursery.start(proxy.run)
+        """Serve until cancelled."""
+        async with trio.open_nursery() as self._nursery:
             task_status.started()
+            await trio.sleep_forever()
 
-    def dial_overrides(self, node_id: str) -> dict[str, str]:
-        """Where `node_id` finds each other member: its private view of the cluster."""
-        return {target: f"127.0.0.1:{port}" for (dialer, target), port in self._dial_ports.items() if dialer == node_id}
+    async def connect(self, node_id: str, peer_port: int) -> int:
+        """Open the way to a member that listens on `peer_port`; returns the port that it is to advertise."""
+        assert self._nursery is not None, "connect while the network runs"
+        self.add(node_id)
+        proxy = MemberProxy(node_id, self.flow, target_port=peer_port)
+        scope = trio.CancelScope()
+        self._proxies[node_id] = scope
+
+        async def serve(*, task_status: trio.TaskStatus[int]) -> None:
+            with scope:
+                await proxy.run(task_status=task_status)
+
+        return int(await self._nursery.start(serve))
+
+    def add(self, node_id: str) -> None:
+        """There is a member of this name: partitions concern it."""
+        for other in self._node_ids - {node_id}:
+            self.flow(node_id, other)
+            self.flow(other, node_id)
+        self._node_ids.add(node_id)
+
+    def forget(self, node_id: str) -> None:
+        """Close the way to a member that is none any more."""
+        self._node_ids.discard(node_id)
+        scope = self._proxies.pop(node_id, None)
+        if scope is not None:
+            scope.cancel()
+
+    def flow(self, source: str, target: str) -> Flow:
+        """What happens to frames from `source` to `target`."""
+        return self.flows.setdefault((source, target), Flow(source, target))
 
     def between(self, group: Iterable[str], direction: Direction) -> list[Flow]:
         """The flows that a partition of `group` from all others concerns: into it, out of it, or both."""
-        inside = set(group)
-        into = [flow for (a, b), flow in self.flows.items() if a not in inside and b in inside]
-        out_of = [flow for (a, b), flow in self.flows.items() if a in inside and b not in inside]
+        inside = set(group) & self._node_ids
+        pairs = sorted((a, b) for a in inside for b in self._node_ids - inside)
+        into = [self.flow(other, member) for member, other in pairs]
+        out_of = [self.flow(member, other) for member, other in pairs]
         return {"in": into, "out": out_of, "both": into + out_of, "slow": into + out_of}[direction]
 
     def frames_dropped(self) -> int:

@@ -7,11 +7,12 @@ connection that stays up is what a partition of a packet network looks like to a
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
 
-from raft import FRAME_BYTES_MAX_PEER, FrameSplitter, ProtocolError, frame
+from raft import FRAME_BYTES_MAX_PEER, FrameSplitter, Hello, ProtocolError, decode_hello, frame
 
 _READ_BYTES = 256 * 1024
 _DELAYED_BYTES_MAX = 8 * 1024 * 1024  # What one direction may hold back; above it the proxy stops reading.
@@ -45,57 +46,82 @@ class _Held:
     data: bytes
 
 
-class LinkProxy:
-    """Listens for what `dialer` sends to `listener`, and passes it on, in both directions, frame by frame."""
+class MemberProxy:
+    """Listens in place of `member`, and passes on what others send to it and it to them, frame by frame.
 
-    def __init__(self, outward: Flow, inward: Flow, *, target_port: int) -> None:
-        assert (outward.source, outward.target) == (inward.target, inward.source)
-        self._outward, self._inward, self._target_port = outward, inward, target_port
+    Who has dialled is what the first frame says (FORMATS §7); `flow` gives what becomes of frames from one to another.
+    """
+
+    def __init__(self, member: str, flow: Callable[[str, str], Flow], *, target_port: int) -> None:
+        self._member, self._flow, self._target_port = member, flow, target_port
 
     async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; starts with the port that the dialer must be given."""
+        """Serve until cancelled; starts with the port at which the member is to be dialled."""
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = int(listeners[0].socket.getsockname()[1])
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.serve_listeners, self._carry, listeners)
+            nursery.start_soon(trio.serve_listeners, self._serve, listeners)
             task_status.started(port)
 
-    async def _carry(self, dialer: trio.SocketStream) -> None:
-        """Carry one connection until either end closes it: then both are closed, as a cut cable would not do."""
+    async def _serve(self, dialer: trio.SocketStream) -> None:
         async with dialer:
             try:
-                listener = await trio.open_tcp_stream("127.0.0.1", self._target_port)
-            except OSError:
-                return  # The member is down: the dialer sees its connection closed, and tries again.
-            async with listener, trio.open_nursery() as nursery:
-                nursery.start_soon(self._pump, dialer, listener, self._outward, nursery.cancel_scope)
-                nursery.start_soon(self._pump, listener, dialer, self._inward, nursery.cancel_scope)
-
-    async def _pump(
-        self, source: trio.SocketStream, target: trio.SocketStream, flow: Flow, connection: trio.CancelScope
-    ) -> None:
-        splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
-        held = _DelayLine(target)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(held.run)
-            try:
-                while data := await source.receive_some(_READ_BYTES):
-                    bodies = splitter.feed(data)
-                    if not bodies:
-                        continue
-                    if flow.blocked:
-                        flow.frames_dropped += len(bodies)
-                        continue
-                    flow.frames_passed += len(bodies)
-                    out = b"".join(frame(body) for body in bodies)
-                    if flow.delay_seconds or held.pending_bytes:
-                        await held.put(out, flow.delay_seconds)
-                    else:
-                        await target.send_all(out)
-            except (trio.BrokenResourceError, trio.ClosedResourceError, ProtocolError):
+                first, name = await _greeting(dialer)
+                if name is not None:
+                    await self._carry(dialer, first, self._flow(name, self._member), self._flow(self._member, name))
+            except (trio.BrokenResourceError, ProtocolError):
                 pass
-            nursery.cancel_scope.cancel()
-        connection.cancel()
+
+    async def _carry(self, dialer: trio.SocketStream, first: bytes, outward: Flow, inward: Flow) -> None:
+        """Carry one connection until either end closes it: then both are closed, as a cut cable would not do."""
+        try:
+            listener = await trio.open_tcp_stream("127.0.0.1", self._target_port)
+        except OSError:
+            return  # The member is down: the dialer sees its connection closed, and tries again.
+        async with listener, trio.open_nursery() as nursery:
+            nursery.start_soon(_pump, dialer, listener, outward, nursery.cancel_scope, first)
+            nursery.start_soon(_pump, listener, dialer, inward, nursery.cancel_scope, b"")
+
+
+async def _greeting(dialer: trio.SocketStream) -> tuple[bytes, str | None]:
+    """All that came until the first frame was whole, and the name in it. (…, None) if there is none."""
+    data, splitter = b"", FrameSplitter(FRAME_BYTES_MAX_PEER)
+    while chunk := await dialer.receive_some(_READ_BYTES):
+        data += chunk
+        bodies = splitter.feed(chunk)
+        if bodies:
+            hello = decode_hello(bodies[0])
+            return data, hello.node_id if isinstance(hello, Hello) else None
+    return data, None
+
+
+async def _pump(
+    source: trio.SocketStream, target: trio.SocketStream, flow: Flow, connection: trio.CancelScope, first: bytes
+) -> None:
+    """Frames of one direction until its source ends; `first` was read already."""
+    splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
+    held = _DelayLine(target)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(held.run)
+        try:
+            while data := first or await source.receive_some(_READ_BYTES):
+                first = b""
+                bodies = splitter.feed(data)
+                if not bodies:
+                    continue
+                if flow.blocked:
+                    flow.frames_dropped += len(bodies)
+                    continue
+                flow.frames_passed += len(bodies)
+                out = b"".join(frame(body) for body in bodies)
+                if flow.delay_seconds or held.pending_bytes:
+                    await held.put(out, flow.delay_seconds)
+                else:
+                    await target.send_all(out)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, ProtocolError):
+            pass
+        nursery.cancel_scope.cancel()
+    connection.cancel()
 
 
 class _DelayLine:

@@ -7,18 +7,40 @@ the events of the run say what was chosen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from random import Random
-from typing import Literal
+from typing import Literal, TypeVar, get_args
 
 from harness.errors import BadInput
 
-Kind = Literal["kill", "pause", "partition"]
-Target = Literal["leader", "minority", "random", "all"]
+_T = TypeVar("_T")
+
+Kind = Literal[
+    "kill",
+    "pause",
+    "partition",
+    "restart",
+    "transfer",
+    "disk-full",
+    "disk-error",
+    "disk-hang",
+    "disk-slow",
+    "power-loss",
+    "boot-clock",
+    "wall-clock",
+    "add",
+    "remove",
+    "replace",
+]
+Target = Literal["leader", "minority", "random", "eldest", "all"]
+"""`eldest`: who has been a member for the longest, so that in time each of them is hit."""
 Direction = Literal["both", "in", "out", "slow"]
 """Which frames are lost, as the victims see it; `slow` loses none, and holds all back."""
 
-KINDS: tuple[Kind, ...] = ("kill", "pause", "partition")
+KINDS: tuple[Kind, ...] = get_args(Kind)
+DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-slow", "power-loss")
+MEMBER_KINDS: tuple[Kind, ...] = ("add", "remove", "replace")
+"""These change who is a member. They have a lane of their own, so that other faults hit amid a change."""
 FAULT_NAMES = ("none", *KINDS, "all")
 
 FIRST_FAULT_SECONDS = 1.5  # Some load first: a fault on an empty store teaches little.
@@ -27,10 +49,24 @@ _DURATION_SECONDS: dict[Kind, tuple[float, float]] = {
     "kill": (0.2, 1.5),  # Down time: both shorter and longer than an election.
     "pause": (0.6, 2.5),  # Longer than an election time-out, so a paused leader wakes up deposed.
     "partition": (0.8, 3.0),
+    "restart": (0.1, 0.8),
+    "transfer": (0.1, 0.4),
+    "disk-full": (1.0, 4.0),  # Room is looked for every two seconds.
+    "disk-error": (0.5, 2.0),
+    "disk-hang": (0.4, 2.5),
+    "disk-slow": (1.5, 4.0),
+    "power-loss": (0.2, 1.5),
+    "boot-clock": (0.2, 1.0),
+    "wall-clock": (0.5, 2.0),
+    "add": (0.3, 0.6),  # At least: these end when they are done.
+    "remove": (0.3, 0.6),
+    "replace": (0.3, 0.6),
 }
-_CHOICES: dict[Kind, tuple[tuple[Target, Direction | None], ...]] = {
-    "kill": (("leader", None), ("leader", None), ("random", None), ("minority", None), ("all", None)),
-    "pause": (("leader", None), ("leader", None), ("random", None), ("minority", None)),
+_Choice = tuple[Target, Direction | None]
+_LEADER_FIRST: tuple[_Choice, ...] = (("leader", None), ("leader", None), ("random", None), ("minority", None))
+_CHOICES: dict[Kind, tuple[_Choice, ...]] = {
+    "kill": (*_LEADER_FIRST, ("all", None)),
+    "pause": _LEADER_FIRST,
     "partition": (
         ("leader", "both"),
         ("leader", "in"),
@@ -40,12 +76,27 @@ _CHOICES: dict[Kind, tuple[tuple[Target, Direction | None], ...]] = {
         ("random", "out"),
         ("leader", "slow"),
     ),
+    "restart": (("leader", None), ("random", None)),
+    "transfer": (("leader", None),),
+    "disk-full": (*_LEADER_FIRST, ("all", None)),
+    "disk-error": _LEADER_FIRST,
+    "disk-hang": (*_LEADER_FIRST, ("all", None)),
+    "disk-slow": (*_LEADER_FIRST, ("all", None)),
+    "power-loss": (*_LEADER_FIRST, ("all", None)),
+    "boot-clock": _LEADER_FIRST,
+    "wall-clock": (*_LEADER_FIRST, ("all", None)),
+    "add": (("random", None),),  # Nobody is hit.
+    "remove": (("leader", None), ("random", None)),
+    "replace": (("eldest", None),),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedFault:
-    """One fault: it begins `start_seconds` after the load and ends `duration_seconds` later (kill: is restarted)."""
+    """One fault: it begins `start_seconds` after the load and ends `duration_seconds` later (kill: is restarted).
+
+    A change of the members takes at least so long, and ends when it is done.
+    """
 
     number: int
     start_seconds: float
@@ -79,41 +130,47 @@ def parse_faults(text: str) -> tuple[Kind, ...]:
 def plan_faults(
     *, seed: int, seconds: float, kinds: Sequence[Kind], interval_seconds: float
 ) -> tuple[PlannedFault, ...]:
-    """Draw the faults of a run of `seconds`.
+    """Draw the faults of a run of `seconds`, in order of time.
 
-    Each fault begins when the one before it is over, about `interval_seconds` after it began; every kind of choice
-    (leader, minority, random; both ways or one) comes up once before any comes twice. All end within the run.
+    Each fault begins when the one before it in its lane is over, about `interval_seconds` after it began (changes of
+    the members: twice that); every kind comes up once before any comes twice, and so does every kind of choice (leader,
+    minority, random; both ways or one). All end within the run, but for changes of the members, which end when they are
+    done.
     """
     assert interval_seconds > 0
-    if not kinds:
-        return ()
-    random = Random(f"faults {seed}")
-    decks = {kind: _endless_deck(kind, random) for kind in kinds}
-    faults: list[PlannedFault] = []
+    lanes = (
+        _lane("faults", seed, seconds, [kind for kind in kinds if kind not in MEMBER_KINDS], interval_seconds),
+        _lane("changes", seed, seconds, [kind for kind in kinds if kind in MEMBER_KINDS], 2 * interval_seconds),
+    )
+    ordered = sorted((fault for lane in lanes for fault in lane), key=lambda fault: fault.start_seconds)
+    return tuple(replace(fault, number=number) for number, fault in enumerate(ordered, start=1))
+
+
+def _lane(
+    name: str, seed: int, seconds: float, kinds: Sequence[Kind], interval_seconds: float
+) -> Iterator[PlannedFault]:
+    random = Random(f"{name} {seed}")
+    targets = {kind: _endless_deck(_CHOICES[kind], random) for kind in kinds}
     at = FIRST_FAULT_SECONDS
-    while True:
-        kind = kinds[len(faults) % len(kinds)]
+    for kind in _endless_deck(kinds, random):
         duration = random.uniform(*_DURATION_SECONDS[kind])
-        target, direction = next(decks[kind])
+        target, direction = next(targets[kind])
         if at + duration > seconds:
-            return tuple(faults)
-        faults.append(
-            PlannedFault(
-                number=len(faults) + 1,
-                start_seconds=round(at, 3),
-                duration_seconds=round(duration, 3),
-                kind=kind,
-                target=target,
-                direction=direction,
-                pick=random.getrandbits(32),
-            )
+            return
+        yield PlannedFault(
+            number=0,
+            start_seconds=round(at, 3),
+            duration_seconds=round(duration, 3),
+            kind=kind,
+            target=target,
+            direction=direction,
+            pick=random.getrandbits(32),
         )
         at += max(duration + _CALM_SECONDS, interval_seconds * random.uniform(0.7, 1.3))
 
 
-def _endless_deck(kind: Kind, random: Random) -> Iterator[tuple[Target, Direction | None]]:
-    while True:
-        deck = list(_CHOICES[kind])
+def _endless_deck(cards: Sequence[_T], random: Random) -> Iterator[_T]:
+    while deck := list(cards):
         random.shuffle(deck)
         yield from deck
 

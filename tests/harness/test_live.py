@@ -11,8 +11,9 @@ from rich.console import Console
 from harness.clock import RunClock
 from harness.history import RunWriter
 from harness.live import show_live
-from harness.nemesis.faults import FaultRecord, Nemesis
-from harness.nemesis.schedule import KINDS, plan_faults
+from harness.nemesis.faults import Nemesis
+from harness.nemesis.schedule import plan_faults
+from harness.nemesis.strike import FaultRecord
 from harness.run import Progress
 from harness.settings import RunSettings
 from harness.workload.workers import Workload
@@ -35,7 +36,7 @@ async def what_is_shown(progress: Progress, *, terminal: bool) -> str:
 
 def a_progress(folder: Path) -> Progress:
     """A run under load, a leader paused, before any member has said anything."""
-    plan = plan_faults(seed=1, seconds=20, kinds=KINDS, interval_seconds=2)
+    plan = plan_faults(seed=1, seconds=20, kinds=("kill", "pause"), interval_seconds=2)
     writer = RunWriter(folder / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
     writer.close()
     cluster = a_cluster(folder)
@@ -43,10 +44,11 @@ def a_progress(folder: Path) -> Progress:
     progress.workload = Workload(writer=writer, endpoints=[], seed=1, clients=12, keys=3)
     progress.workload.tally.by_status.update(ok=1234, unknown=5)
     progress.nemesis = nemesis = Nemesis(cluster, writer, plan)
-    nemesis.current = FaultRecord(
+    pause = FaultRecord(
         number=1, kind="pause", target="leader", direction=None, victims=["n2"], leader_id="n2", started_ns=1
     )
-    nemesis.records.append(nemesis.current)
+    nemesis.records.append(pause)
+    nemesis.under_way.append(pause)
     return progress
 
 

@@ -25,9 +25,16 @@ def a_cluster(folder: Path) -> Cluster:
     """Five members that were never started: enough to partition them."""
     addresses = {name: MemberAddress(peer_port=1, client_port=2) for name in NAMES}
     probe = StatusProbe(Client(["127.0.0.1:2"]), addresses)
-    cluster = Cluster(folder, addresses, Network(dict.fromkeys(NAMES, 1)), probe)
+    cluster = Cluster(folder, addresses, a_network(*NAMES), probe)
     cluster.members = {name: MemberProcess(name, [], folder / f"{name}.log") for name in NAMES}
     return cluster
+
+
+def a_network(*names: str) -> Network:
+    network = Network()
+    for name in names:
+        network.add(name)
+    return network
 
 
 def a_partition(target: Target, direction: Direction = "both", pick: int = 1, seconds: float = 0.02) -> PlannedFault:
@@ -64,7 +71,7 @@ def test_a_partition_concerns_the_flows_between_the_groups_and_no_others(
     direction: Direction, lost: set[tuple[str, str]]
 ) -> None:
     """Symmetric and one-way."""
-    network = Network({"n1": 1, "n2": 2, "n3": 3})
+    network = a_network("n1", "n2", "n3")
     assert {(flow.source, flow.target) for flow in network.between(["n1"], direction)} == lost
 
 
@@ -112,4 +119,28 @@ async def test_a_cancelled_fault_is_undone_too(tmp_path: Path) -> None:
             nursery.cancel_scope.cancel()
     assert {flow.delay_seconds for flow in network.flows.values()} == {0.0}
     assert nemesis.records[0].stopped_ns is not None
+    nemesis.writer.close()
+
+
+async def test_a_member_that_comes_is_partitioned_like_the_others_and_one_that_goes_is_not() -> None:
+    network = a_network("n1", "n2", "n3")
+    network.add("n4")
+    network.forget("n2")
+    lost = {(flow.source, flow.target) for flow in network.between(["n1"], "both")}
+    assert lost == {("n1", "n3"), ("n3", "n1"), ("n1", "n4"), ("n4", "n1")}
+
+
+async def test_a_member_that_is_hit_already_is_not_hit_by_another_fault(tmp_path: Path) -> None:
+    """Two lanes: a member that is being replaced must not be started again by somebody who paused it."""
+    nemesis = a_nemesis(tmp_path, a_partition("random", seconds=60), a_partition("all", seconds=60))
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            for planned in nemesis.plan:
+                nursery.start_soon(nemesis._carry_out, planned)
+            while len(nemesis.under_way) < 2:
+                await trio.lowlevel.checkpoint()
+            one, all_others = (set(record.victims) for record in nemesis.under_way)
+            assert not one & all_others
+            assert one | all_others == set(NAMES)
+            nursery.cancel_scope.cancel()
     nemesis.writer.close()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import pytest
 import trio
 
-from harness.nemesis.proxy import Flow, LinkProxy
-from raft import FrameSplitter, frame
+from harness.nemesis.proxy import Flow, MemberProxy
+from raft import FrameSplitter, Hello, HelloRole, frame
+
+HELLO = Hello(cluster_id=bytes(16), group_id=0, node_id="n1", incarnation_id=bytes(16), role=HelloRole.PEER).encode()
 
 
 class _End:
@@ -32,9 +35,12 @@ class _End:
         return self._bodies.pop(0)
 
 
+@dataclass(frozen=True, slots=True)
 class _Link:
-    def __init__(self, n1: _End, n2: _End, outward: Flow, inward: Flow) -> None:
-        self.n1, self.n2, self.outward, self.inward = n1, n2, outward, inward
+    n1: _End
+    n2: _End
+    outward: Flow
+    inward: Flow
 
 
 @asynccontextmanager
@@ -55,10 +61,16 @@ async def a_link() -> AsyncIterator[_Link]:
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, accept, listeners)
             target_port = listeners[0].socket.getsockname()[1]
-            port = await nursery.start(LinkProxy(outward, inward, target_port=target_port).run)
+            flows = {("n1", "n2"): outward, ("n2", "n1"): inward}
+            proxy = MemberProxy("n2", lambda source, target: flows[source, target], target_port=target_port)
+            port = await nursery.start(proxy.run)
             async with await trio.open_tcp_stream("127.0.0.1", port) as dialer:
+                n1 = _End(dialer)
+                await n1.send(HELLO)  # By which the proxy knows who dials.
                 await here.wait()
-                yield _Link(_End(dialer), _End(accepted[0]), outward, inward)
+                n2 = _End(accepted[0])
+                assert await n2.receive() == HELLO
+                yield _Link(n1, n2, outward, inward)
             release.set()
             nursery.cancel_scope.cancel()
 
@@ -145,8 +157,18 @@ async def test_a_member_that_is_down_is_a_closed_connection() -> None:
         port = listeners[0].socket.getsockname()[1]
         await listeners[0].aclose()
         async with trio.open_nursery() as nursery:
-            proxy = LinkProxy(Flow("n1", "n2"), Flow("n2", "n1"), target_port=port)
-            own = await nursery.start(proxy.run)
+            own = await nursery.start(MemberProxy("n2", Flow, target_port=port).run)
             async with await trio.open_tcp_stream("127.0.0.1", own) as dialer:
+                await dialer.send_all(frame(HELLO))
+                assert await dialer.receive_some() == b""
+            nursery.cancel_scope.cancel()
+
+
+async def test_who_says_no_hello_is_not_let_through() -> None:
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            own = await nursery.start(MemberProxy("n2", Flow, target_port=1).run)
+            async with await trio.open_tcp_stream("127.0.0.1", own) as dialer:
+                await dialer.send_all(frame(b"good evening"))
                 assert await dialer.receive_some() == b""
             nursery.cancel_scope.cancel()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.report import Report, percentile, summarize
+from harness.percentiles import percentile
+from harness.report import Report, summarize
 
 MS = 1_000_000
 ABOUT: dict[str, Any] = {"run_id": "r", "seed": 7, "nodes": 3, "clients": 2, "finished": True}
@@ -112,3 +113,20 @@ def test_a_run_is_sound_only_if_healed_and_of_one_state() -> None:
 def test_the_longest_gap_is_between_acknowledgements() -> None:
     rows = [a_row("put", 0, 100), a_row("put", 100, 900), a_row("put", 50, 150)]
     assert the_report(rows).longest_write_gap_seconds == pytest.approx(0.75)
+
+
+def test_a_fault_lasts_for_writes_until_the_next_one_of_its_lane() -> None:
+    """The silence is the longest within the fault's own time; a change of the members beside it does not end it."""
+    rows = [a_row("put", at, at + 1) for at in (990, 1199, 1299, 1499, 1999)]  # Acknowledged a millisecond later.
+    change = an_event(1250, "fault_started", started_ns=1250 * MS, number=9, fault="replace", target="eldest",
+                      direction=None, victims=["n2"], leader_id="n1")  # fmt: skip
+    done = an_event(1400, "fault_stopped", number=9, fault="replace", victims=["n2"], removed="n2", added="n4")
+    ready = an_event(0, "cluster_ready", members={"n1": "a", "n2": "b"})
+    events = sorted([ready, *a_kill(1, 1000), change, done, *a_kill(2, 1600)], key=lambda event: event["at_ns"])
+    report = the_report(rows, *events)
+
+    silences = {(fault.kind, fault.number): fault.longest_silence_seconds for fault in report.faults}
+    assert silences == {("kill", 1): 0.2, ("replace", 9): 0.5, ("kill", 2): 0.4}
+    assert report.founders_left == ("n1",)
+    by_kind = {(each.fault, each.hit): (each.count, each.median_ms, each.worst_ms) for each in report.unavailability}
+    assert by_kind == {("kill", "others"): (2, 200.0, 400.0), ("replace", "others"): (1, 500.0, 500.0)}

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from harness.errors import BadInput
-from harness.nemesis.schedule import KINDS, parse_faults, plan_faults
+from harness.nemesis.schedule import KINDS, MEMBER_KINDS, parse_faults, plan_faults
 
 
 def test_one_seed_is_one_plan() -> None:
@@ -21,18 +21,30 @@ def test_one_seed_is_one_plan() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_faults_end_within_the_run_and_never_overlap(seed: int) -> None:
+    """But for changes of the members, which do not overlap each other: others hit amid them."""
     faults = plan_faults(seed=seed, seconds=30, kinds=KINDS, interval_seconds=2.0)
-    assert len(faults) >= 8
-    for before, after in pairwise(faults):
-        assert before.start_seconds + before.duration_seconds < after.start_seconds
-    assert faults[-1].start_seconds + faults[-1].duration_seconds <= 30
+    assert [fault.number for fault in faults] == list(range(1, len(faults) + 1))
+    changes = [fault for fault in faults if fault.kind in MEMBER_KINDS]
+    others = [fault for fault in faults if fault.kind not in MEMBER_KINDS]
+    for lane in (changes, others):
+        assert len(lane) >= 5
+        for before, after in pairwise(lane):
+            assert before.start_seconds + before.duration_seconds < after.start_seconds
+        assert lane[-1].start_seconds + lane[-1].duration_seconds <= 30
+
+
+def test_every_kind_comes_once_before_any_comes_twice() -> None:
+    faults = plan_faults(seed=3, seconds=90, kinds=KINDS, interval_seconds=1.0)
+    others = [fault.kind for fault in faults if fault.kind not in MEMBER_KINDS]
+    rounds = len(KINDS) - len(MEMBER_KINDS)
+    assert set(others[:rounds]) == set(others[rounds : 2 * rounds]) == set(KINDS) - set(MEMBER_KINDS)
 
 
 def test_a_long_plan_has_every_kind_against_every_target_both_ways_and_one_way() -> None:
     """Pauses and partitions (symmetric and one-way), each against leader, minority or random."""
-    faults = plan_faults(seed=1, seconds=200, kinds=KINDS, interval_seconds=2.0)
+    faults = plan_faults(seed=1, seconds=200, kinds=("kill", "pause", "partition"), interval_seconds=2.0)
     seen = {(fault.kind, fault.target) for fault in faults}
-    for kind in KINDS:
+    for kind in ("kill", "pause", "partition"):
         assert {(kind, "leader"), (kind, "minority"), (kind, "random")} <= seen
     assert ("kill", "all") in seen
     assert {fault.direction for fault in faults if fault.kind == "partition"} == {"both", "in", "out", "slow"}

@@ -1,0 +1,39 @@
+"""What members are started with beside who they are: their storage's sizes, disks and clocks of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.cluster.commands import SMALL_STORAGE, USUAL_STORAGE
+from harness.cluster.process import MemberProcess
+from harness.cluster.volumes import SMALL_BYTES, USUAL_BYTES, FileSystem, Volume
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """`file_system`: of a volume for each member, or None: a folder will do. `faketime`: the library, if needed."""
+
+    small_storage: bool = False
+    file_system: FileSystem | None = None
+    faketime: Path | None = None
+
+    @property
+    def storage(self) -> Sequence[str]:
+        """Further options of `hwm serve`."""
+        return SMALL_STORAGE if self.small_storage else USUAL_STORAGE
+
+    def volume(self, home: Path, node_id: str) -> Volume | None:
+        """A volume for a new member, not yet open."""
+        if self.file_system is None:
+            return None
+        size_bytes = SMALL_BYTES if self.small_storage else USUAL_BYTES
+        return Volume(home / "volumes", node_id, file_system=self.file_system, size_bytes=size_bytes)
+
+    def process(self, home: Path, node_id: str, arguments: Sequence[str]) -> MemberProcess:
+        """The process of a new member, not yet started."""
+        member = MemberProcess(node_id, arguments, home / f"{node_id}.log")
+        if self.faketime is not None:
+            member.give_wall_clock(self.faketime)
+        return member

@@ -1,0 +1,107 @@
+"""Faults of one member's disk: full, failing, hanging, slow, or without power. Each member has its own file system."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from harness.cluster.volumes import Volume
+from harness.nemesis.strike import Strike
+
+_STUTTER_SECONDS = (0.03, 0.2)  # How long each sync waits, about: within an election time-out.
+_BREATH_SECONDS = 0.03
+
+
+@asynccontextmanager
+async def full(strike: Strike) -> AsyncIterator[None]:
+    """No room at all on the disk (ENOSPC); at the end there is room again."""
+    volumes = strike.volumes
+    try:
+        await _each(volumes, Volume.fill)
+        yield
+    finally:
+        await _each(volumes, Volume.free)
+
+
+@asynccontextmanager
+async def failing(strike: Strike) -> AsyncIterator[None]:
+    """All that is asked of the disk fails (EIO), and what was written before is kept. A member must then end itself.
+
+    At the end the disk is well and the member is started again. `exit_codes`: how each ended by itself; None: not at
+    all, and was killed.
+    """
+    members, volumes = strike.members, strike.volumes
+    exit_codes: dict[str, int | None] = {}
+    strike.record.outcome["exit_codes"] = exit_codes
+    for member in members:
+        member.may_end = True
+    try:
+        await _each(volumes, Volume.fail)
+        yield
+    finally:
+        for member in members:
+            exit_codes[member.node_id] = member.died()
+            member.kill()
+        await _each(volumes, Volume.repair)
+        for member in members:
+            member.start()
+
+
+@asynccontextmanager
+async def hanging(strike: Strike) -> AsyncIterator[None]:
+    """Every write and sync waits until the fault is over. The process itself goes on."""
+    volumes = strike.volumes
+    try:
+        await _each(volumes, lambda volume: volume.freeze(strike.seconds))
+        yield
+    finally:
+        await _each(volumes, Volume.thaw)
+
+
+@asynccontextmanager
+async def slow(strike: Strike) -> AsyncIterator[None]:
+    """The disk hangs for a moment again and again, so that each sync takes up to some tenths of a second."""
+    volumes = strike.volumes
+
+    async def stutter() -> None:
+        while True:
+            try:
+                await _each(volumes, lambda volume: volume.freeze(_STUTTER_SECONDS[1]))
+                await trio.sleep(strike.random.uniform(*_STUTTER_SECONDS))
+            finally:
+                await _each(volumes, Volume.thaw)
+            await trio.sleep(_BREATH_SECONDS)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stutter)
+        try:
+            yield
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def without_power(strike: Strike) -> AsyncIterator[None]:
+    """The process and its disk stop at one moment: what was not synced is lost. Started again at the end."""
+    members, volumes = strike.members, strike.volumes
+    for member in members:
+        member.pause()  # So that it says nothing more, and closes no file: that could bring something to the disk.
+    await _each(volumes, Volume.cut_power)
+    for member in members:
+        member.kill()
+    await _each(volumes, Volume.repair)
+    try:
+        yield
+    finally:
+        for member in members:
+            member.start()
+
+
+async def _each(volumes: Sequence[Volume], act: Callable[[Volume], object]) -> None:
+    """In threads, all at once, and to the end: half of it would leave a disk that nobody heals."""
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            for volume in volumes:
+                nursery.start_soon(trio.to_thread.run_sync, act, volume)

@@ -1,0 +1,112 @@
+"""Changes of the members, as an operator would make them, whatever else goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from harness.nemesis.strike import Strike
+from kvstore import Client, StoreError
+from raft import Member
+
+MEMBERS_MIN, MEMBERS_MAX = 3, 9  # Fewer could not lose one; a group has at most nine.
+_CHANGE_SECONDS_MAX = 90.0  # All other faults are over within a few seconds.
+_TRY_SECONDS = 20.0
+_PAUSE_SECONDS = 0.2
+_END_SECONDS = 5.0  # Who was removed is told, and ends by itself.
+
+
+@asynccontextmanager
+async def added(strike: Strike) -> AsyncIterator[None]:
+    """A member with a new id and an empty folder joins, catches up, and gets a vote."""
+    if len(strike.cluster.members) >= MEMBERS_MAX:
+        strike.record.outcome["skipped"] = f"there are {MEMBERS_MAX} members already"
+    else:
+        new = await strike.cluster.start_new_member()
+        strike.record.outcome["added"] = new.node_id
+        async with _looked_after(strike, new):
+            await _insist(strike, lambda client: client.add_member(new, promote=True, wait_seconds=_TRY_SECONDS))
+    yield
+
+
+@asynccontextmanager
+async def removed(strike: Strike) -> AsyncIterator[None]:
+    """A member is removed while it runs; it must end itself. `exit_code`: None if it did not, and was killed."""
+    cluster = strike.cluster
+    if len(cluster.members) <= MEMBERS_MIN or not strike.record.victims:
+        strike.record.outcome["skipped"] = f"there are only {len(cluster.members)} members"
+        yield
+        return
+    (old,) = strike.members
+    old.may_end = True
+    strike.record.outcome["removed"] = old.node_id
+    await _insist(strike, lambda client: client.remove_member(old.node_id, wait_seconds=_TRY_SECONDS))
+    for _ in range(round(_END_SECONDS / _PAUSE_SECONDS)):
+        if old.died() is not None:
+            break
+        await trio.sleep(_PAUSE_SECONDS)
+    strike.record.outcome["exit_code"] = old.died()
+    await cluster.forget(old.node_id)
+    yield
+
+
+@asynccontextmanager
+async def replaced(strike: Strike) -> AsyncIterator[None]:
+    """A member is gone for good, disk and all (`kill -9`, and never started again); a new one takes its place."""
+    cluster = strike.cluster
+    if not strike.record.victims:
+        strike.record.outcome["skipped"] = "every member is hit by something else"
+        yield
+        return
+    (old,) = strike.members
+    old.kill()
+    new = await cluster.start_new_member()
+    strike.record.outcome.update(removed=old.node_id, added=new.node_id)
+    async with _looked_after(strike, new):
+        await _insist(strike, lambda client: client.replace_member(old.node_id, new, wait_seconds=_TRY_SECONDS))
+    await cluster.forget(old.node_id)
+    yield
+
+
+@asynccontextmanager
+async def _looked_after(strike: Strike, new: Member) -> AsyncIterator[None]:
+    """While a member joins, other faults hit: it may find nobody who answers, and end. Then it is started again.
+
+    `exit_codes`: how it ended before it was a member, if ever.
+    """
+    process = strike.cluster.members[new.node_id]
+    exit_codes: list[int] = []
+    process.is_joining = True
+
+    async def look_after() -> None:
+        while True:
+            exit_code = process.died()
+            if exit_code is not None and not process.may_end:
+                exit_codes.append(exit_code)
+                strike.record.outcome["exit_codes"] = exit_codes
+                process.kill()
+                process.start()
+            await trio.sleep(_PAUSE_SECONDS)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look_after)
+        yield
+        nursery.cancel_scope.cancel()
+    process.is_joining = False
+
+
+async def _insist(strike: Strike, change: Callable[[Client], Awaitable[object]]) -> None:
+    """Ask for a change until it is made: there may be no leader for a while, or no majority."""
+    error: StoreError | None = None
+    with trio.move_on_after(_CHANGE_SECONDS_MAX):
+        while True:
+            try:
+                async with Client(strike.cluster.endpoints, session=False) as client:
+                    await change(client)
+                return
+            except StoreError as failed:
+                error = failed
+            await trio.sleep(_PAUSE_SECONDS)
+    strike.record.outcome["failed"] = f"not made within {_CHANGE_SECONDS_MAX:.0f} s: {error}"

@@ -1,0 +1,97 @@
+"""Faults of processes: killed, paused, restarted in order, or started by another clock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from harness.nemesis.strike import Strike
+from kvstore import Client, StoreError
+
+_CLOCK_SHIFT_SECONDS_MAX = 30 * 24 * 3600
+_WALL_SHIFT_SECONDS_MAX = 10 * 365 * 24 * 3600
+_TRANSFER_SECONDS = 5.0
+
+
+@asynccontextmanager
+async def killed(strike: Strike) -> AsyncIterator[None]:
+    """`kill -9`; started again at the end."""
+    members = strike.members
+    for member in members:
+        member.kill()
+    try:
+        yield
+    finally:
+        for member in members:
+            member.start()
+
+
+@asynccontextmanager
+async def paused(strike: Strike) -> AsyncIterator[None]:
+    """SIGSTOP; goes on at the end."""
+    members = strike.members
+    for member in members:
+        member.pause()
+    try:
+        yield
+    finally:
+        for member in members:
+            member.resume()
+
+
+@asynccontextmanager
+async def restarted(strike: Strike) -> AsyncIterator[None]:
+    """Asked to end (SIGTERM), as before an upgrade; started again at the end."""
+    members = strike.members
+    exit_codes: dict[str, int] = {}
+    strike.record.outcome["exit_codes"] = exit_codes
+    try:
+        for member in members:
+            exit_codes[member.node_id] = await member.stop()
+        yield
+    finally:
+        for member in members:
+            member.kill()  # If we were interrupted while it was ending.
+            member.start()
+
+
+@asynccontextmanager
+async def booted_at_another_time(strike: Strike) -> AsyncIterator[None]:
+    """Killed, and started again with a monotonic clock that has nothing to do with the one before."""
+    shifts = {member.node_id: strike.random.randrange(_CLOCK_SHIFT_SECONDS_MAX) for member in strike.members}
+    strike.record.outcome["clock_shift_seconds"] = shifts
+    for member in strike.members:
+        member.clock_shift_seconds = shifts[member.node_id]
+    async with killed(strike):
+        yield
+
+
+@asynccontextmanager
+async def told_another_date(strike: Strike) -> AsyncIterator[None]:
+    """The wall clock of a running process jumps by up to ten years, ahead or back; at the end it jumps home."""
+    limit = _WALL_SHIFT_SECONDS_MAX
+    shifts = {member.node_id: strike.random.randrange(-limit, limit) for member in strike.members}
+    strike.record.outcome["wall_shift_seconds"] = shifts
+    members = strike.members
+    for member in members:
+        member.set_wall_clock(shifts[member.node_id])
+    try:
+        yield
+    finally:
+        for member in members:
+            member.set_wall_clock(0)
+
+
+@asynccontextmanager
+async def handed_over(strike: Strike) -> AsyncIterator[None]:
+    """The leader is asked to let another member lead."""
+    try:
+        async with Client(strike.cluster.endpoints, session=False) as client:
+            new = await client.transfer_leadership(deadline_seconds=_TRANSFER_SECONDS)
+        strike.record.outcome["new_leader_id"] = new
+    except StoreError as error:  # A leader that is busy with something else may decline: it goes on leading.
+        strike.record.outcome["declined"] = str(error)
+    await trio.lowlevel.checkpoint()
+    yield
