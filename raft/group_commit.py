@@ -30,6 +30,7 @@ class GroupCommit:
         self._failed = failed
         self.waiting: deque[tuple[int, Send]] = deque()  # Held back.
         self.under_way = False
+        self.began_at = 0  # Monotonic ns: the sync that is under way, or was last.
         self.appended_sequence = 0
         self.durable_sequence = 0
 
@@ -54,17 +55,17 @@ class GroupCommit:
         self._log.append(write)
         self.appended_sequence = write.sequence
 
-    def start(self, commit_hint: int) -> None:
-        """Start the next sync, if `has_work`."""
+    def start(self, commit_hint: int, now: int) -> None:
+        """Start the next sync, if `has_work`. It is `now` (monotonic ns)."""
         assert not self.under_way
-        self.under_way = True
+        self.under_way, self.began_at = True, now
         sequence = self.appended_sequence
         self._log.sync(commit_hint, lambda error: self._synced(sequence, error))
 
-    def prove(self, commit_hint: int) -> None:
+    def prove(self, commit_hint: int, now: int) -> None:
         """Write the empty frame that proves the last one, if nothing else is to do."""
         if self.is_quiet and self._log.has_unproven_batch:
-            self.start(commit_hint)
+            self.start(commit_hint, now)
 
     def send_after(self, sequence: int, peer_id: str, message: Message) -> None:
         """Hold `message` until `sequence` is durable. Messages leave in the order in which they were held."""

@@ -25,12 +25,13 @@ from raft.applying import apply_run
 from raft.change import MembershipChange
 from raft.config import RaftConfig
 from raft.core import RaftCore
+from raft.disk_watch import DiskWatch
 from raft.effects import Effects, ReadsReady, Refused
 from raft.errors import Busy, DiskFull, NodeStopped, NotLeader, RaftError, TransferRefused
 from raft.group_commit import GroupCommit
 from raft.levels import LEVELS_AT_FIRST, LevelRange, MemberLevels
 from raft.membership import Identity
-from raft.messages import Message
+from raft.messages import Message, TimeoutNow
 from raft.node_view import NodeView
 from raft.open_reads import OpenReads
 from raft.outcomes import Outcomes
@@ -92,6 +93,7 @@ class Node(NodeView):
         )
         self._leading_term: int | None = None
         self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
+        self._disk = DiskWatch(config, self._core, self._commit)
         self._pins = PeerPins(pins, self._fail)
         self._levels = MemberLevels(levels)
         self._pending = PendingCommands(config)
@@ -139,6 +141,8 @@ class Node(NodeView):
             return  # It would never be quiet.
         if self.failure or not self._pins.is_pinned(peer_id):
             return  # Whom of the others it heeds, the core decides.
+        if self._disk.hangs and isinstance(message, TimeoutNow):
+            return  # A campaign would wait for the disk, and begin when it is of no use any more.
         if self._on_core(self._core.step, peer_id, message) and self._snapshots.is_sending:
             self._snapshots.stepped(peer_id, message)
 
@@ -163,6 +167,8 @@ class Node(NodeView):
         self._now = now
         if self.failure is not None or self._stopped or not self._on_core(self._core.tick, now):
             return
+        if self._commit.under_way or self._disk.hangs:
+            self._disk.look(now, is_full=self._log.is_disk_full, events=self._effects.events)
         if self._snapshots.is_sending:
             self._snapshots.tick(now)
         outcomes_due = self._outcomes.next_deadline if self._outcomes.commands else None
@@ -248,7 +254,7 @@ class Node(NodeView):
     def begin_sync(self) -> bool:
         """Start the next sync, if one is due; else a follower has time to apply: True, for that may ask for more."""
         if self.failure is None and self._commit.has_work:
-            self._commit.start(self._core.appliable_index)
+            self._commit.start(self._core.appliable_index, self._now)
         elif self._to_apply and self._leading_term is None and not self.is_stopped:
             self._on_core(self._apply_slice)
             return True
@@ -405,7 +411,7 @@ class Node(NodeView):
             self._prove_at = self._now + self._config.election_timeout_min_ns  # Not between the puts of a slow client.
         if self._stop_by is not None or (self._prove_at is not None and self._prove_at <= self._now):
             self._prove_at = None
-            self._commit.prove(self._core.appliable_index)
+            self._commit.prove(self._core.appliable_index, self._now)
 
     def _hand_over(self) -> None:
         """To whoever can take over, once all that was taken is proposed: a member that stops need not be missed."""

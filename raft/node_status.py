@@ -19,6 +19,7 @@ def node_status(
     outcomes: Outcomes,
     reads: OpenReads,
     snapshot_bytes: int,
+    disk_hangs: bool,
     failure: NodeStopped | None,
     is_removed: bool,
 ) -> NodeStatus:
@@ -48,6 +49,7 @@ def node_status(
         uncommitted_bytes=core.uncommitted_bytes,
         log_bytes=log.size_bytes,
         is_disk_full=log.is_disk_full,
+        disk_hangs=disk_hangs,
         snapshot_bytes=snapshot_bytes,
         failure=failure.reason if failure else None,
     )

@@ -6,6 +6,7 @@ from collections import deque
 
 from raft.config import RaftConfig
 from raft.core import RaftCore
+from raft.disk_watch import DiskWatch
 from raft.effects import Effects, NodeStatus
 from raft.errors import Compacted, NodeStopped, NotCommitted
 from raft.group_commit import GroupCommit
@@ -32,6 +33,7 @@ class NodeView:
     _log: LogStore
     _now: int
     _commit: GroupCommit
+    _disk: DiskWatch
     _levels: MemberLevels
     _pending: PendingCommands
     _outcomes: Outcomes
@@ -134,6 +136,7 @@ class NodeView:
             outcomes=self._outcomes,
             reads=self._reads,
             snapshot_bytes=self._snapshots.buffered_bytes,
+            disk_hangs=self._disk.hangs,
             failure=self.failure,
             is_removed=self.is_removed,
         )

@@ -41,6 +41,8 @@ class SimFiles:
         self._queue: deque[tuple[tuple[Operation, ...], Done]] = deque()
         self._dead = False
         self.slow_factor = 1
+        self.hangs = False  # Then nothing ends; `answer` ends it.
+        self._is_due = False  # What is under way would have ended while it hung.
         self.accepted: set[str] = set()
         self.lies_about: str | None = None  # The next sync of bytes in this folder is a lie.
         self.may_lie: Callable[[], bool] = lambda: True  # Asked when it would happen.
@@ -108,8 +110,18 @@ class SimFiles:
         stalled = random.random() < plan.stall_rate
         return self.slow_factor * base_ns + (plan.stall_ns if stalled else 0)  # A slow stall would outlast the run.
 
+    def answer(self) -> None:
+        """It hangs no more: what was due ends now."""
+        self.hangs = False
+        if self._is_due:
+            self._is_due = False
+            self._schedule(0, self._finish)
+
     def _finish(self) -> None:
         if self._dead:
+            return
+        self._is_due = self.hangs
+        if self.hangs:
             return
         operations, done = self._queue.popleft()
         error: BaseException | None = None

@@ -1,4 +1,4 @@
-"""Faults of disks: they fail and lie, fill up, rot, and are slow."""
+"""Faults of disks: they fail and lie, fill up, rot, hang, and are slow."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DISK_KINDS: Kinds = {
     "slow disk": (0.3, 2.0),
+    "hanging disk": (0.2, 6.0),  # What it is asked for does not end for a while; reads do.
     "fail a sync": (0.4, 2.0),  # The next one of some files or of a folder fails; the process must stop.
     "fail a read": (0.2, 1.0),
     "full disk": (0.3, 3.0),  # No room for a while, or for a few bytes only.
@@ -80,6 +81,10 @@ class DiskFaults:
                 if member.files is not None:
                     member.files.slow_factor = SLOW_FACTOR
                     world.heap.after(fault.duration_ns, self._quicken, member, member.life)
+            case "hanging disk":
+                if member.files is not None:
+                    member.files.hangs = True
+                    world.heap.after(fault.duration_ns, self._let_answer, member, member.life)
             case _:
                 raise AssertionError(fault.kind)
 
@@ -92,6 +97,7 @@ class DiskFaults:
             if member.files is not None:
                 member.files.slow_factor = 1
                 member.files.lies_about = None
+                member.files.answer()
             if member.is_up and member.proven.rotten_path:
                 self._restart(member, "kill")  # Nobody else could give a member that is behind what has rotted.
 
@@ -145,3 +151,7 @@ class DiskFaults:
     def _quicken(self, member: Member, life: int) -> None:
         if member.life == life and member.files is not None:
             member.files.slow_factor = 1
+
+    def _let_answer(self, member: Member, life: int) -> None:
+        if member.life == life and member.files is not None:
+            member.files.answer()

@@ -69,6 +69,7 @@ WANTED: dict[str, int] = {
     "a snapshot overtook what waited to be applied": RARE,
     "died amid an install": RARE,
     "transfer_given_up": RARE,
+    "disk_hangs": RARE,
     "leadership was transferred": OFTEN,
     "a member stopped in order": OFTEN,
     "a session expired": SELDOM,

@@ -33,6 +33,8 @@ TOLD_TO_PEOPLE = frozenset(
         "snapshot_installed",
         "snapshot_given_up",
         "truncated",
+        "disk_hangs",
+        "disk_answers",
         "disk_full",
         "disk_has_room",
     }

@@ -13,6 +13,7 @@ from raft import (
     Effects,
     Identity,
     LevelRange,
+    LogPosition,
     Member,
     Message,
     Node,
@@ -44,6 +45,7 @@ class OneNode:
         self.node_id, self.config, self.now = node_id, config, 0
         self.levels = LevelRange()
         self.disk = Disk()
+        self.disk_hangs = False  # Then `settle` finishes nothing that it was asked for.
         self.log = MemoryLog(self.disk)
         self.configuration = Configuration.of([Member(voter) for voter in voters])
         self.snapshots = MemorySnapshots(self.disk, self.configuration, ListMachine().header())
@@ -78,6 +80,11 @@ class OneNode:
         """Lose what was not synced, and start again."""
         self.disk = Disk()
         self.log = self.log.after_a_crash(self.disk)
+        newest = self.snapshots.latest().header
+        if newest.index > self.log.last_index:  # Recovery drops a log that ends before the snapshot (FORMATS §5).
+            hard_state = self.log.hard_state
+            self.log = MemoryLog(self.disk, LogPosition(newest.index, newest.term))
+            self.log.hard_state = self.log.durable_hard_state = hard_state
         self.snapshots._disk = self.pins._disk = self.disk
         self.start()
 
@@ -92,12 +99,16 @@ class OneNode:
     def settle(self) -> None:
         """Let the disk finish, and what follows from it, until nothing is left to do at this moment."""
         self.flush()
-        while self.node.failure is None and (self.disk.waiting or self.node.next_deadline <= self.now):
-            if self.disk.waiting:
+        while self.node.failure is None and (self._can_finish or self.node.next_deadline <= self.now):
+            if self._can_finish:
                 self.disk.complete_one()
             else:
                 self.node.tick(self.now)
             self.flush()
+
+    @property
+    def _can_finish(self) -> bool:
+        return bool(self.disk.waiting) and not self.disk_hangs
 
     def tick_to(self, now: int) -> None:
         self.now = now
