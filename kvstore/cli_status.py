@@ -47,8 +47,23 @@ def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: b
     for node_id, found in members.items():
         if isinstance(found, StoreError):
             click.echo(f"{node_id} did not answer: {found}", err=True)
+        else:
+            for word in of_its_disk(found):
+                click.echo(f"{node_id}: {word}", err=True)
     if any(isinstance(found, StoreError) for found in members.values()):
         sys.exit(ExitCode.NEGATIVE)
+
+
+def of_its_disk(found: MemberStatus) -> list[str]:
+    """What is wrong with it, in words."""
+    words = []
+    if found.failure is not None:
+        words.append(f"has stopped: {found.failure}")
+    if found.is_disk_full:
+        words.append("its disk is full: writes are refused and reads go on; make room on it")
+    if found.disk_hangs:
+        words.append("its disk hangs: what it was asked to write has not become durable; look after it")
+    return words
 
 
 def _row(node_id: str, found: MemberStatus | StoreError, mark: int, state_hash: bool) -> list[object]:

@@ -37,6 +37,7 @@ EVENT_TEXTS = {
     "snapshots_installed": "Snapshots received from a leader and installed",
     "snapshots_given_up": "Snapshots whose building failed",
     "log_compactions": "Times the log was cut at its beginning, behind a snapshot",
+    "disk_hangs": "Times an append to the log took longer than two election time-outs",
 }
 
 
@@ -99,6 +100,7 @@ class MemberCollector(Collector):
             "pending": (status.pending_bytes, config.pending_bytes_max),
             "uncommitted": (status.uncommitted_bytes, config.uncommitted_bytes_max),
             "unapplied": (self._node.core.unapplied_bytes, config.unapplied_bytes_max),
+            "log_cache": (self._node.core.log_cache_bytes, config.log_cache_bytes_max),
             "snapshot_incoming": (status.snapshot_bytes, None),  # Bounded in chunks.
             "client_unsent": (unsent_bytes, None),  # Bounded per connection:
             "client_unsent_fullest": (unsent_bytes_most, limits.unsent_bytes_max),
@@ -115,6 +117,8 @@ class MemberCollector(Collector):
         yield _gauge("log_retention_limit_bytes", "Beyond it a slow member gets a snapshot instead of entries",
                      self._config.retention_bytes_max)  # fmt: skip
         yield _gauge("disk_full", "1 while writes are refused for want of room", status.is_disk_full)
+        yield _gauge("disk_hanging", "1 while an append to the log takes longer than two election time-outs",
+                     status.disk_hangs)  # fmt: skip
         if self._files is not None:
             yield _gauge("log_segments", "Files of the log", self._files.log_segments(self._node.identity.group_id))
 

@@ -49,6 +49,7 @@ EVENTS = {
     "snapshot_installed": "snapshots_installed",
     "snapshot_given_up": "snapshots_given_up",
     "compacted": "log_compactions",
+    "disk_hangs": "disk_hangs",
 }
 """Trace events by the counter they are counted in."""
 

@@ -57,6 +57,8 @@ class MemberStatus:
     failure: str | None
     state_hash: bytes
     peers: tuple[PeerView, ...]
+    is_disk_full: bool = False  # Writes are refused for want of room. Older members do not say; so for the next one.
+    disk_hangs: bool = False  # An append to the log has been under way for more than two election time-outs.
     part: str = ""  # voter, learner, incoming, outgoing (`kvstore.members`); empty: it knows of no place of its own.
     is_removed: bool = False  # For certain, and for ever: it ends by itself.
     feature_level: int = 1  # In force here; the next two are what its build can apply.
@@ -95,6 +97,8 @@ def status_of(node: Node, machine: KvMachine, *, with_hash: bool) -> MemberStatu
         open_proposals=status.open_proposals,
         open_reads=status.open_reads,
         uncommitted_bytes=status.uncommitted_bytes,
+        is_disk_full=status.is_disk_full,
+        disk_hangs=status.disk_hangs,
         failure=status.failure,
         state_hash=machine.state_hash() if with_hash else b"",
         peers=tuple(

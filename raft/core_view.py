@@ -146,6 +146,11 @@ class CoreView:
         return self._state.log.bytes_after(self._state.last_applied)
 
     @property
+    def log_cache_bytes(self) -> int:
+        """What the recent entries that are held in memory take there; bounded by `log_cache_bytes_max`."""
+        return self._state.log.cached_bytes
+
+    @property
     def messages_waiting(self) -> int:
         """Messages that wait for the disk; bounded by one of a kind per peer and write under way."""
         return self._state.outbox.waiting_count

@@ -17,6 +17,10 @@ from raft.writes import WriteStream
 CACHE_KEPT_EIGHTHS = 7
 """An eviction goes down to this part of the bound, so that its cost is shared by many appends."""
 
+CACHED_OBJECT_BYTES = 112
+"""What an entry takes in memory besides its `size_bytes`: the object, the header of its payload, its index, its place.
+Counted with the cache's bound: entries of 100 bytes would take twice as much as the bound says."""
+
 SIZES_FORGOTTEN_AT_ONCE = 1024
 """Deleting from the front of a list costs its length: not for every applied entry."""
 
@@ -59,7 +63,7 @@ class RaftLog:
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of the entries held in memory; bounded by `log_cache_bytes_max` plus what is not durable."""
+        """What the entries in memory take there, about; bounded by `log_cache_bytes_max` plus what is not durable."""
         return self._cache_bytes
 
     @property
@@ -127,7 +131,7 @@ class RaftLog:
                 self._runs.append(LogPosition(entry.index, entry.term))
                 self._run_starts.append(entry.index)
             self._sizes.append(self._sizes[-1] + size_bytes)
-            self._cache_bytes += size_bytes
+            self._cache_bytes += size_bytes + CACHED_OBJECT_BYTES
             self._cache.append(entry)
             self.last_index = entry.index
         self._writes.append(list(entries))
@@ -139,7 +143,7 @@ class RaftLog:
         assert self.first_index <= index <= self.last_index, (index, self)
         cut = self.last_index - index + 1
         for entry in self._cache[-cut:]:
-            self._cache_bytes -= entry.size_bytes
+            self._cache_bytes -= entry.size_bytes + CACHED_OBJECT_BYTES
         del self._cache[-cut:]
         del self._sizes[max(index - self._sizes_from, 1) :]
         self._sizes_from = min(self._sizes_from, index - 1)
@@ -182,12 +186,12 @@ class RaftLog:
     def _evict(self) -> None:
         goal = self._cache_bytes_max * CACHE_KEPT_EIGHTHS // 8
         evictable = len(self._cache) - (self.last_index - self.durable_index)  # The store may not have the others yet.
-        sizes = accumulate(entry.size_bytes for entry in self._cache[: max(evictable, 0)])
+        sizes = accumulate(entry.size_bytes + CACHED_OBJECT_BYTES for entry in self._cache[: max(evictable, 0)])
         self._drop_from_cache(sum(1 for size in sizes if self._cache_bytes - size >= goal))
 
     def _drop_from_cache(self, count: int) -> None:
         for entry in self._cache[:count]:
-            self._cache_bytes -= entry.size_bytes
+            self._cache_bytes -= entry.size_bytes + CACHED_OBJECT_BYTES
         del self._cache[:count]
 
     def __repr__(self) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from kvstore.cli_status import of_its_disk
 from kvstore.commands import Get, Put
 from kvstore.errors import Busy, OperationFailed
 from kvstore.protocol import command_request
 from kvstore.results import GetResult, PutResult
+from kvstore.status import status_from_map, status_of, status_to_map
 from raft import RaftConfig
 from storage import StorageLimits
 from tests.kvstore.in_memory import Cluster, SimClient, Sizes
@@ -54,13 +57,38 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
     cluster.wait(10)  # It looks for room, in vain, and harms nothing.
     with pytest.raises(Busy, match=r"disk of s1 is full.*make room"):
         client.do(Put(b"still", b"full"), seconds=1)
+    host = cluster.hosts["s1"]
+    told = status_from_map(status_to_map(status_of(host.node, host.machine, with_hash=False)))
+    assert told.is_disk_full
+    assert of_its_disk(told) == ["its disk is full: writes are refused and reads go on; make room on it"]
 
     cluster.hosts["s1"].files.bytes_max = None
     ticket = client.submit(command_request(Put(b"after", VALUE)), seconds=10)
     cluster.wait(5)
 
     assert isinstance(client.result(ticket), PutResult)
-    assert not cluster.hosts["s1"].node.status().is_disk_full
+    told = status_of(host.node, host.machine, with_hash=False)
+    assert not told.is_disk_full
+    assert of_its_disk(told) == []
+
+
+def test_a_member_that_does_not_say_how_its_disk_is_is_understood(quick_folder: Path) -> None:
+    """An older one: during an upgrade both are there."""
+    host = Cluster(quick_folder, 1).hosts["s1"]
+    fields = status_to_map(status_of(host.node, host.machine, with_hash=False))
+    del fields["is_disk_full"], fields["disk_hangs"]
+
+    assert of_its_disk(status_from_map(fields)) == []
+
+
+def test_of_a_member_whose_disk_hangs_and_that_has_failed_both_is_said(quick_folder: Path) -> None:
+    host = Cluster(quick_folder, 1).hosts["s1"]
+    told = status_of(host.node, host.machine, with_hash=False)
+
+    words = of_its_disk(replace(told, disk_hangs=True, failure="syncing the log failed: no good"))
+
+    assert words[0] == "has stopped: syncing the log failed: no good"
+    assert words[1].startswith("its disk hangs")
 
 
 def test_what_was_answered_before_the_disk_was_full_is_there_after_a_crash(quick_folder: Path) -> None:

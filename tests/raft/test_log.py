@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft.log import RaftLog
-from raft.state import Entry, HardState, LogPosition
+from raft.log import CACHED_OBJECT_BYTES, RaftLog
+from raft.state import Entry, EntryKind, HardState, LogPosition
 from raft.writes import WriteStream
 from tests.raft.bench import BEGINNING, entries_of
 from tests.raft.memory_log import MemoryLog
@@ -121,21 +125,42 @@ def test_the_cache_stays_within_its_bound_and_older_entries_come_from_the_store(
     """`log_cache_bytes_max`; what is not durable is never evicted: the store may not have it yet."""
     store = MemoryLog(BEGINNING, (), HardState(term=1))
     writes = WriteStream(durable_index=0)
-    log = RaftLog(store, snapshot=BEGINNING, writes=writes, cache_bytes_max=400)
+    log = RaftLog(store, snapshot=BEGINNING, writes=writes, cache_bytes_max=2_000)
     entries = entries_of([1] * 40)
 
     for entry in entries:
         log.append([entry])
-    assert log.cached_bytes == sum(entry.size_bytes for entry in entries)  # Nothing is durable yet.
+    assert log.cached_bytes > sum(entry.size_bytes for entry in entries)  # Nothing is durable yet.
 
     write = writes.take(HardState(term=1))
     assert write is not None
     store.append(write)
     writes.persisted(1)
     log.append(entries_of([1], after=40))
-    assert log.cached_bytes <= 400
+    assert log.cached_bytes <= 2_000
     assert log.read(1, 1, 1)[0] == entries[0]
     assert log.read(40, 41, CACHE_BYTES) == [entries[39], *entries_of([1], after=40)]
+
+
+def test_what_the_cache_counts_is_what_it_takes() -> None:
+    """Small entries were counted with 32 bytes besides their payload: the bound was passed by two thirds."""
+    log = RaftLog(
+        MemoryLog(BEGINNING, (), HardState(term=1)),
+        snapshot=BEGINNING,
+        writes=WriteStream(durable_index=0),
+        cache_bytes_max=CACHE_BYTES,
+    )
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for index in range(1_001, 3_001):  # Numbers up to 256 take no room.
+            log._cache.append(Entry(index, 1, EntryKind.COMMANDS, os.urandom(100)))
+        taken_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    counted_bytes = sum(entry.size_bytes + CACHED_OBJECT_BYTES for entry in log._cache)
+    assert 0.9 * taken_bytes < counted_bytes < 1.2 * taken_bytes
 
 
 @given(st.data())
