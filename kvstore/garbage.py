@@ -41,6 +41,12 @@ def spare_the_state() -> None:
         gc.callbacks.append(_freeze_after_a_long_one)
 
 
+def spare_what_grew() -> None:
+    """A state is being loaded beside another one: where states are spared, spare what there is of it by now."""
+    if _freeze_after_a_long_one in gc.callbacks:
+        gc.freeze()
+
+
 def _freeze_after_a_long_one(phase: str, _: dict[str, Any]) -> None:
     global _began_at
     if phase == "start":

@@ -29,10 +29,10 @@ class KeyOrder:
     __slots__ = ("_blocks", "_bounds", "_in_order")
 
     def __init__(self, ascending: Sequence[bytes] = ()) -> None:
-        starts = range(0, len(ascending), BLOCK_KEYS) or (0,)
-        self._blocks = [list(ascending[start : start + BLOCK_KEYS]) for start in starts]
-        self._bounds = [block[-1] for block in self._blocks[:-1]]
-        self._in_order = [len(block) for block in self._blocks]
+        self._blocks: list[list[bytes]] = [[]]
+        self._bounds: list[bytes] = []
+        self._in_order = [0]
+        self.extend(ascending)
 
     def add(self, key: bytes) -> None:
         """Add a key that is not there. Cost: O(log n)."""
@@ -41,6 +41,29 @@ class KeyOrder:
         block.append(key)
         if len(block) >= 2 * BLOCK_KEYS:
             self._split(number)
+
+    def extend(self, ascending: Sequence[bytes]) -> None:
+        """Add keys in ascending order, all above those that are there. Cost: O(len(ascending))."""
+        place = 0
+        while place < len(ascending):
+            block = self._ordered(len(self._bounds))
+            if len(block) >= BLOCK_KEYS:
+                self._bounds.append(block[-1])
+                block = []
+                self._blocks.append(block)
+                self._in_order.append(0)
+            more = ascending[place : place + BLOCK_KEYS - len(block)]
+            block += more
+            self._in_order[-1] = len(block)
+            place += len(more)
+
+    def drop_last_block(self) -> bool:
+        """Forget the keys of one block; False if none are left. For whoever has no further use for any of them."""
+        if self._bounds:
+            del self._blocks[-1], self._bounds[-1], self._in_order[-1]
+            return True
+        self._blocks[0], self._in_order[0] = [], 0
+        return False
 
     def remove(self, key: bytes) -> None:
         """Remove a key that is there. Cost: O(log n), besides what was added since the block was looked at."""

@@ -23,6 +23,7 @@ from kvstore.limits import (
     StoreLimits,
 )
 from kvstore.refusals import Reason, ResultCode, StoreBusy
+from kvstore.restoring import Restoring
 from kvstore.results import PUT_DONE, GetResult, RangeResult, ResultItem, read_result, refusal_item
 from kvstore.sessions import PUT_RESULT_BYTES, Session, Sessions
 from kvstore.shapes import HEAD_ITEMS, command_flaw, head_flaw
@@ -31,7 +32,6 @@ from kvstore.snapshots import (
     UnsupportedFeatureLevel,
     header_of,
     read_header,
-    read_state,
     take_picture,
 )
 from kvstore.store import RecordItem, Store
@@ -373,10 +373,22 @@ class KvMachine:
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
         """Become what a snapshot describes. Raises InvalidSnapshot, UnsupportedFeatureLevel, and changes nothing."""
+        restoring = self.begin_restore(header, chunks)
+        while restoring.step():
+            pass
+
+    def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> Restoring:
+        """`restore` in slices of some ms; what is applied meanwhile is forgotten with the rest. Raises as it does."""
         limits = read_header(header, self._levels)
-        self._store, self._sessions = read_state(header, chunks)
-        self._limits, self._leader_time, self._level = limits, header["leader_time"], header["feature_level"]
-        self._expiry_due = 0
+
+        def become(store: Store, sessions: Sessions) -> tuple[Store, Sessions]:
+            before = self._store, self._sessions
+            self._store, self._sessions = store, sessions
+            self._limits, self._leader_time, self._level = limits, header["leader_time"], header["feature_level"]
+            self._expiry_due = 0
+            return before
+
+        return Restoring(header, chunks, become)
 
     def state_hash(self) -> bytes:
         """32 bytes over all replicated fields, sessions included. Cost: O(n)."""

@@ -23,7 +23,6 @@ from typing import Any
 import cbor2
 
 from kvstore.heads import array_head, bytes_head, uint_head
-from kvstore.key_order import KeyOrder
 from kvstore.limits import (
     FEATURE_LEVEL_INITIAL,
     FEATURE_LEVELS,
@@ -45,6 +44,9 @@ CHUNK_BYTES = 256 * 1024
 
 ROW_BYTES = 512
 """Of a chunk, for one row captured at a time: 512 rows for the usual chunk, a few for the small ones of simulations."""
+
+ALL_ROWS = 1 << 20
+"""More than a chunk has."""
 
 RECORDS, DELETIONS, SESSIONS, RESULTS = 1, 2, 3, 4
 
@@ -194,25 +196,33 @@ def read_header(header: Mapping[str, Any], levels: LevelRange = FEATURE_LEVELS) 
 
 def read_state(header: Mapping[str, Any], chunks: Iterable[bytes]) -> tuple[Store, Sessions]:
     """Build the state that a verified header and its chunks describe. Raises InvalidSnapshot. Cost: O(n)."""
-    reader = _Reader(header)
+    reader = StateReader(header)
     for chunk in chunks:
-        reader.read(chunk)
+        reader.feed(chunk)
+        while reader.take(ALL_ROWS):
+            pass
     return reader.finish()
 
 
-class _Reader:
-    """Rows in, state out; each row is judged as it comes, the totals at the end."""
+class StateReader:
+    """Rows in, state out; each row is judged as it comes, the totals at the end. Every method raises InvalidSnapshot.
+
+    `store` and `sessions` are the state so far.
+    """
 
     def __init__(self, header: Mapping[str, Any]) -> None:
+        """`header` has passed `read_header`."""
         self._header = header
-        self._store, self._sessions = Store(), Sessions()
-        self._store.revision, self._store.deletion_floor = header["revision"], header["deletion_floor"]
-        self._keys: list[bytes] = []
+        self.store, self.sessions = Store(), Sessions()
+        self.store.revision, self.store.deletion_floor = header["revision"], header["deletion_floor"]
+        self._rows: Iterator[Any] = iter(())
+        self._last_key = b""
         self._section = RECORDS
         self._results = 0
         self._last: tuple[int, ...] = (0, 0)
 
-    def read(self, chunk: bytes) -> None:
+    def feed(self, chunk: bytes) -> None:
+        """The next chunk, when `take` has taken all rows of the one before."""
         try:
             rows = cbor2.loads(chunk, allow_indefinite=False, allow_duplicate_keys=False, immutable=True)
         except Exception as error:
@@ -222,16 +232,22 @@ class _Reader:
         _require(self._section <= section <= RESULTS, f"section {section} after section {self._section}")
         if section != self._section:
             self._section, self._last = section, (0, 0)
-        if section == RECORDS:
-            self._take_records(rows)
-            return
-        take = self._taker(section)
-        for row in islice(rows, 1, None):
+        self._rows = islice(rows, 1, None)
+
+    def take(self, records_max: int) -> bool:
+        """Take so many records, or a quarter as many rows of the rest; False if there were none."""
+        if self._section == RECORDS:
+            return self._take_records(islice(self._rows, records_max))
+        take, is_empty = self._taker(self._section), True
+        for row in islice(self._rows, max(1, records_max // 4)):
             if type(row) is not tuple or not take(row):
-                raise _unsound(section, row)
+                raise _unsound(self._section, row)
+            is_empty = False
+        return not is_empty
 
     def finish(self) -> tuple[Store, Sessions]:
-        store, sessions, header = self._store, self._sessions, self._header
+        """All chunks were taken: the state, if it is what the header announced. Cost: O(sessions)."""
+        store, sessions, header = self.store, self.sessions, self._header
         sessions.next_id = header["next_session_id"]
         found = {
             "keys": len(store.records),
@@ -242,22 +258,22 @@ class _Reader:
         }
         for name, number in found.items():
             _require(number == header[name], f"{name}: {number} found, {header[name]} announced")
-        store.keys = KeyOrder(self._keys)
         sessions.rebuild_heap()
         return store, sessions
 
     def _taker(self, section: int) -> Callable[[tuple[Any, ...]], bool]:
         return {DELETIONS: self._take_deletion, SESSIONS: self._take_session, RESULTS: self._take_result}[section]
 
-    def _take_records(self, rows: tuple[Any, ...]) -> None:
-        """Take a whole chunk of records: a loop of its own, because a store has millions of them and few of the rest.
+    def _take_records(self, rows: Iterable[Any]) -> bool:
+        """Take many records: a loop of its own, because a store has millions of them and few of the rest.
 
         Judged in line a record takes 1.1 µs with its decoding; with a call for each it was 3.2. Two equal revisions
         become one object.
         """
-        records, revision, keys = self._store.records, self._store.revision, self._keys
-        last_key, size_bytes = (keys[-1] if keys else b""), 0
-        for row in islice(rows, 1, None):
+        store, last_key, size_bytes = self.store, self._last_key, 0
+        records, revision = store.records, store.revision
+        keys: list[bytes] = []
+        for row in rows:
             if type(row) is not tuple or len(row) != 6:
                 raise _unsound(RECORDS, row)
             key, value, create_revision, mod_revision, version, lease_id = row
@@ -279,10 +295,13 @@ class _Reader:
             keys.append(key)
             size_bytes += len(key) + len(value)
             last_key = key
-        self._store.stored_bytes += size_bytes + (len(rows) - 1) * RECORD_OVERHEAD_BYTES
+        store.keys.extend(keys)
+        store.stored_bytes += size_bytes + len(keys) * RECORD_OVERHEAD_BYTES
+        self._last_key = last_key
+        return bool(keys)
 
     def _take_deletion(self, row: tuple[Any, ...]) -> bool:
-        store = self._store
+        store = self.store
         if len(row) != 2 or type(row[0]) is not bytes or not is_count(row[1]):
             return False
         key, revision = row
@@ -303,7 +322,7 @@ class _Reader:
             return False
         if not leader_time < deadline <= leader_time + ttl_ns:
             return False
-        self._sessions.by_id[session_id] = Session(session_id, ttl_ns, deadline, floor)
+        self.sessions.by_id[session_id] = Session(session_id, ttl_ns, deadline, floor)
         self._last = (session_id,)
         return True
 
@@ -311,12 +330,12 @@ class _Reader:
         if len(row) != 3 or not is_count(row[0]) or not is_count(row[1]) or not self._last < row[:2]:
             return False
         session_id, request_no, result = row
-        session = self._sessions.by_id.get(session_id)
-        if session is None or request_no <= session.floor or not _is_result(result, self._store.revision):
+        session = self.sessions.by_id.get(session_id)
+        if session is None or request_no <= session.floor or not _is_result(result, self.store.revision):
             return False
         if result[2] == PUT_DONE:
             result = (*result[:2], PUT_DONE)
-        self._sessions.keep(session, request_no, result)
+        self.sessions.keep(session, request_no, result)
         self._results += 1
         self._last = row[:2]
         return True

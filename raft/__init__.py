@@ -67,6 +67,7 @@ from raft.ports import (
     SnapshotStore,
     SnapshotWriter,
     StateMachine,
+    StateRestore,
     StateSnapshot,
 )
 from raft.ready import Certainty, ProposalEnded, Ready, TraceEvent
@@ -184,6 +185,7 @@ __all__ = [
     "SnapshotStore",
     "SnapshotWriter",
     "StateMachine",
+    "StateRestore",
     "StateSnapshot",
     "TimeoutNow",
     "Told",

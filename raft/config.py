@@ -33,6 +33,7 @@ class RaftConfig:
 
     snapshot_log_bytes: int = 64 * MIB  # A new snapshot once the log behind the last one has grown by this.
     snapshot_chunk_bytes: int = 256 * 1024  # One InstallSnapshot message.
+    snapshot_bytes_per_second: int = 32 * MIB  # Built, sent (to all peers together), installed: each at most so fast.
     retention_bytes_max: int = 256 * MIB  # How much log is kept for a slow member (FORMATS §6).
     room_search_ns: int = 2_000 * MILLISECOND_NS  # How often a full disk is asked for room: it costs a MiB of writing.
     outcome_wait_ns: int = 600 * MILLISECOND_NS  # After a step-down: how long open proposals wait to become certain.

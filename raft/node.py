@@ -150,7 +150,7 @@ class Node(NodeView):
         """The connection to a peer was lost."""
         self._levels.lost(peer_id)
         if self.failure is None and self._on_core(self._core.peer_unreachable, peer_id):
-            self._snapshots.peer_unreachable(peer_id)
+            self._snapshots.peer_unreachable(peer_id, self._now)
 
     def peer_refused(self, peer_id: str, code: str) -> None:
         """A peer does not take our connection, and says why with `code` (`PeerRefused`).
@@ -295,7 +295,7 @@ class Node(NodeView):
         if self._to_apply and self._leading_term is not None:
             self._apply_slice()  # On others it is not urgent: their leader waits for what is to be sent or synced.
         if self._snapshots.has_work:
-            self._snapshots.pump(self._effects)
+            self._snapshots.pump(self._effects, self._now)
             self._drain_core()
         if self.failure is None:
             self._prove_when_idle()

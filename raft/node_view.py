@@ -75,7 +75,7 @@ class NodeView:
         stop_by = None if self._stopped or self._stop_is_overdue else self._stop_by  # Then it waits for the disk only.
         outcome = self._outcomes.next_deadline if self._outcomes.commands else None
         snapshot = self._snapshots.next_deadline if self._snapshots.is_sending else None
-        deadlines = (outcome, snapshot, self._prove_at, self._room.next_at, stop_by)
+        deadlines = (outcome, snapshot, self._snapshots.next_step_at, self._prove_at, self._room.next_at, stop_by)
         return min([self._core.next_deadline, *filter(None, deadlines)])
 
     @property

@@ -7,7 +7,7 @@ Reads of what was written are synchronous: they come from memory or the page cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -155,8 +155,8 @@ class SnapshotStore(Protocol):
         """The state machine's chunks, each verified, to restore from. Raises the store's error if one is damaged."""
         ...
 
-    def drop_older(self) -> None:
-        """Delete those before the newest, when convenient."""
+    def drop_older(self, keep: Collection[str] = ()) -> None:
+        """Delete those before the newest, when convenient, but for the names in `keep`."""
         ...
 
 
@@ -189,6 +189,23 @@ class StateSnapshot:
     close: Callable[[], None] = _nothing
 
 
+class StateRestore(Protocol):
+    """A state that is read aside, slice by slice, while the machine stays what it is until all of it is there."""
+
+    @property
+    def is_restored(self) -> bool:
+        """True once the machine has become it, or it was given up: what is left is to free what was there before."""
+        ...
+
+    def step(self) -> bool:
+        """Do one slice, of a few ms at most; False if nothing is left to do. Raises if the chunks make no sense."""
+        ...
+
+    def give_up(self) -> None:
+        """The machine stays what it is. Further steps only free what was read."""
+        ...
+
+
 class StateMachine(Protocol):
     """The replicated state. Deterministic: no clock, no randomness; an error is a result, never an exception."""
 
@@ -212,7 +229,10 @@ class StateMachine(Protocol):
         ...
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
-        """Become what a snapshot describes, forgetting everything before."""
+        """Become what a snapshot describes, forgetting everything before.
+
+        Asked at the start. A machine with much to read also has `begin_restore` (raft.installing), for later.
+        """
         ...
 
     def state_hash(self) -> bytes:

@@ -1,9 +1,13 @@
-"""Building a snapshot of this node's own state, chunk by chunk, while other work goes on (Raft §7)."""
+"""Building a snapshot of this node's own state, chunk by chunk, while other work goes on (Raft §7).
+
+It keeps to `snapshot_bytes_per_second`: to encode a chunk takes a few ms, in which nothing else happens.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raft.byte_rate import ByteRate
 from raft.ports import SnapshotHeader, SnapshotInfo, SnapshotStore, SnapshotWriter, StateSnapshot
 
 
@@ -19,8 +23,9 @@ class _Build:
 class SnapshotBuild:
     """At most one build at a time, one submission at a time. Chunks are made one per `pump`."""
 
-    def __init__(self, snapshots: SnapshotStore) -> None:
+    def __init__(self, snapshots: SnapshotStore, bytes_per_second: int) -> None:
         self._snapshots = snapshots
+        self._rate = ByteRate(bytes_per_second)
         self._build: _Build | None = None
         self._finished: SnapshotInfo | None = None
         self._given_up: BaseException | None = None
@@ -31,19 +36,25 @@ class SnapshotBuild:
         """True from `begin` until its result was taken."""
         return self._build is not None or self._finished is not None
 
+    @property
+    def due_at(self) -> int | None:
+        """When `pump` may make the next chunk, monotonic ns; None if it waits for the disk, or for nothing."""
+        return self._rate.due_at if self._build is not None and not self._build.busy else None
+
     def begin(self, header: SnapshotHeader, picture: StateSnapshot) -> None:
         """Start to write `picture`, which is the state at `header.index`."""
         assert not self.is_under_way
         self._build = _Build(header.index, picture, self._snapshots.create(header))
 
-    def pump(self) -> None:
-        """Submit the next chunk, or the end of the file, if none is under way."""
+    def pump(self, now: int) -> None:
+        """Submit the next chunk, or the end of the file, if none is under way and the rate allows it."""
         build = self._build
-        if build is None or build.busy:
+        if build is None or build.busy or not self._rate.is_due(now):
             return
         build.busy = True
         chunk = next(build.picture.chunks, None)
         if chunk is not None:
+            self._rate.spend(len(chunk), now)
             build.writer.write(chunk, lambda error: self._written(build, error))
         else:
             build.finishing = True

@@ -9,6 +9,7 @@ from typing import Protocol
 from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.effects import Effects
+from raft.installing import Installing
 from raft.messages import AppendAccepted, InstallSnapshot, InstallSnapshotProgress, Message
 from raft.ports import LogStore, SnapshotHeader, SnapshotInfo, SnapshotStore, StateMachine
 from raft.progress import PeerState
@@ -53,19 +54,24 @@ class Snapshotting:
         self._machine = machine
         self._host = host
         self._failed = failed
-        self._build = SnapshotBuild(store)
+        self._build = SnapshotBuild(store, config.snapshot_bytes_per_second)
         self._outgoing = OutgoingTransfers(store, config, random)
         self._incoming = IncomingTransfer(store)
+        self._installing = Installing(machine, store, config.snapshot_bytes_per_second)
         self._log_bytes = 0  # Applied since the newest snapshot.
         self._wanted_log_bytes = config.snapshot_log_bytes
         self._wanted = False
         self._drop_older = False
+        self._kept: frozenset[str] = frozenset()  # Older files that somebody may still ask for.
+        self.next_step_at: int | None = None  # When `pump` has more to do, in monotonic ns, whatever else happens.
         self._is_building = self._is_receiving = self.is_sending = False  # Or its end was not looked at yet.
 
     @property
     def has_work(self) -> bool:
         """True if `pump` would do something. It rarely would; to find that out in there took 7 % of an event."""
         if self._wanted or self._is_building or self._is_receiving or self.is_sending or self._drop_older:
+            return True
+        if self._kept or self.next_step_at is not None:
             return True
         if self._log_bytes >= self._wanted_log_bytes:
             return True
@@ -93,9 +99,9 @@ class Snapshotting:
         """A period of leadership began or ended: transfers belong to one."""
         self._outgoing.cancel_all()
 
-    def peer_unreachable(self, peer_id: str) -> None:
+    def peer_unreachable(self, peer_id: str, now: int) -> None:
         """The connection to a peer was lost: a transfer to it ends; the next one resumes where it was."""
-        if self._outgoing.cancel(peer_id):
+        if self._outgoing.break_off(peer_id, now):
             self._core.snapshot_transfer_failed(peer_id)
 
     def stepped(self, peer_id: str, message: Message) -> None:
@@ -116,7 +122,7 @@ class Snapshotting:
     def handle(self, ready: Ready, now: int) -> None:
         """The part of a Ready that is about snapshots."""
         for peer_id in ready.snapshot_wanted if self._core.role is Role.LEADER else ():
-            self._outgoing.start(peer_id, now)
+            self._outgoing.start(peer_id, now, self._core.first_index)
             self.is_sending = True
         for peer_id, progress in ready.snapshot_progress:
             if not self._outgoing.progress(peer_id, progress, now):
@@ -124,21 +130,30 @@ class Snapshotting:
         for peer_id, chunk in ready.snapshot_chunks:
             self._take_chunk(peer_id, chunk)
 
-    def pump(self, effects: Effects) -> None:
+    def pump(self, effects: Effects, now: int) -> None:
         """Let every piece of work go on by one step, and hand out what came of it."""
-        self._build_own(effects)
-        self._receive()
+        self._build_own(effects, now)
+        self._receive(now)
         if self._core.role is Role.LEADER and self._outgoing:
-            effects.send.extend(self._outgoing.chunks(self._core.term))
-        if self._drop_older and not self._outgoing:  # The file that is being sent is kept.
-            self._drop_older = False
-            self.store.drop_older()
+            effects.send.extend(self._outgoing.chunks(self._core.term, now))
+        self._forget_files(now)
         self.is_sending = len(self._outgoing) > 0
         self._compact(effects)
+        steps_at = (self._build.due_at, self._installing.due_at, self._outgoing.next_chunk_at)
+        self.next_step_at = min((max(at, now + 1) for at in steps_at if at is not None), default=None)
+
+    def _forget_files(self, now: int) -> None:
+        """Keep the newest, those that are being sent, and those that a peer was getting when it was lost."""
+        if not (self._drop_older or self._kept):
+            return
+        kept = self._outgoing.names_in_use(now) - {self.store.latest().name}
+        if self._drop_older or not self._kept <= kept:
+            self._drop_older, self._kept = False, kept
+            self.store.drop_older(kept)
 
     # Own snapshots.
 
-    def _build_own(self, effects: Effects) -> None:
+    def _build_own(self, effects: Effects, now: int) -> None:
         if (failure := self._build.take_failure()) is not None:
             self._failed("syncing a snapshot", failure)
             return
@@ -149,9 +164,9 @@ class Snapshotting:
             self._own_finished(info, effects)
         self._is_building = self._build.is_under_way
         grown = self._log_bytes >= self._wanted_log_bytes
-        if (grown or self._wanted) and not self._build.is_under_way:
+        if (grown or self._wanted) and not self._build.is_under_way and self._incoming.snapshot_index is None:
             self._begin_build()
-        self._build.pump()
+        self._build.pump(now)
 
     def _begin_build(self) -> None:
         self._wanted = False
@@ -182,18 +197,21 @@ class Snapshotting:
         if chunk.snapshot_index <= self._core.commit_index:
             return  # FORMATS §5: ignored; the core answers with what it has.
         self._incoming.chunk(peer_id, chunk)
+        self._build.abandon()  # It would be of an older state, and the disk is to have room for one of the two.
         self._is_receiving = True
 
-    def _receive(self) -> None:
+    def _receive(self, now: int) -> None:
         if (failure := self._incoming.take_failure()) is not None:
             self._failed("syncing a received snapshot", failure)
             return
         if (info := self._incoming.take_finished()) is not None:
-            self._install(info)
+            self._installing.begin(info)
         index = self._incoming.snapshot_index
-        self._is_receiving = index is not None
         if index is not None and index <= self._core.commit_index:
-            self._incoming.abandon()  # The log was faster.
+            self._log_was_faster()
+        if self._installing.due_at is not None and (info := self._installing.step(now)) is not None:
+            self._installed(info)
+        self._is_receiving = self._incoming.snapshot_index is not None
         self._incoming.pump()
         for peer_id, transfer_id, next_offset in self._incoming.take_answers():
             answer = InstallSnapshotProgress(
@@ -204,12 +222,17 @@ class Snapshotting:
             )
             self._host.send_when_durable(peer_id, answer)
 
-    def _install(self, info: SnapshotInfo) -> None:
+    def _log_was_faster(self) -> None:
+        self._incoming.abandon()
+        if self._installing.snapshot_index is not None:
+            self._installing.give_up()
+            self._incoming.installed()
+            self._drop_older = True  # What was received is the newest all the same.
+
+    def _installed(self, info: SnapshotInfo) -> None:
+        """The machine has become this snapshot: from here to the end nothing else happens."""
         header = info.header
-        if header.index <= self._core.commit_index:
-            return
-        self._build.abandon()
-        self._machine.restore(header.machine, self.store.chunks(info))
+        self._incoming.installed()
         self._log_bytes, self._wanted_log_bytes = 0, self._config.snapshot_log_bytes
         position = LogPosition(header.index, header.term)
         self._core.snapshot_installed(position, header.configuration, self._machine.leader_time)

@@ -2,6 +2,7 @@
 
 Chunks of two transfers never mix: (leader, term, transfer id) names one. A chunk that does not continue what is here
 is answered with how far the file has been written, so within one life these answers only rise; repeats are harmless.
+A transfer is over when the state machine has become what came, until then its leader is told that all is here.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ class IncomingTransfer:
         return self._transfer.snapshot_index if self._transfer else None
 
     @property
+    def is_finishing(self) -> bool:
+        """True if all of it is here: it is verified and made durable, then installed."""
+        return self._transfer is not None and self._transfer.finishing
+
+    @property
     def buffered_bytes(self) -> int:
         """Chunks that wait for the disk."""
         return sum(map(len, self._transfer.waiting)) if self._transfer else 0
@@ -96,13 +102,17 @@ class IncomingTransfer:
             self._transfer.writer.abandon()
             self._transfer = None
 
+    def installed(self) -> None:
+        """What was taken by `take_finished` is installed, or not wanted any more."""
+        self._transfer = None
+
     def take_answers(self) -> list[tuple[str, int, int]]:
         """(peer_id, transfer_id, next_offset) to be told to the leader."""
         answers, self._answers = self._answers, []
         return answers
 
     def take_finished(self) -> SnapshotInfo | None:
-        """The snapshot that has become durable since the last call."""
+        """The snapshot that has become durable since the last call; `installed` is owed then."""
         finished, self._finished = self._finished, None
         return finished
 
@@ -135,7 +145,8 @@ class IncomingTransfer:
 
     def _done(self, transfer: _Transfer, result: SnapshotInfo | BaseException) -> None:
         assert transfer is self._transfer
-        self._transfer = None
+        if isinstance(result, BaseException):
+            self._transfer = None
         if isinstance(result, OSError):
             self._failure = result
         elif isinstance(result, BaseException):

@@ -1,7 +1,9 @@
 """Snapshots on their way to members that are behind the log (Raft §7, FORMATS §5).
 
 A transfer has an id and a window of chunks. The receiver says how far it has come; what it misses is sent again, at
-once for a gap and after `election_timeout_min_ns` for silence. The file is kept while it is being sent.
+once for a gap and after `election_timeout_min_ns` for silence. The first chunk goes alone: its answer says how much the
+receiver has of an earlier connection. All transfers together keep to `snapshot_bytes_per_second`. A file is kept while
+it is being sent, and for a while after its connection broke.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
+from raft.byte_rate import ByteRate
 from raft.config import RaftConfig
 from raft.messages import InstallSnapshot, InstallSnapshotProgress
 from raft.ports import SnapshotInfo, SnapshotStore
@@ -18,7 +21,7 @@ WINDOW_CHUNKS_MAX = 4
 """Unanswered chunks of one transfer: enough to hide a round trip, few enough that commits do not wait behind them."""
 
 SILENCES_MAX = 20
-"""Resends without any answer before a transfer is given up."""
+"""Resends without any answer before a transfer is given up; so long is its file kept for a peer that was lost, too."""
 
 
 @dataclass(slots=True)
@@ -30,6 +33,8 @@ class _Transfer:
     sent: int = 0
     rewound_at: int = -1  # The gap that was already answered by going back: its other echoes are ignored.
     silences: int = 0
+    is_answered: bool = False
+    kept_until: int = 0  # If it goes on where another one broke off: how long its file was to be kept.
     held: bool = False  # The peer could not take the last one: its disk may be full. Wait for `deadline`.
 
 
@@ -41,7 +46,9 @@ class OutgoingTransfers:
         self._chunk_bytes = config.snapshot_chunk_bytes
         self._resend_ns = config.election_timeout_min_ns
         self._random = random
+        self._rate = ByteRate(config.snapshot_bytes_per_second)
         self._transfers: dict[str, _Transfer] = {}
+        self._broken_off: dict[str, tuple[SnapshotInfo, int]] = {}  # By peer: of which file, and until when it is kept.
         self._refused_by: set[str] = set()
         self._ids: dict[str, int] = {}  # By file, for as long as this node leads: a peer that reconnects resumes.
 
@@ -53,14 +60,29 @@ class OutgoingTransfers:
         """When `tick` has something to do, in monotonic ns."""
         return min((transfer.deadline for transfer in self._transfers.values()), default=None)
 
-    def start(self, peer_id: str, now: int) -> None:
-        """Begin to send the newest snapshot to `peer_id`, unless a transfer to it is under way."""
+    @property
+    def next_chunk_at(self) -> int | None:
+        """When the rate allows the next chunk, in monotonic ns; None if no window is open."""
+        return self._rate.due_at if any(map(self._may_send, self._transfers.values())) else None
+
+    def names_in_use(self, now: int) -> frozenset[str]:
+        """Of files that are being sent, or may soon be again."""
+        broken_off = {info.name for info, until in self._broken_off.values() if now < until}
+        return frozenset(broken_off.union(transfer.info.name for transfer in self._transfers.values()))
+
+    def start(self, peer_id: str, now: int, log_first_index: int) -> None:
+        """Begin to send the newest snapshot to `peer_id`, unless a transfer to it is under way.
+
+        After a connection that broke: the same one as before, if the log still continues it.
+        """
         if peer_id in self._transfers:
             return
-        info = self._snapshots.latest()
+        info, kept_until = self._broken_off.pop(peer_id, (self._snapshots.latest(), 0))
+        if now >= kept_until or info.header.index < log_first_index - 1:
+            info, kept_until = self._snapshots.latest(), 0
         transfer_id = self._ids.setdefault(info.name, self._random.getrandbits(62))
         held = peer_id in self._refused_by
-        self._transfers[peer_id] = _Transfer(transfer_id, info, now + self._resend_ns, held=held)
+        self._transfers[peer_id] = _Transfer(transfer_id, info, now + self._resend_ns, held=held, kept_until=kept_until)
         self._refused_by.discard(peer_id)
 
     def progress(self, peer_id: str, message: InstallSnapshotProgress, now: int) -> bool:
@@ -73,6 +95,7 @@ class OutgoingTransfers:
             self._refused_by.add(peer_id)
             return False
         transfer.silences = 0
+        transfer.is_answered = True
         if message.next_offset > transfer.acked:
             transfer.acked = message.next_offset
             transfer.sent = max(transfer.sent, transfer.acked)
@@ -90,9 +113,19 @@ class OutgoingTransfers:
         """End the transfer to this peer; False if there was none."""
         return self._transfers.pop(peer_id, None) is not None
 
+    def break_off(self, peer_id: str, now: int) -> bool:
+        """The connection is lost: `cancel`, but keep the file for a while since the peer was last heard."""
+        transfer = self._transfers.pop(peer_id, None)
+        if transfer is not None:
+            was_heard = transfer.is_answered or not transfer.kept_until
+            until = now + SILENCES_MAX * self._resend_ns if was_heard else transfer.kept_until
+            self._broken_off[peer_id] = (transfer.info, until)
+        return transfer is not None
+
     def cancel_all(self) -> None:
         """End all transfers: this node no longer leads."""
         self._transfers.clear()
+        self._broken_off.clear()
         self._refused_by.clear()
         self._ids.clear()
 
@@ -103,6 +136,8 @@ class OutgoingTransfers:
             if transfer.deadline > now:
                 continue
             transfer.deadline = now + self._resend_ns
+            if transfer.acked == transfer.sent < transfer.info.size_bytes and not transfer.held:
+                continue  # Nothing is on its way: it is the rate that holds it back.
             transfer.held = False
             transfer.silences += 1
             # When all is there, only its end is awaited: one chunk asks for it.
@@ -113,12 +148,19 @@ class OutgoingTransfers:
                 given_up.append(peer_id)
         return given_up
 
-    def chunks(self, term: int) -> Iterator[tuple[str, InstallSnapshot]]:
-        """What the windows allow to send now."""
-        for peer_id, transfer in self._transfers.items():
-            window_end = transfer.acked + WINDOW_CHUNKS_MAX * self._chunk_bytes
-            while not transfer.held and transfer.sent < min(transfer.info.size_bytes, window_end):
-                yield peer_id, self._chunk(transfer, term)
+    def chunks(self, term: int, now: int) -> Iterator[tuple[str, InstallSnapshot]]:
+        """What the windows and the rate allow to send now; who was sent to comes last the next time."""
+        for peer_id, transfer in list(self._transfers.items()):
+            while self._rate.is_due(now) and self._may_send(transfer):
+                self._transfers[peer_id] = self._transfers.pop(peer_id)
+                message = self._chunk(transfer, term)
+                self._rate.spend(len(message.data), now)
+                yield peer_id, message
+
+    def _may_send(self, transfer: _Transfer) -> bool:
+        window = WINDOW_CHUNKS_MAX if transfer.is_answered else 1
+        window_end = min(transfer.info.size_bytes, transfer.acked + window * self._chunk_bytes)
+        return not transfer.held and transfer.sent < window_end
 
     def _chunk(self, transfer: _Transfer, term: int) -> InstallSnapshot:
         data = self._snapshots.read(transfer.info, transfer.sent, self._chunk_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from raft import Identity, LogPosition, SnapshotHeader, SnapshotInfo, SnapshotWriter
 from storage.ballast import Ballast
@@ -12,7 +12,9 @@ from storage.files import Delete, Files, Operation, SyncFolder
 from storage.snapshot_format import SnapshotParser
 from storage.snapshot_writers import SnapshotBuilder, SnapshotReceiver, snapshot_name
 
-READ_BYTES = 1024 * 1024
+READ_BYTES = 256 * 1024
+"""At a time: with its checksums 0.3 ms, and not much more than one chunk of the usual size."""
+
 TEMPORARY_SUFFIX = ".tmp"
 _NAME = re.compile(r"([0-9]{16})-([0-9]{16})\.snap")
 
@@ -131,15 +133,15 @@ class SnapshotFolder:
         """The state machine's chunks, each verified, to restore from. Raises CorruptSnapshot."""
         return read_chunks(self._files, self.folder, info.name, self.identity)
 
-    def drop_older(self) -> None:
-        """Delete those before the newest, and damaged ones, when convenient.
+    def drop_older(self, keep: Collection[str] = ()) -> None:
+        """Delete those before the newest, but for the names in `keep`, and damaged ones, when convenient.
 
         A newer one may be there already: it has its name on disk before `adopt` is called here.
         """
         newest = LogPosition(self.latest().header.index, self.latest().header.term)
         found = ((name, snapshot_position(name)) for name in self._files.names(self.folder))
         older = {name for name, position in found if position is not None and position < newest}
-        names, self._damaged = sorted(older | self._damaged), set()
+        names, self._damaged = sorted((older | self._damaged).difference(keep)), set()
         if names:
             operations: list[Operation] = [Delete(f"{self.folder}/{name}") for name in names]
             self._files.submit([*operations, SyncFolder(self.folder)], _ignored)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from harness.sim.copies import Copies
 from kvstore import KvMachine
-from raft import Done, Entry, LogPosition, LogStore, LogWrite, Node, StateSnapshot
+from raft import Done, Entry, LogPosition, LogStore, LogWrite, Node, StateRestore, StateSnapshot
 
 LOG_FOLDER = "groups/0/log"
 
@@ -113,6 +113,34 @@ class Watcher(Protocol):
     def restored(self) -> None:
         """The state was replaced by a snapshot's."""
 
+    def restore_given_up(self) -> None:
+        """It was not, after all."""
+
+
+class RestoreTap:
+    """A StateRestore that tells `watcher` when the state has been replaced."""
+
+    def __init__(self, restoring: StateRestore, watcher: Watcher) -> None:
+        self._restoring, self._watcher = restoring, watcher
+
+    @property
+    def is_restored(self) -> bool:
+        """See raft.StateRestore."""
+        return self._restoring.is_restored
+
+    def step(self) -> bool:
+        """See raft.StateRestore."""
+        was_restored = self._restoring.is_restored
+        has_more = self._restoring.step()
+        if self._restoring.is_restored and not was_restored:
+            self._watcher.restored()
+        return has_more
+
+    def give_up(self) -> None:
+        """See raft.StateRestore."""
+        self._watcher.restore_given_up()
+        self._restoring.give_up()
+
 
 class MachineTap:
     """A StateMachine that tells `watcher` what it goes through."""
@@ -162,6 +190,10 @@ class MachineTap:
         """See raft.StateMachine."""
         self._machine.restore(header, chunks)
         self._watcher.restored()
+
+    def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> StateRestore:
+        """See raft.installing."""
+        return RestoreTap(self._machine.begin_restore(header, chunks), self._watcher)
 
     def state_hash(self) -> bytes:
         """See raft.StateMachine."""

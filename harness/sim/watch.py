@@ -179,6 +179,10 @@ class Watch:
         if self._applied_index:
             self._hash_state()
 
+    def restore_given_up(self) -> None:
+        """The log was faster than a snapshot that was being read."""
+        self._world.mark("a snapshot that was being installed was overtaken by the log")
+
     def _hash_state(self) -> None:
         machine = self._member.machine
         assert machine is not None

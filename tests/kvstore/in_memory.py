@@ -81,7 +81,7 @@ class HeldFiles(InlineFiles):
 class Sizes:
     """How large what is on disk may become."""
 
-    raft: RaftConfig = field(default_factory=RaftConfig)
+    raft: RaftConfig = RaftConfig(snapshot_bytes_per_second=1 << 40)  # In `settle` time stands still.
     storage: StorageLimits = field(default_factory=StorageLimits)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from raft import (
@@ -183,10 +183,10 @@ class MemorySnapshots:
     def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:
         yield from decode_item(self._file(info))[4]
 
-    def drop_older(self) -> None:
+    def drop_older(self, keep: Collection[str] = ()) -> None:
         self.dropped += 1
         latest = self.latest()
-        self._files = [file for file in self._files if file[0] == latest]
+        self._files = [file for file in self._files if file[0] == latest or file[0].name in keep]
 
     def _file(self, info: SnapshotInfo) -> bytes:
         return next(file for known, file in self._files if known == info)
@@ -309,5 +309,31 @@ class ListMachine:
         self._leader_time = header["leader_time"]
         self.items = [item for chunk in chunks for item in decode_item(chunk)]
 
+    def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> ListRestore:
+        return ListRestore(self, header, chunks)
+
     def state_hash(self) -> bytes:
         return encode_item(self.items)
+
+
+class ListRestore:
+    """A StateRestore of one chunk per step, and one more step to clean up."""
+
+    def __init__(self, machine: ListMachine, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
+        self._machine, self._header, self._chunks = machine, header, iter(chunks)
+        self._items: list[Any] = []
+        self.is_restored = self.is_given_up = False
+
+    def step(self) -> bool:
+        if self.is_restored:
+            return False
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            self._machine.items, self._machine._leader_time = self._items, self._header["leader_time"]
+            self.is_restored = True
+        else:
+            self._items += decode_item(chunk)
+        return True
+
+    def give_up(self) -> None:
+        self.is_restored = self.is_given_up = True

@@ -10,6 +10,7 @@ from tests.raft.bench import configuration_of
 from tests.raft.memory_stores import Disk, MemorySnapshots
 
 MEMBERS = configuration_of("s1")
+RATE = 1_000_000_000
 NO_SPACE = OSError(28, "No space left on device")
 
 
@@ -19,17 +20,22 @@ class Building:
     def __init__(self) -> None:
         self.disk = Disk()
         self.snapshots = MemorySnapshots(self.disk, MEMBERS, {})
-        self.build = SnapshotBuild(self.snapshots)
-        self.closed = 0
+        self.build = SnapshotBuild(self.snapshots, RATE)
+        self.closed = self.now = 0
         picture = StateSnapshot(header={}, chunks=iter([b"1", b"2", b"3"]), close=self._close)
         self.build.begin(SnapshotHeader(index=1, term=1, configuration=MEMBERS, machine={}), picture)
+
+    def turn(self) -> int:
+        """A later moment, at which the rate allows the next chunk."""
+        self.now += 1_000
+        return self.now
 
     def _close(self) -> None:
         self.closed += 1
 
     def go_on(self, submissions: int) -> None:
         for _ in range(submissions):
-            self.build.pump()
+            self.build.pump(self.turn())
             self.disk.complete_one()
 
 
@@ -47,7 +53,7 @@ def test_a_build_that_is_abandoned_closes_its_picture(written: int) -> None:
 
 def test_a_build_without_room_on_the_disk_closes_its_picture() -> None:
     building = Building()
-    building.build.pump()
+    building.build.pump(building.turn())
 
     building.disk.complete_one(NO_SPACE)
 
@@ -59,7 +65,7 @@ def test_a_build_whose_file_is_being_finished_is_not_abandoned_any_more() -> Non
     """Its picture was read to the end, and is over by itself."""
     building = Building()
     building.go_on(3)
-    building.build.pump()
+    building.build.pump(building.turn())
 
     building.build.abandon()
     building.disk.complete_all()

@@ -1,0 +1,30 @@
+"""So many bytes per second, without a clock: the time comes in."""
+
+from __future__ import annotations
+
+SECOND_NS = 1_000_000_000
+
+AHEAD_NS_MAX = 1_000_000
+"""What is worth less time may be spent in one moment: pieces that are too small to matter need not wait one by one."""
+
+
+class ByteRate:
+    """Whoever has spent some bytes waits as long as they are worth. Nothing is saved up while nothing is spent."""
+
+    def __init__(self, bytes_per_second: int) -> None:
+        """`bytes_per_second` ≥ 1."""
+        self._bytes_per_second = bytes_per_second
+        self._worth_until = 0  # Monotonic ns.
+
+    @property
+    def due_at(self) -> int:
+        """When more may be spent, monotonic ns."""
+        return self._worth_until - AHEAD_NS_MAX
+
+    def is_due(self, now: int) -> bool:
+        """True if some may be spent: one chunk, however large."""
+        return now >= self.due_at
+
+    def spend(self, size_bytes: int, now: int) -> None:
+        """So many leave now."""
+        self._worth_until = max(self._worth_until, now) + size_bytes * SECOND_NS // self._bytes_per_second
