@@ -70,6 +70,7 @@ async def live(
         await completions.run_until(lambda: bool(opened))
         storage = opened[0]
         assert isinstance(storage, OpenedStorage), storage
+        files.hold()
         node = Node(
             identity=data_folder.identity,
             config=SMALL_SNAPSHOTS,
@@ -88,7 +89,7 @@ async def live(
             listeners=[listener],
             dial=dial,
         )
-        driver = Driver(node, completions=completions, application=recorder, transport=transport)
+        driver = Driver(node, completions=completions, application=recorder, transport=transport, start_io=files.start)
         life = Life(node, driver, machine, recorder)
         with life.scope:
             async with trio.open_nursery() as nursery:
