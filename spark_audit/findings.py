@@ -9,9 +9,10 @@ from spark_audit.kernel import Decision, decide
 from spark_audit.operation import FOREVER, Operation, operation_of
 from spark_audit.order import OutOfOrder
 from spark_audit.replay import Contradiction
+from spark_audit.traces import Told, Traces, told_of
 from spark_audit.verdict import UNDECIDED, VIOLATION, Shown, Undecided, Verdict, Violation
 from spark_audit.weak import misfits
-from spark_audit.words import describe, row_words, sentence, span
+from spark_audit.words import describe, row_words, sentence, short, span
 
 Row = Mapping[str, Any]
 
@@ -32,6 +33,7 @@ class KeyFindings:
     found: list[Violation | Undecided] = field(default_factory=list)
     off_revisions: bool = False  # See Decision.
     operations: int = 0
+    traces: Traces = field(default_factory=Traces)  # Of a key that is wrong by itself: none. Said once is enough.
 
 
 @dataclass(slots=True)
@@ -45,9 +47,9 @@ class KeyHistory:
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> "KeyHistory":
-        """Of parts of rows (`split.py`) that concern this key alone."""
+        """Of parts of rows (`split.py`) that concern this key alone, in any order."""
         made = cls()
-        for row in rows:
+        for row in sorted(rows, key=lambda row: (row["call_ns"], row["op_id"])):
             before = len(made.operations)
             made.operations.extend(operation_of(row))
             made.rows += len(made.operations) > before
@@ -60,8 +62,11 @@ class KeyHistory:
 def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configurations_max: int) -> KeyFindings:
     """Decide one key. `rows` are parts of rows (`split.py`) that concern this key alone."""
     history = KeyHistory.of(rows)
-    decision = decide(history.operations, clocks, configurations_max=configurations_max)
-    return findings_from(run_id, key, history, decision, clocks)
+    decision = decide(history.operations, clocks, configurations_max=configurations_max, key=key)
+    result = findings_from(run_id, key, history, decision, clocks)
+    if decision.status != VIOLATION:
+        result.traces = Traces(told_of(key, history.operations), decision.slots)
+    return result
 
 
 def findings_from(run_id: str, key: str, history: KeyHistory, decision: Decision, clocks: Clocks) -> KeyFindings:
@@ -125,6 +130,26 @@ def repeated_violation(run_id: str, revision: int, rows: Sequence[Row]) -> Viola
     names = " and ".join(f"{row['op']} #{row['op_id']}" for row in rows[:4])
     text = f"{len(rows)} acknowledged writes carry revision {revision}: {names}"
     return Violation("unique", run_id, None, text, tuple(shown_row(row) for row in rows[:4]))
+
+
+def told_twice(
+    run_id: str, revision: int, told: Sequence[Told], rows: Sequence[Row], changes: Sequence[Row]
+) -> Violation:
+    """A revision of more than one change: those of which responses tell it (`rows`: unknown ones), and acknowledged."""
+    names = [f"a write of {short(one.key)} of unknown outcome, as responses tell" for one in told[:4]]
+    names += [row_words(row) for row in changes[:4]]
+    text = f"revision {revision} is that of more than one change: {' and '.join(names)}"
+    return Violation("unique", run_id, None, text, tuple(shown_row(row) for row in (*rows[:4], *changes[:4])))
+
+
+def told_early(run_id: str, told: Told, unknown: Row, late: Row) -> Violation:
+    """A write of unknown outcome with a revision that is not above what had returned before its call."""
+    gap = span(max(0, unknown["call_ns"] - late["return_ns"]))
+    text = (
+        f"{unknown['op']} #{unknown['op_id']} of {short(told.key)}, its outcome unknown, has revision {told.revision}, "
+        f"as responses tell, yet {row_words(late)} had returned {gap} before it was called"
+    )
+    return Violation("order", run_id, told.key, text, (shown_row(late), shown_row(unknown)))
 
 
 def store_finding(run_id: str, found: Contradiction) -> Violation | Undecided:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 
 from spark_audit.clocks import Clocks
 from spark_audit.errors import Fault, JobFailed, MalformedHistory, NothingToCheck
+from spark_audit.held import Question, hold
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.load import FAULTS_SHOWN_MAX, Loaded, load, refuse
 from spark_audit.local import after_unknown, overlapping
@@ -25,10 +26,11 @@ from spark_audit.page_faults import RunAbout
 from spark_audit.page_material import Material
 from spark_audit.page_spark import gather
 from spark_audit.paths import HistoryFile, history_files, read_run_file
-from spark_audit.replay import worth_replaying
+from spark_audit.replay import left_open, worth_replaying
 from spark_audit.scan import BAD, CLASH, ORDER, TOTALS
 from spark_audit.spark_keys import COUNTS, bad_requests, store_findings, write_keys
 from spark_audit.spark_order import block_from, check_order
+from spark_audit.spark_revisions import RowsOfSpark, answers, traces_of
 from spark_audit.spark_scan import ERROR, SUMMARY, Scan
 from spark_audit.verdict import SHOWN_MAX, Undecided, Verdict, violation_from
 
@@ -91,7 +93,7 @@ def audit(
         off_revisions = _note_keys(notes, keys, verdict)
         if keys_to is not None:
             write_keys(keys, keys_to)
-        _check_store(rows, keys, off_revisions, runs, clocks, verdict)
+        _check_store(scan, rows, keys, off_revisions, runs, clocks, verdict)
         say("checking revisions over all keys")
         _check_order(scan, notes, rows, clocks, verdict)
         if show is not None:
@@ -241,6 +243,7 @@ def _note_keys(notes: Sequence[Any], keys: "DataFrame", verdict: Verdict) -> set
 
 
 def _check_store(
+    scan: Scan,
     rows: "DataFrame",
     keys: "DataFrame",
     off_revisions: set[str],
@@ -249,13 +252,24 @@ def _check_store(
     verdict: Verdict,
 ) -> None:
     replayed: list[str] = []
+    traces = traces_of(keys, [run_id for run_id, run in runs.items() if not run.many])
+    answer = answers(scan, {run_id: Question.about(mine) for run_id, mine in traces.items()}, clocks)
     for run_id, run in sorted(runs.items()):
         verdict.properties["store"].checked += run.many
         if run.many and run.bare:
             reason = f"{run.bare} operations carry no revision, so there is no order to replay the store in"
             verdict.record(Undecided("store", run_id, None, reason), count=run.many)
-        elif not run.bare and worth_replaying(run.many, run.rows, run_id in off_revisions):
+            continue
+        unproven = run_id in off_revisions
+        if run_id in traces:
+            mine = RowsOfSpark(rows, run_id, clocks[run_id])
+            unproven |= not hold(run_id, traces[run_id], answer[run_id], mine, verdict)
+        if run.bare or not (run.many or unproven):
+            continue
+        if worth_replaying(run.many, run.rows, unproven):
             replayed.append(run_id)
+        else:
+            verdict.record(Undecided("store", run_id, None, left_open(run.rows)))
     if not replayed:
         return
     found = store_findings(rows, keys, replayed, clocks).persist(StorageLevel.MEMORY_AND_DISK)

@@ -13,6 +13,7 @@ from spark_audit.cores import CORES_MAX, cores
 from spark_audit.excerpt import ANYTHING, NOTHING, Excerpt, shrink, tokens_observed
 from spark_audit.operation import Operation
 from spark_audit.search import Found, search, widened
+from spark_audit.traces import Slot, slots_of
 from spark_audit.witness import witness
 
 CONFIGURATIONS_MAX = 300_000  # Per key. About 10 s of search; the default of `--configurations-max`.
@@ -27,7 +28,7 @@ class Decision:
     shown that the order of revisions itself explains the key (it may): the replay of the whole store can tell.
 
     `counterexample`: impossible by itself; what its operations do not show was left out on purpose. `suspicion`: why
-    the witness did not do.
+    the witness did not do. `slots`: what the witness's order leaves open about unknown writes (`traces.py`).
     """
 
     status: str
@@ -36,15 +37,21 @@ class Decision:
     counterexample: tuple[Operation, ...] = ()
     suspicion: str = ""
     off_revisions: bool = False
+    slots: tuple[Slot, ...] = ()
 
 
 def decide(
-    operations: Sequence[Operation], clocks: Clocks, *, configurations_max: int = CONFIGURATIONS_MAX
+    operations: Sequence[Operation],
+    clocks: Clocks,
+    *,
+    configurations_max: int = CONFIGURATIONS_MAX,
+    key: str = "",
 ) -> Decision:
     """Decide the operations of one key of one run; the order in which they are given says nothing."""
     seen = witness(operations, clocks)
     if seen.verified:
-        return Decision("linearizable", "witness", off_revisions=seen.guessed)
+        slots = slots_of(key, seen.order) if seen.guessed else ()
+        return Decision("linearizable", "witness", off_revisions=slots is None, slots=slots or ())
     strict = [op for op in operations if op.weak is None]
     if len({op.clock for op in strict}) > 1:
         return _decide_across_clocks(strict, clocks, configurations_max, seen.reason)

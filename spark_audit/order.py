@@ -73,9 +73,8 @@ class Uniqueness:
 def uniqueness(rows: Iterable[Mapping[str, Any]]) -> Uniqueness:
     """Of the acknowledged writes of one run. Rows are those that take part."""
     by_revision: dict[int, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if changed(row):
-            by_revision.setdefault(row["revision"], []).append(row)
+    for row in sorted(filter(changed, rows), key=rank):
+        by_revision.setdefault(row["revision"], []).append(row)
     gaps = max(by_revision) - min(by_revision) + 1 - len(by_revision) if by_revision else 0
     repeated = {revision: rows for revision, rows in sorted(by_revision.items()) if len(rows) > 1}
     return Uniqueness(repeated, gaps, sum(len(rows) for rows in by_revision.values()))

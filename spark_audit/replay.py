@@ -18,7 +18,16 @@ Row: TypeAlias = Mapping[str, Any]
 
 OFF_REVISIONS_ROWS_MAX = 200_000  # Of a run without listings and transactions: it would be held in memory as a whole.
 
-__all__ = ["Contradiction", "Hint", "contradictions", "hint_of", "position", "replayable", "worth_replaying"]
+__all__ = [
+    "Contradiction",
+    "Hint",
+    "contradictions",
+    "hint_of",
+    "left_open",
+    "position",
+    "replayable",
+    "worth_replaying",
+]
 
 
 def contradictions(
@@ -36,7 +45,8 @@ def contradictions(
     themselves. Memory is the live store, or the whole run if an unknown write may have changed something.
     """
     unsettled = [row for row in unknown if row["op"] not in ("get", "range")]
-    prepared = plan(unsettled, rows := list(ordered), hints, clocks, frozenset(wrong)) if unsettled else None
+    hinted = sorted(hints, key=lambda hint: (hint.revision, hint.key, hint.value or "")) if unsettled else ()
+    prepared = plan(unsettled, rows := list(ordered), hinted, clocks, frozenset(wrong)) if unsettled else None
     if prepared is not None:
         yield from _search(prepared, steps_again_max).found
     else:
@@ -61,9 +71,17 @@ def _search(prepared: Plan, steps_again_max: int) -> Outcome:
     return Search(prepared, hints=False, wide=True, steps_again_max=steps_again_max).run(stop=False)
 
 
-def worth_replaying(many: int, rows: int, off_revisions: bool) -> bool:
+def worth_replaying(many: int, rows: int, unproven: bool) -> bool:
     """Whether a run is replayed: for its listings and transactions; else only where a key was left to it, if small."""
-    return many > 0 or (off_revisions and rows <= OFF_REVISIONS_ROWS_MAX)
+    return many > 0 or (unproven and rows <= OFF_REVISIONS_ROWS_MAX)
+
+
+def left_open(rows: int) -> str:
+    """What is not shown of a run of so many rows, of which a key was left to the replay."""
+    return (
+        f"whether one order of all revisions explains all keys was not shown: that needs a replay of the run, and its "
+        f"{rows} operations are more than {OFF_REVISIONS_ROWS_MAX}"
+    )
 
 
 def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:

@@ -19,7 +19,7 @@ from spark_audit.findings import KeyFindings, store_finding
 from spark_audit.order import takes_part
 from spark_audit.replay import Contradiction, Hint, contradictions, hint_of, position
 from spark_audit.request import request_problem
-from spark_audit.table_keys import decide_table
+from spark_audit.table_keys import DecidedTable, decide_table
 from spark_audit.verdict import LINEARIZABLE, VIOLATION, Violation
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ NEEDED = (
 KEY_RESULT = (
     "run_id string, key string, status string, method string, operations long, weak long, configurations long, "
     "off_revisions boolean, violated_keys long, undecided_keys long, violated_order long, violated_weak long, "
-    "found string"
+    "found string, traces string"
 )
 RESULTS_PER_BATCH = 1_000  # Keys whose results wait in a task before they are handed to Spark.
 KEY_COLUMNS = ("run_id", "key", "status", "method", "operations", "weak", "configurations")
@@ -48,7 +48,11 @@ _REPLAY_INPUT = "run_id string, phase int, revision long, reads int, call long, 
 
 def key_batches(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> Iterator[pa.RecordBatch]:
     """One row per run and key (KEY_RESULT) of this table; see `decide_table`."""
-    decided = decide_table(table, clocks, configurations_max)
+    yield from batches_of(decide_table(table, clocks, configurations_max))
+
+
+def batches_of(decided: DecidedTable) -> Iterator[pa.RecordBatch]:
+    """One row per key (KEY_RESULT) that was decided."""
     yield from _proven(decided.proven).to_batches()
     results = (_packed(result) for result in decided.others)
     while some := list(islice(results, RESULTS_PER_BATCH)):
@@ -170,6 +174,7 @@ def _packed(result: KeyFindings) -> Row:
         **{name: getattr(result, name) for name in _TOLD},
         **counts,
         "found": json.dumps([[type(found).__name__, asdict(found)] for found in result.found[:8]]),
+        "traces": result.traces.to_json(),
     }
 
 

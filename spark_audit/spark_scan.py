@@ -11,20 +11,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 from pyspark.sql import functions as f
 
 from spark_audit.clocks import Clocks
+from spark_audit.hot_keys import SAMPLE, HotKey, decide_parts, hot_keys, sampled
 from spark_audit.local.lines import pieces_of
 from spark_audit.order_blocks import Latest, blocks_of
 from spark_audit.paths import HistoryFile
+from spark_audit.ranges import HOT_ROWS
 from spark_audit.scan import (
     BAD,
     CLASH,
     CLIENTS,
+    HOT,
     IDS,
     KEYS,
     ORDER,
@@ -35,7 +39,7 @@ from spark_audit.scan import (
     scan,
     together,
 )
-from spark_audit.spark_keys import KEY_RESULT, key_batches, key_schema, summed
+from spark_audit.spark_keys import KEY_RESULT, batches_of, key_batches, key_schema, summed
 from spark_audit.tables import leaves, open_table
 
 if TYPE_CHECKING:
@@ -50,7 +54,7 @@ PIECES_AT_ONCE = 32  # Handed over to Python together.
 SMALL_ROWS = 5_000  # One partition is enough: tasks cost more than the work.
 JSON_ROW_BYTES = 300  # About; only to choose the number of partitions.
 ERROR, SUMMARY = "error", "summary"
-_CUT = "kind string, target int, file string, payload binary"
+_CUT = "kind string, target int, place int, file string, payload binary"
 SAID = f"{KEY_RESULT}, kind string, file string, payload string"
 
 
@@ -96,6 +100,7 @@ class Scan:
     clocks: dict[str, Clocks]
     partitions: int
     configurations_max: int
+    hot: tuple[HotKey, ...] = ()  # Their partitions are behind all others.
 
     @classmethod
     def of(
@@ -109,7 +114,8 @@ class Scan:
         rows = sum(source.rows for source in found)
         tasks = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
         partitions = max(tasks, -(-rows // PARTITION_ROWS)) if rows > SMALL_ROWS else 1
-        return cls(session, found, dict(clocks), partitions, configurations_max)
+        hot = _hot_keys(session, found) if rows > HOT_ROWS else ()
+        return cls(session, found, dict(clocks), partitions, configurations_max, hot)
 
     @contextmanager
     def handing_over_few(self) -> Iterator[None]:
@@ -133,43 +139,62 @@ class Scan:
 
     def _cuts(self) -> "DataFrame":
         tasks = self.session.range(0, len(self.sources), 1, len(self.sources))
-        return tasks.mapInArrow(_reader(self.sources, self.partitions), _CUT)
+        return tasks.mapInArrow(_reader(self.sources, self.partitions, self.hot), _CUT)
 
     def _gathered(self, cuts: "DataFrame") -> "DataFrame":
-        return cuts.repartitionById(self.partitions, f.col("target"))
+        """A partition of each target; the last ones first, as those of hot keys take longest."""
+        count = self.partitions + len(self.hot)
+        gathered = cuts.repartitionById(count, f.lit(count - 1) - f.col("target"))
+        return gathered.sortWithinPartitions("place") if self.hot else gathered
 
 
-def _reader(found: Sequence[Source], partitions: int) -> Stage:
+def _hot_keys(session: "SparkSession", found: Sequence[Source]) -> tuple[HotKey, ...]:
+    tasks = session.range(0, len(found), 1, len(found))
+    told = tasks.mapInArrow(_sampler([(source.path, source.first, source.last) for source in found]), SAMPLE)
+    return tuple(hot_keys([told.toArrow()]))
+
+
+def _sampler(found: Sequence[tuple[str, int, int]]) -> Stage:
+    def sample(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for table in sampled([found[row["id"]] for row in batch.to_pylist()]):
+                yield from table.combine_chunks().to_batches()
+
+    return sample
+
+
+def _reader(found: Sequence[Source], partitions: int, hot: Sequence[HotKey]) -> Stage:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
                 source = found[row["id"]]
-                for cut in _cuts_of(source, partitions):
+                for cut in _cuts_of(source, partitions, hot):
                     yield pa.RecordBatch.from_arrays(
                         [
                             pa.array([cut.kind], pa.string()),
                             pa.array([cut.target], pa.int32()),
+                            pa.array([cut.place], pa.int32()),
                             pa.array([source.path], pa.string()),
                             pa.array([cut.payload], pa.binary()),
                         ],
-                        names=["kind", "target", "file", "payload"],
+                        names=["kind", "target", "place", "file", "payload"],
                     )
 
     return read
 
 
-def _cuts_of(source: Source, partitions: int) -> Iterator[Cut]:
+def _cuts_of(source: Source, partitions: int, hot: Sequence[HotKey]) -> Iterator[Cut]:
     try:
-        for table in _chunks(source):
+        for table in chunks(source):
             if table is None:
                 yield Cut(BAD, 0, b"1")
             else:
-                yield from scan(table, partitions)
+                yield from scan(table, partitions, hot)
     except (pa.ArrowException, OSError) as error:
         yield Cut(BAD, 0, json.dumps(f"cannot be read ({str(error).splitlines()[0]})").encode())
 
 
-def _chunks(source: Source) -> Iterator[pa.Table | None]:
+def chunks(source: Source) -> Iterator[pa.Table | None]:
     """Tables of at most CHUNK_ROWS; None for lines that are no rows."""
     if source.lines:
         for piece in pieces_of(source.path):
@@ -193,15 +218,17 @@ def _decider(
     def decide_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pieces: dict[str, list[pa.Table]] = {}
         of_run: dict[str, Clocks] = {}
-        for batch in batches:
-            for cut in batch.to_pylist():
-                if cut["kind"] in (KEYS, IDS, CLIENTS, ORDER):
-                    table = read_piece(cut["payload"])
-                    pieces.setdefault(cut["kind"], []).append(table)
-                    for run_id in table.column("run_id").unique().to_pylist():
-                        of_run[str(run_id)] = clocks[cut["file"]]
-                else:
-                    yield _note(cut["kind"], cut["payload"].decode(), cut["file"])
+        cuts = (cut for batch in batches for cut in batch.to_pylist())
+        for cut in cuts:
+            if cut["kind"] == HOT:  # Of one key, by place; nothing else is in its partition.
+                yield from _decided(_of_hot_key(chain((cut,), cuts), clocks[cut["file"]], configurations_max))
+            elif cut["kind"] in (KEYS, IDS, CLIENTS, ORDER):
+                table = read_piece(cut["payload"])
+                pieces.setdefault(cut["kind"], []).append(table)
+                for run_id in table.column("run_id").unique().to_pylist():
+                    of_run[str(run_id)] = clocks[cut["file"]]
+            else:
+                yield _note(cut["kind"], cut["payload"].decode(), cut["file"])
         for kind, clash in ((IDS, ids_clash), (CLIENTS, clients_clash)):
             if kind in pieces and clash(together(pieces.pop(kind))):
                 yield _note(CLASH, "{}")
@@ -209,15 +236,24 @@ def _decider(
             for block in blocks_of(together(pieces.pop(ORDER)), of_run, carries):
                 yield _note(ORDER, json.dumps(asdict(block)))
         if KEYS in pieces:
-            yield from _decided(together(pieces.pop(KEYS)), of_run, configurations_max)
+            yield from _decided(key_batches(together(pieces.pop(KEYS)), of_run, configurations_max))
 
     return decide_all
 
 
-def _decided(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> Iterator[pa.RecordBatch]:
+def _of_hot_key(cuts: Iterable[Mapping[str, Any]], clocks: Clocks, configurations_max: int) -> Iterator[pa.RecordBatch]:
+    parts = (
+        (place, together([read_piece(cut["payload"]) for cut in some]))
+        for place, some in groupby(cuts, key=lambda cut: int(cut["place"]))
+    )
+    yield from batches_of(decide_parts(parts, clocks, configurations_max))
+
+
+def _decided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What these say of keys, and a sum of it."""
     summary: Counter[tuple[str, str, str]] = Counter()
     try:
-        for batch in key_batches(table, clocks, configurations_max):
+        for batch in batches:
             summary.update(summed(batch))
             yield _padded(batch)
         yield _note(SUMMARY, json.dumps([[*name, number] for name, number in sorted(summary.items())]))

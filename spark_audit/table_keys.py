@@ -18,6 +18,7 @@ from spark_audit.columnar.columns import Bools, Int64s
 from spark_audit.findings import KeyFindings, KeyHistory, findings_from, findings_of_key
 from spark_audit.kernel import Decision, decide_core
 from spark_audit.operation import Operation
+from spark_audit.traces import Slot, Told, Traces, told_of
 
 NEEDED = (*KERNEL_NEEDED.names, "client", "request", "changes_store")
 CORE_FIRST_ROWS = 20_000  # A wrong key of more rows is first shown wrong by what the kernel found: it has no search.
@@ -30,6 +31,7 @@ _PROVEN: dict[str, pa.DataType] = {
     "operations": pa.int64(),
     "weak": pa.int64(),
     "off_revisions": pa.bool_(),
+    "traces": pa.string(),
 }
 PROVEN: pa.Schema = pa.schema(_PROVEN)
 
@@ -39,8 +41,8 @@ class DecidedTable:
     """Every key of a table is in one of the two.
 
     `proven` (columns PROVEN): linearizable, and nothing else is to be said of them; the columns mean what those of
-    KeyFindings mean, `method` is one of METHODS. `others`: decided while they are asked for, each once; among them are
-    linearizable keys too, some of whose reads had to be looked at.
+    KeyFindings mean, `traces` as JSON (`Traces.from_json`; null: none), `method` is one of METHODS. `others`: decided
+    while they are asked for, each once; among them are linearizable keys too, some of whose reads had to be looked at.
     """
 
     proven: pa.Table
@@ -63,6 +65,7 @@ def decide_table(table: pa.Table, clocks: Mapping[str, Clocks], configurations_m
     proven = (found.verdict == BY_WITNESS) | (found.verdict == BY_ZONES)
     doubted = _doubted(columns, found)
     fine = proven & ~any_of(doubted.key, np.ones(len(doubted.key), np.bool_), columns.keys)
+    traces = _traces(table, columns, found)
     keys = np.flatnonzero(fine)
     method = np.where(sizes[keys] == 0, METHODS.index(NOTHING_TO_DECIDE), found.verdict[keys] == BY_ZONES)
     arrays: list[pa.Array[Any]] = [
@@ -71,14 +74,51 @@ def decide_table(table: pa.Table, clocks: Mapping[str, Clocks], configurations_m
         pa.array(METHODS).take(method),
         pa.array(sizes[keys] + weak[keys]),
         pa.array(weak[keys]),
-        pa.array(found.guessed[keys]),
+        pa.array(found.verdict[keys] == BY_ZONES),
+        pa.array([traces[key].to_json() if key in traces else None for key in keys.tolist()], pa.string()),
     ]
-    rest = _Rest(table, columns, found, doubted, clocks, configurations_max)
+    rest = _Rest(table, columns, found, doubted, traces, clocks, configurations_max)
     return DecidedTable(pa.table(arrays, schema=PROVEN), rest.decided(np.flatnonzero(~fine)))
 
 
 def _weak(columns: Columns) -> Int64s:
     return np.zeros(columns.keys, np.int64) if columns.weak is None else np.diff(columns.weak.starts)
+
+
+def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Traces]:
+    """By key, of those that are proven: by the witness as it placed unknown writes, by zones as records tell."""
+    made: dict[int, Traces] = {}
+    placed = found.placed
+    key = np.searchsorted(columns.starts, np.concatenate((placed.told, placed.slot)), side="right") - 1
+    numbers = np.concatenate((placed.told, placed.slot))
+    clock: Any = table.column("clock_id").take(columns.row[numbers])
+    stamps = zip(columns.op_id[numbers].tolist(), columns.call[numbers].tolist(), clock.to_pylist(), strict=True)
+    at = zip(key.tolist(), stamps, strict=True)
+    told: dict[int, list[Told]] = {}
+    slots: dict[int, list[Slot]] = {}
+    for revision, (number, by) in zip(placed.revision.tolist(), at, strict=False):
+        told.setdefault(number, []).append(Told(columns.names[number][1], revision, by))
+    for low, high, (number, (_, call, name)) in zip(placed.low.tolist(), placed.high.tolist(), at, strict=True):
+        slots.setdefault(number, []).append(Slot(columns.names[number][1], low, high, call, name))
+    for number in told.keys() | slots.keys():
+        in_order = sorted(told.get(number, ()), key=lambda one: one.revision)
+        made[number] = Traces(tuple(in_order), tuple(slots.get(number, ())))
+    for number in _told_otherwise(columns, np.flatnonzero(found.verdict == BY_ZONES)).tolist():
+        rows = columns.row[columns.starts[number] : columns.starts[number + 1]]
+        operations = KeyHistory.of(table.take(rows).to_pylist()).operations
+        made[number] = Traces(told_of(columns.names[number][1], operations))
+    return made
+
+
+def _told_otherwise(columns: Columns, keys: Int64s) -> Int64s:
+    """Those of these keys of which a record was seen that no acknowledged write of the key made."""
+    part = columns.of_keys(keys)
+    if not len(part) or part.mod.max() <= 0:
+        return keys[:0]
+    key, own = part.key_of_row(), (part.writes >= 0) & (part.revision > 0)
+    _, number = np.unique(np.concatenate((part.mod, part.revision)), return_inverse=True)
+    mod, revision = np.split(number.reshape(-1) + np.concatenate((key, key)) * len(number), 2)
+    return keys[any_of(key, (part.mod > 0) & ~np.isin(mod, revision[own]), part.keys)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +155,7 @@ class _Rest:
     columns: Columns
     found: Triage
     doubted: _Doubted
+    traces: Mapping[int, Traces]
     clocks: Mapping[str, Clocks]
     configurations_max: int
 
@@ -146,7 +187,7 @@ class _Rest:
 
     def _decision(self, key: int) -> Decision:
         method = METHODS[int(self.found.verdict[key] == BY_ZONES)]
-        return Decision("linearizable", method, off_revisions=bool(self.found.guessed[key]))
+        return Decision("linearizable", method, off_revisions=bool(self.found.verdict[key] == BY_ZONES))
 
     def _operations(self, rows: Int64s) -> list[Operation]:
         return KeyHistory.of(self.table.take(rows).to_pylist()).operations
@@ -160,7 +201,9 @@ class _Rest:
         operations = self._operations(np.concatenate((writes, doubted))) if len(doubted) else []
         weak = int(_weak(self.columns)[key])
         history = KeyHistory(operations, failed or {}, mine.stop - mine.start + weak, weak)
-        return findings_from(run_id, name, history, decision, self.clocks[run_id])
+        found = findings_from(run_id, name, history, decision, self.clocks[run_id])
+        found.traces = self.traces.get(key, Traces())
+        return found
 
     def _core(self, key: int, mine: pa.Table) -> KeyFindings | None:
         """Of a wrong key: by the few operations that the kernel found, if they convince by themselves."""

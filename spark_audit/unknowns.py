@@ -71,13 +71,13 @@ class Unknown:
 
 def unknowns(rows: Iterable[Row], completed: Sequence[Row], clocks: Clocks) -> list[Unknown]:
     """The rows of unknown outcome that may have changed something. `completed`: those that carry a revision."""
-    returned = _Returned(completed, clocks)
+    returned = Returned(completed, clocks)
     found: list[Unknown] = []
     for row in rows:
         request = parse_request(row) if row["op"] == "txn" else None
         branches = _branches(row, request)
         if any(branches):
-            found.append(Unknown(row, request, branches, 1 + returned.highest_before(row)))
+            found.append(Unknown(row, request, branches, 1 + returned.highest_before(row["call_ns"], row["clock_id"])))
     found.sort(key=lambda u: (u.row["call_ns"], u.op_id), reverse=True)
     _number_parts(found)
     return found
@@ -96,7 +96,7 @@ def _writes(steps: Iterable[Request]) -> Branch:
     return {step["key"]: step.get("value") for step in steps if step["op"] in ("put", "delete")}
 
 
-class _Returned:
+class Returned:
     """The highest revision that had been returned by some time, per clock."""
 
     def __init__(self, completed: Sequence[Row], clocks: Clocks) -> None:
@@ -109,12 +109,13 @@ class _Returned:
             pairs.sort()
             self._known[clock] = ([end for end, _ in pairs], list(accumulate((r for _, r in pairs), max)))
 
-    def highest_before(self, row: Row) -> int:
+    def highest_before(self, call_ns: int, clock_id: str) -> int:
+        """Before this stamp of this clock."""
         highest = 1  # Of the empty store.
         for clock, (ends, revisions) in self._known.items():
-            margin = self._clocks.margin_ns(clock, row["clock_id"])
+            margin = self._clocks.margin_ns(clock, clock_id)
             if margin is not None:
-                position = bisect_left(ends, row["call_ns"] - margin)
+                position = bisect_left(ends, call_ns - margin)
                 highest = max(highest, revisions[position - 1] if position else 1)
         return highest
 

@@ -44,9 +44,8 @@ class _Key:
     def __init__(self, operations: Sequence[Operation], clocks: Clocks) -> None:
         self.clocks = clocks
         writes = [op for op in operations if op.writes]
-        told = sorted(((op.revision, op) for op in writes if op.revision is not None), key=lambda pair: pair[0])
-        self.revisions = [revision for revision, _ in told]
-        self.acknowledged = [op for _, op in told]
+        self.acknowledged = sorted((op for op in writes if op.revision is not None), key=lambda op: op.rank)
+        self.revisions = [op.revision or 0 for op in self.acknowledged]
         self.unknown_deletes = [op for op in writes if op.unknown and any(step.kind == "delete" for step in op.steps)]
         self.by_value: dict[str, list[Operation]] = {}
         for op in writes:

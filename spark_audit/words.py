@@ -115,7 +115,7 @@ def _reader_sentence(
     if not tokens:
         return None
     sources = [op for op in proof if op is not reader and tokens_written(op) & tokens]
-    token = next(iter(tokens))
+    token = min(tokens)
     if not sources and "\0" not in token and any(step.kind == "append" for op in proof for step in op.steps):
         lost = _lost_append(reader, proof, clocks)
         return lost or f"{describe(reader)}, which fits no order of these {len(proof)} operations"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spark_audit.columnar.blocks import Block, any_of
-from spark_audit.columnar.columns import NOTHING, Bools, Int64s, sorted_by
+from spark_audit.columnar.columns import FOREVER, NOTHING, Bools, Int64s, sorted_by
 from spark_audit.columnar.order import Order
 
 
@@ -69,6 +69,28 @@ class Proposal:
         wrong = np.zeros(len(self.rows), np.bool_)
         wrong[here] = self.order.begins[here] == self.order.begins[next_to_it]
         return wrong
+
+    def slots(self, told: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """(row, least, greatest revision) of each unknown write but those rows `told`, in the order of places.
+
+        By the nearest places of its key that have one, in an order which is verified; or the one that it has, if
+        something other than a record named it: a creation, a comparison.
+        """
+        order, begins = self.order, self.order.begins
+        mine = np.flatnonzero(self.block.unknown[self.rows])
+        mine = mine[~np.isin(self.rows[mine], told)] if len(told) else mine
+        known = np.flatnonzero(order.revision > 0)
+        own = order.revision[mine]
+        if not len(mine) or not len(known):
+            return self.rows[mine], np.full(len(mine), 2), np.full(len(mine), FOREVER)
+        at = np.searchsorted(known, mine)
+        behind = np.searchsorted(known, mine, side="right")
+        before, after = known[np.maximum(at - 1, 0)], known[np.minimum(behind, len(known) - 1)]
+        bounded = (at > 0) & (begins[before] == begins[mine])
+        ends = (behind < len(known)) & (begins[after] == begins[mine])
+        low = np.where(bounded, order.revision[before] + 1, 2)
+        high = np.where(ends, order.revision[after] - (order.writes[after] >= 0), FOREVER)
+        return self.rows[mine], np.where(own > 0, own, low), np.where(own > 0, own, high)
 
     def guessed(self) -> Bools:
         """Per key: whether the place of some unknown write was told by no response."""

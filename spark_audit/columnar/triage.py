@@ -7,7 +7,7 @@ import numpy as np
 from spark_audit.columnar.blocks import BLOCK_ROWS
 from spark_audit.columnar.columns import NOTHING, Bools, Columns, Int8s, Int64s, rows_of
 from spark_audit.columnar.conflicts import CORE_MAX
-from spark_audit.columnar.witness import NOT_COVERED, SUSPECT, witness
+from spark_audit.columnar.witness import NOT_COVERED, SUSPECT, Placed, witness
 from spark_audit.columnar.zones import NEEDS_SEARCH, VIOLATION, zones
 
 BY_WITNESS, BY_ZONES, WRONG, LEFT = range(4)
@@ -18,7 +18,8 @@ class Triage:
     """Per key: `verdict`: linearizable, proven BY_WITNESS or BY_ZONES; WRONG; or LEFT for the search.
 
     `guessed`: as in `Decision.off_revisions`, of a key that is linearizable. `at`: the row of the columns at which the
-    witness failed, -1 if it did not or cannot say. `core`, `reason`: of a WRONG key, see `zones`.
+    witness failed, -1 if it did not or cannot say. `core`, `reason`: of a WRONG key, see `zones`. `placed`: of those
+    proven BY_WITNESS.
     """
 
     verdict: Int8s
@@ -26,6 +27,7 @@ class Triage:
     at: Int64s
     core: Int64s
     reason: Int8s
+    placed: Placed
 
 
 def triage(columns: Columns, rows_max: int = BLOCK_ROWS) -> Triage:
@@ -43,4 +45,4 @@ def triage(columns: Columns, rows_max: int = BLOCK_ROWS) -> Triage:
         verdict[suspect], guessed[suspect], reason[suspect] = named, named == BY_ZONES, zoned.reason
         rows = np.append(rows_of(columns, suspect), NOTHING)  # -1, the last, stays -1.
         core[suspect] = rows[zoned.core]
-    return Triage(verdict, guessed, seen.at, core, reason)
+    return Triage(verdict, guessed, seen.at, core, reason, seen.placed)

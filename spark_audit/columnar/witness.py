@@ -7,7 +7,8 @@
 3. The order is verified (`order.py`). A key whose order fails is suspect, not wrong.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,23 +29,54 @@ class Witnessed:
     """Per key of the columns: `status`; `guessed`: the place of some unknown write was told by no response.
 
     `at`: for a suspect key the first row (of the columns) that does not fit; -1 if a revision is missing.
+    `placed`: the unknown writes of keys that are OK.
     """
 
     status: Int8s
     guessed: Bools
     at: Int64s
+    placed: "Placed"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Unknown writes in a verified order, by row of the columns: see `traces.py`.
+
+    `told`, `revision`: whose revision a record showed. `slot`, `low`, `high`: whose revision nobody told; in the order
+    of their places.
+    """
+
+    told: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    revision: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    slot: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    low: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    high: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @staticmethod
+    def joined(some: "Sequence[Placed]") -> "Placed":
+        """All of them."""
+        return Placed(*(np.concatenate([getattr(one, name) for one in some]) for name in Placed.__slots__))
+
+    def where(self, told: Bools, slot: Bools) -> "Placed":
+        """These of them only."""
+        return Placed(self.told[told], self.revision[told], self.slot[slot], self.low[slot], self.high[slot])
+
+    def at(self, rows: Int64s) -> "Placed":
+        """With `rows[row]` in the place of each row."""
+        return Placed(rows[self.told], self.revision, rows[self.slot], self.low, self.high)
 
 
 def witness(columns: Columns, rows_max: int = BLOCK_ROWS) -> Witnessed:
     """Verify each key's operations in the order of their revisions. O(n log n), a block of keys at a time."""
     first = _pass(columns, rows_max, patient=False)
     again = np.flatnonzero((first.status == SUSPECT) & (first.at >= 0) & _unsure(columns))
-    if len(again):
-        part = columns.of_keys(again)
-        second = _pass(part, rows_max, patient=True)
-        first.status[again], first.guessed[again] = second.status, second.guessed
-        first.at[again] = np.where(second.at >= 0, rows_of(columns, again)[second.at], NOTHING)
-    return first
+    if not len(again):
+        return first
+    second = _pass(columns.of_keys(again), rows_max, patient=True)
+    rows = rows_of(columns, again)
+    first.status[again], first.guessed[again] = second.status, second.guessed
+    first.at[again] = np.where(second.at >= 0, rows[second.at], NOTHING)
+    return Witnessed(first.status, first.guessed, first.at, Placed.joined([first.placed, second.placed.at(rows)]))
 
 
 def _unsure(columns: Columns) -> Bools:
@@ -56,14 +88,17 @@ def _pass(columns: Columns, rows_max: int, patient: bool) -> Witnessed:
     status = np.full(columns.keys, OK, np.int8)
     guessed = np.zeros(columns.keys, np.bool_)
     at = np.full(columns.keys, NOTHING, np.int64)
+    placed = [Placed()]
     for block in blocks(columns, rows_max):
         mine = slice(block.first_key, block.last_key)
-        status[mine], guessed[mine], at[mine] = _decide(block, patient)
-    return Witnessed(status, guessed, at)
+        status[mine], guessed[mine], at[mine], some = _decide(block, patient)
+        if some is not None:
+            placed.append(some)
+    return Witnessed(status, guessed, at, Placed.joined(placed))
 
 
-def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s]:
-    proposal, wrong = attempt(block, patient)
+def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, Placed | None]:
+    proposal, wrong, placed = _attempt(block, patient)
     guessed = proposal.guessed() if block.unknown.any() else np.zeros(block.keys, np.bool_)
     bad = proposal.rows[wrong][::-1]
     at = np.full(block.keys, NOTHING, np.int64)
@@ -71,23 +106,35 @@ def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s]:
     bare = any_of(block.key, (block.part(block.columns.revision) <= 0) & ~block.unknown, block.keys)
     at[bare] = NOTHING
     status = np.where(bare | (at >= 0), SUSPECT, OK)
-    return np.where(not_covered(block), NOT_COVERED, status).astype(np.int8), guessed & (status == OK), at
+    status = np.where(not_covered(block), NOT_COVERED, status).astype(np.int8)
+    if placed is not None:
+        fine = status[block.key] == OK
+        here = np.arange(block.begin, block.end)
+        placed = placed.where(fine[placed.told], fine[placed.slot]).at(here)
+    return status, guessed & (status == OK), at, placed
 
 
 def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools]:
     """The order that the revisions propose, unknown writes put in; and which of its places are wrong."""
+    return _attempt(block, patient)[:2]
+
+
+def _attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, Placed | None]:
     proposal = proposed(block)
-    return _with_unknown(proposal, patient) if block.unknown.any() else (proposal, _wrong(proposal.order))
+    return _with_unknown(proposal, patient) if block.unknown.any() else (proposal, _wrong(proposal.order), None)
 
 
-def _with_unknown(proposal: Proposal, patient: bool) -> tuple[Proposal, Bools]:
-    """With unknown writes put in; which places are wrong then. `patient`: until nothing helps, or nothing is wrong.
+def _with_unknown(proposal: Proposal, patient: bool) -> tuple[Proposal, Bools, Placed]:
+    """With unknown writes put in; which places are wrong then; and what was put in.
 
-    Else another round is made only if most of the block would have to be gone through again in any case.
+    `patient`: until nothing helps, or nothing is wrong. Else another round is made only if most of the block would have
+    to be gone through again in any case.
     """
     block = proposal.block
     sizes = np.diff(block.starts)
     now = with_observed(proposal)
+    told = np.flatnonzero(block.unknown & (now.given.revision > 0))
+    revision = now.given.revision[told]
     for _ in range(ROUNDS_MAX):
         more = with_hidden(now)
         wrong = _wrong(more.order) | more.out_of_turn()
@@ -95,7 +142,7 @@ def _with_unknown(proposal: Proposal, patient: bool) -> tuple[Proposal, Bools]:
         rows_left = int(sizes[any_of(now.key(), wrong, block.keys)].sum())
         if not changed or rows_left == 0 or not (patient or 4 * rows_left > len(block.key)):
             break
-    return now, wrong
+    return now, wrong, Placed(told, revision, *now.slots(told))
 
 
 def _wrong(order: Order) -> Bools:

@@ -8,11 +8,13 @@ from typing import Any
 from spark_audit.clocks import Clocks
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, NothingToCheck
 from spark_audit.findings import findings_of_key, note_key, order_violation, repeated_violation, store_finding
+from spark_audit.held import Question, RowsInHand, hold
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.order import out_of_order, takes_part, uniqueness
-from spark_audit.replay import contradictions, hint_of, position, replayable, worth_replaying
+from spark_audit.replay import contradictions, hint_of, left_open, position, replayable, worth_replaying
 from spark_audit.rows import FIELDS, problem
 from spark_audit.split import parts
+from spark_audit.traces import Slot, Told, Traces
 from spark_audit.verdict import VIOLATION, Undecided, Verdict
 
 _LEFT_OUT: dict[str, Any] = dict.fromkeys(name for name, _ in FIELDS)  # A field that is null may be left out.
@@ -51,6 +53,8 @@ def check_rows(
 
 def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, configurations_max: int) -> None:
     wrong: set[str] = set()
+    told: list[Told] = []
+    slots: list[Slot] = []
     off_revisions = False
     by_key: dict[str, list[Row]] = {}
     for row in rows:
@@ -62,6 +66,8 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
         if findings.status == VIOLATION:
             wrong.add(key)
         off_revisions |= findings.off_revisions
+        told += findings.traces.told
+        slots += findings.traces.slots
     ordered = [row for row in rows if takes_part(row)]
     verdict.properties["order"].checked += len(ordered)
     for pair in out_of_order(ordered, clocks):
@@ -71,23 +77,31 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
     verdict.revision_gaps += unique.gaps
     for revision, same in unique.repeated.items():
         verdict.record(repeated_violation(run_id, revision, same))
-    _check_store(verdict, run_id, rows, clocks, wrong, off_revisions)
-
-
-def _check_store(
-    verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, wrong: set[str], off_revisions: bool
-) -> None:
-    """The replay: of listings and transactions, and of all else where a key was decided without its revisions."""
     many, obstacle = replayable(rows)
     verdict.properties["store"].checked += many
     if many and obstacle:
         verdict.record(Undecided("store", run_id, None, obstacle), count=many)
-    elif not obstacle and worth_replaying(many, len(rows), off_revisions):
+        return
+    traces = Traces(tuple(told), tuple(slots))
+    if traces and not many:  # Else the replay says all of it.
+        held = RowsInHand(rows, clocks)
+        off_revisions |= not hold(run_id, traces, held.answer(Question.about(traces)), held, verdict)
+    if not obstacle:
+        _replay(verdict, run_id, rows, clocks, wrong, many, off_revisions)
+
+
+def _replay(
+    verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, wrong: set[str], many: int, unproven: bool
+) -> None:
+    """Of listings and transactions, and of all else where a key was decided without its revisions."""
+    if worth_replaying(many, len(rows), unproven):
         unknown = [row for row in rows if row["status"] == "unknown"]
         known = sorted((row for row in rows if takes_part(row)), key=position)
         hints = (hint for row in rows for hint in hint_of(row))
         for found in contradictions(unknown, hints, known, clocks=clocks, wrong=wrong):
             verdict.record(store_finding(run_id, found))
+    elif unproven:
+        verdict.record(Undecided("store", run_id, None, left_open(len(rows))))
 
 
 def _refuse_malformed(history: Sequence[Row], name: str) -> None:

@@ -5,7 +5,7 @@ About 0.6 GiB for a million operations of single keys; docs/audit.md ("Engines")
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from spark_audit.clocks import Clocks
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, NothingToCheck
 from spark_audit.findings import KeyFindings, note_key, store_finding
+from spark_audit.held import Question, hold
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.local.clashes import clashes
 from spark_audit.local.frame import Bools, Frame, Int64s, Row
@@ -23,11 +24,13 @@ from spark_audit.local.keys import decided_keys
 from spark_audit.local.many import Many, look_at_many, single_rows
 from spark_audit.local.ordering import check_order, ranked
 from spark_audit.local.reading import Read, read
+from spark_audit.local.revisions import RowsOfFrame, changes_of_one_key, taking_part
 from spark_audit.local.suspects import broken_rows
 from spark_audit.page_faults import RunAbout
 from spark_audit.page_material import Material
 from spark_audit.paths import HistoryFile, folders_of_runs, history_files, read_run_file
-from spark_audit.replay import contradictions, hint_of, no_order, worth_replaying
+from spark_audit.replay import contradictions, hint_of, left_open, no_order, worth_replaying
+from spark_audit.traces import Slot, Told, Traces
 from spark_audit.verdict import VIOLATION, Undecided, Verdict
 
 Say = Callable[[str], None]
@@ -56,6 +59,20 @@ class _Job:
     folders: Mapping[str, Path]
 
 
+@dataclass(slots=True)
+class _Said:
+    """What the keys of one run say. `wrong`: those that no order explains by themselves. `unproven`: see Decision."""
+
+    wrong: set[str] = field(default_factory=set)
+    told: list[Told] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
+    unproven: bool = False
+
+    def add(self, traces: Traces) -> None:
+        self.told += traces.told
+        self.slots += traces.slots
+
+
 def audit(
     paths: Iterable[str],
     *,
@@ -76,9 +93,9 @@ def audit(
     verdict = Verdict(engine="local")
     job = _prepared(found, files, headers, verdict, ", ".join(given))
     say(f"deciding {verdict.operations} operations of {verdict.runs} run{'s' if verdict.runs != 1 else ''}")
-    wrong, off_revisions = _decide(job, configurations_max, verdict)
+    said = _decide(job, configurations_max, verdict)
     for run_id in job.runs:
-        _check_store(job, run_id, wrong.get(run_id, set()), run_id in off_revisions, verdict)
+        _check_store(job, run_id, said.get(run_id, _Said()), verdict)
     say("checking revisions over all keys")
     for run_id, rows in job.runs.items():
         ordered = ranked(job.frame, rows[job.taking[rows]], job.frame.numbers("revision", 0), job.changed)
@@ -108,10 +125,10 @@ def _prepared(
         raise NothingToCheck(where, verdict.operations)
     many = look_at_many(frame)
     _refuse(found, (*clashes(frame), *many.bad))
-    taking = status.among("ok") & ~frame.null("revision") & ~frame.codes("consistency").among("local")
     clocks = {run_id: Clocks.from_run(headers[folder].get("clocks") or ()) for run_id, folder in folders.items()}
-    changed = _changed(frame) | many.changed
-    return _Job(frame, many, *single_rows(frame, many), changed, taking, _rows_by_run(frame), clocks, folders)
+    changed = changes_of_one_key(frame) | many.changed
+    single = single_rows(frame, many)
+    return _Job(frame, many, *single, changed, taking_part(frame), _rows_by_run(frame), clocks, folders)
 
 
 def _refuse(found: Read, bad: Iterable[tuple[int, str]]) -> None:
@@ -132,15 +149,6 @@ def _run_folders(found: Read, files: Sequence[HistoryFile]) -> Iterator[tuple[st
             yield run.texts[code], folder_of[file]
 
 
-def _changed(frame: Frame) -> Bools:
-    """Per row whether it is an acknowledged change of one key; what order.py calls `changed`."""
-    op, ok = frame.codes("op"), frame.codes("status").among("ok")
-    changes = op.among("put", "append")
-    changes |= op.among("delete") & frame.output_flag("found")
-    changes |= op.among("cas") & frame.output_flag("succeeded")
-    return changes & ok
-
-
 def _rows_by_run(frame: Frame) -> dict[str, Int64s]:
     run = frame.codes("run_id")
     used = sorted((text, code) for code, text in enumerate(run.texts))
@@ -151,23 +159,28 @@ def _rows_by_run(frame: Frame) -> dict[str, Int64s]:
     return {text: order[edges[code] : edges[code + 1]] for text, code in used if edges[code] < edges[code + 1]}
 
 
-def _decide(job: _Job, configurations_max: int, verdict: Verdict) -> tuple[dict[str, set[str]], set[str]]:
-    """Record what the keys say; by run the keys that are wrong, and the runs with a key decided off its revisions."""
-    off_revisions: set[str] = set()
+def _decide(job: _Job, configurations_max: int, verdict: Verdict) -> dict[str, _Said]:
+    """Record what the keys say; by run what is left to be held against others."""
+    said: dict[str, _Said] = {}
     others: list[KeyFindings] = []
     for some in decided_keys(job.single, job.order, job.clocks, configurations_max, many=len(job.many.rows) > 0):
         _note_proven(some.proven, verdict)
-        left: Any = some.proven.filter(some.proven.column("off_revisions")).column("run_id")
-        off_revisions.update(left.unique().to_pylist())
+        open_: Any = some.proven.filter(
+            pc.or_(some.proven.column("off_revisions"), pc.is_valid(some.proven.column("traces")))
+        )
+        for key in open_.select(["run_id", "key", "off_revisions", "traces"]).to_pylist():
+            mine = said.setdefault(key["run_id"], _Said())
+            mine.unproven |= key["off_revisions"]
+            mine.add(Traces.from_json(key["key"], key["traces"]))
         others += some.others
-    wrong: dict[str, set[str]] = {}
-    for key in sorted(others, key=_name):
-        note_key(verdict, key)
-        if key.status == VIOLATION:
-            wrong.setdefault(key.run_id, set()).add(key.key)
-        if key.off_revisions:
-            off_revisions.add(key.run_id)
-    return wrong, off_revisions
+    for found in sorted(others, key=_name):
+        note_key(verdict, found)
+        mine = said.setdefault(found.run_id, _Said())
+        mine.unproven |= found.off_revisions
+        mine.add(found.traces)
+        if found.status == VIOLATION:
+            mine.wrong.add(found.key)
+    return said
 
 
 def _note_proven(proven: Any, verdict: Verdict) -> None:
@@ -181,7 +194,7 @@ def _name(key: KeyFindings) -> tuple[str, str]:
     return key.run_id, key.key
 
 
-def _check_store(job: _Job, run_id: str, wrong: set[str], off_revisions: bool, verdict: Verdict) -> None:
+def _check_store(job: _Job, run_id: str, said: _Said, verdict: Verdict) -> None:
     """The replay: of listings and transactions, and of all else where a key was decided without its revisions."""
     frame, rows = job.frame, job.runs[run_id]
     status = frame.codes("status")
@@ -190,12 +203,24 @@ def _check_store(job: _Job, run_id: str, wrong: set[str], off_revisions: bool, v
     obstacle = no_order(int((status.among("ok") & frame.null("revision"))[rows].sum()))
     if many and obstacle:
         verdict.record(Undecided("store", run_id, None, obstacle), count=many)
-    elif not obstacle and worth_replaying(many, len(rows), off_revisions):
-        unknown = frame.dicts(rows[status.among("unknown")[rows]], _REPLAYED)
-        weak = frame.codes("consistency").among("local") & status.among("ok") & frame.codes("op").among("get")
-        hints = (hint for row in frame.dicts(rows[weak[rows]], _REPLAYED) for hint in hint_of(row))
-        for found in contradictions(unknown, hints, _in_order(job, rows), clocks=job.clocks[run_id], wrong=wrong):
-            verdict.record(store_finding(run_id, found))
+        return
+    unproven = said.unproven
+    traces = Traces(tuple(said.told), tuple(said.slots))
+    if traces and not many:  # Else the replay says all of it.
+        taking = rows[job.taking[rows]]
+        mine = RowsOfFrame(frame, rows, taking, taking[job.changed[taking]], job.clocks[run_id])
+        unproven |= not hold(run_id, traces, mine.answer(Question.about(traces)), mine, verdict)
+    if obstacle or not (many or unproven):
+        return
+    if not worth_replaying(many, len(rows), unproven):
+        verdict.record(Undecided("store", run_id, None, left_open(len(rows))))
+        return
+    unknown = frame.dicts(rows[status.among("unknown")[rows]], _REPLAYED)
+    weak = frame.codes("consistency").among("local") & status.among("ok") & frame.codes("op").among("get")
+    hints = (hint for row in frame.dicts(rows[weak[rows]], _REPLAYED) for hint in hint_of(row))
+    clocks = job.clocks[run_id]
+    for found in contradictions(unknown, hints, _in_order(job, rows), clocks=clocks, wrong=said.wrong):
+        verdict.record(store_finding(run_id, found))
 
 
 def _in_order(job: _Job, rows: Int64s) -> Iterator[Row]:

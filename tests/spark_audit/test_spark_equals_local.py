@@ -15,6 +15,7 @@ from spark_audit.local.job import audit as audit_here
 from tests.spark_audit.histories import write_lines
 from tests.spark_audit.stores import Mix, history
 from tests.spark_audit.test_local_engine import told, write_table
+from tests.spark_audit.test_told_revisions import histories
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ def _stores() -> dict[str, list[Row]]:
     return runs
 
 
-@pytest.mark.parametrize("made", [_clean, _faults, _order, _stores])
+@pytest.mark.parametrize("made", [_clean, _faults, _order, _stores, histories])
 def test_both_engines_give_the_same_verdict(
     session: "SparkSession", tmp_path: Path, made: Callable[[], dict[str, list[Row]]]
 ) -> None:

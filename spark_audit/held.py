@@ -1,0 +1,140 @@
+"""The traces of a run (`traces.py`) held against all of its rows: what is wrong, and whether a replay is still needed.
+
+The same for all engines; each says in its own way what it is asked of the rows (`Rows`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from spark_audit.clocks import Clocks
+from spark_audit.findings import told_early, told_twice
+from spark_audit.order import changed, rank, takes_part
+from spark_audit.traces import Asked, Stretch, Told, Traces, all_fit, is_taken, merged, stretches
+from spark_audit.unknowns import Returned
+from spark_audit.verdict import SHOWN_MAX, Verdict
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of all rows of a run: of each of these calls, and of the revisions from `low` to `high`."""
+
+    calls: tuple[Asked, ...]
+    low: int
+    high: int
+
+    @classmethod
+    def about(cls, traces: Traces) -> "Question":
+        """Calls: of those told whose writer is known, then of the slots. There must be traces."""
+        calls = [(told.by[1], told.by[2]) for told in traces.told if told.by is not None]
+        calls += [(slot.call_ns, slot.clock) for slot in traces.slots]
+        named = [told.revision for told in traces.told]
+        low = min([*named, *(slot.low for slot in traces.slots)])
+        return cls(tuple(calls), low, max([*named, *(slot.high for slot in traces.slots)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Of the rows that *take part*: completed ones that carry a revision and are not `local`.
+
+    `reached`: for each call the highest revision that had returned before it; 1 if none. `taken`: the revisions asked
+    about that changes carry; ascending, none touching the next.
+    """
+
+    reached: Sequence[int]
+    taken: Sequence[Stretch]
+
+
+class Rows(Protocol):
+    """The rows of one run, where some have to be shown."""
+
+    def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
+        """These rows."""
+        ...
+
+    def changes(self, revisions: Sequence[int]) -> Sequence[Row]:
+        """The changes which take part that carry one of these."""
+        ...
+
+    def returned_before(self, told: Told) -> Row:
+        """Of those that take part, carry its revision or a higher one and had returned before its call: the first."""
+        ...
+
+
+def hold(run_id: str, traces: Traces, answer: Answer, rows: Rows, verdict: Verdict) -> bool:
+    """Record what contradicts the revisions told. True: all slots find a revision, so that no replay is needed."""
+    placed = [told for told in traces.told if told.by is not None]
+    _note_twice(run_id, traces.told, rows, answer.taken, verdict)
+    early = [told for told, floor in zip(placed, answer.reached, strict=False) if floor >= told.revision]
+    _note_early(run_id, early, rows, verdict)
+    told = stretches(sorted({told.revision for told in traces.told}))
+    return all_fit(traces.slots, merged(answer.taken, told), answer.reached[len(placed) :])
+
+
+def _note_twice(run_id: str, told: Sequence[Told], rows: Rows, taken: Sequence[Stretch], verdict: Verdict) -> None:
+    by_revision: dict[int, list[Told]] = {}
+    for one in sorted(told, key=lambda one: (one.revision, one.key)):
+        by_revision.setdefault(one.revision, []).append(one)
+    wrong = [revision for revision, some in by_revision.items() if len(some) > 1 or is_taken(taken, revision)]
+    verdict.properties["unique"].violated += len(wrong)
+    shown = wrong[:SHOWN_MAX]
+    if not shown:
+        return
+    changes = sorted(rows.changes(shown), key=rank)
+    ids = [one.by[0] for revision in shown for one in by_revision[revision] if one.by is not None]
+    unknown = rows.by_id(ids)
+    for revision in shown:
+        some = by_revision[revision]
+        mine = [unknown[one.by[0]] for one in some if one.by is not None]
+        same = [row for row in changes if row["revision"] == revision]
+        verdict.record(told_twice(run_id, revision, some, mine, same), count=0)
+
+
+def _note_early(run_id: str, early: list[Told], rows: Rows, verdict: Verdict) -> None:
+    early.sort(key=lambda told: (told.revision, told.key))
+    verdict.properties["order"].violated += len(early)
+    shown = early[:SHOWN_MAX]
+    unknown = rows.by_id([told.by[0] for told in shown if told.by is not None]) if shown else {}
+    for told in shown:
+        assert told.by is not None
+        verdict.record(told_early(run_id, told, unknown[told.by[0]], rows.returned_before(told)), count=0)
+
+
+class RowsInHand:
+    """`Rows` of rows in memory, of one run."""
+
+    def __init__(self, rows: Sequence[Row], clocks: Clocks) -> None:
+        self._rows, self._clocks = rows, clocks
+        self._taking = [row for row in rows if takes_part(row)]
+
+    def answer(self, question: Question) -> Answer:
+        returned = Returned(self._taking, self._clocks)
+        reached = [returned.highest_before(call_ns, clock) for call_ns, clock in question.calls]
+        revisions = {row["revision"] for row in self._taking if changed(row)}
+        asked = (revision for revision in sorted(revisions) if question.low <= revision <= question.high)
+        return Answer(reached, stretches(asked))
+
+    def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
+        wanted = set(op_ids)
+        return {row["op_id"]: row for row in self._rows if row["op_id"] in wanted}
+
+    def changes(self, revisions: Sequence[int]) -> Sequence[Row]:
+        wanted = set(revisions)
+        return [row for row in self._taking if row["revision"] in wanted and changed(row)]
+
+    def returned_before(self, told: Told) -> Row:
+        return min((row for row in self._taking if _before(row, told, self._clocks)), key=place)
+
+
+def place(row: Row) -> tuple[int, int, int]:
+    """In which order `returned_before` looks."""
+    return row["revision"], row["call_ns"], row["op_id"]
+
+
+def _before(row: Row, told: Told, clocks: Clocks) -> bool:
+    assert told.by is not None
+    _, call_ns, clock = told.by
+    margin = clocks.margin_ns(row["clock_id"], clock)
+    return row["revision"] >= told.revision and margin is not None and row["return_ns"] + margin < call_ns

@@ -1,0 +1,110 @@
+"""What `held.py` asks of the rows of a run, answered in numpy: of all rows of a run, or of a part of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_audit.clocks import Clocks
+from spark_audit.held import Answer, Question
+from spark_audit.local.frame import Bools, Frame, Int64s, Row
+from spark_audit.traces import Asked, Stretch, Told
+
+_EARLIEST = -(2**63)
+SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "revision")
+_FOR_RANK = (*SHOWN, "output")
+
+
+def taking_part(frame: Frame) -> Bools:
+    """Per row what `order.takes_part` says."""
+    taking: Bools = frame.codes("status").among("ok") & ~frame.null("revision")
+    return taking & ~frame.codes("consistency").among("local")
+
+
+def changes_of_one_key(frame: Frame) -> Bools:
+    """Per row whether it is an acknowledged change of one key; of transactions, `look_at_many` says it."""
+    op = frame.codes("op")
+    changes = op.among("put", "append")
+    changes |= op.among("delete") & frame.output_flag("found")
+    changes |= op.among("cas") & frame.output_flag("succeeded")
+    return changes & frame.codes("status").among("ok")
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfFrame:
+    """`held.Rows` of these rows of a frame. `taking`: those that take part; `changed`: of them, the changes."""
+
+    frame: Frame
+    rows: Int64s
+    taking: Int64s
+    changed: Int64s
+    clocks: Clocks
+
+    def reached(self, calls: Sequence[Asked]) -> Int64s:
+        """See `held.Answer`."""
+        found = np.ones(len(calls), np.int64)
+        clock = self.frame.codes("clock_id")
+        ended, revision = (self.frame.numbers(name, 0)[self.taking] for name in ("return_ns", "revision"))
+        names = np.array([name for _, name in calls], object)
+        for other in np.unique(clock.ids[self.taking]).tolist():
+            mine = clock.ids[self.taking] == other
+            for name in sorted(set(names.tolist())):
+                margin = self.clocks.margin_ns(clock.texts[other], name)
+                if margin is not None:
+                    places = np.flatnonzero(names == name)
+                    stamps = [max(_EARLIEST, calls[place][0] - margin) for place in places.tolist()]
+                    told = highest_before(ended[mine], revision[mine], np.array(stamps, np.int64))
+                    found[places] = np.maximum(found[places], told)
+        return found
+
+    def taken(self, low: int, high: int) -> Int64s:
+        """The revisions in between that changes carry: ascending, each once."""
+        revision = self.frame.numbers("revision", 0)[self.changed]
+        found: Int64s = np.unique(revision[(revision >= low) & (revision <= high)])
+        return found
+
+    def answer(self, question: Question) -> Answer:
+        reached = [int(revision) for revision in self.reached(question.calls).tolist()]
+        return Answer(reached, stretches_of(self.taken(question.low, question.high)))
+
+    def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
+        mine = self.rows[np.isin(self.frame.numbers("op_id", -1)[self.rows], np.array(op_ids, np.int64))]
+        return {row["op_id"]: row for row in self.frame.dicts(mine, SHOWN)}
+
+    def changes(self, revisions: Sequence[int]) -> Sequence[Row]:
+        same = np.isin(self.frame.numbers("revision", 0)[self.changed], np.array(revisions, np.int64))
+        return list(self.frame.dicts(self.changed[same], _FOR_RANK))
+
+    def returned_before(self, told: Told) -> Row:
+        assert told.by is not None
+        _, call, name = told.by
+        frame, rows, clock = self.frame, self.taking, self.frame.codes("clock_id")
+        late: Bools = np.zeros(len(rows), np.bool_)
+        for other, text in enumerate(clock.texts):
+            margin = self.clocks.margin_ns(text, name)
+            if margin is not None:
+                late |= (clock.ids[rows] == other) & (frame.numbers("return_ns", 0)[rows] < call - margin)
+        rows = rows[late & (frame.numbers("revision", 0)[rows] >= told.revision)]
+        by = (frame.numbers("op_id", 0)[rows], frame.numbers("call_ns", 0)[rows], frame.numbers("revision", 0)[rows])
+        return next(iter(frame.dicts(rows[np.lexsort(by)[:1]], SHOWN)))
+
+
+def highest_before(ended: Int64s, revision: Int64s, asked: Int64s) -> Int64s:
+    """For each asked stamp the highest revision of what had ended before it; 1 if none."""
+    order = np.argsort(asked, kind="stable")
+    first = np.searchsorted(asked[order], ended, side="right")  # The first stamp that is above the end.
+    best = np.ones(len(asked) + 1, np.int64)
+    np.maximum.at(best, first, revision)
+    found = np.empty(len(asked), np.int64)
+    found[order] = np.maximum.accumulate(best[:-1])
+    return found
+
+
+def stretches_of(revisions: Int64s) -> list[Stretch]:
+    """Of ascending numbers, each once."""
+    if not len(revisions):
+        return []
+    cut = np.flatnonzero(np.diff(revisions) > 1)
+    firsts = revisions[np.concatenate(([0], cut + 1))]
+    lasts = revisions[np.concatenate((cut, [len(revisions) - 1]))]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
