@@ -8,7 +8,8 @@ only its first call and last return go. Pieces are Arrow streams: a shuffle move
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, Protocol
 from zlib import crc32
 
 import numpy as np
@@ -23,6 +24,7 @@ from spark_audit.local.suspects import broken_rows
 from spark_audit.table_keys import NEEDED
 
 KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
+HOT = "hot"  # Of a key with a partition of its own, which takes them by `place`.
 BLOCK_BITS = 14  # 2^14 revisions are one block: the unit in which the order over all keys is checked.
 DICTIONARY_MAX = 4_096  # Every piece carries its dictionaries as they are; longer ones are made plain text first.
 PIECE_ROWS_MAX = 1 << 15  # A few MB, so that what Spark hands over at once stays small.
@@ -34,15 +36,31 @@ _ENDLESS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What goes to one partition. `payload`: an Arrow stream, or JSON (TOTALS, BAD, CLASH)."""
+    """What goes to one partition. `payload`: an Arrow stream, or JSON (TOTALS, BAD, CLASH).
+
+    `place`: of HOT, 0 for rows that no range can take, else 1 + the number of the range; of all else -1.
+    """
 
     kind: str
     target: int
     payload: bytes
+    place: int = -1
 
 
-def scan(table: pa.Table, partitions: int) -> Iterator[Cut]:
+class Hot(Protocol):
+    """A key that is decided in ranges; `hot_keys.py`."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    def ranges_of(self, rank: Int64s, call: Int64s) -> Int64s: ...
+
+
+def scan(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) -> Iterator[Cut]:
     """The pieces of these rows. If a row is malformed there are none, only a BAD.
+
+    `hot`: these keys have the partitions behind all others, one each.
 
     TOTALS: per run the numbers of `rows`, `unknown`, `failed`, `asked` (listings and transactions that did not fail),
     `many` (those that one key's history cannot decide), `bare` (completed without a revision), `taking` (that take part
@@ -56,7 +74,11 @@ def scan(table: pa.Table, partitions: int) -> Iterator[Cut]:
         return
     taking = _taking(frame)
     yield from _totals(frame, many, taking)
-    yield from _keys(_of_keys(frame, many), partitions)
+    keys = _of_keys(frame, many)
+    for number, one in enumerate(hot):
+        ranges, keys = _parted(keys, one)
+        yield from _hot(ranges, one, partitions + number)
+    yield from _keys(keys, partitions)
     yield from _pieces(
         IDS, frame.table.select(["run_id", "op_id"]), _spread(frame.numbers("op_id", 0), partitions), partitions
     )
@@ -146,6 +168,33 @@ def _keys(table: pa.Table, partitions: int) -> Iterator[Cut]:
     run, key = frame.codes("run_id"), frame.codes("key")
     targets = _targets(run.ids, run.texts, key.ids, key.texts, partitions)
     yield from _pieces(KEYS, _short_dictionaries(table), targets, partitions)
+
+
+def _parted(table: pa.Table, hot: Hot) -> tuple[pa.Table, pa.Table]:
+    """(rows of this key, all others)."""
+    frame = Frame(table)
+    mine = frame.codes("run_id").among(hot.run_id) & frame.codes("key").among(hot.key)
+    if not mine.any():
+        return table.slice(0, 0), table
+    return table if mine.all() else table.take(np.flatnonzero(mine)), table.take(np.flatnonzero(~mine))
+
+
+def _hot(table: pa.Table, hot: Hot, target: int) -> Iterator[Cut]:
+    if not table.num_rows:
+        return
+    frame = Frame(table)
+    revision = frame.numbers("revision", 0)
+    ranked = frame.codes("status").among("ok") & (revision > 0) & (revision < 2**61)
+    rank = 2 * np.where(ranked, revision, 0) + ~changed(frame)
+    places = np.where(ranked, 1 + hot.ranges_of(rank, frame.numbers("call_ns", 0)), 0)
+    table = _short_dictionaries(table)
+    order = sorted_by(places)
+    edges = np.flatnonzero(np.diff(places[order], prepend=-1)).tolist()
+    ordered = table.take(order)
+    for first, end in pairwise([*edges, len(order)]):
+        for begin in range(first, end, PIECE_ROWS_MAX):
+            piece = _stream(ordered.slice(begin, min(PIECE_ROWS_MAX, end - begin)))
+            yield Cut(HOT, target, piece, int(places[order[first]]))
 
 
 def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str], partitions: int) -> Int64s:
