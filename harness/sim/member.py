@@ -424,9 +424,9 @@ class Member:
         if any(event.name == "snapshot_installed" and not event.fields["kept_log"] for event in effects.events):
             world.striker.amid_an_install(self)
         if self.node is node and effects.failure is None:
-            if node.is_stopped:
+            if node.is_stopped and node.failure is None:
                 world.striker.has_stopped(self)
-            else:
+            else:  # It may have failed since its effects were taken: the next ones tell.
                 self._arm()
 
     def _check_failure(self, effects: Effects) -> None:

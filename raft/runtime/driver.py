@@ -273,7 +273,8 @@ class Driver:
         if effects.failure is not None:
             logger.error("%s", effects.failure)
         self._failure = effects.failure
-        self._is_over = effects.failure is not None or self.node.is_stopped
+        # If it has failed since these were taken, the next ones tell, and end what is open.
+        self._is_over = effects.failure is not None or (self.node.is_stopped and self.node.failure is None)
         return self._is_over
 
     def _log(self, events: Sequence[TraceEvent]) -> None:
