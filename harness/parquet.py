@@ -6,6 +6,7 @@ Importing this module needs pyarrow, which is an optional extra: import it late.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -51,36 +52,61 @@ _ROW: list[tuple[str, pa.DataType]] = [
     ("node", pa.string()),
 ]
 SCHEMA = pa.schema(_ROW)
+_SLICE_ROWS = 100  # A few milliseconds.
 
 
 class ParquetFiles:
-    """Rows into FOLDER/rows-00000.parquet, -00001 …, each of at most `rows_max` rows, renamed into place when whole."""
+    """Rows into FOLDER/rows-00000.parquet, -00001 …, each of at most `rows_max` rows, renamed into place when whole.
+
+    A file is encoded in a thread, while the next one's rows come; if these are complete before it is, they wait for it.
+    """
 
     def __init__(self, folder: Path, *, rows_max: int) -> None:
         assert rows_max > 0
         self._folder, self._rows_max = folder, rows_max
         self._pending: list[dict[str, object]] = []
         self._files = 0
+        self._encoder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parquet")
+        self._under_way: Future[None] | None = None
 
     def add(self, row: dict[str, object]) -> None:
         self._pending.append(row)
 
     def flush(self) -> None:
-        """Write a file if enough rows wait for one. Those that do not are covered by the journal of calls."""
+        """Begin a file if enough rows wait for one. Those that do not are covered by the journal of calls.
+
+        Raises what went wrong with the file before.
+        """
         if len(self._pending) >= self._rows_max:
             self._write()
 
     def close(self) -> None:
+        """Return once all files are there. May be called twice."""
         if self._pending:
             self._write()
+        self._wait()
+        self._encoder.shutdown()
 
     def _write(self) -> None:
+        self._wait()
         path = self._folder / f"rows-{self._files:05d}.parquet"
-        aside = path.with_suffix(".tmp")
-        pq.write_table(pa.Table.from_pylist(self._pending, schema=SCHEMA), aside)
-        aside.replace(path)
+        self._under_way = self._encoder.submit(_encode, path, self._pending)
         self._files += 1
         self._pending = []
+
+    def _wait(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+
+
+def _encode(path: Path, rows: list[dict[str, object]]) -> None:
+    """Write one file. In slices, between which others have their turn: Python's objects are read under its lock."""
+    aside = path.with_suffix(".tmp")
+    with pq.ParquetWriter(aside, SCHEMA) as file:
+        slices = [rows[at : at + _SLICE_ROWS] for at in range(0, len(rows), _SLICE_ROWS)]
+        file.write_table(pa.concat_tables(pa.Table.from_pylist(each, schema=SCHEMA) for each in slices))
+    aside.replace(path)
 
 
 def read_parquet(path: Path) -> Iterator[dict[str, object]]:
