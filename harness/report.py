@@ -121,7 +121,8 @@ def summarize(
     acknowledged = sorted(
         (row["return_ns"], row["call_ns"]) for row in loaded if row["op"] in WRITES and row["status"] == "ok"
     )
-    faults = _effects(by_kind, acknowledged, begun or 0, ended)
+    over = (begun or 0) + round(about["seconds"] * NS_PER_SECOND) if about.get("seconds") else ended
+    faults = _effects(by_kind, acknowledged, begun or 0, over)
     hashes = by_kind.get("state_hashes", [{}])[-1]
     return Report(
         run_id=str(about["run_id"]),
@@ -156,14 +157,15 @@ def summarize(
 
 
 def _effects(
-    by_kind: dict[str, list[dict[str, Any]]], acknowledged: Sequence[tuple[int, int]], begun: int, ended: int
+    by_kind: dict[str, list[dict[str, Any]]], acknowledged: Sequence[tuple[int, int]], begun: int, over: int
 ) -> tuple[FaultEffect, ...]:
+    """`over`: from then on clients call nothing more, and silence means nothing."""
     started = by_kind.get("fault_started", [])
     stops = {event["number"]: event for event in by_kind.get("fault_stopped", ())}
     effects = []
     for place, event in enumerate(started):
         lane = [each["started_ns"] for each in started[place + 1 :] if _changes(each) == _changes(event)]
-        window_end = max(event["started_ns"], min(lane[0] if lane else ended, ended))
+        window_end = max(event["started_ns"], min(lane[0] if lane else over, over))
         effects.append(_effect(event, stops.get(event["number"], {}), acknowledged, begun, window_end))
     return tuple(effects)
 

@@ -92,7 +92,7 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
         progress.phase = "under load"
         writer.event("load_started", clients=settings.clients)
         async with trio.open_nursery() as busy:
-            busy.start_soon(nemesis.run)
+            busy.start_soon(nemesis.run, settings.seconds)
             busy.start_soon(workload.run, settings.seconds)
         writer.event("load_ended")
 

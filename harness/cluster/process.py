@@ -96,6 +96,7 @@ class MemberProcess:
     async def stop(self) -> int:
         """Ask it to end (SIGTERM), wait, and reap; kill it if it does not. Returns the exit code."""
         assert self._popen is not None, self.node_id
+        self.may_end = True
         self.resume()
         self._popen.terminate()
         popen = self._popen

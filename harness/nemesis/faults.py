@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -50,13 +51,14 @@ class Nemesis:
     records: list[FaultRecord] = field(default_factory=list)
     under_way: list[FaultRecord] = field(default_factory=list)
 
-    async def run(self) -> None:
+    async def run(self, seconds: float = math.inf) -> None:
+        """Faults that would begin later than `seconds` from now, as others took their time, are left out."""
         begun = trio.current_time()
         changes = [planned for planned in self.plan if planned.kind in MEMBER_KINDS]
         others = [planned for planned in self.plan if planned.kind not in MEMBER_KINDS]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._one_by_one, others, begun)
-            nursery.start_soon(self._one_by_one, changes, begun)
+            nursery.start_soon(self._one_by_one, others, begun, begun + seconds)
+            nursery.start_soon(self._one_by_one, changes, begun, begun + seconds)
 
     @property
     def current(self) -> FaultRecord | None:
@@ -68,13 +70,15 @@ class Nemesis:
         """How many processes were ended by kill -9."""
         return sum(len(record.victims) for record in self.records if record.kind == "kill")
 
-    async def _one_by_one(self, plan: Sequence[PlannedFault], begun: float) -> None:
+    async def _one_by_one(self, plan: Sequence[PlannedFault], begun: float, over: float) -> None:
         for planned in plan:
             await trio.sleep_until(begun + planned.start_seconds)
+            await self._settled()
+            if trio.current_time() >= over:
+                return
             await self._carry_out(planned)
 
     async def _carry_out(self, planned: PlannedFault) -> None:
-        await self._settled()
         leader_id = await self._leader_soon() if planned.target == "leader" else self.cluster.leader_id
         record = FaultRecord(
             number=planned.number,
@@ -110,7 +114,8 @@ class Nemesis:
             return [leader_id]
         if planned.target == "eldest":
             return free[:1]
-        count = max(1, (len(self.cluster.members) - 1) // 2) if planned.target == "minority" else 1
+        minority = (len(self.cluster.members) - 1) // 2 - len(hit)  # All that are hit at a time.
+        count = max(1, minority) if planned.target == "minority" else 1
         return sorted(Random(planned.pick).sample(sorted(free), min(count, len(free))))
 
     async def _settled(self) -> None:

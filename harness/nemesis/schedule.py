@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle
 from random import Random
 from typing import Literal, TypeVar, get_args
 
@@ -28,9 +29,9 @@ Kind = Literal[
     "power-loss",
     "boot-clock",
     "wall-clock",
+    "replace",
     "add",
     "remove",
-    "replace",
 ]
 Target = Literal["leader", "minority", "random", "eldest", "all"]
 """`eldest`: who has been a member for the longest, so that in time each of them is hit."""
@@ -39,7 +40,7 @@ Direction = Literal["both", "in", "out", "slow"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-slow", "power-loss")
-MEMBER_KINDS: tuple[Kind, ...] = ("add", "remove", "replace")
+MEMBER_KINDS: tuple[Kind, ...] = ("replace", "add", "remove")
 """These change who is a member. They have a lane of their own, so that other faults hit amid a change."""
 FAULT_NAMES = ("none", *KINDS, "all")
 
@@ -134,7 +135,8 @@ def plan_faults(
 
     Each fault begins when the one before it in its lane is over, about `interval_seconds` after it began (changes of
     the members: twice that); every kind comes up once before any comes twice, and so does every kind of choice (leader,
-    minority, random; both ways or one). All end within the run, but for changes of the members, which end when they are
+    minority, random; both ways or one). Changes come in their order, so that there are as many members as before after
+    each add and remove. All end within the run, but for changes of the members, which end when they are
     done.
     """
     assert interval_seconds > 0
@@ -152,7 +154,7 @@ def _lane(
     random = Random(f"{name} {seed}")
     targets = {kind: _endless_deck(_CHOICES[kind], random) for kind in kinds}
     at = FIRST_FAULT_SECONDS
-    for kind in _endless_deck(kinds, random):
+    for kind in cycle(kinds) if set(kinds) <= set(MEMBER_KINDS) else _endless_deck(kinds, random):
         duration = random.uniform(*_DURATION_SECONDS[kind])
         target, direction = next(targets[kind])
         if at + duration > seconds:

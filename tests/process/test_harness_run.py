@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -38,7 +39,7 @@ def against_the_leader(number: int, at: float, kind: Kind) -> PlannedFault:
         duration_seconds=1.2,
         kind=kind,
         target="leader",
-        direction="both" if kind == "partition" else None,
+        direction=None,
         pick=1,
     )
 
@@ -104,27 +105,40 @@ async def test_a_run_under_full_load_with_a_killed_leader_is_linearizable(
     assert check_rows(the_rows(settings.out)).exit_code == 0
 
 
-@pytest.mark.timeout(60)
-async def test_pauses_and_partitions_through_the_proxies_are_survived(tmp_path: Path) -> None:
-    """Each once, against the leader, the partition both ways; the history in Parquet."""
-    settings = RunSettings(
-        out=tmp_path / "run",
-        nodes=3,
-        seconds=6,
-        seed=3,
-        plan=(against_the_leader(1, 1.0, "pause"), against_the_leader(2, 3.5, "partition")),
-        clients=10,
-        keys=12,
-        ops_format="parquet",
-        operations_per_second=300,
-    )
-    with trio.fail_after(55):
-        report = await record_run(Progress(settings))
+@pytest.mark.timeout(120)
+def test_all_faults_that_this_machine_can_make_are_survived_while_members_come_and_go(tmp_path: Path) -> None:
+    """The long run of docs/harness.md in seconds; the history in Parquet.
 
-    assert report.sound, report
-    assert [fault.kind for fault in report.faults] == ["pause", "partition"]
-    assert report.leader_changes >= 1
-    assert check_rows(the_rows(settings.out)).exit_code == 0
+    With all of Linux at hand this seed cuts the leader's power while a member is replaced, restarts, pauses and
+    partitions the leader, and has members added and removed. Elsewhere it is another plan, and must end as well.
+    """
+    options = ["--faults", "all", "--seed", "2311", "--seconds", "8", "--fault-every", "0.5", "--nodes", "3"]
+    load = ["--clients", "10", "--keys", "12", "--rate", "250", "--format", "parquet"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "harness.cli",
+        "run",
+        *options,
+        *load,
+        "--out",
+        str(tmp_path / "run"),
+        "--json",
+    ]
+    done = subprocess.run([*command, *options, *load], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+
+    assert report["sound"]
+    assert len(report["founders_left"]) < 3
+    told = {each["fault"] for each in report["unavailability"]}
+    assert "replace" in told
+    assert told & {"kill", "pause", "partition", "restart", "transfer"}
+    assert not told & set(report["unavailable_faults"])
+    assert check_rows(the_rows(tmp_path / "run")).exit_code == 0
+    assert not processes_of(tmp_path / "run")
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
 
 
 @pytest.mark.timeout(60)
