@@ -14,7 +14,7 @@ import cbor2
 
 from harness.sim.errors import require
 from harness.sim.streams import stream
-from kvstore import Put, encode_command
+from kvstore import CommandKind, Put, encode_command
 from raft import (
     Applied,
     Busy,
@@ -210,6 +210,8 @@ class DirectLoad:
         if entry.kind is not EntryKind.COMMANDS:
             return
         for command in cbor2.loads(entry.payload)[1:]:
+            if command[3] != CommandKind.PUT:
+                continue  # Somebody raises the feature level.
             key, value = command[4], command[5]
             require(
                 value not in self._certain_not,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from harness.sim.aside import recover_aside
+from harness.sim.aside import check_is_durable
 from harness.sim.attention import Attention
 from harness.sim.clock import Clock
 from harness.sim.copies import Copies
@@ -15,11 +15,11 @@ from harness.sim.disk import Immediately, SimFiles
 from harness.sim.errors import Violation, require
 from harness.sim.image import DiskImage
 from harness.sim.promises import check_promise
-from harness.sim.proven import SEALED_PATHS, SNAPSHOT_FOLDER, Proven
+from harness.sim.proven import SEALED_PATHS, Proven
 from harness.sim.streams import identifier, stream
 from harness.sim.taps import LOG_FOLDER, LogTap, MachineTap, NodeTap
 from harness.sim.watch import HASH_EVERY_ENTRIES, Watch
-from kvstore import KvMachine, Service, initial_header
+from kvstore import KvMachine, Service, UnsupportedFeatureLevel, initial_header
 from raft import (
     Effects,
     Identity,
@@ -41,9 +41,6 @@ EXPIRY_NS = 1_000_000_000
 
 TICKS_IN_PLACE_MAX = 1_000
 """A node that asks for so many ticks, and neither lets time pass nor applies anything, is stuck."""
-
-MAY_BE_REFUSED = ("not_a_member", "removed")
-"""Where members change: who is not known yet, or no more."""
 
 
 class Member:
@@ -149,7 +146,7 @@ class Member:
         found = self.copies.recovered(outcome.log, outcome.hard_state, LogPosition(header.index, header.term))
         if found:
             world.mark(found)
-        self._check_is_durable(outcome)
+        check_is_durable(self, outcome)
         self.files.accepted = self.image.unsynced(LOG_FOLDER)
         self.image.fails_read_of = to_fail
         try:
@@ -158,6 +155,9 @@ class Member:
             if not self.files.has_erred:
                 raise
             world.striker.has_failed(self)  # It cannot read its snapshot.
+            return
+        except UnsupportedFeatureLevel as error:
+            world.upgrading.has_stopped(self, error)
             return
         world.on_up(self)
         self.settle("start")
@@ -168,7 +168,8 @@ class Member:
         if outcome.torn_bytes:
             world.mark("a torn tail was cut")
         self.watch = Watch(self, outcome)
-        self.machine = KvMachine(chunk_bytes=world.plan.raft.snapshot_chunk_bytes)
+        levels = world.upgrading.starts(self)
+        self.machine = KvMachine(chunk_bytes=world.plan.raft.snapshot_chunk_bytes, levels=levels)
         self._greeted.clear()
         node = NodeTap(
             identity=self.identity,
@@ -180,6 +181,7 @@ class Member:
             machine=MachineTap(self.machine, self.watch, HASH_EVERY_ENTRIES),
             random=stream(world.plan.seed, f"node/{self.node_id}/{self.life}"),
             now=self.now(),
+            levels=levels,
         )
         node.read_asked = self.watch.leading.read_asked
         self.node = node
@@ -228,25 +230,6 @@ class Member:
             self.is_damaged = False
             self.proven.forget_damage()
         return True
-
-    def _check_is_durable(self, opened: OpenedStorage) -> None:
-        """What recovery hands out would be found again if power failed now (FORMATS §3.5).
-
-        By its names too: with these alone the next process has no reason to sync a folder that it changes nothing in.
-        """
-        loose = [path for folder in (LOG_FOLDER, SNAPSHOT_FOLDER) for path in self.image.loose_names(folder)]
-        require(not loose, "the names that recovery found are durable", self.node_id, loose)
-        if self.image.is_lying:
-            return  # What is there in truth is seen when power is lost.
-        again = recover_aside(self)
-        require(isinstance(again, OpenedStorage), "what recovery keeps is durable", self.node_id, repr(again))
-        assert isinstance(again, OpenedStorage)
-        # A deletion may be forgotten, so the log may begin earlier; where it ends, and in which term, is the same.
-        was, would_be = (
-            (log.last_index, [run.term for run in log.term_runs()[-1:]], state.term, state.voted_for)
-            for log, state in ((opened.log, opened.hard_state), (again.log, again.hard_state))
-        )
-        require(was == would_be, "what recovery keeps is durable", f"{self.node_id}: {was}, then {would_be}")
 
     def crash(self, *, power: bool) -> None:
         """The process dies, and with `power` everything that the disk had not synced is settled."""
@@ -323,11 +306,11 @@ class Member:
             return
         try:
             if sender not in self._greeted:
-                self.node.peer_hello(sender, self.world.members[sender].identity.incarnation_id)
+                self.world.upgrading.greet(self.node, self.machine, self.world.members[sender].identity)
                 self._greeted.add(sender)
             _, message = decode_message(frame)
         except (ProtocolError, PeerRefused) as error:
-            if self.world.plan.changes and isinstance(error, PeerRefused) and error.code in MAY_BE_REFUSED:
+            if isinstance(error, PeerRefused) and self.world.may_refuse(error.code):
                 self.world.mark(f"a hello was refused: {error.code}")
                 return
             raise Violation("peers understand each other", f"{sender} → {self.node_id}: {error}") from error
@@ -341,6 +324,7 @@ class Member:
         """The connection to a peer breaks."""
         if self.node is not None and not self.attention.postpones(self.lose_connection, peer_id):
             self._tick()
+            self._greeted.discard(peer_id)
             self.node.peer_unreachable(peer_id)
             self.settle(f"lost {peer_id}")
 
@@ -408,6 +392,12 @@ class Member:
 
     def settle(self, what: str, content: bytes = b"", message: object = None) -> None:
         """Take the node's effects, check everything that may have changed, and let the effects out."""
+        try:
+            self._settle(what, content, message)
+        except UnsupportedFeatureLevel as error:
+            self.world.upgrading.has_stopped(self, error)
+
+    def _settle(self, what: str, content: bytes, message: object) -> None:
         node, world = self.node, self.world
         if node is None:
             return

@@ -19,6 +19,7 @@ from harness.sim.lines import LinesPlan
 from harness.sim.moods import draw_mood
 from harness.sim.network import NetworkPlan
 from harness.sim.streams import stream
+from harness.sim.upgrading import UpgradeStep, with_upgrades
 from kvstore import ClientLimits, StoreLimits
 from raft import MEMBERS_MAX, RaftConfig
 from storage import StorageLimits
@@ -79,6 +80,7 @@ class Plan:
     heal: HealPlan = ALL_HEALED
     founders: int = 0  # So many of the machines are voters at first; 0: all.
     changes: tuple[ChangeStep, ...] = ()
+    upgrades: tuple[UpgradeStep, ...] = ()
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -93,7 +95,8 @@ class Plan:
         faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(counts.items())) or "no faults"
         seconds = self.until_ns / SECOND_NS
         words = f"seed {self.seed}, {self.mood}: {len(self.voters)} members, {seconds:.1f} s, {faults}"
-        return f"{words}, {len(self.changes)} changes of the members" if self.changes else words
+        words += f", {len(self.changes)} changes of the members" if self.changes else ""
+        return f"{words}, {len(self.upgrades)} steps of upgrades" if self.upgrades else words
 
 
 def draw_plan(seed: int) -> Plan:
@@ -121,9 +124,8 @@ def draw_plan(seed: int) -> Plan:
         heal=draw_heal(seed),
     )
     machines = [f"n{number}" for number in range(1, MEMBERS_MAX + 1)]
-    return with_changes(
-        mood.bend(plan), {machine: draw_disk(stream(seed, f"plan/disk/{machine}")) for machine in machines}
-    )
+    disks = {machine: draw_disk(stream(seed, f"plan/disk/{machine}")) for machine in machines}
+    return with_upgrades(with_changes(mood.bend(plan), disks))
 
 
 def often(random: Random, share: float, low: int, high: int, usual: int) -> int:

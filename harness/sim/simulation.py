@@ -21,6 +21,7 @@ from harness.sim.service_load import ServiceLoad
 from harness.sim.sometimes import Sometimes
 from harness.sim.striker import Striker
 from harness.sim.trace import Trace
+from harness.sim.upgrading import Upgrading
 from kvstore import ClientLimits
 from raft import Configuration, Effects, Node
 from raft import Member as Voter
@@ -68,6 +69,7 @@ class Simulation:
         self.load: DirectLoad | ServiceLoad = ServiceLoad(self) if plan.load.with_service else DirectLoad(self)
         self.striker = Striker(self)
         self.changing = Changing(self)
+        self.upgrading = Upgrading(self)
         self.healing = Healing(self)
         self.commitment = Commitment(self)
         self.sometimes = Sometimes(self)
@@ -103,10 +105,12 @@ class Simulation:
             self.heap.at(0, member.boot)
         self.striker.start()
         self.changing.start()
+        self.upgrading.start()
         self.load.start()
         self._run_until(self.plan.until_ns, lambda: False)
         self.load.stop()
         self.changing.stop()
+        self.upgrading.stop()
         self.healing.heal()
         self.note_world("healed")
         self._probe()
@@ -199,6 +203,13 @@ class Simulation:
         """Something worth telling happened at least once."""
         self.marks.add(name)
 
+    def may_refuse(self, code: str) -> bool:
+        """True if a member may refuse another's hello with this code: members change, or builds do."""
+        return bool(
+            (self.plan.changes and code in ("not_a_member", "removed"))
+            or (self.plan.upgrades and code == "feature_level")
+        )
+
     def on_up(self, member: Member) -> None:
         """A member's node runs: it has no connections yet, so others greet it anew."""
         for other in self.members.values():
@@ -206,6 +217,8 @@ class Simulation:
 
     def on_flush(self, member: Member, effects: Effects) -> None:
         """A node was flushed: its application looks at what came of it."""
+        if self.plan.upgrades:
+            self.upgrading.take_own(effects)
         self.changing.on_flush(member, effects)
         self.load.on_flush(member, effects)
 

@@ -30,6 +30,7 @@ class Watch:
         self.term = storage.hard_state.term
         self._commit_index = self._last_applied = self._applied_index = header.index
         self._low_watermark = 0
+        self.level = 1  # The feature level in force, as far as it was seen.
         peer_ids = [peer_id for peer_id in self._world.plan.members if peer_id != self._node_id]
         self.leading = LeadingWatch(
             self._node_id, peer_ids, self._world.plan.raft, self._world.ledger, lambda: self._halves
@@ -162,6 +163,8 @@ class Watch:
         self._member.applied_max = max(self._member.applied_max, entry.index)
         if self._world.ledger.applied(self._node_id, entry, results):
             self._world.load.on_first_applied(entry, results)
+        if self._world.plan.upgrades:
+            self._world.upgrading.applied(self._member)
         if entry.index % HASH_EVERY_ENTRIES == 0:
             self._hash_state()
 

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from harness.sim.aside import recover_aside
+from harness.sim.aside import check_is_durable, recover_aside
 from harness.sim.errors import Violation
 from harness.sim.member import TICKS_IN_PLACE_MAX, Member
 from harness.sim.names import check_rename
@@ -45,13 +45,13 @@ def opened(member: Member, *, warned: str = "") -> OpenedStorage:
 
 def keeps_what_is_not_durable(member: Member) -> None:
     found = opened(member)
-    member._check_is_durable(replace(found, hard_state=replace(found.hard_state, voted_for="n9")))
+    check_is_durable(member, replace(found, hard_state=replace(found.hard_state, voted_for="n9")))
 
 
 def finds_names_that_are_not_durable(member: Member) -> None:
     found = opened(member)
     del member.image.durable_names[f"{SNAPSHOT_FOLDER}/{found.snapshots.latest().name}"]
-    member._check_is_durable(found)
+    check_is_durable(member, found)
 
 
 def names_a_segment_behind_a_loose_name(member: Member) -> None:

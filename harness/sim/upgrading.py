@@ -1,0 +1,233 @@
+"""Upgrades: members get other builds one after another, somebody raises the feature level, some go back (FORMATS §7).
+
+A build is what it knows: `LevelRange(1, highest)`. There is nothing new in a level here but its number, and that is
+enough: who applies what its build does not know, or is led there though it was never able to go, breaks a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from harness.sim.errors import require
+from harness.sim.fault import MILLISECOND_NS, Fault
+from harness.sim.streams import stream
+from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
+from raft import (
+    AppliedBatch,
+    Busy,
+    Effects,
+    Identity,
+    LevelRange,
+    LevelRefused,
+    Node,
+    NodeStopped,
+    NotLeader,
+    Role,
+    StateMachine,
+)
+
+if TYPE_CHECKING:
+    from harness.sim.member import Member
+    from harness.sim.plan import Plan
+    from harness.sim.simulation import Simulation
+
+UPGRADED_SHARE = 0.2
+"""Of the seeds."""
+
+LEVEL_MAX = 3
+"""What the newest build of a run knows; the first ones know 1."""
+
+TRIES_MAX, PAUSE_NS = 12, 40 * MILLISECOND_NS
+"""A level that is refused now may be raised soon: the last member is just getting its new build."""
+
+OUR_TICKETS = -1_000_000
+"""From here downwards: neither a client's nor those of changes of the members."""
+
+ROLL, RAISE, BACK = "roll", "raise", "back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeStep:
+    """What an operator does: `roll` a build out that knows one level more, `raise` the level, take one member `back`.
+
+    `shape` draws how fast, or whom.
+    """
+
+    at_ns: int
+    what: str
+    shape: float
+
+
+def with_upgrades(plan: Plan) -> Plan:
+    """The plan, with upgrades if its seed has any."""
+    random = stream(plan.seed, "plan/upgrades")
+    if random.random() >= UPGRADED_SHARE:
+        return plan
+    kinds = [ROLL, *random.choices((ROLL, RAISE, BACK), (3, 5, 3), k=random.randrange(2, 9))]
+    moments = sorted(random.random() for _ in kinds)
+    steps = [
+        UpgradeStep(at_ns=int(plan.until_ns * moment), what=what, shape=random.random())
+        for moment, what in zip(moments, kinds, strict=True)
+    ]
+    return replace(plan, upgrades=tuple(steps))
+
+
+class Upgrading:
+    """Carries the steps out, and knows which build every member has, and ever had."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        members = world.plan.members
+        random = stream(world.plan.seed, "upgrades")
+        newest = len(world.plan.voters)  # Machines that come later bring any build.
+        self._next = {name: 1 if place < newest else random.randint(1, LEVEL_MAX) for place, name in enumerate(members)}
+        self.levels = {name: LevelRange(1, highest) for name, highest in self._next.items()}
+        self.best = dict(self._next)  # The newest build that each ever ran.
+        self._rolled = 1
+        self._asked: list[tuple[int, frozenset[str]]] = []  # Levels that were proposed, and the members then.
+        self._last_ticket = OUR_TICKETS
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Put the steps on the heap."""
+        for step in self._world.plan.upgrades:
+            self._world.heap.at(step.at_ns, self._carry_out, step)
+
+    def stop(self) -> None:
+        """In the end every member gets the newest build: who has an older one could not follow."""
+        self._is_stopped = True
+        if self._world.plan.upgrades:
+            for member in self._world.members.values():
+                if self.levels[member.node_id].highest < LEVEL_MAX:
+                    self._give(member, LEVEL_MAX, 0)
+
+    def starts(self, member: Member) -> LevelRange:
+        """The build of the process that starts there now."""
+        name = member.node_id
+        levels = self.levels[name] = LevelRange(1, self._next[name])
+        self.best[name] = max(self.best[name], levels.highest)
+        return levels
+
+    def _carry_out(self, step: UpgradeStep) -> None:
+        world = self._world
+        if self._is_stopped:
+            return
+        world.mark(f"upgrade: {step.what}")
+        members = list(world.members.values())
+        match step.what:
+            case "roll":
+                self._rolled = min(self._rolled + 1, LEVEL_MAX)
+                pause = int(step.shape * world.plan.raft.election_timeout_max_ns)
+                for place, member in enumerate(members):
+                    world.heap.after(place * pause, self._give, member, self._rolled, pause)
+            case "raise":
+                self._raise(1 + int(step.shape * LEVEL_MAX), TRIES_MAX)
+            case "back":
+                member = members[int(step.shape * len(members))]
+                self._give(member, max(1, self._next[member.node_id] - 1), PAUSE_NS)
+            case _:
+                raise AssertionError(step.what)
+
+    def _give(self, member: Member, highest: int, pause_ns: int) -> None:
+        """Its process ends, and another build starts in its place."""
+        self._next[member.node_id] = highest
+        self._world.note_world(f"{member.node_id} gets a build that knows levels up to {highest}")
+        now = self._world.heap.now
+        fault = Fault(at_ns=now, kind="kill", duration_ns=pause_ns, target=None, shape=0.0)
+        self._world.striker.take_down([member], fault)
+
+    def _raise(self, level: int, tries_left: int) -> None:
+        world = self._world
+        member = world.members[world.striker.aim(None)]
+        if self._is_stopped or not tries_left:
+            return
+        if member.node is None or member.is_paused or member.node.core.role is not Role.LEADER:
+            world.heap.after(PAUSE_NS, self._raise, level, tries_left - 1)
+            return
+
+        def attempt(node: Node) -> None:
+            assert member.machine is not None
+            try:
+                if level > member.machine.feature_level:
+                    node.check_raise(level)
+                    self._check_asked(level, node)
+                self._last_ticket -= 1
+                node.propose(encode_command(RaiseFeatureLevel(level)), self._last_ticket)
+            except (LevelRefused, NotLeader, Busy, NodeStopped) as error:
+                world.mark(f"a level was refused: {_word(error)}")
+                world.heap.after(PAUSE_NS, self._raise, level, tries_left - 1)
+            else:
+                world.mark("a level was proposed")
+
+        member.call(f"raise the level to {level}", attempt)
+
+    def _check_asked(self, level: int, node: Node) -> None:
+        """A leader would raise the level now."""
+        ids = frozenset(member.node_id for member in node.core.configuration.members)
+        behind = sorted(name for name in ids if self.best[name] < level)
+        require(
+            not behind,
+            "a level is raised only when every member knows it",
+            f"{node.identity.node_id} raises it to {level}, which {behind} never knew",
+        )
+        self._asked.append((level, ids))
+
+    # What members report.
+
+    def applied(self, member: Member) -> None:
+        """It has applied an entry."""
+        assert member.machine is not None
+        level, levels = member.machine.feature_level, self.levels[member.node_id]
+        require(level in levels, "nobody applies what its build does not know", f"{member.node_id}: {level}, {levels}")
+        if level == member.watch.level:
+            return
+        require(level > member.watch.level, "a level never falls", f"{member.node_id}: {member.watch.level}, {level}")
+        member.watch.level = level
+        self._world.mark(f"level {level} is in force")
+
+    def greet(self, node: Node, machine: StateMachine | None, sender: Identity) -> None:
+        """`sender` says its hello, behind which its messages are taken. Raises PeerRefused."""
+        assert machine is not None
+        levels, level = self.levels[sender.node_id], machine.feature_level
+        node.peer_hello(sender.node_id, sender.incarnation_id, levels)
+        require(
+            levels.highest >= level,
+            "who does not know the level in force is heard by nobody who does",
+            f"{node.identity.node_id} is at {level}, {sender.node_id} knows {levels}",
+        )
+
+    def has_stopped(self, member: Member, error: UnsupportedFeatureLevel) -> None:
+        """Its build does not know what it has to apply: it must have been given that build later, or have come later.
+
+        The operator sees it, and gives it the build that the others have.
+        """
+        name = member.node_id
+        could = self.best[name] >= error.level
+        came_later = any(level >= error.level and name not in ids for level, ids in self._asked)
+        require(could or came_later, "nobody is led where its build cannot go", f"{name}: {error}")
+        self._world.mark("a member stopped at a level that its build does not know")
+        self._give(member, LEVEL_MAX, PAUSE_NS)
+
+    def take_own(self, effects: Effects) -> None:
+        """Leave the ends of our commands out: nobody waits for them."""
+        kept: list[object] = []
+        for told in effects.completions:
+            if isinstance(told, AppliedBatch):
+                places = [place for place, ticket in enumerate(told.tickets) if ticket > OUR_TICKETS]
+                if len(places) < len(told.tickets):
+                    told = AppliedBatch(_at(told.tickets, places), told.index, _at(told.results, places))
+                if places:
+                    kept.append(told)
+            elif getattr(told, "ticket", 0) > OUR_TICKETS:
+                kept.append(told)
+        effects.completions = kept  # type: ignore[assignment]
+
+
+def _word(error: Exception) -> str:
+    return error.reason.value if isinstance(error, LevelRefused) else type(error).__name__
+
+
+def _at(items: Sequence[int], places: list[int]) -> list[int]:
+    return [items[place] for place in places]

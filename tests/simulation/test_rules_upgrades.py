@@ -1,0 +1,113 @@
+"""Each rule about feature levels can fail, and an upgrade in a quiet world keeps them all (FORMATS §7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.sim.errors import Violation
+from harness.sim.member import Member
+from harness.sim.upgrading import LEVEL_MAX, UpgradeStep
+from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
+from raft import Entry, EntryKind, LevelRange, encode_batch
+from tests.simulation.test_rules_member import Stage
+
+
+class Upgraded(Stage):
+    """Its members know level 1 only; whoever gives them other builds says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.upgrading = self.world.upgrading
+        self.world.plan = replace(self.world.plan, upgrades=(UpgradeStep(at_ns=0, what="roll", shape=0.0),))
+
+    def raised_to(self, member: Member, level: int) -> None:
+        """Its machine has applied that."""
+        assert member.machine is not None
+        member.machine._levels = LevelRange(1, LEVEL_MAX)
+        payload = encode_batch(0, [encode_command(RaiseFeatureLevel(level))])
+        member.machine.apply(Entry(self.index + 1, self.term, EntryKind.COMMANDS, payload))
+
+
+def rule_of(error: pytest.ExceptionInfo[Violation]) -> str:
+    return error.value.rule
+
+
+def test_a_level_that_a_member_never_knew_is_seen_when_it_is_proposed() -> None:
+    stage = Upgraded()
+    stage.upgrading.best = dict.fromkeys(stage.upgrading.best, 2)
+    stage.upgrading._check_asked(2, stage.node(stage.leader))
+
+    stage.upgrading.best[stage.follower.node_id] = 1
+    with pytest.raises(Violation) as caught:
+        stage.upgrading._check_asked(2, stage.node(stage.leader))
+
+    assert rule_of(caught) == "a level is raised only when every member knows it"
+
+
+def test_a_member_that_applies_what_its_build_does_not_know_is_seen() -> None:
+    stage = Upgraded()
+    stage.raised_to(stage.follower, 2)
+
+    with pytest.raises(Violation) as caught:
+        stage.upgrading.applied(stage.follower)
+
+    assert rule_of(caught) == "nobody applies what its build does not know"
+
+
+def test_a_level_that_falls_is_seen() -> None:
+    stage = Upgraded()
+    stage.upgrading.levels[stage.follower.node_id] = LevelRange(1, 2)
+    stage.follower.watch.level = 2
+
+    with pytest.raises(Violation) as caught:
+        stage.upgrading.applied(stage.follower)
+
+    assert rule_of(caught) == "a level never falls"
+
+
+def test_a_member_that_stops_though_it_never_knew_the_level_is_seen() -> None:
+    """Unless it came after the level was proposed."""
+    stage = Upgraded()
+    error = UnsupportedFeatureLevel(2, LevelRange(1, 1))
+    with pytest.raises(Violation) as caught:
+        stage.upgrading.has_stopped(stage.follower, error)
+    assert rule_of(caught) == "nobody is led where its build cannot go"
+
+    stage.upgrading._asked.append((2, frozenset({stage.leader.node_id})))
+    stage.upgrading.has_stopped(stage.follower, error)
+    stage.run(1_000)
+    assert stage.upgrading.levels[stage.follower.node_id].highest == LEVEL_MAX
+
+
+def test_a_hello_that_should_be_refused_is_seen() -> None:
+    stage = Upgraded()
+    node, machine = stage.node(stage.leader), stage.leader.machine
+    stage.upgrading.greet(node, machine, stage.follower.identity)
+    stage.raised_to(stage.leader, 2)
+    node._levels.greeted = lambda *_: None  # type: ignore[method-assign]
+
+    with pytest.raises(Violation) as caught:
+        stage.upgrading.greet(node, machine, stage.follower.identity)
+
+    assert rule_of(caught) == "who does not know the level in force is heard by nobody who does"
+
+
+def test_a_rolled_out_build_lets_the_level_be_raised() -> None:
+    """And to ask earlier is refused; one that goes back is led to the entry, and stops there."""
+    stage = Upgraded()
+    stage.upgrading._raise(2, 1)
+    stage.run(200)
+    assert {"a level was refused: unknown_level"} <= stage.world.marks
+
+    stage.upgrading._carry_out(UpgradeStep(at_ns=0, what="roll", shape=0.9))
+    stage.run(3_000)
+    stage.upgrading._raise(2, 12)
+    stage.run(1_000)
+    assert {m.machine.feature_level for m in stage.world.members.values() if m.machine} == {2}
+
+    stage.upgrading._carry_out(UpgradeStep(at_ns=0, what="back", shape=0.0))
+    stage.run(3_000)
+    assert "a member stopped at a level that its build does not know" in stage.world.marks
+    assert {m.machine.feature_level for m in stage.world.members.values() if m.machine} == {2}
