@@ -1,6 +1,6 @@
 """A recorded run on disk: FORMATS §10.
 
-    DIR/run.json       run id, seed, fault schedule, versions, clocks; `finished` once all rows are there
+    DIR/run.json       format, run id, seed, fault schedule, versions, clocks; `finished` once all rows are there
     DIR/ops/*          one row per operation, written when it ends: `*.jsonl` or `*.parquet`
     DIR/events.jsonl   faults, leader changes, what members did
     DIR/calls.jsonl    writes that were called, while the run lasts; removed when it ends well
@@ -25,6 +25,7 @@ from harness.errors import BadInput, ExtraMissing
 
 Row = dict[str, object]
 
+RUN_FORMAT = 1  # Of a run folder; one that says nothing has this one, too. The audit has its own number.
 WRITES = frozenset({"put", "delete", "cas", "txn"})
 UNFLUSHED_ROWS_MAX = 500  # Rows that a killed harness loses; their writes, if any read saw them, are in calls.jsonl.
 PARQUET_ROWS_MAX = 20_000  # Rows per file: bounds the memory, and what is only in memory when we are killed.
@@ -96,7 +97,8 @@ class RunWriter:
         open_sink = _sink_of(ops_format)  # Before anything is made: a missing extra leaves no folder behind.
         prepare_folder(folder)
         self.folder, self.run_id, self.clock = folder, run_id, clock
-        self._about: dict[str, object] = {"run_id": run_id, "clocks": [clock.to_json()], "finished": False, **about}
+        kind = {"format": RUN_FORMAT, "run_id": run_id}
+        self._about: dict[str, object] = {**kind, "clocks": [clock.to_json()], "finished": False, **about}
         self._rows = open_sink(folder / "ops")
         self._calls = _JsonLines(folder / "calls.jsonl")
         self._events = _JsonLines(folder / "events.jsonl")
@@ -179,12 +181,16 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_about(folder: Path) -> dict[str, object]:
-    """Return run.json. Raises BadInput if `folder` holds no run."""
+    """Return run.json. Raises BadInput if `folder` holds no run, or one that a newer version recorded."""
     try:
         about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise BadInput(f"{folder} holds no recorded run", "name a folder that `hwm-harness run` made") from None
     assert isinstance(about, dict), about
+    found = about.get("format", RUN_FORMAT)
+    if not isinstance(found, int) or found > RUN_FORMAT:
+        known = f"run.json has format {found!r}; this version reads up to {RUN_FORMAT}"
+        raise BadInput(f"{folder}: {known}", "use the version that recorded it, or a newer one")
     return about
 
 

@@ -11,6 +11,9 @@ from typing import Any
 from spark_audit.errors import Fault, MalformedHistory, UnreadablePath
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+RUN_FORMAT = 1
+"""The highest `format` in a run.json that is read here; one that has none is of the first."""
+
 NOT_HISTORIES = ("events.jsonl", "run.json")
 
 
@@ -96,6 +99,9 @@ def read_run_file(folder: Path) -> dict[str, Any]:
         raise MalformedHistory((Fault(str(path), 0, "cannot be read: nested too deep"),), 1) from error
     except (OSError, ValueError) as error:
         raise MalformedHistory((Fault(str(path), 0, f"cannot be read: {error}"),), 1) from error
+    if isinstance(content, dict) and content.get("format", RUN_FORMAT) not in range(1, RUN_FORMAT + 1):
+        reason = f"has format {content['format']!r}; this version reads up to {RUN_FORMAT}: use a newer one"
+        raise MalformedHistory((Fault(str(path), 0, reason),), 1)
     clocks = content.get("clocks") or [] if isinstance(content, dict) else None
     if not isinstance(clocks, list) or not all(_is_clock(clock) for clock in clocks):
         reason = "is not an object whose clocks are a list of clock_id and error_bound_ns"

@@ -145,6 +145,16 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
         read_about(tmp_path)
 
 
+def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    """docs/versions.md. One that says no format is of the first."""
+    for found in (2, "next"):
+        (tmp_path / "run.json").write_text(json.dumps({"run_id": "r", "format": found}))
+        with pytest.raises(BadInput, match=f"has format {found!r}; this version reads up to 1"):
+            read_about(tmp_path)
+    (tmp_path / "run.json").write_text('{"run_id": "r"}')
+    assert read_about(tmp_path) == {"run_id": "r"}
+
+
 def test_a_copied_run_has_all_that_the_audit_reads(tmp_path: Path) -> None:
     writer = a_writer(tmp_path / "run")
     writer.end(writer.call(a_put("c1", "v1")), **AN_ANSWER)

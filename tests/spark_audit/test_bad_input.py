@@ -83,6 +83,15 @@ def test_a_row_that_is_nested_without_end_is_a_malformed_row(tmp_path: Path) -> 
         read_run_file(tmp_path)
 
 
+def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    """docs/versions.md: what its rows mean is not guessed. One that says no format is of the first."""
+    (tmp_path / "run.json").write_text('{"format": 2}')
+    with pytest.raises(MalformedHistory, match="has format 2; this version reads up to 1: use a newer one"):
+        read_run_file(tmp_path)
+    (tmp_path / "run.json").write_text('{"format": 1}')
+    assert read_run_file(tmp_path) == {"format": 1}
+
+
 def test_malformed_rows_are_told_with_what_to_do(run: Path) -> None:
     """The form of a row is on a page."""
     (run / "run.json").write_text("{")
