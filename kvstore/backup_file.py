@@ -97,7 +97,8 @@ class Checked:
             raise BackupDamaged(self._path, error.offset, error.reason) from error
         except NewerFormat as error:
             raise BackupFailed(
-                f"{self._path}: format {error.found}; this build reads up to {error.supported}", "use a newer build"
+                f"{self._path}: {error.what} {error.found}; this build reads up to {error.supported}",
+                "use the build that saved it, or a newer one",
             ) from error
 
     def finish(self) -> SnapshotFacts:

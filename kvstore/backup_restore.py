@@ -75,7 +75,8 @@ def read_begin(path: Path, revision_leap: int = 0) -> Begin:
         except InvalidSnapshot as error:
             raise BackupDamaged(str(path), 0, error.reason) from error
         except UnsupportedFeatureLevel as error:
-            raise BackupFailed(f"{path}: its feature level is {error.level}", "use a newer build") from error
+            known = f"its feature level is {error.level}; this build knows {error.levels}"
+            raise BackupFailed(f"{path}: {known}", "use the build that saved it") from error
         facts = backup.facts
     renewed = Sessions()
     renewed.next_id = sessions.next_id + SESSION_LEAP

@@ -22,6 +22,7 @@ COLUMNS = (
     "lag",
     "revision",
     "keys",
+    "feature level\n(its build's)",
 )
 
 
@@ -50,8 +51,18 @@ def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: b
         else:
             for word in of_its_disk(found):
                 click.echo(f"{node_id}: {word}", err=True)
+    if (level := could_be_raised(list(members.values()))) is not None:
+        click.echo(f"every member knows feature level {level}; `hwm upgrade` puts it in force, for ever", err=True)
     if any(isinstance(found, StoreError) for found in members.values()):
         sys.exit(ExitCode.NEGATIVE)
+
+
+def could_be_raised(members: list[MemberStatus | StoreError]) -> int | None:
+    """The feature level that all could go to, if that is above the one in force, and all have answered."""
+    found = [each for each in members if isinstance(each, MemberStatus)]
+    level = min((each.feature_level_max for each in found), default=0)
+    is_higher = len(found) == len(members) and level > max((each.feature_level for each in found), default=0)
+    return level if is_higher else None
 
 
 def of_its_disk(found: MemberStatus) -> list[str]:
@@ -80,6 +91,7 @@ def _row(node_id: str, found: MemberStatus | StoreError, mark: int, state_hash: 
         max(0, mark - found.last_applied),
         found.revision,
         found.keys,
+        f"{found.feature_level} ({found.feature_level_max})",
         *([found.state_hash.hex()[:16]] if state_hash else []),
     ]
 

@@ -129,7 +129,7 @@ def value_served_by(line: str, folder: Path) -> str:
 
 async def test_the_recipes_of_the_guide_run_as_they_are_written(tmp_path: Path) -> None:
     """docs/operations.md, all its commands; only the port of `serve` is another one."""
-    save, check, alone, several = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
+    save, check, alone, several, *_ = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)  # The last: test_upgrade.py.
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
         await store.put("key", "value")
         await trio.to_thread.run_sync(in_a_shell, save, tmp_path, store.client_address)
