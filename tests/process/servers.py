@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from kvstore import Client
 
@@ -35,6 +37,11 @@ def hwm(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "kvstore.cli", *map(str, arguments)]
 
 
+def in_build(build: Path | None) -> dict[str, Any]:
+    """How a process is started that runs the packages in the folder `build`, or those of this interpreter."""
+    return {} if build is None else {"cwd": build, "env": {**os.environ, "PYTHONPATH": str(build)}}
+
+
 class Server:
     """One member's process, which can be killed and started again on the same folder."""
 
@@ -43,6 +50,7 @@ class Server:
         self.log = folder.with_name(f"{node_id}.log")
         self._ready = folder.with_name(f"{node_id}.ready")
         self.arguments = arguments
+        self.build: Path | None = None  # The folder of the packages that it runs, from its next start on; None: these.
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -55,7 +63,7 @@ class Server:
                     "serve", self.folder, "--node-id", self.node_id, "--ready-file", self._ready,
                     "--log-level", "error", *self.arguments,
                 ),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, **in_build(self.build),
             )  # fmt: skip
 
     def wait_ready(self) -> bool:
@@ -113,14 +121,18 @@ class ServerCluster:
 
 
 @contextmanager
-def running_cluster(folder: Path, size: int, *arguments: str) -> Iterator[ServerCluster]:
-    """`size` servers on free ports; all are dead in the end."""
+def running_cluster(
+    folder: Path, size: int, *arguments: str, builds: Mapping[str, Path] | None = None
+) -> Iterator[ServerCluster]:
+    """`size` servers on free ports; all are dead in the end. `builds`: of those that run other packages than these."""
     for attempt in range(STARTS_MAX):
         ports = free_ports(2 * size)
         members = [f"--member=s{i + 1}=127.0.0.1:{ports[2 * i]}/127.0.0.1:{ports[2 * i + 1]}" for i in range(size)]
         place = folder / f"attempt{attempt}"
         place.mkdir()
         servers = [Server(place / f"s{i + 1}", f"s{i + 1}", [*members, "--bootstrap", *arguments]) for i in range(size)]
+        for server in servers:
+            server.build = builds.get(server.node_id) if builds else None
         cluster = ServerCluster(servers, [f"127.0.0.1:{port}" for port in ports[1::2]])
         try:
             if cluster.start_all():

@@ -1,0 +1,61 @@
+"""A second build on disk: these very packages as their next minor version might be, a feature level further.
+
+What it can do more, and says more, is small and real: a command `note` from level 2 on, and words that today's build
+does not know in its hello, its acknowledgements and its status, as later versions may add them (docs/versions.md).
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("raft", "storage", "kvstore")
+
+NOTE_KIND = 21
+
+CHANGES: tuple[tuple[str, str, str], ...] = (
+    ("kvstore/limits.py", "FEATURE_LEVEL_MAX = 1\n", "FEATURE_LEVEL_MAX = 2\n"),
+    # A command that takes note of nothing, and is answered.
+    (
+        "kvstore/commands.py",
+        "    RAISE_FEATURE_LEVEL = 20\n",
+        f"    RAISE_FEATURE_LEVEL = 20\n    NOTE = {NOTE_KIND}\n",
+    ),
+    (
+        "kvstore/shapes.py",
+        "_NEWEST_JUDGES = ",
+        "_JUDGES[2] = {**_JUDGES[1], CommandKind.NOTE: _bare_flaw}\n_NEWEST_JUDGES = ",
+    ),
+    (
+        "kvstore/machine.py",
+        "        if kind == CommandKind.CHANGE_LIMITS:\n",
+        "        if kind == CommandKind.NOTE:\n            return (0, revision, (kind,))\n"
+        "        if kind == CommandKind.CHANGE_LIMITS:\n",
+    ),
+    # What an older build ignores.
+    (
+        "raft/hello.py",
+        "            return [self.peer_address, self.level_min, self.level_max]\n",
+        '            return [self.peer_address, self.level_min, self.level_max, {"more": [1, 2]}]\n',
+    ),
+    (
+        "raft/peer_codec.py",
+        "m.match_index, m.last_applied, m.read_counter)\n",
+        "m.match_index, m.last_applied, m.read_counter, 12345)\n",
+    ),
+    ("kvstore/status.py", "    return asdict(status)\n", '    return asdict(status) | {"notes": 7}\n'),
+)
+"""(file, text that it has once, text instead)."""
+
+
+def make_next_build(folder: Path) -> Path:
+    """Put the packages of the next build into `folder`, from which `python -m kvstore.cli` runs it."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, old, new in CHANGES:
+        path = folder / file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{file} has {text.count(old)} places that read {old!r}; CHANGES must follow it"
+        path.write_text(text.replace(old, new), encoding="utf-8")
+    return folder
