@@ -57,7 +57,7 @@ bench: $(BENCH_READY)
 bench-endurance: $(BENCH_READY)
 	@$(BIN)/python -m benchmarks.endurance $(ARGS)
 
-# What the audit costs, up to 10⁷ operations, a quarter of an hour: `make bench-audit ARGS=--quick` takes two minutes.
+# What the audit costs, up to 10⁷ operations, half an hour: `make bench-audit ARGS=--quick` takes two minutes.
 bench-audit: $(BENCH_READY)
 	@$(BIN)/python -m benchmarks.audit $(ARGS)
 

@@ -39,7 +39,7 @@ def main(
     is_quick: bool, only: tuple[str, ...], operations_max: int | None, operations_min: int, faults: bool,
     porcupine: str | None, folder: Path | None, out: Path,
 ) -> None:  # fmt: skip
-    """Measure the audit. The whole plan takes about a quarter of an hour, and writes audit.json and audit.md."""
+    """Measure the audit. The whole plan takes about half an hour, and writes audit.json and audit.md."""
     program = _found(porcupine)
     skipped = [] if program else [f"porcupine: {'no program ' + porcupine if porcupine else 'no --porcupine given'}"]
     cases = [
