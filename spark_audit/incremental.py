@@ -14,20 +14,23 @@ from typing import Any, TypeAlias
 from spark_audit.clocks import Clocks
 from spark_audit.errors import NothingToCheck
 from spark_audit.findings import KeyFindings, findings_of_key, note_key
-from spark_audit.incremental_key import BEFORE_ALL, KeyCarry, KeyPart, close
+from spark_audit.incremental_key import BEFORE_ALL, Closed, KeyCarry, KeyPart, close
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.local import check_rows
 from spark_audit.numbers import Numbers
 from spark_audit.order import changed, out_of_order, rank, takes_part, uniqueness
-from spark_audit.replay import worth_replaying
+from spark_audit.replay import left_open, worth_replaying
 from spark_audit.request import concerns_many
 from spark_audit.split import parts
+from spark_audit.traces import Slot, all_fit
+from spark_audit.unknowns import Returned
 from spark_audit.verdict import Undecided, Verdict
 
 Row: TypeAlias = Mapping[str, Any]
 Again: TypeAlias = Callable[[], Iterable[Row]]  # All rows of the run that were read so far, from its first.
 
 NO_REVISION = "operations without a revision have no place in its order"
+BROKEN_ORDER = "the order of its revisions is not proven in parts"
 SEVERAL_CLOCKS = "a cut in time needs one clock"
 
 
@@ -40,6 +43,11 @@ class RunCarry:
     `again`: keys that are decided on all their rows. `latest`: the greatest call of a closed row that takes part.
     `clients`: the last operation of each: (call, return or None). `writes`: revisions of closed changes: how many,
     least, greatest.
+
+    Of writes of unknown outcome (`traces.py`): `reached`: by the call of each that may have happened, the highest
+    revision that had returned before; or, of an early one, a bound above that. `slots`: (least, greatest revision) of
+    those in the carried keys that nobody told. `taken`: the revisions of closed changes, and told ones. `latest` is
+    that of their calls too. `off_revisions`: slots do not say all of it.
     """
 
     cut: tuple[int, int] = (0, BEFORE_ALL)
@@ -57,6 +65,9 @@ class RunCarry:
     failed: int = 0
     ordered: int = 0
     writes: tuple[int, int, int] = (0, 0, 0)
+    reached: dict[int, int] = field(default_factory=dict)
+    slots: list[tuple[int, int]] = field(default_factory=list)
+    taken: Numbers = field(default_factory=Numbers)
     op_ids: Numbers = field(default_factory=Numbers)
     clients: dict[str, tuple[int, int | None]] = field(default_factory=dict)
 
@@ -86,9 +97,13 @@ def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, f
     carry.held = [] if carry.uncut else [*carry.held, *(row for row in new if row["status"] == "ok")]
     cut = _next_cut(carry, settled_ns, final)
     closed, carry.held = _split(carry.held, cut)
-    carry.cut = cut
+    before, carry.cut = carry.cut, cut
     if not carry.whole and not carry.uncut:
-        _close(run, carry, closed, [row for row in new if row["status"] != "ok"])
+        unanswered = [row for row in new if row["status"] != "ok"]
+        for row in unanswered:
+            if row["status"] == "unknown":
+                carry.reached.setdefault(row["call_ns"], max(1, before[0]))
+        _close(run, carry, closed, unanswered)
     _report(run, carry, final, verdict)
 
 
@@ -125,6 +140,7 @@ def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
 def _start_again(carry: RunCarry) -> None:
     carry.cut, carry.held, carry.keys, carry.again = (0, BEFORE_ALL), [], {}, set()
     carry.latest, carry.ordered, carry.writes, carry.off_revisions = BEFORE_ALL, 0, (0, 0, 0), False
+    carry.reached, carry.slots, carry.taken = {}, [], Numbers()
 
 
 def _bound(cut: tuple[int, int]) -> tuple[int, int, int]:
@@ -158,7 +174,7 @@ def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterabl
     ordered = [row for row in closed if takes_part(row)]
     unique = uniqueness(ordered)
     if unique.repeated or any(row["return_ns"] < carry.latest for row in ordered) or any(out_of_order(ordered, clocks)):
-        carry.whole = "the order of its revisions is broken"
+        carry.whole = BROKEN_ORDER
         return
     carry.ordered += len(ordered)
     carry.latest = max([carry.latest, *(row["call_ns"] for row in ordered)])
@@ -166,16 +182,44 @@ def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterabl
     if told:
         count, least, greatest = carry.writes
         carry.writes = (count + len(told), min([*told, *([least] if count else [])]), max(greatest, *told))
+    returned = Returned(ordered, clocks)
+    for call_ns, highest in carry.reached.items():
+        carry.reached[call_ns] = max(highest, returned.highest_before(call_ns, carry.clock or ""))
+    fresh = all(carry.taken.add(revision) for revision in told)
     for key, part in _by_key(closed, unanswered).items():
         if key in carry.again:
             continue
-        done = close(carry.keys.get(key, KeyCarry()), part, clocks)
+        done = close(key, carry.keys.get(key, KeyCarry()), part, clocks)
         if done is None:
             carry.again.add(key)
             carry.keys.pop(key, None)
         else:
             carry.keys[key] = done.carry
-            carry.off_revisions |= done.guessed
+            carry.off_revisions |= done.unproven
+            fresh &= _take(carry, done)
+    if not fresh or not _slots_fit(carry):
+        carry.whole = BROKEN_ORDER
+
+
+def _take(carry: RunCarry, done: Closed) -> bool:
+    """The unknown writes that took effect in this part of a key. False: one has a revision that it cannot have."""
+    fine = True
+    for revision, call_ns in done.told:
+        fine &= carry.taken.add(revision) and carry.reached[call_ns] < revision
+        carry.latest = max(carry.latest, call_ns)
+    least = 0
+    for slot in done.slots:
+        if slot.low == slot.high:
+            fine &= carry.reached[slot.call_ns] < slot.low
+        least = max(least, slot.low, carry.reached[slot.call_ns] + 1)  # Those of a key are in order.
+        carry.slots.append((least, slot.high))
+        carry.latest = max(carry.latest, slot.call_ns)
+    return fine
+
+
+def _slots_fit(carry: RunCarry) -> bool:
+    slots = [Slot("", low, high, 0, "") for low, high in carry.slots]
+    return all_fit(slots, carry.taken.stretches(), [1] * len(slots))
 
 
 def _by_key(closed: Iterable[Row], unanswered: Iterable[Row]) -> dict[str, KeyPart]:
@@ -200,13 +244,15 @@ def _report(run: Run, carry: RunCarry, final: bool, verdict: Verdict) -> None:
         verdict.runs += 1
         verdict.record(Undecided("keys", run.run_id, None, "nothing of it is settled yet"))
         return
-    replay = carry.off_revisions and worth_replaying(0, decided, True)
-    if not (carry.whole or carry.uncut or replay):
+    if not (carry.whole or carry.uncut):
         again = list(_decide_again(run, carry))
-        if not (any(findings.off_revisions for findings in again) and worth_replaying(0, decided, True)):
+        unproven = carry.off_revisions or any(findings.off_revisions or findings.traces for findings in again)
+        if not worth_replaying(0, decided, unproven):
             _add(carry, verdict)
             for findings in again:
                 note_key(verdict, findings)
+            if unproven:
+                verdict.record(Undecided("store", run.run_id, None, left_open(decided)))
             return
     rows = (row for row in run.again() if carry.uncut or row["status"] != "ok" or _is_closed(row, carry.cut))
     try:
@@ -232,8 +278,8 @@ def _decide_again(run: Run, carry: RunCarry) -> Iterator[KeyFindings]:
                     mine[key].append(about)
     for key, rows in sorted(mine.items()):
         part = KeyPart([row for row in rows if row["status"] == "ok"], [r for r in rows if r["status"] == "unknown"])
-        done = close(KeyCarry(), part, clocks)
-        if done is not None and not done.guessed:
+        done = close(key, KeyCarry(), part, clocks)
+        if done is not None and not (done.told or done.slots or done.unproven):
             carry.again.discard(key)
             carry.keys[key] = done.carry
         else:

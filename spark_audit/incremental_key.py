@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from spark_audit.clocks import Clocks
 from spark_audit.model import ABSENT, State, advance
 from spark_audit.operation import Operation, Step, operation_of
+from spark_audit.traces import Slot, slots_of
 from spark_audit.weak import misfits
 from spark_audit.witness import witness
 
@@ -44,10 +45,15 @@ class KeyCarry:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """`guessed`: as of a witness: the place of some unknown write was told by no response."""
+    """`told`: (revision, call) of unknown writes whose revision a record showed; `slots`: of the others in this part.
+
+    `unproven`: slots do not say all that is asked of these others (`traces.slots_of`).
+    """
 
     carry: KeyCarry
-    guessed: bool = False
+    told: tuple[tuple[int, int], ...] = ()
+    slots: tuple[Slot, ...] = ()
+    unproven: bool = False
 
 
 @dataclass(slots=True)
@@ -58,7 +64,7 @@ class KeyPart:
     unknown: list[Row] = field(default_factory=list)
 
 
-def close(carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | None:
+def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | None:
     """The carry after this part; None if the order of revisions, continued from the carry, does not explain it."""
     told = [op for row in part.answered for op in operation_of(row)]
     pending = [*carry.pending, *part.unknown]
@@ -78,7 +84,7 @@ def close(carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | None:
     if not _places_are_new(carry, strict):
         return None
     clock = strict[0].clock
-    seen = witness([_past(carry, clock), *strict, *unknown], clocks, initial=_before(carry.state))
+    seen = witness([past(carry, clock), *strict, *unknown], clocks, initial=_before(carry.state))
     if not seen.verified or seen.order[0][0].op_id != _CARRIED:
         return None
     state: State | None = _before(carry.state)
@@ -86,6 +92,8 @@ def close(carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | None:
         assert state is not None
         state = advance(state, op, revision)
     assert state is not None
+    slots = slots_of(key, seen.order[1:], initial=carry.state, after=max(1, carry.last))
+    told_now = tuple((revision, op.call_ns) for op, revision in seen.order if op.unknown and revision is not None)
     taken = {op.op_id for op, _ in seen.order if op.unknown}
     writes = {op.op_id for op in strict if op.writes}
     acknowledged = [*carry.tail, *(row for row in part.answered if row["op_id"] in writes)]
@@ -99,7 +107,7 @@ def close(carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | None:
         tail=tuple(tail),
         complete=carry.complete and len(tail) == len(acknowledged),
     )
-    return Closed(after, seen.guessed)
+    return Closed(after, told_now, slots or (), unproven=slots is None)
 
 
 def _before(state: State) -> State:
@@ -108,7 +116,7 @@ def _before(state: State) -> State:
     return ABSENT if value is None or version <= 1 else ("", None, create, version - 1)
 
 
-def _past(carry: KeyCarry, clock: str) -> Operation:
+def past(carry: KeyCarry, clock: str) -> Operation:
     """One operation in place of all before: what it leaves is the carried state, and its call is their greatest."""
     value, mod, _, _ = carry.state
     step = Step("get") if value is None else Step("put", value)

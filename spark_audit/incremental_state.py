@@ -14,7 +14,7 @@ from spark_audit.incremental_key import KeyCarry
 from spark_audit.numbers import Numbers
 from spark_audit.rows import FIELDS
 
-VERSION = 1
+VERSION = 2
 _NAMES = tuple(name for name, _ in FIELDS)
 
 
@@ -76,7 +76,7 @@ def _told(run: RunCarry) -> dict[str, Any]:
     told["held"] = [_short(row) for row in run.held]
     told["keys"] = {key: _told_key(carry) for key, carry in sorted(run.keys.items())}
     told["again"] = sorted(run.again)
-    told["op_ids"] = run.op_ids.stretches()
+    told["op_ids"], told["taken"] = run.op_ids.stretches(), run.taken.stretches()
     return told
 
 
@@ -96,6 +96,9 @@ def _run(told: dict[str, Any]) -> RunCarry:
             "again": set(told["again"]),
             "writes": (writes[0], writes[1], writes[2]),
             "op_ids": Numbers((first, last) for first, last in told["op_ids"]),
+            "taken": Numbers((first, last) for first, last in told["taken"]),
+            "slots": [(low, high) for low, high in told["slots"]],
+            "reached": {int(call_ns): highest for call_ns, highest in told["reached"].items()},
             "clients": {client: (call, end) for client, (call, end) in least.items()},
         }
     )

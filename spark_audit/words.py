@@ -203,4 +203,5 @@ def _failed(op_id: int) -> str:
 def row_words(row: Mapping[str, Any]) -> str:
     """A row that is not cut by key: for the store-wide properties."""
     key = f" of {short(row['key'])}" if row.get("key") else ""
-    return f"{row['op']} #{row['op_id']}{key} (revision {row['revision']})"
+    told = f" (revision {row['revision']})" if row["return_ns"] is not None else ", its outcome unknown"
+    return f"{row['op']} #{row['op_id']}{key}{told}"

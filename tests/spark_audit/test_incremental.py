@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 
 from spark_audit import ALL_FAULTS, MalformedHistory, Shape, Verdict, check_rows, generate, inject
+from spark_audit.clocks import Clocks
 from spark_audit.generate import Row
 from spark_audit.incremental import Run, RunCarry, follow
+from spark_audit.incremental_key import KeyCarry, KeyPart, close, past
 from spark_audit.numbers import Numbers
+from spark_audit.operation import operation_of
 from spark_audit.order import rank
 from spark_audit.rows import FIELDS
+from spark_audit.witness import witness
 from tests.spark_audit.histories import History
 from tests.spark_audit.stores import FAULTS as STORE_FAULTS
 from tests.spark_audit.stores import Mix, history
@@ -83,7 +87,7 @@ def _assert_is_of_what_is_closed(verdict: Verdict, followed: Followed) -> None:
 
 def _assert_same(rows: Sequence[Row], random: Random) -> Followed:
     parts, followed = _in_parts(rows, random)
-    whole = check_rows(followed.read, clocks=CLOCKS)  # In this order: of equal examples, it shows the first.
+    whole = check_rows(rows, clocks=CLOCKS)
     assert _told(parts) == _told(whole)
     return followed
 
@@ -303,3 +307,48 @@ def test_numbers_are_new_once_and_kept_as_stretches() -> None:
     lasts = [n for n in sorted(seen) if n + 1 not in seen]
     assert numbers.stretches() == list(zip(firsts, lasts, strict=True))
     assert not any(Numbers(numbers.stretches()).add(number) for number in seen)
+
+
+def test_no_unknown_write_is_put_before_what_was_decided() -> None:
+    """It was open all the time, and would explain the version; but the record that is carried was decided without."""
+    h = History()
+    h.put("hidden", 0, None)
+    h.put("a", 1, 10, 3)
+    h.get("a", 20, 30, 3, mod_revision=3, version=2)
+    clocks = Clocks.from_run(CLOCKS)
+    before = close("k", KeyCarry(), KeyPart([h.rows[1]], [h.rows[0]]), clocks)
+    assert before is not None
+    seen = witness(
+        [past(before.carry, "boot"), *(op for row in (h.rows[2], h.rows[0]) for op in operation_of(row))], clocks
+    )
+
+    assert not seen.verified
+    assert close("k", before.carry, KeyPart([h.rows[2]], []), clocks) is None
+    assert check_rows(h.rows).status == "linearizable"
+
+
+def _cut_between(h: History, final: list[Row]) -> Verdict:
+    followed = Followed()
+    followed.take(h.rows)
+    assert not followed.again
+    last = followed.take(final, final=True)
+    assert _told(last) == _told(check_rows(followed.read, clocks=CLOCKS))
+    return last
+
+
+@pytest.mark.parametrize(("revision", "wrong"), [(6, None), (7, "unique"), (9, "order")])
+def test_a_revision_told_behind_a_cut_is_held_against_other_keys_before_it(revision: int, wrong: str | None) -> None:
+    """`other` was answered long before a read shows that the unknown put had taken revision 7."""
+    h = History()
+    h.put("first", 0, 5, 2, key="x")
+    h.put("other", 6, 8 if wrong == "order" else 15, revision, key="y")
+    h.put("lost", 10, None, key="x")
+    h.put("more", 20, 30, 10, key="z")
+    later = History()
+    later.rows = list(h.rows)
+    later.get("lost", 40, 50, 10, key="x", mod_revision=7, version=2)
+
+    verdict = _cut_between(h, later.rows[len(h.rows) :])
+
+    violated = {name for name, prop in verdict.properties.items() if prop.violated}
+    assert violated == ({wrong} if wrong else set()), verdict.to_json()

@@ -1,6 +1,9 @@
 """`hwm-audit follow`: files that grow, a state between two processes, and files that are no longer what they were."""
 
 import json
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -168,3 +171,53 @@ def test_an_empty_history_is_no_proof_at_its_end(tmp_path: Path) -> None:
     told = _follow(tmp_path / "state.json", tmp_path / "h.jsonl", "--final")
     assert told.exit_code == 2
     assert "nothing to check" in told.stderr
+
+
+WRITER = """
+import sys
+source, path = sys.argv[1:]
+text = open(source, "rb").read()
+with open(path, "wb", buffering=0) as out:
+    for start in range(0, len(text), 4_001):
+        out.write(text[start : start + 4_001])
+        if start % 5 == 0:
+            sys.stdin.readline()  # Until the follower has looked.
+"""
+
+
+@pytest.mark.timeout(60)
+def test_a_history_that_is_still_being_written_is_followed_line_by_line_whatever_is_torn(tmp_path: Path) -> None:
+    """By a process of its own, in pieces that end within lines: half a line waits for its other half."""
+    rows = _as_they_return(generate(Shape(operations=400, keys=5, unknown_share=0.02), 8))
+    source = write_lines(tmp_path / "whole.jsonl", rows)
+    path = tmp_path / "run" / "ops" / "a.jsonl"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    state = tmp_path / "state.json"
+    command = [sys.executable, "-c", WRITER, str(source), str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0) as writer:
+        assert writer.stdin is not None
+        while writer.poll() is None:
+            told = _follow(state, tmp_path / "run", "--settled", 0.001)
+            assert told.exit_code in (0, 4), told.output
+            with suppress(BrokenPipeError):
+                writer.stdin.write(b"\n")
+    assert writer.returncode == 0
+    assert path.read_bytes() == source.read_bytes()
+    last = _follow(state, tmp_path / "run", "--final", "--json")
+    assert _told(last.stdout) == _told(check_rows(rows).to_json())
+
+
+def test_a_line_that_stays_torn_is_an_error_at_the_end_only(tmp_path: Path) -> None:
+    h = History()
+    h.put("a", 0, 10, 2)
+    h.put("b", 20, 30, 3)
+    path = write_lines(tmp_path / "h.jsonl", h.rows)
+    path.write_bytes(path.read_bytes()[:-20])
+    state = tmp_path / "state.json"
+    assert _follow(state, path, "--settled", 0).exit_code == 4  # Of one operation nothing is settled.
+
+    told = _follow(state, path, "--final")
+
+    assert told.exit_code == 2
+    assert f"{path}:2: broken JSON" in told.stderr
