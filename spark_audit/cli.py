@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import click
 from click.core import ParameterSource
@@ -16,7 +15,8 @@ from rich.console import Console
 
 from spark_audit.clusters import MASTER, REMOTE, under_spark_submit
 from spark_audit.engines import ENGINES, engine_for, spare_pandas
-from spark_audit.errors import AuditError, InputError, MalformedHistory
+from spark_audit.errors import InputError
+from spark_audit.failing import BAD_INPUT, fail, told_in_words
 from spark_audit.imports.command import import_command
 from spark_audit.incremental_command import follow_command
 from spark_audit.kernel import CONFIGURATIONS_MAX
@@ -27,7 +27,6 @@ from spark_audit.paths import HistoryFile, history_files, read_run_file
 from spark_audit.report import print_verdict
 from spark_audit.verdict import Verdict
 
-JOB_FAILED, BAD_INPUT = 1, 2
 SHORT_JOB_BYTES_MAX = 64 * 2**20  # About 100,000 operations: Spark's job is over before Java's best code would pay.
 
 
@@ -85,7 +84,7 @@ def _checked_keys(ctx: click.Context, param: click.Parameter, value: Path | None
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_checked_keys,
     metavar="FILE",
-    help="Write a row for each key to FILE.parquet: how it was decided, by Spark.",
+    help="Write a row for each key to FILE.parquet: how it was decided.",
 )
 @click.option(
     "--engine",
@@ -126,41 +125,25 @@ def check(
     Exit status: 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed.
     """
     words = Console(stderr=True)
-    try:
+    with told_in_words(verbose=verbose):
         if html is not None:
             check_page_path(html)
         materials: list[Material] = []
         show = materials.append if html is not None else None
-        given = sorted(name for name in ("keys", "master", "remote") if _is_given(name))
+        given = sorted(name for name in ("master", "remote") if _is_given(name))
         if engine == "local" and given:
             raise click.UsageError(f"--{given[0]} is of Spark; leave out --engine local")
         files = _files(paths)
         if engine == "auto":
             engine = "spark" if given or under_spark_submit() else engine_for(files)
         if engine == "local":
-            verdict = _run_here(paths, configurations_max, words, show)
+            verdict = _run_here(paths, configurations_max, words, show, keys)
         else:
             short = sum(file.path.stat().st_size for file in files) <= SHORT_JOB_BYTES_MAX
             verdict = _run_in_spark(
                 paths, configurations_max, master, remote, memory, short, verbose, words, show, keys
             )
         pages = [draw_page(verdict, material) for material in materials]
-    except MalformedHistory as error:
-        _fail(f"{error}\nhint: docs/audit.md has the form of a row; take out or mend these, and check again", BAD_INPUT)
-    except InputError as error:
-        _fail(str(error), BAD_INPUT)
-    except AuditError as error:
-        _fail(str(error), JOB_FAILED)
-    except click.UsageError:
-        raise
-    except ImportError as error:
-        _fail(f"{error.name} is not installed\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
-    except KeyboardInterrupt:
-        _fail("interrupted", JOB_FAILED)
-    except Exception as error:  # Whatever Spark, Java or a worker raised: one line, not a page.
-        if verbose:
-            raise
-        _fail(f"the audit job failed: {_first_line(error)}\nhint: run again with --verbose", JOB_FAILED)
     if as_json:
         click.echo(verdict.to_json())
     else:
@@ -183,13 +166,17 @@ def _files(paths: tuple[str, ...]) -> list[HistoryFile]:
 
 
 def _run_here(
-    paths: tuple[str, ...], configurations_max: int, words: Console, show: Callable[[Material], None] | None
+    paths: tuple[str, ...],
+    configurations_max: int,
+    words: Console,
+    show: Callable[[Material], None] | None,
+    keys: Path | None,
 ) -> Verdict:
     spare_pandas()
     from spark_audit.local.job import audit
 
     with words.status("reading") as status:
-        return audit(paths, configurations_max=configurations_max, say=status.update, show=show)
+        return audit(paths, configurations_max=configurations_max, say=status.update, show=show, keys_to=keys)
 
 
 def _run_in_spark(
@@ -218,17 +205,7 @@ def _write(html: Path, page: str, verdict: Verdict) -> None:
     try:
         write_page(html, page)
     except InputError as error:
-        _fail(f"{error}\nhint: the verdict above ({verdict.status}) stands; make room, and check again", BAD_INPUT)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-def _fail(message: str, status: int) -> NoReturn:
-    click.echo(f"hwm-audit: {message}", err=True)
-    sys.exit(status)
+        fail(f"{error}\nhint: the verdict above ({verdict.status}) stands; make room, and check again", BAD_INPUT)
 
 
 cli.add_command(import_command)

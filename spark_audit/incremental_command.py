@@ -9,7 +9,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from spark_audit.errors import AuditError, Fault, InputError, MalformedHistory, NothingToCheck, UnreadablePath
+from spark_audit.errors import Fault, MalformedHistory, NothingToCheck, UnreadablePath
+from spark_audit.failing import told_in_words
 from spark_audit.incremental import Run, RunCarry, follow
 from spark_audit.incremental_files import Mark, new_rows, rows_again
 from spark_audit.incremental_state import Followed, read_state, write_state
@@ -41,16 +42,23 @@ SETTLED_SECONDS = 30.0  # Longer than clients wait for an answer, and than a rec
     show_default=True,
     help="How far a key is searched before it counts as undecided.",
 )
+@click.option("--verbose", is_flag=True, help="Show a traceback if the job fails.")
 def follow_command(
-    state: Path, paths: tuple[str, ...], final: bool, settled: float, as_json: bool, configurations_max: int
+    state: Path,
+    paths: tuple[str, ...],
+    final: bool,
+    settled: float,
+    as_json: bool,
+    configurations_max: int,
+    verbose: bool,
 ) -> None:
     """Check what is new behind PATH since the last time, from what STATE.json carries; in this process, without Spark.
 
     The verdict is on all that is settled so far; with --final on everything, as that of `check`.
 
-    Exit status: 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input.
+    Exit status: 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed.
     """
-    try:
+    with told_in_words(verbose=verbose):
         if state.resolve() in {file.path.resolve() for file in history_files(paths)}:
             raise UnreadablePath(str(state), "lies among the histories: keep the state elsewhere")
         followed = read_state(state)
@@ -58,10 +66,6 @@ def follow_command(
             followed, paths, settled_ns=round(settled * 1e9), final=final, configurations_max=configurations_max
         )
         write_state(state, followed)
-    except InputError as error:
-        _fail(str(error), 2)
-    except AuditError as error:
-        _fail(str(error), 1)
     waiting = sum(len(run.held) for run in followed.runs.values())
     if waiting:
         click.echo(f"hwm-audit: {waiting} operations wait for the next part, which may tell more of them", err=True)
@@ -128,8 +132,3 @@ def _check_folder(followed: Followed, run_id: str, file: HistoryFile, header: Ma
     if header.get("run_id") not in (None, run_id):
         reason = f"names the run {header['run_id']}, but its rows are of {run_id}"
         raise MalformedHistory((Fault(str(file.folder / "run.json"), 0, reason),), 1)
-
-
-def _fail(message: str, status: int) -> None:
-    click.echo(f"hwm-audit: {message}", err=True)
-    sys.exit(status)

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as parquet
 from pyspark.sql import functions as f
 
 from spark_audit.clocks import Clocks
-from spark_audit.errors import UnreadablePath
 from spark_audit.findings import KeyFindings, store_finding
+from spark_audit.keys_file import KEY_COLUMNS, write_key_file
 from spark_audit.order import takes_part
 from spark_audit.replay import Contradiction, Hint, contradictions, hint_of, position
 from spark_audit.request import request_problem
@@ -39,8 +38,6 @@ KEY_RESULT = (
     "found string, traces string"
 )
 RESULTS_PER_BATCH = 1_000  # Keys whose results wait in a task before they are handed to Spark.
-KEY_COLUMNS = ("run_id", "key", "status", "method", "operations", "weak", "configurations")
-KEYS_AT_ONCE = 10_000  # Of a file of keys, on their way from Spark to it.
 STORE_RESULT = "run_id string, kind string, found string"
 _UNKNOWN, _WRONG, _HINT, _ORDERED = range(4)  # The phases of a replay: what it is told, in this order.
 _REPLAY_INPUT = "run_id string, phase int, revision long, reads int, call long, op_id long, payload string"
@@ -75,21 +72,9 @@ def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
 
 
 def write_keys(keys: "DataFrame", path: Path) -> None:
-    """One row per run and key, as a Parquet file: KEY_COLUMNS. It is written aside and renamed.
-
-    Raises UnreadablePath if there is no such folder, or no room. The driver holds one partition's keys at a time.
-    """
-    schema = pa.schema([key_schema().field(name) for name in KEY_COLUMNS])
-    aside = path.with_name(f".{path.name}.part")
-    try:
-        with parquet.ParquetWriter(aside, schema) as writer:
-            told = (row.asDict() for row in keys.select(*KEY_COLUMNS).toLocalIterator())
-            while some := list(islice(told, KEYS_AT_ONCE)):
-                writer.write_batch(_batch(some, schema))
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise UnreadablePath(str(path), f"cannot be written ({error.strerror or error})") from error
+    """One row per run and key, by name, to this file (`write_key_file`). The driver holds one partition of them."""
+    told = keys.select(*KEY_COLUMNS).orderBy("run_id", "key").toLocalIterator()
+    write_key_file((row.asDict() for row in told), path)
 
 
 def _proven(keys: pa.Table) -> pa.Table:

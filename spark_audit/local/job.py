@@ -18,6 +18,7 @@ from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, Nothin
 from spark_audit.findings import KeyFindings, note_key, store_finding
 from spark_audit.held import Question, hold
 from spark_audit.kernel import CONFIGURATIONS_MAX
+from spark_audit.keys_file import KEY_COLUMNS, write_key_file
 from spark_audit.local.clashes import clashes
 from spark_audit.local.frame import Bools, Frame, Int64s, Row
 from spark_audit.local.keys import decided_keys
@@ -31,7 +32,7 @@ from spark_audit.page_material import Material
 from spark_audit.paths import HistoryFile, folders_of_runs, history_files, read_run_file
 from spark_audit.replay import contradictions, hint_of, left_open, no_order, worth_replaying
 from spark_audit.traces import Slot, Told, Traces
-from spark_audit.verdict import VIOLATION, Undecided, Verdict
+from spark_audit.verdict import LINEARIZABLE, VIOLATION, Undecided, Verdict
 
 Say = Callable[[str], None]
 Show = Callable[[Material], None]
@@ -79,8 +80,11 @@ def audit(
     configurations_max: int = CONFIGURATIONS_MAX,
     say: Say = lambda _: None,
     show: Show | None = None,
+    keys_to: Path | None = None,
 ) -> Verdict:
     """Audit the histories behind these paths. `say` is told what is being done; `show` gets what a page is made of.
+
+    `keys_to`: a Parquet file to write what each key says to (`write_key_file`).
 
     Raises UnreadablePath, MalformedHistory, NothingToCheck.
     """
@@ -93,7 +97,10 @@ def audit(
     verdict = Verdict(engine="local")
     job = _prepared(found, files, headers, verdict, ", ".join(given))
     say(f"deciding {verdict.operations} operations of {verdict.runs} run{'s' if verdict.runs != 1 else ''}")
-    said = _decide(job, configurations_max, verdict)
+    told: list[Mapping[str, Any]] | None = None if keys_to is None else []
+    said = _decide(job, configurations_max, verdict, told)
+    if keys_to is not None and told is not None:
+        write_key_file(sorted(told, key=lambda key: (key["run_id"], key["key"])), keys_to)
     for run_id in job.runs:
         _check_store(job, run_id, said.get(run_id, _Said()), verdict)
     say("checking revisions over all keys")
@@ -159,8 +166,10 @@ def _rows_by_run(frame: Frame) -> dict[str, Int64s]:
     return {text: order[edges[code] : edges[code + 1]] for text, code in used if edges[code] < edges[code + 1]}
 
 
-def _decide(job: _Job, configurations_max: int, verdict: Verdict) -> dict[str, _Said]:
-    """Record what the keys say; by run what is left to be held against others."""
+def _decide(
+    job: _Job, configurations_max: int, verdict: Verdict, told: list[Mapping[str, Any]] | None
+) -> dict[str, _Said]:
+    """Record what the keys say; by run what is left to be held against others. `told`: gets a row for each key."""
     said: dict[str, _Said] = {}
     others: list[KeyFindings] = []
     for some in decided_keys(job.single, job.order, job.clocks, configurations_max, many=len(job.many.rows) > 0):
@@ -173,6 +182,10 @@ def _decide(job: _Job, configurations_max: int, verdict: Verdict) -> dict[str, _
             mine.unproven |= key["off_revisions"]
             mine.add(Traces.from_json(key["key"], key["traces"]))
         others += some.others
+        if told is not None:
+            proven = some.proven.drop_columns(["off_revisions", "traces"]).to_pylist()
+            told += [{**key, "status": LINEARIZABLE, "configurations": 0} for key in proven]
+            told += [{name: getattr(key, name) for name in KEY_COLUMNS} for key in some.others]
     for found in sorted(others, key=_name):
         note_key(verdict, found)
         mine = said.setdefault(found.run_id, _Said())

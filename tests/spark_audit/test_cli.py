@@ -140,3 +140,24 @@ def test_the_exit_codes_are_those_of_the_verdict() -> None:
     assert [check_rows(h.rows).exit_code for h in (good, bad, open_)] == [0, 3, 4]
     with pytest.raises(NothingToCheck):
         check_rows([])
+
+
+def test_keys_are_written_without_spark(tmp_path: Path) -> None:
+    """One row for each, by name; what is wrong and what is right."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    h = History()
+    h.put("1", 0, 10, 2, key="b")
+    h.put("2", 0, 10, 3, key="a")
+    h.get("2", 20, 30, 3, key="a", mod_revision=3)
+    h.get(None, 20, 30, 3, key="b")
+    write_lines(tmp_path / "h.jsonl", h.rows)
+
+    told = CliRunner().invoke(cli, ["check", str(tmp_path / "h.jsonl"), "--keys", str(tmp_path / "keys.parquet")])
+
+    assert told.exit_code == 3
+    rows = parquet.read_table(tmp_path / "keys.parquet").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("by-hand", "a", "linearizable", "witness", 2, 0, 0),
+        ("by-hand", "b", "violation", "excerpt", 2, 0, 0),
+    ]
+    assert not list(tmp_path.glob(".*.part"))

@@ -24,6 +24,7 @@ from spark_audit.generate import Row
 from spark_audit.job import audit
 from spark_audit.schema import row_schema
 from spark_audit.session import spark_session
+from tests.spark_audit.conftest import HwmAudit
 from tests.spark_audit.histories import History, write_lines
 from tests.spark_audit.stores import Mix, history
 from tests.spark_audit.test_check_rows import MALFORMED
@@ -128,18 +129,24 @@ def test_the_order_over_all_keys_is_checked_across_partitions(session: "SparkSes
     assert verdict.properties["order"].violated > 900
 
 
-def test_a_file_of_keys_says_how_each_was_decided(session: "SparkSession", tmp_path: Path) -> None:
+def test_a_file_of_keys_says_how_each_was_decided_by_either_engine(hwm_audit: HwmAudit, tmp_path: Path) -> None:
     rows, _ = inject(generate(Shape(operations=900, keys=9, local_share=0.2), 4), "stale_read", 4)
     path = write_lines(tmp_path / "h.jsonl", rows)
-    verdict = audit(session, [str(path)], keys_to=tmp_path / "keys.parquet")
+    by_engine = {}
+    for engine in ("local", "spark"):
+        result = hwm_audit("check", path, "--engine", engine, "--json", "--keys", tmp_path / f"{engine}.parquet")
+        assert result.exit_code == 3, result.output
+        verdict = json.loads(result.stdout)
+        by_engine[engine] = parquet.read_table(tmp_path / f"{engine}.parquet").to_pylist()
 
-    told = parquet.read_table(tmp_path / "keys.parquet").to_pylist()
-    assert sorted(row["key"] for row in told) == sorted({row["key"] for row in rows})
-    assert [row["key"] for row in told if row["status"] == "violation"] == [verdict.violations[0].key]
-    assert sum(row["weak"] for row in told) == verdict.properties["weak"].checked
+    told = by_engine["spark"]
+    assert told == by_engine["local"]
+    assert [row["key"] for row in told] == sorted({row["key"] for row in rows})
+    assert [row["key"] for row in told if row["status"] == "violation"] == [verdict["violations"][0]["key"]]
+    assert sum(row["weak"] for row in told) == verdict["properties"]["weak"]["checked"]
     takes = [row for row in rows if row["status"] == "ok" or (row["status"] == "unknown" and row["op"] != "get")]
     assert sum(row["operations"] for row in told) == len(takes)
-    assert {row["method"] for row in told} == set(verdict.methods)
+    assert {row["method"] for row in told} == set(verdict["keys_by_method"])
     assert [file.name for file in tmp_path.iterdir() if file.suffix == ".part"] == []
 
 
