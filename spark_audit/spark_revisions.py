@@ -79,7 +79,7 @@ class _Stage:
     def _answered(self, source: Source) -> Iterator[pa.RecordBatch]:
         reached: dict[str, Int64s] = {}
         taken: dict[str, list[Int64s]] = {}
-        for table in chunks(source):
+        for table in chunks(source, order_only=True):
             assert table is not None, "malformed rows were refused before"
             for run_id, rows in self._runs(Frame(conform(table))):
                 question = self._questions[run_id]

@@ -24,6 +24,7 @@ from spark_audit.local.lines import pieces_of
 from spark_audit.order_blocks import Latest, blocks_of
 from spark_audit.paths import HistoryFile
 from spark_audit.ranges import HOT_ROWS
+from spark_audit.rows import MANY
 from spark_audit.scan import (
     BAD,
     CLASH,
@@ -49,27 +50,30 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 CHUNK_ROWS = 1 << 18  # Held by a task at once, about 100 MB with all that is made of them.
 TASK_ROWS = 1 << 20
+LINES_TASK_BYTES = 1 << 27  # Of one file: about TASK_ROWS / 3, as text is slow to parse.
 PARTITION_ROWS = 250_000  # Of whole keys, decided at once: about 100 MB.
 PIECES_AT_ONCE = 32  # Handed over to Python together.
 SMALL_ROWS = 5_000  # One partition is enough: tasks cost more than the work.
 JSON_ROW_BYTES = 300  # About; only to choose the number of partitions.
 ERROR, SUMMARY = "error", "summary"
+_OF_ONE_KEY = (
+    "client", "key", "value", "expected", "expected_mod_revision", "output.value", "output.create_revision",
+    "output.mod_revision", "output.version",
+)  # fmt: skip
 _CUT = "kind string, target int, place int, file string, payload binary"
 SAID = f"{KEY_RESULT}, kind string, file string, payload string"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Something that one task reads: row groups `first` up to `last` of a Parquet file, or a whole file of lines."""
+    """Something that one task reads: of a Parquet file row groups `first` up to `last`; else the `lines` that begin at
+    bytes from `first` up to `last`."""
 
     path: str
     first: int
     last: int
     rows: int
-
-    @property
-    def lines(self) -> bool:
-        return self.first < 0
+    lines: bool = False
 
 
 def sources(files: Sequence[HistoryFile]) -> list[Source]:
@@ -80,7 +84,10 @@ def sources(files: Sequence[HistoryFile]) -> list[Source]:
 def _sources_of(file: HistoryFile) -> Iterator[Source]:
     path = str(file.path.resolve())
     if not file.parquet:
-        yield Source(path, -1, -1, file.path.stat().st_size // JSON_ROW_BYTES)
+        size = file.path.stat().st_size
+        for begin in range(0, max(1, size), LINES_TASK_BYTES):
+            end = min(size, begin + LINES_TASK_BYTES)
+            yield Source(path, begin, end, (end - begin) // JSON_ROW_BYTES, lines=True)
         return
     footer = parquet.read_metadata(path)
     first, rows = 0, 0
@@ -194,10 +201,12 @@ def _cuts_of(source: Source, partitions: int, hot: Sequence[HotKey]) -> Iterator
         yield Cut(BAD, 0, json.dumps(f"cannot be read ({str(error).splitlines()[0]})").encode())
 
 
-def chunks(source: Source) -> Iterator[pa.Table | None]:
-    """Tables of at most CHUNK_ROWS; None for lines that are no rows."""
+def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | None]:
+    """Tables of at most CHUNK_ROWS; None for lines that are no rows. `order_only`: what says something about one key
+    may be left out, in what concerns a single one; it is most of the bytes.
+    """
     if source.lines:
-        for piece in pieces_of(source.path):
+        for piece in pieces_of(source.path, source.first, source.last):
             if piece.bad:
                 yield None
             for begin in range(0, piece.table.num_rows, CHUNK_ROWS):
@@ -205,7 +214,10 @@ def chunks(source: Source) -> Iterator[pa.Table | None]:
         return
     with open_table(source.path) as file:
         for group in range(source.first, source.last):
-            columns = leaves(file, file.read_row_group(group, columns=["op"]).column("op"))
+            ops = file.read_row_group(group, columns=["op"]).column("op")
+            columns = leaves(file, ops)
+            if order_only and not any(op in MANY for op in ops.unique().to_pylist()):
+                columns = [name for name in columns if name not in _OF_ONE_KEY]
             for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=columns, use_threads=False):
                 table = pa.Table.from_batches([batch])
                 table.validate(full=True)  # That all text is UTF-8 among others.

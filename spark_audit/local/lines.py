@@ -31,26 +31,32 @@ class Piece:
     bad: list[tuple[int, str]] = field(default_factory=list)
 
 
-def pieces_of(path: str) -> Iterator[Piece]:
-    """All of a file, in order."""
+def pieces_of(path: str, begin: int = 0, end: int | None = None) -> Iterator[Piece]:
+    """All of a file, in order; or the lines that begin at these bytes of it, numbered as if there were no others."""
     first = 1
-    for text in _cut(path):
+    for text in _cut(path, begin, end):
         table = _by_arrow(text)
         yield Piece(table, first) if table is not None else _by_line(text, first)
         first += text.count(b"\n")
 
 
-def _cut(path: str) -> Iterator[bytes]:
+def _cut(path: str, begin: int, end: int | None) -> Iterator[bytes]:
     """Whole lines, about PIECE_BYTES at once."""
     rest = b""
     with Path(path).open("rb") as file:
-        while block := file.read(PIECE_BYTES):
-            end = block.rfind(b"\n") + 1
-            if end:
-                yield rest + block[:end]
-                rest = block[end:]
+        here = begin
+        if begin:
+            file.seek(begin - 1)
+            here += len(file.readline()) - 1  # Behind the line that begins before: its end may be just there.
+        while block := file.read(PIECE_BYTES if end is None else min(PIECE_BYTES, max(0, end - here))):
+            here += len(block)
+            whole = block.rfind(b"\n") + 1
+            if whole:
+                yield rest + block[:whole]
+                rest = block[whole:]
             else:
                 rest += block
+        rest += file.readline() if rest else b""  # It began before the end.
     if rest:
         yield rest
 

@@ -18,6 +18,7 @@ from spark_audit.local import lines
 from spark_audit.local.columns import conform
 from spark_audit.local.frame import Frame, schema
 from spark_audit.local.job import audit
+from spark_audit.local.lines import _cut
 from spark_audit.local.suspects import broken_rows
 from spark_audit.rows import FIELDS, plain_problem
 from tests.spark_audit.histories import History, write_lines
@@ -242,3 +243,22 @@ def test_a_file_may_lack_every_column_that_is_null_throughout(tmp_path: Path) ->
     verdict = audit([str(tmp_path / "bare.parquet")])
 
     assert (verdict.status, verdict.operations) == ("linearizable", 5)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_lines_of_a_file_are_each_read_once_wherever_it_is_divided(
+    end: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the part in which a line begins; a broken one, a blank one and the last without its end too."""
+    monkeypatch.setattr("spark_audit.local.lines.PIECE_BYTES", 200)
+    h = History()
+    for number in range(4):
+        h.put(f"v{number}", 20 * number, 20 * number + 10, number + 2)
+    lines = [json.dumps({"op_id": row["op_id"], "value": row["value"]}).encode() for row in h.rows]
+    text = b"\n".join([lines[0], b"{no", lines[1], b"", *lines[2:]]) + end
+    (tmp_path / "h.jsonl").write_bytes(text)
+
+    for step in range(1, len(text) + 2, 3):
+        cut = [b"".join(_cut(str(tmp_path / "h.jsonl"), at, at + step)) for at in range(0, len(text), step)]
+        assert b"".join(cut) == text
+        assert all(part.endswith(b"\n") for part in [part for part in cut if part][:-1])
