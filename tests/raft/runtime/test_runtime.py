@@ -207,6 +207,24 @@ async def test_a_caller_that_does_not_belong_here_is_told_why(fields: dict[str, 
             assert answer.code == code
 
 
+async def test_a_build_that_does_not_know_the_level_in_force_is_refused_with_a_word_for_it() -> None:
+    """FORMATS §7: both levels are named. Before the level was raised it was welcome, and a newer build still is."""
+    with trio.fail_after(20):
+        async with a_cluster() as machines:
+            s1 = machines[0]
+            await until(lambda: s1.transport.connected == {"s2", "s3"})
+            assert isinstance(await first_answer(s1.transport.port, peer_hello("s2")), Hello)
+
+            s1.machine.level = 2
+
+            refusal = await first_answer(s1.transport.port, peer_hello("s2"))
+            assert isinstance(refusal, Refusal)
+            assert refusal.code == "feature_level"
+            assert "its build knows feature level 1, and this cluster is at 2" in refusal.text
+            newer = await first_answer(s1.transport.port, peer_hello("s2", level_min=1, level_max=3))
+            assert isinstance(newer, Hello)
+
+
 async def test_a_client_that_sends_at_once_is_told_that_clients_have_another_port() -> None:
     """A client does not wait for the answer to its hello: who it is matters more than what follows."""
     with trio.fail_after(20):
