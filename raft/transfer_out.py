@@ -80,9 +80,10 @@ class OutgoingTransfers:
         info, kept_until = self._broken_off.pop(peer_id, (self._snapshots.latest(), 0))
         if now >= kept_until or info.header.index < log_first_index - 1:
             info, kept_until = self._snapshots.latest(), 0
-        transfer_id = self._ids.setdefault(info.name, self._random.getrandbits(62))
         held = peer_id in self._refused_by
-        self._transfers[peer_id] = _Transfer(transfer_id, info, now + self._resend_ns, held=held, kept_until=kept_until)
+        self._transfers[peer_id] = _Transfer(
+            self._id_of(info), info, now + self._resend_ns, held=held, kept_until=kept_until
+        )
         self._refused_by.discard(peer_id)
 
     def progress(self, peer_id: str, message: InstallSnapshotProgress, now: int) -> bool:
@@ -153,9 +154,19 @@ class OutgoingTransfers:
         for peer_id, transfer in list(self._transfers.items()):
             while self._rate.is_due(now) and self._may_send(transfer):
                 self._transfers[peer_id] = self._transfers.pop(peer_id)
+                if not transfer.is_answered and now >= transfer.kept_until:
+                    self._take_newest(transfer)
                 message = self._chunk(transfer, term)
                 self._rate.spend(len(message.data), now)
                 yield peer_id, message
+
+    def _take_newest(self, transfer: _Transfer) -> None:
+        """Nothing of it has arrived yet: an older file would only be followed by a newer one."""
+        transfer.info = self._snapshots.latest()
+        transfer.transfer_id = self._id_of(transfer.info)
+
+    def _id_of(self, info: SnapshotInfo) -> int:
+        return self._ids.setdefault(info.name, self._random.getrandbits(62))
 
     def _may_send(self, transfer: _Transfer) -> bool:
         window = WINDOW_CHUNKS_MAX if transfer.is_answered else 1

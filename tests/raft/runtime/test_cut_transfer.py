@@ -1,0 +1,91 @@
+"""A snapshot on its way over TCP, from disk to disk, whose connection is cut, and whose receiver is killed."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+
+from raft import InstallSnapshot, Message
+from tests.raft.runtime.machines import until
+from tests.raft.runtime.test_real_files import SMALL_SNAPSHOTS, VOTERS, Life, Lives, lives_in
+
+pytestmark = pytest.mark.timeout(60)
+
+CHUNK_BYTES = SMALL_SNAPSHOTS.snapshot_chunk_bytes
+
+
+async def a_slow_transfer(lives: Lives) -> tuple[Life, str]:
+    """(leader, who was away): that one's next life will be sent a snapshot, some hundred chunks a second."""
+    leader = await lives.leader()
+    away = next(voter for voter in VOTERS if voter != leader.node.identity.node_id)
+    await lives.kill(away)
+    for first in range(0, 1_000, 100):
+        leader.propose_many(first, 100)
+        await leader.recorder.wait_for(lambda last=first + 100: len(leader.recorder.applied) == last)  # type: ignore[misc]
+    await until(lambda: not leader.node._snapshots._build.is_under_way)
+    leader.node.snapshot_now()  # So that it is of all there is, and no newer one comes.
+    leader.driver.wake()
+    await until(lambda: leader.node.core.first_index == leader.node.core.last_index + 1)
+    leader.node._snapshots._outgoing._rate._bytes_per_second = 100 * CHUNK_BYTES
+    return leader, away
+
+
+def offsets_of(life: Life) -> list[int]:
+    """Where each chunk that it is given begins."""
+    offsets: list[int] = []
+    receive = life.node.receive
+
+    def recording(peer_id: str, message: Message) -> None:
+        if isinstance(message, InstallSnapshot):
+            offsets.append(message.offset)
+        receive(peer_id, message)
+
+    life.node.receive = recording  # type: ignore[method-assign]
+    return offsets
+
+
+async def test_a_transfer_resumes_at_its_offset_when_its_connection_was_cut(tmp_path: Path) -> None:
+    """What has arrived is not sent again, but for the one chunk that asks how much that is."""
+    with trio.fail_after(40):
+        async with lives_in(tmp_path) as lives:
+            leader, away = await a_slow_transfer(lives)
+            await lives.start(away)
+            returned = lives.now[away]
+            offsets = offsets_of(returned)
+            await until(lambda: len(offsets) >= 10)
+
+            assert leader.driver._transport is not None
+            connection = leader.driver._transport._ways.all[away]._stream
+            assert connection is not None
+            connection.socket.shutdown(socket.SHUT_RDWR)
+            before = len(offsets)
+            await until(lambda: returned.machine.items == leader.machine.items)
+
+            again = [offset for offset in offsets[before:] if offset < offsets[before - 1] - 4 * CHUNK_BYTES]
+            assert again == [0]
+            events = [event.name for event in returned.recorder.events]
+            assert events.count("snapshot_installed") == 1
+
+
+async def test_a_receiver_that_is_killed_amid_a_transfer_has_lost_nothing(tmp_path: Path) -> None:
+    """It begins from what it had, and is sent the snapshot anew."""
+    with trio.fail_after(40):
+        async with lives_in(tmp_path) as lives:
+            leader, away = await a_slow_transfer(lives)
+            await lives.start(away)
+            had = lives.now[away].node.core.last_index
+            assert had > 0
+            offsets = offsets_of(lives.now[away])
+            await until(lambda: len(offsets) >= 10)
+
+            await lives.kill(away)
+            assert list((tmp_path / away).rglob("*.tmp"))
+            await lives.start(away)
+
+            returned = lives.now[away]
+            assert (returned.node.core.last_index, returned.node.core.snapshot_index) == (had, 0)
+            await until(lambda: returned.machine.items == leader.machine.items)
+            assert not list((tmp_path / away).rglob("*.tmp"))
