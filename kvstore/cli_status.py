@@ -49,7 +49,7 @@ def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: b
         if isinstance(found, StoreError):
             click.echo(f"{node_id} did not answer: {found}", err=True)
         else:
-            for word in of_its_disk(found):
+            for word in (*of_its_disk(found), *of_its_marks(found)):
                 click.echo(f"{node_id}: {word}", err=True)
     if (level := could_be_raised(list(members.values()))) is not None:
         click.echo(f"every member knows feature level {level}; `hwm upgrade` puts it in force, for ever", err=True)
@@ -74,6 +74,20 @@ def of_its_disk(found: MemberStatus) -> list[str]:
         words.append("its disk is full: writes are refused and reads go on; make room on it")
     if found.disk_hangs:
         words.append("its disk hangs: what it was asked to write has not become durable; look after it")
+    return words
+
+
+def of_its_marks(found: MemberStatus) -> list[str]:
+    """What holds the marks back, in words; the leader alone knows, and only what is held is told."""
+    words = []
+    if found.commit_held_by:
+        waits = ", ".join(found.commit_held_by)
+        words.append(f"its high-water mark is {found.commit_index} of {found.last_index}: it waits for {waits}")
+    if found.low_watermark_held_by:
+        held_by = ", ".join(found.low_watermark_held_by)
+        words.append(f"its low-water mark is {found.low_watermark} of {found.commit_index}: held back by {held_by}")
+        if found.log_held_by == "low_watermark":
+            words.append(f"its log, from {found.first_index} on, is kept for them")
     return words
 
 

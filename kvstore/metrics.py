@@ -116,6 +116,8 @@ class MemberCollector(Collector):
         yield _gauge("log_bytes", "The log on disk, without zeroes written ahead", status.log_bytes)
         yield _gauge("log_retention_limit_bytes", "Beyond it a slow member gets a snapshot instead of entries",
                      self._config.retention_bytes_max)  # fmt: skip
+        yield _by_label("log_held_by", "1 for what keeps the log from beginning later", "what",
+                        {what: status.log_held_by == what for what in ("own_snapshot", "low_watermark")})  # fmt: skip
         yield _gauge("disk_full", "1 while writes are refused for want of room", status.is_disk_full)
         yield _gauge("disk_hanging", "1 while an append to the log takes longer than two election time-outs",
                      status.disk_hangs)  # fmt: skip
@@ -163,7 +165,6 @@ def exposition(registry: CollectorRegistry) -> bytes:
 def _peer_metrics(status: NodeStatus) -> Iterator[Metric]:
     """On the leader only: the others know nothing of each other."""
     peers = {peer.peer_id: peer for peer in status.peers}
-    lowest = min((peer.last_applied for peer in status.peers), default=0)
     behind = {name: status.commit_index - peer.last_applied for name, peer in peers.items()}
     yield _by_label("peer_active", "1 for a peer that was heard lately", "peer",
                     {name: peer.recent_active for name, peer in peers.items()})  # fmt: skip
@@ -174,8 +175,9 @@ def _peer_metrics(status: NodeStatus) -> Iterator[Metric]:
     yield _by_label("peer_applied_lag_entries", "Committed entries that a peer has not applied", "peer",
                     {name: max(0, lag) for name, lag in behind.items()})  # fmt: skip
     yield _by_label("peer_holds_low_watermark", "1 for a peer that keeps the low-water mark from rising", "peer",
-                    {name: peer.last_applied == lowest and behind[name] > 0
-                     for name, peer in peers.items()})  # fmt: skip
+                    {name: name in status.low_watermark_held_by for name in peers})  # fmt: skip
+    yield _by_label("peer_holds_commit_index", "1 for a voter that lacks what is above the high-water mark", "peer",
+                    {name: name in status.commit_held_by for name in peers})  # fmt: skip
     yield _by_label("peer_in_snapshot", "1 for a peer that is sent a snapshot", "peer",
                     {name: peer.state == "snapshot" for name, peer in peers.items()})  # fmt: skip
 

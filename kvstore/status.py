@@ -64,6 +64,9 @@ class MemberStatus:
     feature_level: int = 1  # In force here; the next two are what its build can apply.
     feature_level_min: int = 1
     feature_level_max: int = 1
+    commit_held_by: tuple[str, ...] = ()  # On the leader: voters that lack what is above the high-water mark.
+    low_watermark_held_by: tuple[str, ...] = ()  # On the leader: who has not applied what is above this mark.
+    log_held_by: str = ""  # Why the log begins where it does: `own_snapshot` or `low_watermark`.
 
     @property
     def lag(self) -> int:
@@ -87,6 +90,9 @@ def status_of(node: Node, machine: KvMachine, *, with_hash: bool) -> MemberStatu
         durable_index=status.durable_index,
         last_index=status.last_index,
         low_watermark=status.low_watermark,
+        commit_held_by=status.commit_held_by,
+        low_watermark_held_by=status.low_watermark_held_by,
+        log_held_by=status.log_held_by,
         revision=state.revision,
         compact_revision=state.compact_revision,
         keys=state.keys,
@@ -131,7 +137,8 @@ def status_from_map(item: object) -> MemberStatus:
         if not isinstance(item, Mapping):
             raise TypeError("no map")
         peers = tuple(PeerView(**_known(PeerView, peer)) for peer in item["peers"])
-        return MemberStatus(**{**_known(MemberStatus, item), "peers": peers})
+        lists = {name: tuple(item.get(name, ())) for name in ("commit_held_by", "low_watermark_held_by")}
+        return MemberStatus(**{**_known(MemberStatus, item), **lists, "peers": peers})
     except (TypeError, KeyError) as error:
         raise ProtocolError(f"not a member's status: {error}") from error
 

@@ -135,6 +135,9 @@ class NodeStatus:
     durable_index: int
     last_index: int
     low_watermark: int
+    commit_held_by: tuple[str, ...]  # On a leader: voters that lack what is above the high-water mark.
+    low_watermark_held_by: tuple[str, ...]  # On a leader: members that have not applied what is above this mark.
+    log_held_by: str  # `own_snapshot`, `low_watermark`, or empty: why the log begins where it does.
     peers: tuple[PeerStatus, ...]
     pending_bytes: int  # Commands that wait to be proposed; bound: pending_bytes_max.
     pending_commands: int

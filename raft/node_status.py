@@ -24,6 +24,7 @@ def node_status(
     is_removed: bool,
 ) -> NodeStatus:
     """What `Node.status` gives."""
+    held = what_holds(core)
     return NodeStatus(
         node_id=core.node_id,
         role=core.role,
@@ -41,6 +42,9 @@ def node_status(
         durable_index=core.durable_index,
         last_index=core.last_index,
         low_watermark=core.low_watermark,
+        commit_held_by=held.commit,
+        low_watermark_held_by=held.low_watermark,
+        log_held_by=held.log,
         peers=tuple(core.peers_status()),
         pending_bytes=pending.size_bytes,
         pending_commands=len(pending),
