@@ -176,6 +176,7 @@ def serve_command(
     heartbeat_ms: int,
     election_timeout_ms: int,
     snapshot_log_bytes: int | None,
+    snapshot_bytes_per_second: int | None,
     retention_bytes: int | None,
     segment_bytes: int | None,
     log_level: str,
@@ -205,7 +206,13 @@ def serve_command(
             dial=dict(dials),
             metrics=metrics,
             insecure=insecure,
-            raft=_raft_config(heartbeat_ms, election_timeout_ms, snapshot_log_bytes, retention_bytes),
+            raft=_raft_config(
+                heartbeat_ms,
+                election_timeout_ms,
+                snapshot_log_bytes=snapshot_log_bytes,
+                snapshot_bytes_per_second=snapshot_bytes_per_second,
+                retention_bytes_max=retention_bytes,
+            ),
             storage=StorageLimits() if segment_bytes is None else StorageLimits(segment_bytes_max=segment_bytes),
         )
     except (InvalidConfiguration, InvalidAddress) as error:
@@ -213,14 +220,11 @@ def serve_command(
     serve(config, ready_file)
 
 
-def _raft_config(
-    heartbeat_ms: int, election_timeout_ms: int, snapshot_log_bytes: int | None, retention_bytes: int | None
-) -> RaftConfig:
+def _raft_config(heartbeat_ms: int, election_timeout_ms: int, **sizes: int | None) -> RaftConfig:
     if election_timeout_ms < 2 * heartbeat_ms:
         raise InvalidConfiguration(
             f"--election-timeout-ms {election_timeout_ms} must be at least twice --heartbeat-ms {heartbeat_ms}"
         )
-    sizes = {"snapshot_log_bytes": snapshot_log_bytes, "retention_bytes_max": retention_bytes}
     given = {name: value for name, value in sizes.items() if value is not None}
     return RaftConfig(
         heartbeat_interval_ns=heartbeat_ms * MILLISECOND_NS,
