@@ -17,9 +17,11 @@ from spark_audit.clocks import Clocks
 from spark_audit.columnar import Columns, encode
 from spark_audit.columnar.columns import NEEDED, Bools, Int64s
 from spark_audit.columnar.ranges import Advanced, Carry, advance, weak_reads_fit
+from spark_audit.columnar.witness import Placed
 from spark_audit.findings import KeyFindings
 from spark_audit.scan import together
 from spark_audit.table_keys import METHODS, NOTHING_TO_DECIDE, PROVEN, DecidedTable, decide_table
+from spark_audit.traces import Slot, Told, Traces
 from spark_audit.verdict import UNDECIDED, Undecided
 
 HOT_ROWS = 1 << 19  # A key of more is decided in ranges; of fewer, as a whole, with others beside it.
@@ -100,13 +102,14 @@ class _Walk:
         pending = _lean(unranked.take(np.flatnonzero(speaks & ~_weak(unranked))))
         self._pending = pending.take(np.argsort(_numbers(pending, "call_ns", 0), kind="stable"))
         self._called = _numbers(self._pending, "call_ns", 0)
+        self._op_id = _numbers(self._pending, "op_id", 0)
         self._open = np.ones(len(self._called), np.bool_)
         self._waiting: pa.Table | None = None  # The carried record's write, if there is one, and rows left over.
         self._begun = 0  # How many of these are that write.
         self._clocks: set[str] = set()
         self.name = ("", "")
         self.operations, self.weak = int(speaks.sum()), int((speaks & _weak(unranked)).sum())
-        self._guessed = False
+        self._told, self._slots = list[Told](), list[Slot]()
         self._note(unranked)
 
     def _note(self, table: pa.Table) -> None:
@@ -138,7 +141,7 @@ class _Walk:
         if not weak_reads_fit(columns, self._carry):
             return None
         if not (~columns.unknown).any():  # Nothing but weak reads, and what may have happened unseen.
-            return Advanced(self._carry, -1, np.zeros(0, np.int64), np.zeros(0, np.int64), False)
+            return Advanced(self._carry, -1, np.zeros(0, np.int64), np.zeros(0, np.int64), Placed())
         return advance(columns, self._carry, ahead=self._limits.ahead, last=is_last)
 
     def _candidates(self, rows: pa.Table) -> Int64s:
@@ -149,18 +152,31 @@ class _Walk:
 
     def _go_on(self, found: Advanced, joined: pa.Table, rows: int, chosen: Int64s) -> None:
         self._open[chosen[found.used[found.used >= rows] - rows]] = False
-        self._guessed |= found.guessed
+        self._trace(found.placed, rows, chosen)
         self._carry = found.carry
         left = joined.take(np.sort(found.left[found.left >= self._begun]))
         self._begun = int(found.writer >= 0)
         write = [_put_of(joined.slice(found.writer, 1), found.carry)] if found.writer >= 0 else []
         self._waiting = together([*write, left])
 
+    def _trace(self, placed: Placed, rows: int, chosen: Int64s) -> None:
+        """What is held against other keys; see `traces.py`."""
+        key, (clock,) = self.name[1], self._clocks
+        told, slot = chosen[placed.told - rows], chosen[placed.slot - rows]
+        by = zip(self._op_id[told].tolist(), self._called[told].tolist(), strict=True)
+        self._told += [
+            Told(key, revision, (op_id, call, clock))
+            for revision, (op_id, call) in zip(placed.revision.tolist(), by, strict=True)
+        ]
+        between = zip(placed.low.tolist(), placed.high.tolist(), self._called[slot].tolist(), strict=True)
+        self._slots += [Slot(key, low, high, call, clock) for low, high, call in between]
+
     def proven(self) -> pa.Table:
         """Its one row, of columns PROVEN."""
         method = NOTHING_TO_DECIDE if self.operations == self.weak else METHODS[0]
         run_id, key = self.name
-        counts = {"operations": self.operations, "weak": self.weak, "off_revisions": self._guessed}
+        traces = Traces(tuple(sorted(self._told, key=lambda told: told.revision)), tuple(self._slots)).to_json()
+        counts = {"operations": self.operations, "weak": self.weak, "off_revisions": False, "traces": traces}
         return pa.Table.from_pylist([{"run_id": run_id, "key": key, "method": method, **counts}], schema=PROVEN)
 
 

@@ -3,7 +3,7 @@
 A carry is the record that the operations before left, the greatest call of any of them, and the greatest revision that
 any carried. The record stands in the witness as its own write, the first row (`Carry`); one that was written more than
 once, behind a creation made for it. Only a prefix of the order is taken; what stands behind it is left to the next
-range, which knows more of what follows. docs/audit-proofs.md, section 6a, proves that prefixes join to one order.
+range, which knows more of what follows. docs/audit-proofs.md, section 9, proves that prefixes join to one.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from spark_audit.columnar.columns import FOREVER, NOTHING, PUT, Bools, Columns, 
 from spark_audit.columnar.fits import doubtful
 from spark_audit.columnar.order import Order, counts, states
 from spark_audit.columnar.proposal import Proposal
-from spark_audit.columnar.witness import attempt
+from spark_audit.columnar.witness import Placed, attempt
 
 _EARLIEST = -(2**63)
 _NEVER = 2**62  # A version that no record has.
@@ -41,16 +41,15 @@ class Carry:
 @dataclass(frozen=True, slots=True)
 class Advanced:
     """A verified prefix. `writer`: the row of the write whose record is carried on, -1 if there is none; `used`: the
-    rows of unknown outcome in it; `left`: completed rows behind it. Rows are those of the table.
-
-    `guessed`: no response told the place of some unknown write in it.
+    rows of unknown outcome in it, `placed` the same with their revisions; `left`: completed rows behind it. Rows are
+    those of the table.
     """
 
     carry: Carry
     writer: int
     used: Int64s
     left: Int64s
-    guessed: bool
+    placed: Placed
 
 
 def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanced | None:
@@ -66,7 +65,7 @@ def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanc
     block = next(blocks(made, len(made)))
     if not_covered(block).any() or ((made.revision <= 0) & ~made.unknown).any():
         return None
-    proposal, wrong = attempt(block, patient=True)
+    proposal, wrong, placed = attempt(block, patient=True)
     order = proposal.order
     wrong = wrong | proposal.out_of_turn() | _before_its_time(made, proposal, carry)
     wrong[:begun] = proposal.rows[:begun] != _places_of_carry(made, begun)
@@ -74,7 +73,7 @@ def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanc
     end = _cut(ends.clean, begun, ahead, last)
     if wrong[: end + 1].any():
         return None
-    return _advanced(made, proposal, ends, carry, end)
+    return _advanced(made, proposal, ends, carry, end, placed or Placed())
 
 
 def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
@@ -166,28 +165,32 @@ class _Ends:
         creation = np.maximum(creations[some], 0)
         create, version = order.revision[creation], number[some] - number[creation] + 1
         clean = ~present | ((order.revision[some] > 0) & (create > 0))
+        clean &= order.revision > 0  # Then every write before it is known to have had a lower one.
         return _Ends(writer, present, create, version, creation, clean)
 
 
-def _advanced(columns: Columns, proposal: Proposal, ends: _Ends, carry: Carry, end: int) -> Advanced:
+def _advanced(columns: Columns, proposal: Proposal, ends: _Ends, carry: Carry, end: int, placed: Placed) -> Advanced:
     taken, left = proposal.rows[: end + 1], proposal.rows[end + 1 :]
     unknown = columns.unknown
     used = columns.row[taken[unknown[taken]]]
     left = columns.row[left[~unknown[left]]]
     if end < 0:
-        return Advanced(carry, NOTHING, used, left, False)
+        return Advanced(carry, NOTHING, used, left, Placed())
     order, place = proposal.order, int(ends.writer[end])
     told = order.revision[: end + 1]
     mine = taken[columns.row[taken] >= 0]  # The creation was called at no time.
     after = Carry(
         call=max(carry.call, int(columns.call[mine].max(initial=_EARLIEST))), last=max(carry.last, int(told.max()))
     )
-    guessed = bool(((order.writes[: end + 1] >= 0) & (told < 0)).any())
+    there = np.zeros(len(columns), np.bool_)
+    there[taken] = True
+    placed = placed.where(there[placed.told], there[placed.slot]).at(columns.row)
+    placed = replace(placed, low=np.maximum(placed.low, carry.last + 1))
     if not ends.present[end]:
         unsure = carry.unsure if place < 0 else bool(unknown[taken[place]])
-        return Advanced(replace(after, unsure=unsure), NOTHING, used, left, guessed)
+        return Advanced(replace(after, unsure=unsure), NOTHING, used, left, placed)
     version = int(ends.version[end])
     if carry.version > 1 and ends.creation[end] == 0:
         version += carry.version - 2
     after = replace(after, version=version, revision=int(told[place]), create=int(ends.create[end]))
-    return Advanced(after, int(columns.row[taken[place]]), used, left, guessed)
+    return Advanced(after, int(columns.row[taken[place]]), used, left, placed)

@@ -98,7 +98,7 @@ def _pass(columns: Columns, rows_max: int, patient: bool) -> Witnessed:
 
 
 def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, Placed | None]:
-    proposal, wrong, placed = _attempt(block, patient)
+    proposal, wrong, placed = attempt(block, patient)
     guessed = proposal.guessed() if block.unknown.any() else np.zeros(block.keys, np.bool_)
     bad = proposal.rows[wrong][::-1]
     at = np.full(block.keys, NOTHING, np.int64)
@@ -114,12 +114,9 @@ def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, Placed |
     return status, guessed & (status == OK), at, placed
 
 
-def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools]:
-    """The order that the revisions propose, unknown writes put in; and which of its places are wrong."""
-    return _attempt(block, patient)[:2]
-
-
-def _attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, Placed | None]:
+def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, Placed | None]:
+    """The order that the revisions propose, unknown writes put in; which of its places are wrong; and what was put in,
+    by row of the block (None: the block has no unknown ones)."""
     proposal = proposed(block)
     return _with_unknown(proposal, patient) if block.unknown.any() else (proposal, _wrong(proposal.order), None)
 

@@ -55,6 +55,19 @@ def test_an_unknown_write_whose_revision_was_told_is_not_guessed() -> None:
     assert (seen.status.tolist(), seen.guessed.tolist()) == ([OK], [False])
 
 
+def test_a_creation_that_responses_tell_may_begin_a_chain_of_unknown_writes() -> None:
+    """Of the three writes only the last was acknowledged; its record's version and creation show the first."""
+    h = History()
+    h.put("other", 0, None)  # It could be the creation too, but the chain has one.
+    h.put("a", 0, None)
+    h.cas("b", "a", True, 5, None)
+    h.cas("c", "b", True, 20, 30, 4)
+    h.get("c", 40, 50, 4, mod_revision=4, create_revision=2, version=3)
+    assert _status(h) == OK
+    h.get("c", 60, 70, 4, mod_revision=4, create_revision=2, version=4)
+    assert _status(h) == SUSPECT
+
+
 def test_an_unknown_write_is_suspect_where_its_revision_was_seen_without_it() -> None:
     """Absent, another record, or an acknowledged write: who saw the store at that revision saw all of it."""
     absent = History()

@@ -18,6 +18,7 @@ from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.order import changed
 from spark_audit.ranges import Limits, decide_in_ranges
 from spark_audit.table_keys import decide_table
+from spark_audit.traces import Traces
 from spark_audit.weak import misfits
 from tests.spark_audit.small import ONE_CLOCK, corrupt, has_an_order, operations_in, small_history
 from tests.spark_audit.test_table_keys import history_table
@@ -30,8 +31,8 @@ def _rank(row: Row) -> tuple[int, int, int]:
     return row["revision"], not changed(row), row["call_ns"]
 
 
-def in_ranges(rows: list[Row], random: Random, limits: Limits, *, whole: bool) -> tuple[str, str]:
-    """(status, method) of the one key of these rows, cut at random places; `whole`: if all rows may be looked at."""
+def in_ranges(rows: list[Row], random: Random, limits: Limits, *, whole: bool) -> tuple[str, str, Traces]:
+    """(status, method, traces) of the one key of these rows, cut at random places; `whole`: if all may be looked at."""
     ranked = sorted((row for row in rows if row["status"] == "ok" and row["revision"]), key=_rank)
     names = {id(row) for row in ranked}
     unranked = [row for row in rows if id(row) not in names]
@@ -57,15 +58,17 @@ def _cut(rows: list[Row], random: Random) -> Iterator[list[Row]]:
         yield part
 
 
-def _said(proven: pa.Table, others: list[KeyFindings]) -> tuple[str, str]:
+def _said(proven: pa.Table, others: list[KeyFindings]) -> tuple[str, str, Traces]:
     if proven.num_rows:
         assert not others
-        return "linearizable", proven.column("method")[0].as_py()
+        (row,) = proven.to_pylist()
+        traces = Traces() if row["traces"] is None else Traces.from_json(row["key"], row["traces"])
+        return "linearizable", row["method"], traces
     (key,) = others
-    return key.status, key.method
+    return key.status, key.method, key.traces
 
 
-def _uncut(rows: list[Row]) -> tuple[str, str]:
+def _uncut(rows: list[Row]) -> tuple[str, str, Traces]:
     found = decide_table(history_table(rows), {rows[0]["run_id"]: Clocks()}, CONFIGURATIONS_MAX)
     return _said(found.proven, list(found.others))
 
@@ -90,7 +93,7 @@ def test_what_ranges_prove_has_an_order(values: int) -> None:
         random = Random(seed)
         rows = small_history(random, revisions=True, values=values)
         limits = Limits(ahead=random.randrange(3), left=10**6, pending=random.choice((1, 10**6)))
-        status, _ = in_ranges(rows, random, limits, whole=False)
+        status, _, _ = in_ranges(rows, random, limits, whole=False)
         truth = has_an_order(rows)
         seen[status, truth] += 1
         assert truth or status == "undecided", f"seed {seed}"
@@ -103,17 +106,31 @@ def test_what_ranges_prove_has_an_order(values: int) -> None:
 def test_a_key_is_decided_alike_cut_anywhere_or_uncut() -> None:
     """Longer ones, with local reads and up to a third unknown; cut at random, and then as a whole where that fails."""
     seen: Counter[tuple[str, str]] = Counter()
+    traces = 0
     for seed in range(HISTORIES):
         random = Random(seed)
         rows = _longer(random)
         cut = in_ranges(rows, random, Limits(ahead=random.randrange(5)), whole=False)
-        status, method = _uncut(rows)
+        uncut = _uncut(rows)
+        status = uncut[0]
         seen[cut[0], status] += 1
         if cut[0] == "linearizable":
             assert status == "linearizable", f"seed {seed}"
-            assert cut[1] == "witness" or method == cut[1], f"seed {seed}"
+            assert cut[1] == "witness" or cut[1] == uncut[1], f"seed {seed}"
+            traces += _compared(cut[2], uncut[2]) if uncut[1] == "witness" else 0
         elif seed % 10 == 0:
-            assert in_ranges(rows, random, TINY, whole=True) in ((status, method), ("linearizable", "witness"))
+            again = in_ranges(rows, random, TINY, whole=True)
+            assert again == uncut or again[:2] == ("linearizable", "witness")
     fine = seen["linearizable", "linearizable"] + seen["undecided", "linearizable"]
     assert seen["linearizable", "linearizable"] > 0.8 * fine, seen
     assert seen["undecided", "violation"] > HISTORIES / 20, seen
+    assert traces > HISTORIES / 10
+
+
+def _compared(cut: Traces, uncut: Traces) -> int:
+    """What is told of unknown writes is told of both, if perhaps as a slot of one revision; how many there are."""
+    told = {one.revision for one in uncut.told}
+    assert {one.revision for one in cut.told} <= told
+    assert told <= {one.revision for one in cut.told} | {slot.low for slot in cut.slots if slot.low == slot.high}
+    assert all(slot.low >= 2 for slot in cut.slots)
+    return len(cut.told) + len(cut.slots)
