@@ -23,6 +23,7 @@ from harness.cluster.kernel import shift_clocks_at_exec
 shift_clocks_at_exec({_SHIFT_SECONDS})
 os.execv(sys.executable, [sys.executable, "-c", "import time; print(time.monotonic() > {_SHIFT_SECONDS})"])
 """
+_FAKETIME = "libfaketimeMT.so.1"  # The one for programs with threads.
 _FAKETIME_PLACES = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime", "/usr/lib64/faketime")
 
 
@@ -68,7 +69,7 @@ def look_at_machine(kinds: Iterable[Kind]) -> Machine:
     if "wall-clock" in kinds:
         faketime = find_faketime()
         if faketime is None:
-            unavailable["wall-clock"] = "libfaketime.so.1 is not installed (package libfaketime)"
+            unavailable["wall-clock"] = f"{_FAKETIME} is not installed (package libfaketime)"
     return Machine(file_system, faketime, {kind: why for kind, why in unavailable.items() if kind in kinds})
 
 
@@ -84,7 +85,7 @@ def usable_faults(text: str) -> tuple[tuple[Kind, ...], Machine]:
 
 def find_faketime() -> Path | None:
     """Where libfaketime is installed."""
-    found = (path for place in _FAKETIME_PLACES for path in Path("/").glob(f"{place[1:]}/libfaketime.so.1"))
+    found = (path for place in _FAKETIME_PLACES for path in Path("/").glob(f"{place[1:]}/{_FAKETIME}"))
     return next(found, None)
 
 
