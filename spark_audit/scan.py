@@ -31,7 +31,9 @@ PIECE_ROWS_MAX = 1 << 15  # A few MB, so that what Spark hands over at once stay
 _ORDER = ("run_id", "clock_id", "revision", "call_ns", "return_ns", "op_id")
 _OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
 _MOSTLY_NULL = ("request", "weak", "changes_store", "expected_mod_revision")
+_SHORT_MAX = 127  # Texts of a dictionary whose indices travel as single bytes.
 _ENDLESS = 2**63 - 1
+_IDS_BITS = 16  # op_ids that differ only in these go to one partition.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,7 @@ def scan(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) -> Iterator[
         ranges, keys = _parted(keys, one)
         yield from _hot(ranges, one, partitions + number)
     yield from _keys(keys, partitions)
-    yield from _pieces(
-        IDS, frame.table.select(["run_id", "op_id"]), _spread(frame.numbers("op_id", 0), partitions), partitions
-    )
+    yield from _ids(frame, partitions)
     yield from _clients(frame, partitions)
     order = frame.table.select(list(_ORDER)).append_column("reads", pa.array(~(changed(frame) | many.changed)))
     rows = np.flatnonzero(taking)
@@ -100,8 +100,11 @@ def together(tables: Sequence[pa.Table]) -> pa.Table:
     coded = []
     for table in tables:
         for place, name in enumerate(table.column_names):
-            if name in NAMES and not pa.types.is_dictionary(table.schema.field(name).type):
-                table = table.set_column(place, name, table.column(name).dictionary_encode())
+            column: Any = table.column(name)
+            if name in NAMES and not pa.types.is_dictionary(column.type):
+                table = table.set_column(place, name, column.dictionary_encode())
+            elif name in NAMES and column.type.index_type != pa.int32():
+                table = table.set_column(place, name, _indexed(column, pa.int32()))
         coded.append(table)
     return pa.concat_tables(coded, promote_options="default").unify_dictionaries().combine_chunks()
 
@@ -158,9 +161,19 @@ def _lean(table: pa.Table, answers: Sequence[str]) -> pa.Table:
             table = table.append_column(name, pa.nulls(table.num_rows, kind))
     lean = pa.StructArray.from_arrays(fields, names=list(answers), mask=output.is_null())
     for place, name in enumerate(table.column_names):
-        if name in _MOSTLY_NULL and table.column(name).null_count == table.num_rows:
+        column: Any = table.column(name)
+        if name in _MOSTLY_NULL and column.null_count == table.num_rows:
             table = table.set_column(place, name, pa.nulls(table.num_rows))  # Which takes no room.
+        elif pa.types.is_dictionary(column.type) and len(one_piece(column).dictionary) <= _SHORT_MAX:
+            table = table.set_column(place, name, _indexed(column, pa.int8()))
     return table.select([name for name in NEEDED if name != "output"]).append_column("output", lean)
+
+
+def _indexed(column: Any, kind: pa.DataType) -> Any:
+    """A column of a dictionary with indices of this type."""
+    coded = one_piece(column)
+    indices: Any = coded.indices.cast(kind)
+    return pa.DictionaryArray.from_arrays(indices, coded.dictionary)
 
 
 def _keys(table: pa.Table, partitions: int) -> Iterator[Cut]:
@@ -209,9 +222,22 @@ def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str
     return targets
 
 
-def _spread(numbers: Int64s, partitions: int) -> Int64s:
-    """Neighbours mostly together, so that pieces are few."""
-    return (numbers >> 16) % partitions
+def _ids(frame: Frame, partitions: int) -> Iterator[Cut]:
+    """Stretches of op_ids that follow each other, cut where they change the partition; or CLASH, if one is twice."""
+    run, op_id = frame.codes("run_id").ids.astype(np.int64), frame.numbers("op_id", 0)
+    if (np.diff(op_id) < 0).any() or (np.diff(run) < 0).any():
+        order = np.lexsort((op_id, run))
+        run, op_id = run[order], op_id[order]
+    same, step = np.diff(run) == 0, np.diff(op_id)
+    if (same & (step == 0)).any():
+        yield Cut(CLASH, 0, b"{}")
+        return
+    cut = ~same | (step != 1) | (np.diff(op_id >> _IDS_BITS) != 0)
+    first, last = np.flatnonzero(np.concatenate(([True], cut))), np.flatnonzero(np.concatenate((cut, [True])))
+    texts = pa.array(frame.codes("run_id").texts, pa.large_string())
+    named = pa.DictionaryArray.from_arrays(run[first].astype(np.int32), texts)
+    table = pa.table({"run_id": named, "first": pa.array(op_id[first]), "last": pa.array(op_id[last])})
+    yield from _pieces(IDS, table, (op_id[first] >> _IDS_BITS) % partitions, partitions)
 
 
 def _short_dictionaries(table: pa.Table) -> pa.Table:
@@ -275,11 +301,9 @@ def clients_clash(table: pa.Table) -> bool:
 
 
 def ids_clash(table: pa.Table) -> bool:
-    """Whether an op_id is there twice in a run."""
+    """Whether an op_id is there twice in a run, of tables that `scan` made."""
     frame = Frame(table)
-    run, op_id = frame.codes("run_id"), frame.numbers("op_id", 0)
-    for code in range(len(run.texts)):
-        mine = np.sort(op_id[run.ids == code])
-        if (mine[1:] == mine[:-1]).any():
-            return True
-    return False
+    run, first, last = frame.codes("run_id").ids, frame.numbers("first", 0), frame.numbers("last", 0)
+    order = np.lexsort((first, run))
+    same = np.diff(run[order]) == 0
+    return bool((same & (first[order[1:]] <= last[order[:-1]])).any())

@@ -180,6 +180,7 @@ def _start(folder: Path, master: str, memory: str, short: bool, verbose: bool) -
         settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     if is_local(master):
         settings["spark.sql.shuffle.partitions"] = str(2 * _local_cores(master))
+        settings |= {"spark.shuffle.compress": "false", "spark.shuffle.spill.compress": "false"}  # No network here.
     elif short:
         settings |= _SHORT_ELSEWHERE
     for name, value in settings.items():
