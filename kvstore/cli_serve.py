@@ -143,6 +143,11 @@ def init(
     help="Silence of a leader before another is elected; up to twice as long, at random.",
 )
 @click.option("--snapshot-log-bytes", type=click.IntRange(1), help="Log growth between snapshots.")
+@click.option(
+    "--snapshot-bytes-per-second",
+    type=click.IntRange(1),
+    help="How fast a snapshot is built, sent and installed at most.  [default: 33554432]",
+)
 @click.option("--retention-bytes", type=click.IntRange(1), help="Log kept for a slow member.")
 @click.option("--segment-bytes", type=click.IntRange(256), help="Size of one file of the log.")
 @click.option(
