@@ -85,6 +85,11 @@ WANTED: dict[str, int] = {
     ROLLED_BACK: RARE,
     OUTLIVED: SELDOM,
     TOLD: SELDOM,
+    "level 2 is in force": SELDOM,
+    "a level was refused: silent_member": SELDOM,
+    "a level was refused: old_member": RARE,
+    "a hello was refused: feature_level": RARE,
+    "a member stopped at a level that its build does not know": SELDOM,
 }
 """mark: one of how many seeds should hit it."""
 
