@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spark_audit.columnar.blocks import Block, any_of
+from spark_audit.columnar.blocks import Block, any_of, last_place
 from spark_audit.columnar.columns import FOREVER, NOTHING, Bools, Int64s, sorted_by
-from spark_audit.columnar.order import Order
+from spark_audit.columnar.order import Order, states
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,24 @@ class Proposal:
         bounded = (at > 0) & (begins[before] == begins[mine])
         ends = (behind < len(known)) & (begins[after] == begins[mine])
         low = np.where(bounded, order.revision[before] + 1, 2)
+        low = np.minimum(low, self._earlier(mine, low))
         high = np.where(ends, order.revision[after] - (order.writes[after] >= 0), FOREVER)
         return self.rows[mine], np.where(own > 0, own, low), np.where(own > 0, own, high)
+
+    def _earlier(self, mine: Int64s, low: Int64s) -> Int64s:
+        """`low` where a put of `mine`, which nobody saw, may as well stand before the puts before it, which nobody saw.
+
+        All of these find a record and do not look at it, so that no creation, and only versions told behind, count it.
+        """
+        order = self.order
+        before = states(order)
+        blind = (order.writes >= 0) & (order.writes != order.absence) & before.present
+        blind &= (order.finds == NOTHING) & (order.expected_revision < 0)
+        seen = last_place(~blind)  # Up to each place, itself included.
+        stop = seen[mine]
+        hidden = blind[mine] & np.append(blind, False)[mine + 1] & (stop >= order.begins[mine])
+        told = order.revision[stop] > 0
+        return np.where(hidden & told, order.revision[stop] + 1, low)
 
     def guessed(self) -> Bools:
         """Per key: whether the place of some unknown write was told by no response."""
