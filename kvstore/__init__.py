@@ -113,12 +113,15 @@ from raft import Member
 
 if TYPE_CHECKING:
     from kvstore.embedded import Store, open_node
+    from kvstore.joining import JoinRefused, MemberRemoved
     from kvstore.member import MemberConfig, run_member
 
 _LAZY = {
     "Store": "kvstore.embedded",
     "open_node": "kvstore.embedded",
+    "JoinRefused": "kvstore.joining",
     "MemberConfig": "kvstore.member",
+    "MemberRemoved": "kvstore.joining",
     "run_member": "kvstore.member",
 }
 
@@ -165,6 +168,7 @@ __all__ = [
     "GetResult",
     "InvalidAddress",
     "InvalidRequest",
+    "JoinRefused",
     "KeepAlive",
     "KeyRecord",
     "KvError",
@@ -176,6 +180,7 @@ __all__ = [
     "Member",
     "MemberCalls",
     "MemberConfig",
+    "MemberRemoved",
     "MemberStatus",
     "MemberView",
     "MembersView",

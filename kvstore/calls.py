@@ -22,6 +22,7 @@ class ClientLimits:
     pause_min_ns: int = 20 * MILLISECOND_NS  # After a failure; doubles up to the maximum, with jitter.
     pause_max_ns: int = 500 * MILLISECOND_NS
     search_pause_max_ns: int = 100 * MILLISECOND_NS  # Between two questions for the leader: an election is short.
+    members_refresh_ns: int = 30_000 * MILLISECOND_NS  # After so long the leader is asked who the members are by now.
     calls_max: int = 8192  # Open operations of one client; more wait in the caller.
     in_flight_max: int = 1024  # Unanswered requests on one connection; a member takes a few times as many.
     open_numbers_max: int = 1024  # Of a session: the results that a member keeps for it.

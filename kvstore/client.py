@@ -41,13 +41,10 @@ from kvstore.handing_over import hand_over
 from kvstore.members import MemberCalls
 from kvstore.protocol import (
     Consistency,
-    MembersView,
     Request,
     RequestKind,
     Response,
     command_request,
-    decode_members,
-    members_request,
     read_log_request,
     read_request,
     status_request,
@@ -305,9 +302,9 @@ class Client(MemberCalls):
 
     # About the cluster.
 
-    async def members(self, *, deadline_seconds: float | None = None) -> MembersView:
-        """Who belongs to the cluster, and who leads, as any one member sees it."""
-        return decode_members(await self.ask(members_request(), deadline_seconds))
+    def learn(self, addresses: Sequence[str]) -> None:
+        """These are the client addresses of all members now; the client finds them out itself, in time."""
+        self._pump.learn(addresses)
 
     async def status(
         self, member: str | None = None, *, state_hash: bool = False, deadline_seconds: float | None = None

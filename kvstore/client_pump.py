@@ -90,6 +90,11 @@ class ClientPump:
         """What a member last said about the cluster."""
         return self._core.members if self._core else None
 
+    def learn(self, addresses: Sequence[str]) -> None:
+        """These are the client addresses of all members now."""
+        if self._core is not None:
+            self._core.book.learn(addresses)
+
     async def start(self) -> None:
         """Begin. No connection is made before the first operation."""
         assert self._core is None, "a client is entered once"

@@ -16,14 +16,16 @@ class LeaderSearch:
         self.leader: Link | None = None
         self.probe: Link | None = None
         self.not_before = 0
+        self._known_since: int | None = None  # When the leader last said who the members are; None: a moment ago.
         self._rounds = 0  # Pauses in a row without a leader.
         self._followed: set[str] = set()  # Whom others have named since the last pause.
         self._book, self._random = book, random
+        self._members_refresh_ns = limits.members_refresh_ns
         self._pause_min_ns, self._pause_max_ns = limits.pause_min_ns, limits.search_pause_max_ns
 
     def found(self, link: Link) -> None:
         """`link` says that it leads."""
-        self.leader = link
+        self.leader, self._known_since = link, None
         if self.probe is link:
             self.probe = None
 
@@ -51,6 +53,15 @@ class LeaderSearch:
         if link is self.leader or link is self.probe:
             self._forget(link)
             self.not_before = now
+
+    def wants_members(self, now: int) -> bool:
+        """True, once, when the leader may be asked again: members come and go, and one day it goes itself."""
+        if self._known_since is None:
+            self._known_since = now
+        if now - self._known_since < self._members_refresh_ns:
+            return False
+        self._known_since = now
+        return True
 
     def next_address(self, now: int) -> str | None:
         """Whom to ask now; None: not before `next_moment`."""

@@ -344,7 +344,7 @@ async def _serve(
         task_status.started(member)
     if failure is not None:
         raise failure
-    if member.node.is_removed:
+    if member.node.is_removed and not member.is_stopping:
         raise MemberRemoved(member.node_id)
 
 

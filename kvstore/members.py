@@ -15,7 +15,7 @@ import trio
 
 from kvstore.addresses import parse_address
 from kvstore.errors import ChangeRefused, InvalidAddress, OperationFailed, OutcomeUnknown, Unavailable
-from kvstore.protocol import Request, RequestKind, Response
+from kvstore.protocol import MembersView, Request, RequestKind, Response, decode_members, members_request
 from raft import (
     ChangeRefusal,
     InvalidConfiguration,
@@ -199,9 +199,21 @@ class MemberCalls:
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
         """What a member answers."""
 
+    @abstractmethod
+    def learn(self, addresses: Sequence[str]) -> None:
+        """These are the client addresses of all members now."""
+
+    async def members(self, *, deadline_seconds: float | None = None) -> MembersView:
+        """Who belongs to the cluster, and who leads, as any one member sees it."""
+        view = decode_members(await self.ask(members_request(), deadline_seconds))
+        self.learn([address for _, address in view.members])
+        return view
+
     async def membership(self, *, of_leader: bool = False, deadline_seconds: float | None = None) -> Membership:
         """Everything about the members, as any one of them sees it; with `of_leader` as the leader does."""
-        return decode_membership(await self.ask(membership_request(of_leader=of_leader), deadline_seconds))
+        found = decode_membership(await self.ask(membership_request(of_leader=of_leader), deadline_seconds))
+        self.learn([member.client_address for member in found.members])
+        return found
 
     async def change_members(self, change: MembershipChange, *, deadline_seconds: float | None = None) -> int:
         """Change the members, all at once; returns the index of the last entry of it once that is committed.

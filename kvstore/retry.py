@@ -60,10 +60,10 @@ class ClientCore:
     ) -> None:
         self.limits = limits = limits or ClientLimits()
         self._random, self._now = random, now
-        self._book = AddressBook(
+        self.book = AddressBook(
             endpoints, random=random, pause_min_ns=limits.pause_min_ns, pause_max_ns=limits.pause_max_ns
         )
-        self._search = LeaderSearch(self._book, random, limits)
+        self._search = LeaderSearch(self.book, random, limits)
         self._session = SessionKeeper(session_ttl_ns, limits)
         self._calls: dict[int, Call] = {}
         self._deadlines = Timeline()
@@ -93,7 +93,7 @@ class ClientCore:
     @property
     def addresses(self) -> list[str]:
         """All client addresses known: the given ones, then what members told."""
-        return self._book.addresses
+        return self.book.addresses
 
     @property
     def is_full(self) -> bool:
@@ -179,7 +179,7 @@ class ClientCore:
             since = link.silent_since()
             if since is not None and since + self.limits.attempt_timeout_ns <= now:
                 silent_ms = (now - since) // MILLISECOND_NS
-                self._book.silent(link.address, now + self.limits.attempt_timeout_ns // 2)
+                self.book.silent(link.address, now + self.limits.attempt_timeout_ns // 2)
                 self._lose(link, f"{link.address} has said nothing for {silent_ms} ms", hang_up=True)
 
     def next_deadline(self) -> int | None:
@@ -225,6 +225,8 @@ class ClientCore:
 
     def _pump_leader(self, link: Link) -> None:
         commands, reads, session = self._waiting.commands, self._waiting.reads, self._session
+        if self._search.wants_members(self._now):
+            self._ask_members(link)
         if self._keep_alive_is_due():
             session.keep_alive = self._send_own(link, command_request(KeepAlive()), session.session_id)
         while (call := commands.first()) is not None and self._has_room(link):
@@ -291,7 +293,7 @@ class ClientCore:
         if self._cluster_id and link.cluster_id != self._cluster_id:
             raise ProtocolError("it belongs to another cluster than the member that answered first")
         self._cluster_id = link.cluster_id
-        self._book.answered(link.address)
+        self.book.answered(link.address)
 
     def _on_response(self, link: Link, response: Response) -> None:
         call = link.in_flight.pop(response.request_id, None)
@@ -353,12 +355,11 @@ class ClientCore:
 
     def _learn(self, link: Link, view: MembersView) -> None:
         self._members = view
-        self._book.learn([address for _, address in view.members])
+        self.book.learn([address for _, address in view.members])
         if view.leader_id == link.node_id:
             self._search.found(link)
         else:
-            leader = view.leader_id or "nobody"
-            self._trouble = f"{link.node_id} says that {leader} leads"
+            self._trouble = f"{link.node_id} says that {view.leader_id or 'nobody'} leads"
             self._search.moved(link, view.leader_address, self._now)
 
     # Attempts that end without an answer.
@@ -369,7 +370,7 @@ class ClientCore:
         if hang_up:
             self._effects.close.append(link.connection_id)
         self._trouble = reason
-        self._book.failed(link.address, self._now)
+        self.book.failed(link.address, self._now)
         self._search.lost(link, self._now)
         for call in reversed(link.in_flight.values()):  # Put back in front one by one: their order stays.
             call.request_id = 0
