@@ -23,7 +23,7 @@ from spark_audit.hot_keys import SAMPLE, HotKey, decide_parts, hot_keys, sampled
 from spark_audit.local.lines import pieces_of
 from spark_audit.order_blocks import Latest, blocks_of
 from spark_audit.paths import HistoryFile
-from spark_audit.ranges import HOT_ROWS
+from spark_audit.ranges import HOT_ROWS, LIMITS
 from spark_audit.rows import MANY
 from spark_audit.scan import (
     BAD,
@@ -158,7 +158,7 @@ class Scan:
 def _hot_keys(session: "SparkSession", found: Sequence[Source]) -> tuple[HotKey, ...]:
     tasks = session.range(0, len(found), 1, len(found))
     told = tasks.mapInArrow(_sampler([(source.path, source.first, source.last) for source in found]), SAMPLE)
-    return tuple(hot_keys([told.toArrow()]))
+    return tuple(hot_keys([told.toArrow()], HOT_ROWS, LIMITS.range))
 
 
 def _sampler(found: Sequence[tuple[str, int, int]]) -> Stage:

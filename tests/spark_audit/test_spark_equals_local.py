@@ -12,6 +12,9 @@ from spark_audit import FAULTS, InputError, MalformedHistory, Shape, generate, i
 from spark_audit.generate import Row
 from spark_audit.job import audit as audit_in_spark
 from spark_audit.local.job import audit as audit_here
+from spark_audit.paths import history_files
+from spark_audit.ranges import Limits
+from spark_audit.spark_scan import Scan
 from tests.spark_audit.histories import write_lines
 from tests.spark_audit.stores import Mix, history
 from tests.spark_audit.test_local_engine import told, write_table
@@ -69,6 +72,27 @@ def test_both_engines_give_the_same_verdict(
 
     assert (here.engine, there.engine) == ("local", "spark")
     assert told(here) == told(there)
+
+
+def test_both_engines_say_the_same_of_keys_in_ranges_and_whole(
+    session: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three runs of two keys, all of them hot here; one is wrong, so its ranges do not prove it."""
+    shape = Shape(operations=2_500, keys=2, local_share=0.05, unknown_share=0.01)
+    runs = {run_id: generate(shape, seed, run_id=run_id) for seed, run_id in enumerate(("one", "two", "wrong"))}
+    runs["wrong"], _ = inject(runs["wrong"], "stale_read", 2)
+    for run_id, rows in runs.items():
+        write_table(tmp_path / run_id / "ops" / "a.parquet", rows)
+    whole = audit_here([str(tmp_path)])
+    monkeypatch.setattr("spark_audit.local.keys.HOT_ROWS", 600)
+    monkeypatch.setattr("spark_audit.spark_scan.HOT_ROWS", 600)
+    monkeypatch.setattr("spark_audit.spark_scan.LIMITS", Limits(range=500))
+
+    assert len(Scan.of(session, history_files([str(tmp_path)]), {}, 1_000).hot) == 6
+    here, there = audit_here([str(tmp_path)]), audit_in_spark(session, [str(tmp_path)])
+
+    assert whole.exit_code == 3
+    assert told(here) == told(there) == told(whole)
 
 
 def test_both_engines_say_the_same_of_a_recorded_run(session: "SparkSession") -> None:
