@@ -21,7 +21,13 @@ from kvstore.joining import MemberRemoved
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
 from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
 from raft import InvalidConfiguration, NodeStopped, RaftError
-from storage import StorageError
+from storage import CorruptLog, CorruptMeta, CorruptSnapshot, StorageError
+
+REPLACE = (
+    "nothing acknowledged is lost while a majority of the others is well: put a new member in its place, `hwm member "
+    "replace --endpoints HOST:PORT,… OLD_ID NEW_ID=PEER/CLIENT`; a store of one is restored from a saved snapshot"
+)
+"""What helps a member whose folder is damaged."""
 
 
 def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
@@ -94,6 +100,8 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             return error
         case NodeStopped():
             hint = "nothing acknowledged is lost; start it again once its disk is well"
+            if isinstance(error.__cause__, CorruptLog | CorruptSnapshot):
+                hint = REPLACE
             return Failure(str(error), ExitCode.STOPPED, hint)
         case UnreadablePayload() | UnsupportedFeatureLevel() | InvalidSnapshot():
             return Failure(str(error), ExitCode.STOPPED)
@@ -104,6 +112,8 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             return Failure(str(error), ExitCode.REMOVED, error.hint)
         case StoreError():
             return Failure(str(error), ExitCode.FAILED, error.hint)
+        case CorruptLog() | CorruptMeta() | CorruptSnapshot():
+            return Failure(str(error), ExitCode.FAILED, REPLACE)
         case StorageError() | RaftError():
             return Failure(str(error), ExitCode.FAILED)
         case OSError():

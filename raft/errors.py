@@ -164,6 +164,13 @@ class Compacted(RaftError):
         return f"index {self.index} is compacted: the log begins at {self.first_index}; start from a snapshot"
 
 
+class StoreFailed(Exception):
+    """Base of what a `LogStore` or `SnapshotStore` raises when it is damaged, or has failed: nothing may rest on it.
+
+    The node then makes no more promises, as after an OSError (FORMATS §3.5).
+    """
+
+
 class NodeStopped(RaftError):
     """The node made its last promise: a sync failed or an invariant broke. Only a restart can help (FORMATS §3.5)."""
 

@@ -27,7 +27,7 @@ from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.disk_watch import DiskWatch
 from raft.effects import Effects, ReadsReady, Refused
-from raft.errors import Busy, DiskFull, NodeStopped, NotLeader, RaftError, TransferRefused
+from raft.errors import Busy, DiskFull, NodeStopped, NotLeader, RaftError, StoreFailed, TransferRefused
 from raft.group_commit import GroupCommit
 from raft.levels import LEVELS_AT_FIRST, LevelRange, MemberLevels
 from raft.membership import Identity
@@ -45,6 +45,7 @@ from raft.state import Entry, EntryKind, HardState, LogPosition, Role
 from raft.wire import encode_batch
 
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
+_STORE_ERRORS = (OSError, StoreFailed)
 
 MARK_DELAYS_PER_HEARTBEAT = 10  # To tell an idle peer each mark at once made two of six turns of a lone put's leader.
 
@@ -245,8 +246,8 @@ class Node(NodeView):
         if self.failure is None and not self._stopped:
             try:
                 self._flush()
-            except OSError as error:
-                self._fail("reading from the disk", error)
+            except _STORE_ERRORS as error:
+                self._store_failed(error)
         effects, self._effects = self._effects, Effects()
         effects.failure = self.failure
         return effects
@@ -254,7 +255,7 @@ class Node(NodeView):
     def begin_sync(self) -> bool:
         """Start the next sync, if one is due; else a follower has time to apply: True, for that may ask for more."""
         if self.failure is None and self._commit.has_work:
-            self._commit.start(self._core.appliable_index, self._now)
+            self._on_core(self._commit.start, self._core.appliable_index, self._now)
         elif self._to_apply and self._leading_term is None and not self.is_stopped:
             self._on_core(self._apply_slice)
             return True
@@ -274,11 +275,11 @@ class Node(NodeView):
     # Inside.
 
     def _on_core(self, event: Callable[..., None], *arguments: object) -> bool:
-        """Have the core take an event, which may change who leads. Any looks into the log; False if that fails."""
+        """Have the core take an event, which may change who leads. Any may use the store; False if that fails."""
         try:
             event(*arguments)
-        except OSError as error:
-            self._fail("reading from the disk", error)
+        except _STORE_ERRORS as error:
+            self._store_failed(error)
             return False
         if self._core.leading_term != self._leading_term:
             self._notice_leadership()
@@ -433,6 +434,9 @@ class Node(NodeView):
         self._refuse_pending(error)
         self._effects.completions += [Refused(ticket, error) for ticket in self._reads.close_all()]
         self._effects.completions += self._outcomes.give_up(error.reason)
+
+    def _store_failed(self, error: BaseException) -> None:
+        self._fail("using what is stored" if isinstance(error, StoreFailed) else "reading from the disk", error)
 
     def _fail(self, doing: str, error: BaseException) -> None:
         """The disk failed: no further promise in this life (FORMATS §3.5)."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from raft import StoreFailed
+
 
 class StorageError(Exception):
     """Base of every error of the storage package."""
@@ -139,7 +141,7 @@ class CorruptMeta(StorageError):
         )
 
 
-class CorruptLog(StorageError):
+class CorruptLog(StorageError, StoreFailed):
     """Bytes of the log that had been durable are not what was written. Never repaired silently."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
@@ -153,7 +155,7 @@ class CorruptLog(StorageError):
         )
 
 
-class CorruptSnapshot(StorageError):
+class CorruptSnapshot(StorageError, StoreFailed):
     """A snapshot file is not what was written, and no older one can stand in for it."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
@@ -189,7 +191,7 @@ class DiskFull(StorageError):
         return f"the disk is full: {self.what} was given up, and is tried again later. Make room on this disk"
 
 
-class LogFailed(StorageError):
+class LogFailed(StorageError, StoreFailed):
     """A sync failed, so the log takes nothing more in this life (FORMATS §3.5). Only a restart can help."""
 
     def __init__(self, cause: str) -> None:

@@ -384,6 +384,9 @@ class Wal:
     def _delete_doomed(self) -> None:
         """Oldest first, each made durable before the next: a crash never leaves a gap in the numbers.
 
+        If that fails the log takes nothing more, and the node stops at its next write: a later sync of the folder may
+        succeed without it, and with the next deletion there would be a gap.
+
         One at a time, so that a sync which comes meanwhile waits for no more than that.
         """
         if self._is_deleting or not self._doomed:
@@ -391,12 +394,20 @@ class Wal:
         self._is_deleting = True
 
         def deleted(error: BaseException | None) -> None:
+            if error is None:
+                self._files.submit([SyncFolder(self._folder)], synced)
+            else:
+                self._is_deleting = False  # It is tried again with the next ones, or found at the next start.
+
+        def synced(error: BaseException | None) -> None:
             self._is_deleting = False
-            if error is None:  # Otherwise it is tried again with the next ones, or found at the next start.
+            if error is None:
                 del self._doomed[0]
                 self._delete_doomed()
+            elif not is_disk_full(error):
+                self._failure = self._failure or error
 
-        self._files.submit([Delete(self._doomed[0]), SyncFolder(self._folder)], deleted)
+        self._files.submit([Delete(self._doomed[0])], deleted)
 
     def _draw_salt(self) -> int:
         return int.from_bytes(self._random_bytes(8), "big") or 1

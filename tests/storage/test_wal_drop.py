@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raft import Compacted, LogPosition
-from storage import Delete, Wal
+from storage import Delete, LogFailed, SyncFolder, Wal
 from tests.storage.builders import (
     SMALL_SEGMENTS,
     built,
@@ -81,6 +81,22 @@ def test_a_segment_that_could_not_be_deleted_is_tried_again_with_the_next_ones()
     files.run()
     assert log.first_index > 10
     assert not set(refused[:10]) & set(segments(files))
+
+
+def test_a_deletion_whose_sync_fails_ends_the_log() -> None:
+    """The next sync may succeed without it, and the deletion after it could leave a gap, which is damage."""
+    files, log = nineteen_entries_in_small_segments()
+    files.refuse = lambda operation: OSError(5, "Input/output error") if isinstance(operation, SyncFolder) else None
+    log.drop_before(10)
+    files.run()
+    files.refuse = lambda _: None
+
+    with pytest.raises(LogFailed, match="Input/output error"):
+        log.append(write(entry(20)))
+    before = segments(files)
+    log.drop_before(19)
+    files.run()
+    assert segments(files) == before
 
 
 def test_a_dropped_log_is_read_back_with_its_first_index_and_term_runs() -> None:
