@@ -34,7 +34,7 @@ def test_a_log_that_takes_nothing_more_stops_the_node(call: str) -> None:
     s1.flush()
 
     assert stopped_with(s1) == "using what is stored failed: 1.wal: damaged at byte 9"
-    assert [end.ticket for end in (*s1.unknown, *s1.refused)] == [1]
+    assert [*(end.ticket for end in s1.unknown), *(end.ticket for end in s1.refused)] == [1]
     assert s1.applied == []
     with pytest.raises(NodeStopped):
         s1.propose("more", 2)
