@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from harness.clock import RunClock
 from harness.cluster.cluster import Cluster
@@ -143,4 +144,26 @@ async def test_a_member_that_is_hit_already_is_not_hit_by_another_fault(tmp_path
             assert not one & all_others
             assert one | all_others == set(NAMES)
             nursery.cancel_scope.cancel()
+    nemesis.writer.close()
+
+
+async def test_a_minority_counts_whoever_is_hit_by_something_else(tmp_path: Path) -> None:
+    """Two of five at a time: a member that is being replaced is one of them."""
+    nemesis = a_nemesis(tmp_path, a_partition("random", seconds=60), a_partition("minority", seconds=60))
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            for planned in nemesis.plan:
+                nursery.start_soon(nemesis._carry_out, planned)
+                await trio.testing.wait_all_tasks_blocked()
+            assert [len(record.victims) for record in nemesis.under_way] == [1, 1]
+            nursery.cancel_scope.cancel()
+    nemesis.writer.close()
+
+
+async def test_a_fault_that_would_begin_when_the_load_is_over_is_left_out(tmp_path: Path) -> None:
+    """Whatever took longer than planned before it: nobody would notice it."""
+    nemesis = a_nemesis(tmp_path, a_partition("random"))
+    with trio.fail_after(5):
+        await nemesis.run(seconds=0)
+    assert nemesis.records == []
     nemesis.writer.close()
