@@ -249,7 +249,7 @@ HEAD = (
 
 def ratio(rows: list[Row], member: str) -> float:
     """p99.9 of the loop's lag with snapshots, over that without: each the mean of its windows."""
-    means = []
+    means: list[float] = []
     for with_snapshot in (True, False):
         lags = [row[member]["lag_ms"]["p99.9"] for row in rows if row["with_snapshot"] is with_snapshot]
         means.append(sum(lags) / len(lags))

@@ -80,7 +80,7 @@ def test_no_label_has_values_without_end(quick_folder: Path) -> None:
 
     assert values.pop("reason") == REASONS
     assert values.pop("peer") < set(cluster.hosts)
-    assert set(values) == {"node_id", "cluster_id", "version", "buffer", "le"}
+    assert set(values) == {"node_id", "cluster_id", "version", "buffer", "what", "le"}
     assert counts.refusals == {"other_bound": 50}
     assert not counts.events
 

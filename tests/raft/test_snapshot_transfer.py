@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raft import AppendAccepted, InstallSnapshot, InstallSnapshotProgress, Role
+from raft import AppendAccepted, InstallSnapshot, InstallSnapshotProgress, Message, Role
 from raft.transfer_out import SILENCES_MAX
 from tests.raft.node_world import MS, OneNode, World
 from tests.raft.test_node_cluster import SMALL_CHUNKS, a_member_behind_the_log, caught_up, count_chunks, fill
@@ -183,8 +183,13 @@ def test_a_member_that_installs_a_snapshot_goes_on_hearing_its_leader() -> None:
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_that_is_installing(world)
     items, term = list(lagging.machine.items), leader.node.core.term
-    answers = []
-    world.carries = lambda sender, *letter: answers.append((sender, letter[1])) is None
+    answers: list[tuple[str, Message]] = []
+
+    def recording(sender: str, _: str, message: Message) -> bool:
+        answers.append((sender, message))
+        return True
+
+    world.carries = recording
 
     while "snapshot_installed" not in lagging.event_names():
         assert lagging.machine.items == items
