@@ -20,6 +20,7 @@ from kvstore.cli_common import (
 )
 from kvstore.cli_serve import MemberType
 from kvstore.client import Client
+from kvstore.errors import Unavailable
 from kvstore.members import WAIT_SECONDS_DEFAULT, Membership, MemberView
 from raft import Member
 
@@ -59,11 +60,14 @@ def member() -> None:
 def list_members(endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Show the members: what each is, where it is, and how far it is behind.
 
-    Exit code 1 if some member does not answer the leader.
+    As the leader sees it; if nobody leads, as any member does. Exit code 1 if some member does not answer the leader.
     """
 
     async def look(client: Client) -> Membership:
-        return await client.membership(of_leader=True)
+        try:
+            return await client.membership(of_leader=True)
+        except Unavailable:
+            return await client.membership()
 
     now = run_with_client(endpoints, deadline_seconds, look)
     if as_json:
@@ -72,6 +76,8 @@ def list_members(endpoints: str, deadline_seconds: float, as_json: bool) -> None
         print_table(
             ("member", "part", "peer address", "client address", "lag", "heard"), [_cells(each) for each in now.members]
         )
+        if now.leader_id is None:
+            click.echo(f"nobody leads, says {now.node_id}", err=True)
         if now.is_changing:
             click.echo("a change is under way", err=True)
     if any(each.is_heard is False for each in now.members):
