@@ -46,7 +46,7 @@ class FailoverResult:
         return {
             **asdict(self),
             "kills": len(self.unavailable_ms),
-            "median_ms": self.median_ms,
+            "median_ms": round(self.median_ms, 1),
             "p90_ms": self.p90_ms,
             "worst_ms": self.worst_ms,
             "heartbeat_ms": _DEFAULTS.heartbeat_interval_ns // _MILLISECOND_NS,
