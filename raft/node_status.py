@@ -5,6 +5,7 @@ from __future__ import annotations
 from raft.core import RaftCore
 from raft.effects import NodeStatus
 from raft.errors import NodeStopped
+from raft.holding import what_holds
 from raft.open_reads import OpenReads
 from raft.outcomes import Outcomes
 from raft.pending import PendingCommands
