@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from raft.change import MembershipChange
 from raft.changing import PROMOTION_LAG_ENTRIES_MAX
-from raft.config import MIB, MILLISECOND_NS, RaftConfig
+from raft.config import MIB, MILLISECOND_NS, PRIORITY_MAX, RaftConfig
 from raft.core import RaftCore
 from raft.effects import (
     Applied,
@@ -38,6 +38,7 @@ from raft.errors import (
     RaftError,
     StoreFailed,
     TooLarge,
+    TooStale,
     TransferRefused,
     TransferUnderWay,
 )
@@ -52,6 +53,8 @@ from raft.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -71,6 +74,7 @@ from raft.ports import (
     StateRestore,
     StateSnapshot,
 )
+from raft.reads import ReadWay
 from raft.ready import Certainty, ProposalEnded, Ready, TraceEvent
 from raft.state import (
     ENTRY_OVERHEAD_BYTES,
@@ -122,6 +126,7 @@ __all__ = [
     "MIB",
     "MILLISECOND_NS",
     "NODE_ID_PATTERN",
+    "PRIORITY_MAX",
     "PROMOTION_LAG_ENTRIES_MAX",
     "PROTOCOL_VERSION",
     "SEPARATOR_BYTES",
@@ -175,7 +180,10 @@ __all__ = [
     "RaftConfig",
     "RaftCore",
     "RaftError",
+    "ReadIndexRequest",
+    "ReadIndexResponse",
     "ReadReady",
+    "ReadWay",
     "ReadsReady",
     "Ready",
     "Refusal",
@@ -192,6 +200,7 @@ __all__ = [
     "TimeoutNow",
     "Told",
     "TooLarge",
+    "TooStale",
     "TraceEvent",
     "TransferRefused",
     "TransferUnderWay",

@@ -48,6 +48,7 @@ def changed(configuration: Configuration, change: MembershipChange) -> Configura
         outgoing=tuple(voters) if new_voters != voters else (),
         learners=tuple(sorted([*new_learners, *change.add])),
         removed=_remembered(configuration.removed, removed_learners),
+        lease_ns=configuration.lease_ns,
     )
     if made == configuration:
         raise ChangeRefused(ChangeRefusal.NOTHING, "it would change nothing")

@@ -7,6 +7,8 @@ committed, too. Who goes is fed until it has applied that, so that it knows.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from raft.change import MembershipChange, changed, left
 from raft.core_state import CoreState
 from raft.errors import ChangeRefusal, ChangeRefused
@@ -64,7 +66,8 @@ class Changing:
         self.is_under_way = True
 
     def next_step(self) -> Configuration | None:
-        """What is to be appended now: what follows a joint configuration that is committed."""
+        """What is to be appended now: what follows a joint configuration that is committed; or, where this leader is to
+        read by lease, one in which all members promise what that needs."""
         state = self._state
         if state.commit_index < max(state.configured_at, self._own_first_index):
             return None
@@ -73,6 +76,8 @@ class Changing:
         self.is_under_way = False
         self.is_over = not state.configuration.is_voter(state.node_id)
         self._tell_departing_from_now_on()
+        if state.config.lease_reads and not state.configuration.lease_ns and not self.is_over:
+            return replace(state.configuration, lease_ns=state.config.election_timeout_min_ns)
         return None
 
     def let_go(self) -> None:

@@ -8,6 +8,9 @@ from raft.errors import InvalidConfiguration
 from raft.state import ENTRY_PAYLOAD_BYTES_MAX
 
 MILLISECOND_NS = 1_000_000
+MILLION = 1_000_000
+PRIORITY_MAX = 100
+_MAY_BE_NOTHING = ("lease_reads", "election_priority")
 MIB = 1024 * 1024
 
 
@@ -36,16 +39,39 @@ class RaftConfig:
     snapshot_bytes_per_second: int = 32 * MIB  # Built, sent (to all peers together), installed: each at most so fast.
     retention_bytes_max: int = 256 * MIB  # How much log is kept for a slow member (FORMATS §6).
     room_search_ns: int = 2_000 * MILLISECOND_NS  # How often a full disk is asked for room: it costs a MiB of writing.
+    lease_reads: bool = False  # A leader may answer reads while its lease holds, without asking the others.
+    clock_drift_ppm_max: int = 10_000  # Of each clock against true time. Clocks that NTP steers keep to 600.
+    election_priority: int = 0  # 0 to PRIORITY_MAX: a member with more campaigns earlier, and is handed the leadership.
+
     outcome_wait_ns: int = 600 * MILLISECOND_NS  # After a step-down: how long open proposals wait to become certain.
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if getattr(self, name) <= 0:
+            if name not in _MAY_BE_NOTHING and getattr(self, name) <= 0:
                 raise InvalidConfiguration(f"{name} must be positive, not {getattr(self, name)}")
         if not 2 * self.heartbeat_interval_ns <= self.election_timeout_min_ns:
             raise InvalidConfiguration("election_timeout_min_ns must be at least twice heartbeat_interval_ns")
         if not self.election_timeout_min_ns < self.election_timeout_max_ns:
             raise InvalidConfiguration("election_timeout_max_ns must be above election_timeout_min_ns")
+        if not 0 <= self.election_priority <= PRIORITY_MAX:
+            raise InvalidConfiguration(f"election_priority is 0 to {PRIORITY_MAX}, not {self.election_priority}")
+        if self.clock_drift_ppm_max >= MILLION // 2:
+            raise InvalidConfiguration("clock_drift_ppm_max must be below half a million: a clock so bad is none")
         for name in ("batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"):  # Each must fit into a frame.
             if getattr(self, name) > ENTRY_PAYLOAD_BYTES_MAX:
                 raise InvalidConfiguration(f"{name} must not exceed {ENTRY_PAYLOAD_BYTES_MAX}")
+
+    def lease_of(self, promise_ns: int) -> int:
+        """How long by the own clock, from the sending of a message, a promise of `promise_ns` lasts that was made when
+        it came, if the own clock is as slow, and that of whoever promised as quick, as clocks may be."""
+        return promise_ns * (MILLION - self.clock_drift_ppm_max) // (MILLION + self.clock_drift_ppm_max)
+
+    def true_time_max(self, elapsed_ns: int) -> int:
+        """How much time has passed at most while the own clock shows `elapsed_ns`."""
+        return -(-elapsed_ns * MILLION // (MILLION - self.clock_drift_ppm_max))
+
+    @property
+    def campaign_latest_ns(self) -> int:
+        """Time-outs are drawn up to here: who has the highest priority draws from the first quarter only."""
+        spread_ns = self.election_timeout_max_ns - self.election_timeout_min_ns
+        return self.election_timeout_max_ns - (spread_ns - 1) * 3 * self.election_priority // (4 * PRIORITY_MAX)

@@ -29,6 +29,11 @@ class Configurations:
         return self._indexes[-1]
 
     @property
+    def leased_from(self) -> int | None:
+        """From which index on members have promised `lease_ns` to their leaders; None if nobody has."""
+        return next((i for i, each in zip(self._indexes, self._configurations, strict=True) if each.lease_ns), None)
+
+    @property
     def all(self) -> tuple[Configuration, ...]:
         """Every one that is still known, oldest first."""
         return tuple(self._configurations)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from random import Random
 from typing import assert_never
 
-from raft.batch import batch_leader_time
+from raft.asking import Asking
 from raft.change import MembershipChange
 from raft.config import RaftConfig
+from raft.core_reads import CoreReads
 from raft.core_state import CoreState
-from raft.core_view import CoreView
 from raft.elections import Elections
 from raft.errors import InvalidConfiguration, NotLeader
 from raft.following import Following, check_entries
@@ -28,6 +28,8 @@ from raft.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -41,7 +43,7 @@ _VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # `A | B` would be made anew for
 _REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot, TimeoutNow)
 
 
-class RaftCore(CoreView):
+class RaftCore(CoreReads):
     """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. Owned and called by one `Node` only.
 
     Events accumulate their effects until `take_ready`. `log_store` is read here, never written: that is the caller's,
@@ -83,6 +85,7 @@ class RaftCore(CoreView):
         self._mark_delay_ns = mark_delay_ns
         self._elections = Elections(self._state)
         self._following = Following(self._state)
+        self._asking = Asking(self._state)
         self._leadership: Leadership | None = None
         self.leading_term = None
         self._handed_out_index = self._state.last_applied  # The end of what `apply` was given.
@@ -149,16 +152,12 @@ class RaftCore(CoreView):
         self._check_invariants()
         return position
 
-    def request_read(self, ticket: int) -> None:
-        """Ask for a linearizable read; the answer comes in `Ready.reads_ready` or `reads_failed`. NotLeader, Busy."""
-        self._leading().request_read(ticket)
-
     def transfer_leadership(self, peer_id: str | None = None) -> str:
         """Make `peer_id` the leader, or the peer that is fittest for it; returns who that is (thesis §3.10).
 
         Nothing is proposed until it has worked, or an election time-out is over. Raises NotLeader, TransferRefused.
         """
-        return self._leading().hand_over(peer_id)
+        return self._leading().handing_over.begin(peer_id)
 
     def persisted(self, sequence: int) -> None:
         """Every `LogWrite` up to this sequence is durable: what waited for it may leave, or count."""
@@ -195,11 +194,7 @@ class RaftCore(CoreView):
         """Forget the entries up to `index`, which is never above the own durable snapshot."""
         state = self._state
         assert index <= state.snapshot_index, (index, state.snapshot_index)
-        for forgotten in range(index, state.log.base_index, -1):
-            entry = state.log.read(forgotten, forgotten, 1)[0]
-            if entry.kind is not EntryKind.CONFIGURATION:
-                state.compacted_leader_time = max(state.compacted_leader_time, batch_leader_time(entry.payload))
-                break
+        state.compacted_leader_time = state.greatest_leader_time(up_to=index)
         state.log.compact(index)
         self._check_invariants()
 
@@ -244,13 +239,15 @@ class RaftCore(CoreView):
         leadership, state = self._leadership, self._state
         if leadership is not None and leadership.feed_wanted:
             return True
-        if state.writes.pending or not state.outbox.ready.is_idle:
+        if state.writes.pending or not state.outbox.ready.is_idle or self._asking.wants_turn:
             return True
         return state.last_applied < state.commit_index and self._may_hand_out()
 
     def take_ready(self) -> Ready:
         """All effects since the last call. The caller owes them in the order that `Ready` states."""
         state = self._state
+        if self._asking.wants_turn:
+            self._serve_asking()
         if self._leadership is not None and self._leadership.feed_wanted:
             self._leadership.feed()
         ready, state.outbox.ready = state.outbox.ready, Ready()
@@ -286,12 +283,12 @@ class RaftCore(CoreView):
 
     def _end_leadership(self, leadership: Leadership) -> None:
         """A leader that is removed leads until that is committed, and no longer (thesis §4.2.2)."""
-        leadership.take_leave()
+        leadership.handing_over.take_leave()
         self._become_follower(reason="it is no voter any more")
 
     def _step(self, peer_id: str, message: Message) -> None:
         state = self._state
-        if isinstance(message, _VOTE_REQUESTS) and not message.transfer and self.hears_a_leader:
+        if isinstance(message, _VOTE_REQUESTS) and self._elections.ignores(message, leads=self._leadership is not None):
             # Thesis §4.2.3: a live leader is not deposed by a member that lost sight of it, term included.
             pre_vote = isinstance(message, PreVoteRequest)
             state.trace("vote_refused", peer_id=peer_id, pre_vote=pre_vote, reason="a leader is heard")
@@ -332,7 +329,12 @@ class RaftCore(CoreView):
             case PreVoteResponse():
                 self._on_pre_vote(peer_id, message)
             case TimeoutNow():
-                self._on_timeout_now(peer_id)
+                self._on_timeout_now(peer_id, message)
+            case ReadIndexRequest():
+                if self._leadership is not None:
+                    self._leadership.on_read_asked(peer_id, message)
+            case ReadIndexResponse():
+                self._asking.answered(message.number, message.read_index)
             case _:
                 assert_never(message)
 
@@ -366,10 +368,13 @@ class RaftCore(CoreView):
             case Tally.LOST:
                 self._become_follower(reason="a majority refused its pre-vote")
 
-    def _on_timeout_now(self, peer_id: str) -> None:
-        """Thesis §3.10: as if the election time-out had passed, and without a pre-vote. Only its leader may say so."""
-        state = self._state
-        if state.leader_id == peer_id and state.role is Role.FOLLOWER and state.may_campaign:
+    def _on_timeout_now(self, peer_id: str, message: TimeoutNow) -> None:
+        """Thesis §3.10: as if the election time-out had passed, and without a pre-vote. Only its leader may say so.
+
+        Where the log has gone on since, that leader has thought better of it: it may read by lease again.
+        """
+        state, is_void = self._state, message.last_index not in (-1, self._state.log.last_index)
+        if state.leader_id == peer_id and state.role is Role.FOLLOWER and state.may_campaign and not is_void:
             self._become_candidate(transfer=True)
 
     def _hear_leader(self, peer_id: str) -> None:
@@ -422,8 +427,7 @@ class RaftCore(CoreView):
 
     def _become_leader(self) -> None:
         state = self._state
-        assert state.role is Role.CANDIDATE, state.role
-        assert state.voted_for == state.node_id, state.voted_for
+        assert (state.role, state.voted_for) == (Role.CANDIDATE, state.node_id), self
         self._elections.end_campaign()
         state.role = Role.LEADER
         state.trace("became_leader", last_index=state.log.last_index)
@@ -437,8 +441,9 @@ class RaftCore(CoreView):
         assert log.base_index <= state.snapshot_index <= state.last_applied <= state.commit_index <= last_index, self
         assert state.writes.durable_index <= last_index, self
         assert log.last_term <= state.term, self
-        assert (state.role is Role.LEADER) == (leadership is not None), self
-        assert self.leading_term == (None if leadership is None else state.term), self
-        if leadership is not None:
+        if leadership is None:
+            assert self.leading_term is None and state.role is not Role.LEADER, self  # noqa: PT018
+        else:
+            assert (state.role, self.leading_term) == (Role.LEADER, state.term), self
             assert state.leader_id == state.voted_for == state.node_id, self
             leadership.check_invariants()

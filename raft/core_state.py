@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from raft.batch import batch_leader_time
 from raft.config import RaftConfig
 from raft.configurations import Configurations
+from raft.freshness import Freshness
 from raft.log import RaftLog
 from raft.membership import Configuration
 from raft.messages import AppendAccepted, Message
@@ -50,6 +52,8 @@ class CoreState:
         self.commit_index = max(snapshot.index, min(hard_state.commit_index, self.log.last_index))
         self.low_watermark = 0
         self.untold: frozenset[str] = frozenset()  # Names of events that nobody wants to hear of.
+        self.freshness = Freshness()
+        self.made_way_count, self.made_way_at = 0, now  # For members with a higher election priority.
         self.compacted_leader_time = leader_time  # ns: the greatest in entries that the log may have forgotten.
         if snapshot.term > self.term:
             self.move_to_term(snapshot.term)  # The file of an installed snapshot was durable before the term was.
@@ -183,6 +187,19 @@ class CoreState:
         """Bytes of the tail above the high-water mark."""
         return self.log.bytes_after(self.commit_index)
 
+    def greatest_leader_time(self, *, up_to: int) -> int:
+        """The greatest `leader_time` (ns) in the log up to an index, what is not committed included (FORMATS §8)."""
+        for index in range(up_to, self.log.base_index, -1):
+            entry = self.log.read(index, index, 1)[0]
+            if entry.kind is not _CONFIGURATION:
+                return max(self.compacted_leader_time, batch_leader_time(entry.payload))
+        return self.compacted_leader_time
+
+    def state_age_ns(self) -> int | None:
+        """How old the applied state may be now at most, in true time; None if nothing is known."""
+        as_of = self.freshness.as_of(self.last_applied)
+        return None if as_of is None else self.config.true_time_max(self.now - as_of)
+
     # Saying something
 
     def send(self, peer_id: str, message: Message) -> None:
@@ -192,7 +209,11 @@ class CoreState:
     def acknowledge(self, leader_id: str, match_index: int, read_counter: int = 0) -> None:
         """Tell the leader that the logs are equal up to `match_index`, once they are so on disk."""
         message = AppendAccepted(
-            term=self.term, match_index=match_index, last_applied=self.last_applied, read_counter=read_counter
+            term=self.term,
+            match_index=match_index,
+            last_applied=self.last_applied,
+            read_counter=read_counter,
+            priority=self.config.election_priority,
         )
         self.outbox.send(leader_id, message, after=self.writes.sequence_for(match_index))
 

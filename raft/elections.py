@@ -18,7 +18,8 @@ class Elections:
         self._state = state
         self._votes: dict[str, bool] = {}
         self._own_vote_sequence: int | None = None  # The write that makes this candidate's vote for itself durable.
-        self._heard_leader_at: int | None = None  # Monotonic ns.
+        self._heard_leader_at: int | None = None  # Monotonic ns; of whatever term.
+        self._silent_until = state.now + state.configuration.lease_ns  # What it had promised before, it has forgotten.
         self.deadline = state.now  # A single voter waits for nobody.
         if not state.is_alone:
             self.restart_timer()
@@ -26,7 +27,8 @@ class Elections:
     def restart_timer(self) -> None:
         """Raft §5.2: timeouts are drawn anew each time, so that split votes are rare."""
         config = self._state.config
-        spread = self._state.random.randrange(config.election_timeout_min_ns, config.election_timeout_max_ns)
+        spread = self._state.random.randrange(config.election_timeout_min_ns, config.campaign_latest_ns)
+        spread += self._promise_ns - config.election_timeout_min_ns  # Its own vote is promised away, too.
         self.deadline = self._state.now + spread
 
     def leader_heard(self) -> None:
@@ -39,7 +41,32 @@ class Elections:
         """True within the minimum election time-out of a leader's last message (FORMATS §7)."""
         if self._state.leader_id is None or self._heard_leader_at is None:
             return False
-        return self._state.now - self._heard_leader_at < self._state.config.election_timeout_min_ns
+        return self._state.now - self._heard_leader_at < self._promise_ns
+
+    def ignores(self, request: PreVoteRequest | VoteRequest, *, leads: bool) -> bool:
+        """True if a request for votes is not heard at all, its term included: a leader is heard, or, where leaders read
+        by lease, one was heard a short while ago, or may have been before this member was started.
+
+        A leader that asks for a campaign itself has no lease any more: that breaks all promises but forgotten ones.
+        """
+        state = self._state
+        if state.now < self._silent_until:
+            return True
+        if request.transfer:
+            return False
+        return leads or self.hears_a_leader or self._is_bound
+
+    @property
+    def _promise_ns(self) -> int:
+        """For how long others are not heard after a leader was."""
+        return max(self._state.config.election_timeout_min_ns, self._state.configuration.lease_ns)
+
+    @property
+    def _is_bound(self) -> bool:
+        """True if a leader that may read by lease was heard too short a while ago, whatever the term is now."""
+        if self._heard_leader_at is None:
+            return False
+        return self._state.now < self._heard_leader_at + self._state.configuration.lease_ns
 
     # The own campaign
 

@@ -142,6 +142,22 @@ class TooLarge(RaftError):
         return f"{self.what} has {self.size_bytes} bytes; the bound is {self.size_bytes_max}"
 
 
+class TooStale(RaftError):
+    """A read of bounded age was not answered: nobody could be asked, and this member's state may be older than that.
+
+    `age_ns`: how old it may be at most; None if nothing is known of it.
+    """
+
+    def __init__(self, node_id: str, age_ns: int | None, age_ns_max: int) -> None:
+        super().__init__(node_id, age_ns, age_ns_max)
+        self.node_id, self.age_ns, self.age_ns_max = node_id, age_ns, age_ns_max
+
+    def __str__(self) -> str:
+        age = "of an age that is not known" if self.age_ns is None else f"up to {self.age_ns / 1e6:.0f} ms old"
+        bound = f"the bound is {self.age_ns_max / 1e6:.0f} ms"
+        return f"the state of {self.node_id} is {age}, {bound}, and no leader is heard"
+
+
 class NotCommitted(RaftError):
     """`read_log` was asked for an index above the high-water mark, which is never shown (FORMATS §6)."""
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+from raft.core_state import CoreState
 from raft.errors import TransferRefused
+from raft.lease import Lease
+from raft.messages import TimeoutNow
+from raft.preference import Preference
 from raft.progress import PeerState, Progress
 
 
@@ -40,3 +45,58 @@ def successor(peers: Mapping[str, Progress], wanted_id: str | None, *, silent_be
         who = wanted_id or "every other voter"
         raise TransferRefused("not_ready", f"{who} is silent, or needs a snapshot first; see its status, and try again")
     return max(able, key=lambda peer_id: peers[peer_id].match_index)
+
+
+class HandingOver:
+    """What a leader does about its successor, during one term. `peers` is the leader's own."""
+
+    def __init__(self, state: CoreState, peers: Mapping[str, Progress], lease: Lease) -> None:
+        self._state, self._peers, self._lease = state, peers, lease
+        self._preference = Preference(state)
+        self.current: Handover | None = None  # Set while this leader wants another one to take over.
+
+    def begin(self, wanted_id: str | None) -> str:
+        """Begin to make another voter the leader: the wanted one, or the fittest. Returns its id; TransferRefused."""
+        state = self._state
+        if self.current is not None:
+            raise TransferRefused("under_way", f"it is being handed over to {self.current.peer_id} already")
+        silent_before = state.now - state.config.election_timeout_max_ns
+        voters = {voter: self._peers[voter] for voter in state.configuration.voter_ids if voter != state.node_id}
+        peer_id = successor(voters, wanted_id, silent_before=silent_before)
+        self.current = Handover(peer_id, state.now + state.config.election_timeout_max_ns)
+        state.trace("transfer_began", peer_id=peer_id)
+        self.tell()
+        return peer_id
+
+    def take_leave(self) -> None:
+        """This leader is removed: who is fittest need not wait for an election time-out (thesis §4.2.2)."""
+        with suppress(TransferRefused):
+            self.begin(None)
+
+    def tell(self) -> None:
+        """Once the successor has all of the log, for ever it has: nothing is proposed meanwhile."""
+        handover, state = self.current, self._state
+        assert handover is not None
+        if not handover.is_told and self._peers[handover.peer_id].match_index == state.log.last_index:
+            handover.is_told = True
+            self._lease.asked_to_campaign(handover.peer_id)
+            state.send(handover.peer_id, TimeoutNow(term=state.term, last_index=state.log.last_index))
+
+    def go_on(self) -> None:
+        """At each heartbeat: ask once more, for messages get lost, or give up and lead on."""
+        handover, state = self.current, self._state
+        if handover is None:
+            return
+        if state.now >= handover.deadline:
+            self.current = None
+            state.trace("transfer_given_up", peer_id=handover.peer_id)
+        else:
+            handover.is_told = False
+            self.tell()
+
+    def make_way(self) -> None:
+        """At each heartbeat in calm times: to a member with a higher election priority, if one is fit."""
+        preferred = self._preference.successor(self._peers) if self.current is None else None
+        if preferred is not None:
+            with suppress(TransferRefused):
+                self.begin(preferred)

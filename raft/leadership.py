@@ -7,19 +7,26 @@ as one append, and many reads share one round.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
-from raft.batch import batch_leader_time, encode_batch
+from raft.batch import encode_batch
 from raft.change import MembershipChange
 from raft.changing import Changing
 from raft.core_state import CoreState
 from raft.effects import PeerStatus
-from raft.errors import Busy, TooLarge, TransferRefused, TransferUnderWay
-from raft.handover import Handover, successor
-from raft.messages import AppendAccepted, AppendEntries, AppendRejected, InstallSnapshotProgress, TimeoutNow
+from raft.errors import Busy, TooLarge, TransferUnderWay
+from raft.handover import HandingOver
+from raft.lease import Lease
+from raft.messages import (
+    AppendAccepted,
+    AppendEntries,
+    AppendRejected,
+    InstallSnapshotProgress,
+    ReadIndexRequest,
+    ReadIndexResponse,
+)
 from raft.progress import PeerState, Progress
 from raft.quorum import majority_index
-from raft.reads import ReadRounds
+from raft.reads import ReadRounds, ReadWay
 from raft.state import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind, LogPosition
 
 DISK_SILENCES_MAX = 5
@@ -32,7 +39,7 @@ class Leadership:
     def __init__(self, state: CoreState, *, mark_delay_ns: int) -> None:
         self._state = state
         self._mark_delay_ns = mark_delay_ns
-        self._leader_time_base = self._greatest_leader_time()
+        self._leader_time_base = state.greatest_leader_time(up_to=state.log.last_index)
         self._elected_at = state.now
         self._disk_heard_at = state.now  # When nothing was committed that is not durable here, or some of it became so.
         self._durable_index = state.log.durable_index
@@ -40,7 +47,8 @@ class Leadership:
         self.changing = Changing(state, own_first_index=self._own_first_index)
         self._peers = self.changing.peers
         self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
-        self.handover: Handover | None = None  # Set while this leader wants another one to take over.
+        self.lease = Lease(state)
+        self.handing_over = HandingOver(state, self._peers, self.lease)
         self.feed_wanted = True  # Something happened that may let a message leave.
         self._last_append: AppendEntries | None = None  # The next peer mostly gets the same, and it is encoded once.
         self._last_append_bytes = 0
@@ -102,11 +110,15 @@ class Leadership:
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         if self.changing.departing:
             self.changing.let_go()
-        if self.reads.waiting and self._has_committed_in_its_term:
+        if self.reads.is_wanted and self._has_committed_in_its_term:
+            self.reads.without_lease()
             self._begin_read_round()
         else:
+            self._begin_lease_round()
             self._heartbeat_all()
-        self._keep_handing_over()
+        self.handing_over.go_on()
+        if self._has_committed_in_its_term and not self.changing.is_under_way:
+            self.handing_over.make_way()
         for peer_id, peer in self._peers.items():
             if not peer.heartbeat():
                 continue
@@ -132,21 +144,13 @@ class Leadership:
             return majority_index(positions)
         return min([majority_index([positions[place] for place in half]) for half in halves])
 
-    def _greatest_leader_time(self) -> int:
-        state = self._state
-        for index in range(state.log.last_index, state.log.base_index, -1):
-            entry = state.log.read(index, index, 1)[0]
-            if entry.kind is not EntryKind.CONFIGURATION:
-                return max(state.compacted_leader_time, batch_leader_time(entry.payload))
-        return state.compacted_leader_time
-
     # Proposals and reads
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
         """Put one entry at the end of the log (Raft §5.3). Raises Busy or TooLarge; then nothing has changed."""
         state, limit = self._state, self._state.config.uncommitted_bytes_max
-        if self.handover is not None:
-            raise TransferUnderWay(self.handover.peer_id)
+        if self.handing_over.current is not None:
+            raise TransferUnderWay(self.handing_over.current.peer_id)
         if len(payload) > ENTRY_PAYLOAD_BYTES_MAX:
             raise TooLarge("an entry's payload", len(payload), ENTRY_PAYLOAD_BYTES_MAX)
         tail_bytes = state.uncommitted_bytes
@@ -165,9 +169,14 @@ class Leadership:
         self.changing.take_configuration()
         self._look_when_the_quorum_was_heard()
 
-    def request_read(self, ticket: int) -> None:
-        """Raises Busy at the bound."""
-        self.reads.add(ticket)
+    def request_read(self, ticket: int, *, by_lease: bool = False) -> None:
+        """By lease if it holds, else in a round. Raises Busy at the bound."""
+        self.reads.add(ticket, by_lease=by_lease)
+        self.feed_wanted = True
+
+    def on_read_asked(self, peer_id: str, message: ReadIndexRequest) -> None:
+        """Another member has reads: it is told how far it must have applied, as soon as that is certain."""
+        self.reads.asks[peer_id] = message.number
         self.feed_wanted = True
 
     def _append(self, kind: EntryKind, payload: bytes) -> LogPosition:
@@ -178,59 +187,20 @@ class Leadership:
         self.feed_wanted = True
         return LogPosition(entry.index, entry.term)
 
-    # Handing over
-
-    def hand_over(self, wanted_id: str | None) -> str:
-        """Begin to make another voter the leader: the wanted one, or the fittest. Returns its id; TransferRefused."""
-        state = self._state
-        if self.handover is not None:
-            raise TransferRefused("under_way", f"it is being handed over to {self.handover.peer_id} already")
-        silent_before = state.now - state.config.election_timeout_max_ns
-        voters = {voter: self._peers[voter] for voter in state.configuration.voter_ids if voter != state.node_id}
-        peer_id = successor(voters, wanted_id, silent_before=silent_before)
-        self.handover = Handover(peer_id, state.now + state.config.election_timeout_max_ns)
-        state.trace("transfer_began", peer_id=peer_id)
-        self._tell_successor()
-        return peer_id
-
-    def take_leave(self) -> None:
-        """This leader is removed: who is fittest need not wait for an election time-out (thesis §4.2.2)."""
-        with suppress(TransferRefused):
-            self.hand_over(None)
-
-    def _tell_successor(self) -> None:
-        """Once the successor has all of the log, for ever it has: nothing is proposed meanwhile."""
-        handover, state = self.handover, self._state
-        assert handover is not None
-        if not handover.is_told and self._peers[handover.peer_id].match_index == state.log.last_index:
-            handover.is_told = True
-            state.send(handover.peer_id, TimeoutNow(term=state.term))
-
-    def _keep_handing_over(self) -> None:
-        """At each heartbeat: ask once more, for messages get lost, or give up and lead on."""
-        handover, state = self.handover, self._state
-        if handover is None:
-            return
-        if state.now >= handover.deadline:
-            self.handover = None
-            state.trace("transfer_given_up", peer_id=handover.peer_id)
-        else:
-            handover.is_told = False
-            self._tell_successor()
-
     # Answers
 
     def on_accepted(self, peer_id: str, message: AppendAccepted) -> None:
         """The peer holds the log up to `match_index` durably: the mark may rise."""
         log = self._state.log
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
+        peer.priority = message.priority
         was_snapshot = peer.state is PeerState.SNAPSHOT
         peer.accepted(message.match_index, first_index=log.first_index, last_index=log.last_index)
         if was_snapshot and peer.state is not PeerState.SNAPSHOT:
             self._state.trace("snapshot_delivered", peer_id=peer_id, match_index=peer.match_index)
         self.feed_wanted |= self._may_be_fed(peer)
-        if self.handover is not None:
-            self._tell_successor()
+        if self.handing_over.current is not None:
+            self.handing_over.tell()
         self.marks_moved()
 
     def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
@@ -312,15 +282,40 @@ class Leadership:
 
     def _confirm_reads(self) -> None:
         counters = [peer.read_counter for peer in self._peers.values()]
-        self.reads.confirmed_up_to(self._agreed(self.reads.counter, counters))
+        for ended in self.reads.confirmed_up_to(self._agreed(self.reads.counter, counters)):
+            self._state.freshness.proved(ended.began_at, ended.read_index)
+            self._answer_asks(ended.asks, ended.read_index)
+            self.feed_wanted |= self.reads.is_wanted
+
+    def _answer_asks(self, asks: dict[str, int], read_index: int) -> None:
+        term = self._state.term
+        for peer_id, number in asks.items():
+            self._state.send(peer_id, ReadIndexResponse(term=term, number=number, read_index=read_index))
+
+    def _let_reads_through(self) -> None:
+        """By lease, where that holds at this moment; all else in rounds."""
+        reads, state = self.reads, self._state
+        if (reads.by_lease or reads.asks) and self._lease_holds():
+            state.freshness.proved(state.now, state.commit_index)
+            self._answer_asks(reads.confirm_by_lease(state.commit_index), state.commit_index)
+        reads.without_lease()
+        if (reads.waiting or reads.asks) and not reads.under_way:
+            self._begin_read_round()
+
+    def _lease_holds(self) -> bool:
+        """No campaign has been asked for, and a majority keeps the promises that it made a short while ago."""
+        if not self.lease.is_wanted or self.handing_over.current is not None:
+            return False
+        answered = self._agreed(self.reads.counter, self.lease.counters(self._peers.values()))
+        return self.lease.holds(answered, self._peers)
 
     # Sending
 
     def feed(self) -> None:
         """Send what each peer's window allows, begin a read round if one is wanted, tell marks that are due."""
         self.feed_wanted = False
-        if self.reads.waiting and not self.reads.under_way and self._has_committed_in_its_term:
-            self._begin_read_round()
+        if self.reads.is_wanted and self._has_committed_in_its_term:
+            self._let_reads_through()
         state = self._state
         for peer_id, peer in self._peers.items():
             while (
@@ -330,7 +325,11 @@ class Leadership:
                     break
         self._tell_marks()
         if self.reads.confirmed:
-            state.outbox.ready.reads_ready += self.reads.take_ready(state.last_applied)
+            for tickets, way in self.reads.take_ready(state.last_applied):
+                if way is ReadWay.ROUND:
+                    state.outbox.ready.reads_ready += tickets
+                else:
+                    state.outbox.ready.reads_ready_otherwise += [(ticket, way) for ticket in tickets]
 
     def _tell_marks(self) -> None:
         """An idle peer learns the mark from an empty append, which leaves only after none with entries came along."""
@@ -351,11 +350,19 @@ class Leadership:
 
     def _begin_read_round(self) -> None:
         """Only after a commit of this term: before it, the mark may be behind what others saw (thesis §6.4)."""
-        counter = self.reads.begin_round(self._state.commit_index)
+        counter = self.reads.begin_round(self._state.commit_index, self._state.now)
+        self.lease.sent(counter)
         self._state.trace("read_round", counter=counter, read_index=self._state.commit_index)
         self._heartbeat_all()
         if self._state.is_alone:
             self._confirm_reads()  # A single voter agrees with itself.
+
+    def _begin_lease_round(self) -> None:
+        """Answers to what leaves from now on prove that it had not left before."""
+        if self.lease.is_wanted:
+            self.reads.counter += 1
+            self.lease.sent(self.reads.counter)
+            self._state.trace("lease_round", counter=self.reads.counter)
 
     def _heartbeat_all(self) -> None:
         for peer_id in self._peers:

@@ -20,7 +20,7 @@ REMOVED_IDS_MAX = 256
 """Ids that are remembered as used (FORMATS §1), 16 KiB at most in each snapshot. Behind it the pins of those who knew
 the old member still refuse a new one of the same name."""
 
-_LEVEL = 2
+_LEVEL, _LEASE_LEVEL = 2, 3
 _VOTER, _OUTGOING, _LEARNER = 1, 2, 4
 
 
@@ -51,13 +51,15 @@ class Configuration:
 
     `voters` decide. While `outgoing` is not empty the configuration is *joint* (Raft §6): a majority of each half must
     agree, and the outgoing voters go when it is left. `learners` have the log and decide nothing. `removed`: ids that
-    were members once, oldest first; they never come back.
+    were members once, oldest first; they never come back. `lease_ns` (0: none) is what every member promises to each
+    leader that it hears: no vote for anybody else for so long, though it be started anew. Once set it stays.
     """
 
     voters: tuple[Member, ...]
     outgoing: tuple[Member, ...] = ()
     learners: tuple[Member, ...] = ()
     removed: tuple[str, ...] = ()
+    lease_ns: int = 0
 
     def __post_init__(self) -> None:
         for part in (self.voters, self.outgoing, self.learners):
@@ -74,6 +76,8 @@ class Configuration:
             raise InvalidConfiguration(f"removed members are no members: {', '.join(self.removed)}")
         if len(self.removed) > REMOVED_IDS_MAX or not all(map(NODE_ID_PATTERN.fullmatch, self.removed)):
             raise InvalidConfiguration(f"removed members are up to {REMOVED_IDS_MAX} node ids")
+        if type(self.lease_ns) is not int or self.lease_ns < 0:
+            raise InvalidConfiguration(f"the promise to a leader lasts 0 ns or more, not {self.lease_ns!r}")
 
     @classmethod
     def of(cls, members: Sequence[Member]) -> Configuration:
@@ -117,15 +121,18 @@ class Configuration:
     def encode(self) -> bytes:
         """Canonical CBOR. Of voters alone: `[[node_id, peer_address, client_address], ...]` in id order; otherwise
         `[2, [[node_id, peer_address, client_address, incarnation_id, part], ...], [removed id, ...]]`, `part` being a
-        sum of 1 (voter), 2 (outgoing), 4 (learner). No other form is read."""
+        sum of 1 (voter), 2 (outgoing), 4 (learner); leased: `[3, ..., ..., lease_ns]`. No other form is read."""
         members = self.members
-        if members == self.voters and not (self.outgoing or self.removed or any(m.incarnation_id for m in members)):
+        is_plain = not (self.outgoing or self.removed or self.lease_ns or any(m.incarnation_id for m in members))
+        if members == self.voters and is_plain:
             return encode_item([[m.node_id, m.peer_address, m.client_address] for m in members])
         parts = ((self.voters, _VOTER), (self.outgoing, _OUTGOING), (self.learners, _LEARNER))
         rows = [
             [m.node_id, m.peer_address, m.client_address, m.incarnation_id, sum(n for part, n in parts if m in part)]
             for m in members
         ]
+        if self.lease_ns:
+            return encode_item([_LEASE_LEVEL, rows, list(self.removed), self.lease_ns])
         return encode_item([_LEVEL, rows, list(self.removed)])
 
     @classmethod
@@ -133,9 +140,10 @@ class Configuration:
         """Read what `encode` wrote; NewerConfiguration if a later build did, InvalidConfiguration for anything else."""
         try:
             item = decode_item(data)
-            if type(item[0]) is int and item[0] > _LEVEL:
-                raise NewerConfiguration(item[0], _LEVEL)
-            found = cls._of_parts(item) if item[0] == _LEVEL else cls(tuple(Member(*row) for row in item))
+            if type(item[0]) is int and item[0] > _LEASE_LEVEL:
+                raise NewerConfiguration(item[0], _LEASE_LEVEL)
+            is_plain = item[0] not in (_LEVEL, _LEASE_LEVEL)
+            found = cls(tuple(Member(*row) for row in item)) if is_plain else cls._of_parts(item)
         except NewerConfiguration:
             raise
         except (ProtocolError, TypeError, ValueError, LookupError) as error:
@@ -146,13 +154,13 @@ class Configuration:
 
     @classmethod
     def _of_parts(cls, item: Any) -> Configuration:
-        _, rows, removed = item
+        _, rows, removed, *lease_ns = item
         members = [(Member(*row[:4]), row[4]) for row in rows]
         voters, outgoing, learners = (
             tuple(member for member, sum_of_parts in members if sum_of_parts & part)
             for part in (_VOTER, _OUTGOING, _LEARNER)
         )
-        return cls(voters, outgoing, learners, tuple(removed))
+        return cls(voters, outgoing, learners, tuple(removed), *lease_ns)
 
 
 def derive_cluster_id(token: str | bytes, configuration: Configuration) -> bytes:

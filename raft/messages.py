@@ -74,6 +74,7 @@ class AppendAccepted:
     match_index: int
     last_applied: int
     read_counter: int
+    priority: int = 0  # The follower's, in elections.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +122,30 @@ class InstallSnapshotProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutNow:
-    """Leader → follower with all of its log: campaign now, without a pre-vote (thesis §3.10)."""
+    """Leader → follower with all of its log: campaign now, without a pre-vote (thesis §3.10).
+
+    It is void where the log does not end at `last_index` any more (-1: it does not say).
+    """
 
     term: int
+    last_index: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadIndexRequest:
+    """Member → leader: how far must I have applied, to show all that was told before now? Later numbers are newer."""
+
+    term: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadIndexResponse:
+    """Leader → member, once it is certain that it led after it was asked: so far (thesis §6.4)."""
+
+    term: int
+    number: int
+    read_index: int
 
 
 Message = (
@@ -137,4 +159,6 @@ Message = (
     | InstallSnapshot
     | InstallSnapshotProgress
     | TimeoutNow
+    | ReadIndexRequest
+    | ReadIndexResponse
 )

@@ -38,12 +38,14 @@ from raft.outcomes import Outcomes
 from raft.pending import PendingCommands
 from raft.pins import REMOVED, PeerPins, PeerRefused
 from raft.ports import LogStore, PinStore, SnapshotStore, StateMachine
+from raft.reads import ReadWay
 from raft.ready import Ready, TraceEvent
 from raft.room_search import RoomSearch
 from raft.snapshotting import Snapshotting
 from raft.state import Entry, EntryKind, HardState, LogPosition, Role
 from raft.wire import encode_batch
 
+_WAYS_OF_LEADERS = (ReadWay.ROUND, ReadWay.LEASE)
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
 _STORE_ERRORS = (OSError, StoreFailed)
 
@@ -206,11 +208,12 @@ class Node(NodeView):
         """Ask for a linearizable read: `ReadReady(ticket)` says when. Raises NotLeader, Busy, NodeStopped."""
         self.read_all((ticket,))
 
-    def read_all(self, tickets: Sequence[int]) -> None:
-        """`read` for each of `tickets`, all or none; they become ready together. At least one."""
-        self._check_takes_requests()
+    def read_all(self, tickets: Sequence[int], way: ReadWay = ReadWay.ROUND, *, age_ns_max: int = 0) -> None:
+        """`read` for each of `tickets`, all or none; they become ready together. At least one. Other ways than ROUND
+        and LEASE are for every member; `age_ns_max` is for BOUNDED, and if it cannot be kept the end is TooStale."""
+        self._check_takes_requests(leads=way in _WAYS_OF_LEADERS)
         self._reads.check_room(len(tickets))
-        self._core.request_read(tickets[0])  # To the core they are one.
+        self._core.request_read(tickets[0], way, age_ns_max=age_ns_max)  # To the core they are one.
         self._reads.add(tickets)
 
     def snapshot_now(self) -> None:
@@ -312,12 +315,12 @@ class Node(NodeView):
         if len(self._pending) + self._outcomes.commands + count > self._config.proposals_pending_max:
             raise Busy("proposals_pending_max", self._config.proposals_pending_max)
 
-    def _check_takes_requests(self) -> None:
+    def _check_takes_requests(self, *, leads: bool = True) -> None:
         if self.failure is not None:
             raise NodeStopped(self.failure.node_id, self.failure.reason)
         if self._stop_by is not None:
             raise NodeStopped(self.identity.node_id, "it is being stopped")
-        if self._core.role is not Role.LEADER:
+        if leads and self._core.role is not Role.LEADER:
             raise NotLeader(self.identity.node_id, self._core.leader_id)
 
     def _notice_leadership(self) -> None:
@@ -376,6 +379,8 @@ class Node(NodeView):
             self._to_apply.extend(ready.apply)
         for ticket in ready.reads_ready:
             effects.completions.append(ReadsReady(self._reads.close(ticket)))
+        for ticket, way in ready.reads_ready_otherwise:
+            effects.completions.append(ReadsReady(self._reads.close(ticket), way))
         for ticket, error in ready.reads_failed:
             effects.completions += [Refused(each, error) for each in self._reads.close(ticket)]
         for end in ready.ended:

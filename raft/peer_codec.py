@@ -7,11 +7,13 @@
 | 3 | VoteRequest | last_index, last_term, transfer |
 | 4 | VoteResponse | granted |
 | 5 | AppendEntries | prev_index, prev_term, commit_index, low_watermark, read_counter, entries |
-| 6 | AppendAccepted | match_index, last_applied, read_counter |
+| 6 | AppendAccepted | match_index, last_applied, read_counter, and if it is not 0: priority |
 | 7 | AppendRejected | rejected_index, hint_index, hint_term, last_applied, read_counter |
 | 8 | InstallSnapshot | transfer_id, snapshot_index, snapshot_term, total_bytes, offset, data |
 | 9 | InstallSnapshotProgress | transfer_id, next_offset, last_applied |
-| 10 | TimeoutNow | |
+| 10 | TimeoutNow | last_index, if it says so |
+| 11 | ReadIndexRequest | number |
+| 12 | ReadIndexResponse | number, read_index |
 
 `entries` is an array of `[term, kind, payload]`; the first has index `prev_index + 1`, and there is no gap. These
 numbers are on wires already: add a kind, never change one. Arrays grow only at their end: further items are ignored,
@@ -35,6 +37,8 @@ from raft.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
+    ReadIndexRequest,
+    ReadIndexResponse,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -56,6 +60,8 @@ _Other = (
     | InstallSnapshot
     | InstallSnapshotProgress
     | TimeoutNow
+    | ReadIndexRequest
+    | ReadIndexResponse
 )
 
 
@@ -65,7 +71,8 @@ def encode_message(group_id: int, message: Message) -> bytes:
         return _encode_append(group_id, message)
     if isinstance(message, AppendAccepted):
         m = message
-        return _encode_numbers(6, group_id, m.term, m.match_index, m.last_applied, m.read_counter)
+        rest = (m.priority,) if m.priority else ()
+        return _encode_numbers(6, group_id, m.term, m.match_index, m.last_applied, m.read_counter, *rest)
     kind, fields = _fields(message)
     return encode_item([kind, group_id, message.term, *fields])
 
@@ -130,7 +137,11 @@ def _fields(message: _Other) -> tuple[int, list[Any]]:
         case VoteResponse():
             return 4, [message.granted]
         case TimeoutNow():
-            return 10, []
+            return 10, [message.last_index] if message.last_index >= 0 else []
+        case ReadIndexRequest():
+            return 11, [message.number]
+        case ReadIndexResponse():
+            return 12, [message.number, message.read_index]
 
 
 class _Fields:
@@ -167,6 +178,10 @@ class _Fields:
                 self._at += count
                 return items
         return [self.number() for _ in range(count)]  # It raises, and says where.
+
+    def number_if_there(self, otherwise: int) -> int:
+        """As `number`, of an item that earlier versions did not have."""
+        return self.number() if self._at < len(self._items) else otherwise
 
     def flag(self) -> bool:
         item = self.next()
@@ -248,7 +263,13 @@ def _entry(item: Any, index: int) -> Entry:
 
 def _append_accepted(term: int, f: _Fields) -> Message:
     match_index, last_applied, read_counter = f.numbers(3)
-    return AppendAccepted(term=term, match_index=match_index, last_applied=last_applied, read_counter=read_counter)
+    return AppendAccepted(
+        term=term,
+        match_index=match_index,
+        last_applied=last_applied,
+        read_counter=read_counter,
+        priority=f.number_if_there(0),
+    )
 
 
 def _append_rejected(term: int, f: _Fields) -> Message:
@@ -283,8 +304,16 @@ def _install_snapshot_progress(term: int, f: _Fields) -> Message:
     )
 
 
-def _timeout_now(term: int, f: _Fields) -> Message:  # noqa: ARG001
-    return TimeoutNow(term=term)
+def _timeout_now(term: int, f: _Fields) -> Message:
+    return TimeoutNow(term=term, last_index=f.number_if_there(-1))
+
+
+def _read_index_request(term: int, f: _Fields) -> Message:
+    return ReadIndexRequest(term=term, number=f.number())
+
+
+def _read_index_response(term: int, f: _Fields) -> Message:
+    return ReadIndexResponse(term=term, number=f.number(), read_index=f.number())
 
 
 _DECODERS: dict[int, Callable[[int, _Fields], Message]] = {
@@ -298,4 +327,6 @@ _DECODERS: dict[int, Callable[[int, _Fields], Message]] = {
     8: _install_snapshot,
     9: _install_snapshot_progress,
     10: _timeout_now,
+    11: _read_index_request,
+    12: _read_index_response,
 }

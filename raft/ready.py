@@ -9,6 +9,7 @@ from typing import Any
 from raft.errors import RaftError
 from raft.messages import InstallSnapshot, InstallSnapshotProgress, Message
 from raft.ports import LogWrite
+from raft.reads import ReadWay
 from raft.state import Entry
 
 
@@ -51,6 +52,7 @@ class Ready:
     send: list[tuple[str, Message]] = field(default_factory=list)
     apply: list[Entry] = field(default_factory=list)
     reads_ready: list[int] = field(default_factory=list)  # Tickets: confirmed, and applied far enough. Serve now.
+    reads_ready_otherwise: list[tuple[int, ReadWay]] = field(default_factory=list)  # Likewise, without an own round.
     reads_failed: list[tuple[int, RaftError]] = field(default_factory=list)
     ended: list[ProposalEnded] = field(default_factory=list)
     snapshot_wanted: list[str] = field(default_factory=list)  # Peers that are behind the log: start a transfer.
@@ -72,6 +74,7 @@ class Ready:
             or self.apply
             or self.write
             or self.reads_ready
+            or self.reads_ready_otherwise
             or self.reads_failed
             or self.ended
             or self.snapshot_wanted

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from harness.sim.copies import Copies
 from kvstore import KvMachine
-from raft import Done, Entry, LogPosition, LogStore, LogWrite, Node, StateRestore, StateSnapshot
+from raft import Done, Entry, LogPosition, LogStore, LogWrite, Node, ReadWay, StateRestore, StateSnapshot
 
 LOG_FOLDER = "groups/0/log"
 
@@ -91,9 +91,9 @@ class NodeTap(Node):
 
     read_asked: Callable[[int], None]
 
-    def read_all(self, tickets: Sequence[int]) -> None:
+    def read_all(self, tickets: Sequence[int], way: ReadWay = ReadWay.ROUND, *, age_ns_max: int = 0) -> None:
         """See raft.Node; `read` comes by here too."""
-        super().read_all(tickets)
+        super().read_all(tickets, way, age_ns_max=age_ns_max)
         for ticket in tickets:
             self.read_asked(ticket)
 

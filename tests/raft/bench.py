@@ -21,9 +21,11 @@ from raft.messages import (
     Message,
     PreVoteRequest,
     PreVoteResponse,
+    ReadIndexRequest,
     VoteRequest,
     VoteResponse,
 )
+from raft.reads import ReadWay
 from raft.ready import ProposalEnded, Ready, TraceEvent
 from raft.state import Entry, EntryKind, HardState, LogPosition, Role
 from tests.raft.memory_log import MemoryLog
@@ -80,6 +82,7 @@ class Bench:
         self.events: list[TraceEvent] = []
         self.reads_ready: list[int] = []
         self.reads_failed: list[int] = []
+        self.reads_otherwise: list[tuple[int, ReadWay]] = []
         self.ended: list[ProposalEnded] = []
         self.snapshot_wanted: list[str] = []
         self.snapshot_chunks: list[tuple[str, InstallSnapshot]] = []
@@ -123,6 +126,9 @@ class Bench:
         self.flush()
         return position
 
+    def ask_read_index(self, peer_id: str, number: int) -> None:
+        self.step(peer_id, ReadIndexRequest(term=self.core.term, number=number))
+
     def persist(self, sequence: int | None = None) -> None:
         """The disk has synced everything up to `sequence`, or all that was written."""
         sequence = self.issued_sequence if sequence is None else sequence
@@ -149,6 +155,7 @@ class Bench:
             self.log.append(ready.write)
         self.sent += ready.send
         self.reads_ready += ready.reads_ready
+        self.reads_otherwise += ready.reads_ready_otherwise
         self.reads_failed += [ticket for ticket, _ in ready.reads_failed]
         self.ended += ready.ended
         self.snapshot_wanted += ready.snapshot_wanted

@@ -137,7 +137,7 @@ class OneNode:
         return [event.name for event in self.events]
 
 
-def a_single_leader(**config: int) -> OneNode:
+def a_single_leader(**config: Any) -> OneNode:
     """A cluster of one, elected, with everything durable."""
     member = OneNode("s1", ("s1",), RaftConfig(**config))
     member.tick_to(RaftConfig(**config).election_timeout_max_ns)
@@ -149,7 +149,7 @@ def a_single_leader(**config: int) -> OneNode:
 class World:
     """Members and a network that carries everything at once, through the real codec, unless `carries` says no."""
 
-    def __init__(self, count: int = 3, **config: int) -> None:
+    def __init__(self, count: int = 3, **config: Any) -> None:
         voters = tuple(f"s{number}" for number in range(1, count + 1))
         self.config = RaftConfig(**config)
         self.members = {voter: OneNode(voter, voters, self.config) for voter in voters}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -251,11 +252,11 @@ def test_an_entry_above_the_protocols_size_is_refused() -> None:
 @pytest.mark.parametrize("name", ["batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"])
 def test_no_setting_makes_a_message_that_a_peers_frame_cannot_hold(name: str) -> None:
     """FORMATS §2, §7: the frame bound is above the entry bound on every member."""
-    settings: dict[str, int] = {name: ENTRY_PAYLOAD_BYTES_MAX}
+    settings: dict[str, Any] = {name: ENTRY_PAYLOAD_BYTES_MAX}
     RaftConfig(**settings)
 
     with pytest.raises(InvalidConfiguration, match=name):
-        RaftConfig(**{name: ENTRY_PAYLOAD_BYTES_MAX + 1})
+        RaftConfig(**{**settings, name: ENTRY_PAYLOAD_BYTES_MAX + 1})
 
 
 def test_members_are_changed_by_a_change_only() -> None:
