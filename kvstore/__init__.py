@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvstore.answers import Answer, LogEntry, LogPage
 from kvstore.calls import CallEnded, ClientEffects, ClientLimits
-from kvstore.client import Answer, Client, LogEntry, LogPage
+from kvstore.client import Client
 from kvstore.commands import (
     ChangeLimits,
     CloseSession,
@@ -49,6 +50,7 @@ from kvstore.errors import (
     OutcomeUnknown,
     RequestTooLarge,
     StoreError,
+    TooStale,
     TransferRefused,
     Unavailable,
     Unsupported,
@@ -218,6 +220,7 @@ __all__ = [
     "StoreError",
     "StoreLimits",
     "Target",
+    "TooStale",
     "TransferRefused",
     "Txn",
     "TxnResult",

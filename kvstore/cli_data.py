@@ -20,6 +20,7 @@ from kvstore.cli_common import (
 from kvstore.cli_txn import InvalidDocument, parse_document, txn_of_document
 from kvstore.commands import CompareAndSet, Delete, Get, Put, Range, prefix_range
 from kvstore.protocol import Consistency
+from kvstore.read_modes import STALENESS_MS_MAX, asked_for
 from kvstore.results import (
     CompareAndSetResult,
     DeleteResult,
@@ -36,12 +37,27 @@ KEY, VALUE = Data(), Data(stdin=True)
 
 consistency_options = click.option(
     "--consistency",
-    type=click.Choice(["linearizable", "local", "lease"]),
+    type=click.Choice([consistency.word for consistency in Consistency]),
     default="linearizable",
     show_default=True,
-    help="`local`: what one member has applied so far.",
+    help="`lease`: by the leader alone, if clocks can be trusted; `follower`: by any member that asks the leader; "
+    "`bounded`: by any that can prove --max-staleness-ms; `local`: what one member has applied so far.",
 )
-member_option = click.option("--member", metavar="NODE", help="Who shall answer a local read: node id or address.")
+staleness_option = click.option(
+    "--max-staleness-ms", type=click.IntRange(0, STALENESS_MS_MAX), help="How old a bounded read may be."
+)
+member_option = click.option(
+    "--member", metavar="NODE", help="Who shall answer a read of any member: node id or address."
+)
+
+
+def read_options(consistency: str, max_staleness_ms: int | None) -> dict[str, Any]:
+    """The options as the client takes them. Raises Failure."""
+    try:
+        asked_for(consistency, max_staleness_ms)
+    except ValueError as error:
+        raise Failure(str(error), ExitCode.USAGE, "give --max-staleness-ms with --consistency bounded") from error
+    return {"consistency": consistency, "max_staleness_ms": max_staleness_ms}
 
 
 def record_json(record: Record | KeyRecord) -> dict[str, Any]:
@@ -97,27 +113,31 @@ def put(key: bytes, value: bytes, endpoints: str, deadline_seconds: float, as_js
 @click.argument("key", type=KEY)
 @click.option("--raw", is_flag=True, help="Print the value byte for byte, with no line end.")
 @consistency_options
+@staleness_option
 @member_option
 @client_options
 def get(
     key: bytes,
     raw: bool,
     consistency: str,
+    max_staleness_ms: int | None,
     member: str | None,
     endpoints: str,
     deadline_seconds: float,
     as_json: bool,
 ) -> None:
     """Print the value at KEY; exit code 1 if there is none."""
+    how = read_options(consistency, max_staleness_ms)
     answer = run_with_client(
         endpoints,
         deadline_seconds,
-        lambda client: client.execute(Get(key), consistency=Consistency.of(consistency), member=member),
+        lambda client: client.execute(Get(key), member=member, **how),
     )
     assert isinstance(answer.result, GetResult)
     record = answer.result.record
     if as_json:
         about = {"revision": answer.revision, "consistency": answer.consistency, "node": answer.node_id}
+        about |= {} if answer.age_ms is None else {"age_ms": answer.age_ms}
         print_json({**result_json(answer.result), **about})
     elif record is None:
         click.echo(f"not found: {to_text(key)}", err=True)
@@ -192,6 +212,7 @@ def cas(
 @click.option("--keys-only", is_flag=True, help="No values.")
 @click.option("--count", "count_only", is_flag=True, help="Only how many there are.")
 @consistency_options
+@staleness_option
 @client_options
 def range_command(
     prefix: bytes | None,
@@ -202,6 +223,7 @@ def range_command(
     keys_only: bool,
     count_only: bool,
     consistency: str,
+    max_staleness_ms: int | None,
     endpoints: str,
     deadline_seconds: float,
     as_json: bool,
@@ -212,14 +234,16 @@ def range_command(
     start, end = prefix_range(prefix) if prefix is not None else (start or b"", end)
     request = Range(start, end, limit, reverse, keys_only, count_only)
 
+    how = read_options(consistency, max_staleness_ms)
+
     async def read(client: Any) -> RangeResult:
         if count_only:
-            page: RangeResult = await client.range(request, consistency=consistency)
+            page: RangeResult = await client.range(request, **how)
             return page
         items: list[KeyRecord] = []
         last: RangeResult | None = None
         first_count = 0
-        async for page in client.pages(request, consistency=consistency):
+        async for page in client.pages(request, **how):
             first_count = page.count if last is None else first_count
             items += page.items
             last = page

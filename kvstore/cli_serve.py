@@ -15,7 +15,7 @@ from kvstore.joining import make_joining_folder
 from kvstore.log_format import start_logging
 from kvstore.member import MemberConfig, initialize_folder
 from kvstore.server import failure_of_member, serve
-from raft import InvalidConfiguration, Member, RaftConfig
+from raft import PRIORITY_MAX, InvalidConfiguration, Member, RaftConfig
 from storage import StorageLimits
 
 MILLISECOND_NS = 1_000_000
@@ -142,6 +142,16 @@ def init(
     show_default=True,
     help="Silence of a leader before another is elected; up to twice as long, at random.",
 )
+@click.option(
+    "--lease-reads", is_flag=True, help="Answer `lease` reads: only where no clock is ever a hundredth wrong."
+)
+@click.option(
+    "--election-priority",
+    type=click.IntRange(0, PRIORITY_MAX),
+    default=0,
+    show_default=True,
+    help="A member with more is made the leader, in calm times.",
+)
 @click.option("--snapshot-log-bytes", type=click.IntRange(1), help="Log growth between snapshots.")
 @click.option(
     "--snapshot-bytes-per-second",
@@ -180,6 +190,8 @@ def serve_command(
     ready_file: Path | None,
     heartbeat_ms: int,
     election_timeout_ms: int,
+    lease_reads: bool,
+    election_priority: int,
     snapshot_log_bytes: int | None,
     snapshot_bytes_per_second: int | None,
     retention_bytes: int | None,
@@ -214,6 +226,8 @@ def serve_command(
             raft=_raft_config(
                 heartbeat_ms,
                 election_timeout_ms,
+                lease_reads=lease_reads,
+                election_priority=election_priority,
                 snapshot_log_bytes=snapshot_log_bytes,
                 snapshot_bytes_per_second=snapshot_bytes_per_second,
                 retention_bytes_max=retention_bytes,
@@ -225,7 +239,9 @@ def serve_command(
     serve(config, ready_file)
 
 
-def _raft_config(heartbeat_ms: int, election_timeout_ms: int, **sizes: int | None) -> RaftConfig:
+def _raft_config(
+    heartbeat_ms: int, election_timeout_ms: int, *, lease_reads: bool, election_priority: int, **sizes: int | None
+) -> RaftConfig:
     if election_timeout_ms < 2 * heartbeat_ms:
         raise InvalidConfiguration(
             f"--election-timeout-ms {election_timeout_ms} must be at least twice --heartbeat-ms {heartbeat_ms}"
@@ -235,5 +251,7 @@ def _raft_config(heartbeat_ms: int, election_timeout_ms: int, **sizes: int | Non
         heartbeat_interval_ns=heartbeat_ms * MILLISECOND_NS,
         election_timeout_min_ns=election_timeout_ms * MILLISECOND_NS,
         election_timeout_max_ns=2 * election_timeout_ms * MILLISECOND_NS,
+        lease_reads=lease_reads,
+        election_priority=election_priority,
         **given,
     )

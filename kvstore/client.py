@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, Self, TypeVar, cast
+from typing import Self, cast
 
 from kvstore.addresses import parse_address
+from kvstore.answers import Answer, LogEntry, LogPage, ResultT
 from kvstore.bulk import Group, Item
 from kvstore.client_pump import ClientPump, Dialer
 from kvstore.commands import (
@@ -49,6 +49,7 @@ from kvstore.protocol import (
     read_request,
     status_request,
 )
+from kvstore.read_modes import asked_for
 from kvstore.refusals import InvalidRequest, Reason
 from kvstore.results import (
     CompareAndSetResult,
@@ -74,37 +75,6 @@ PAGE_LIMIT_DEFAULT = 1_000
 
 Text = bytes | str
 """Keys and values are bytes; text stands for its UTF-8."""
-
-ResultT = TypeVar("ResultT", covariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer(Generic[ResultT]):
-    """A result, and who gave it under which promise. `session_id` 0: the operation had no session."""
-
-    result: ResultT
-    revision: int
-    consistency: str  # linearizable, local; empty for what went through the log.
-    node_id: str
-    session_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """A committed entry, as `read_log` shows it. The payload of `commands` is CBOR: `[leader_time, command, …]`."""
-
-    index: int
-    term: int
-    kind: EntryKind
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class LogPage:
-    """Committed entries in order, and the high-water mark of the member that showed them."""
-
-    entries: tuple[LogEntry, ...]
-    commit_index: int
 
 
 class Client(MemberCalls):
@@ -201,14 +171,22 @@ class Client(MemberCalls):
         key: Text,
         *,
         consistency: Consistency | str = Consistency.LINEARIZABLE,
+        max_staleness_ms: int | None = None,
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> GetResult:
-        """Read one key. `member`: the node id or client address of who shall answer a `local` read."""
-        if consistency is Consistency.LINEARIZABLE and member is None:  # The usual read, 3 µs less.
+        """Read one key. `member`: the node id or client address of who shall answer, if not the leader has to.
+
+        `max_staleness_ms`: any member may answer that can prove its state to be no older. TooStale if none can.
+        """
+        if consistency is Consistency.LINEARIZABLE and member is max_staleness_ms is None:  # The usual, 3 µs less.
             return _read_get((await self._pump.ask(_get(_key(key)), self._seconds(deadline_seconds)))[0])
         answer = await self.execute(
-            Get(_bytes(key)), consistency=consistency, member=member, deadline_seconds=deadline_seconds
+            Get(_bytes(key)),
+            consistency=consistency,
+            max_staleness_ms=max_staleness_ms,
+            member=member,
+            deadline_seconds=deadline_seconds,
         )
         return cast(GetResult, answer.result)
 
@@ -218,12 +196,19 @@ class Client(MemberCalls):
         *,
         prefix: Text | None = None,
         consistency: Consistency | str = Consistency.LINEARIZABLE,
+        max_staleness_ms: int | None = None,
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> RangeResult:
         """Read one page: of `request`, or of all keys with `prefix`, or of all keys. `more`: it is not all."""
         request = _listing(request, prefix)
-        answer = await self.execute(request, consistency=consistency, member=member, deadline_seconds=deadline_seconds)
+        answer = await self.execute(
+            request,
+            consistency=consistency,
+            max_staleness_ms=max_staleness_ms,
+            member=member,
+            deadline_seconds=deadline_seconds,
+        )
         return cast(RangeResult, answer.result)
 
     async def pages(
@@ -234,6 +219,7 @@ class Client(MemberCalls):
         page_limit: int = PAGE_LIMIT_DEFAULT,
         one_revision: bool = False,
         consistency: Consistency | str = Consistency.LINEARIZABLE,
+        max_staleness_ms: int | None = None,
         deadline_seconds: float | None = None,
     ) -> AsyncIterator[RangeResult]:
         """Read page after page. Each page is linearizable by itself; with `one_revision` all are of the first's
@@ -253,6 +239,7 @@ class Client(MemberCalls):
                     whole.bytes_max,
                 ),
                 consistency=consistency,
+                max_staleness_ms=max_staleness_ms,
                 deadline_seconds=deadline_seconds,
             )
             yield page
@@ -278,6 +265,7 @@ class Client(MemberCalls):
         command: Command,
         *,
         consistency: Consistency | str = Consistency.LINEARIZABLE,
+        max_staleness_ms: int | None = None,
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> Answer[Result]:
@@ -292,13 +280,15 @@ class Client(MemberCalls):
             raise InvalidRequest(flaw)
         if isinstance(command, Get | Range):
             address = None if member is None else await self._address_of(member)
-            request = read_request(command, Consistency.of(consistency), address)
+            wanted = asked_for(consistency, max_staleness_ms)
+            request = read_request(command, wanted, address, max_staleness_ms=max_staleness_ms or 0)
         else:
             request = command_request(command)
         response, session_id = await self._pump.ask(request, self._seconds(deadline_seconds))
         result = read_result((response.code, response.revision, *response.fields))
         consistency_word = Consistency(response.consistency).word if response.consistency else ""
-        return Answer(result, response.revision, consistency_word, response.node_id, session_id)
+        age_ms = response.fields[1] if response.consistency == Consistency.BOUNDED else None
+        return Answer(result, response.revision, consistency_word, response.node_id, session_id, age_ms)
 
     # About the cluster.
 

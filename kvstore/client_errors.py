@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvstore.protocol import Code
+from kvstore.read_modes import MILLISECOND_NS
 from kvstore.refusals import KvError
 from raft import (
     Busy,
@@ -17,6 +18,7 @@ from raft import (
     NotLeader,
     RaftError,
     TooLarge,
+    TooStale,
     TransferRefused,
 )
 
@@ -44,6 +46,9 @@ def error_fields(
             return Code.LEVEL_REFUSED, (error.reason.value, error.text)
         case KvError():
             return error.code, error.args
+        case TooStale():
+            age_ms = None if error.age_ns is None else -(-error.age_ns // MILLISECOND_NS)
+            return Code.TOO_STALE, (age_ms, error.age_ns_max // MILLISECOND_NS)
         case NodeStopped():
             return Code.STOPPED, (error.reason,)
         case _:

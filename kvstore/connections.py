@@ -12,7 +12,7 @@ from kvstore.limits import AdmissionLimits
 from raft import FRAME_BYTES_MAX_CLIENT, MIB, Completion, FrameSplitter
 
 OpenRow = tuple[int, int, int, int, Any]
-"""connection_id, request_id, session_id, consistency, body of a read or None"""
+"""connection_id, request_id, session_id, how old (ms) a bounded read may be, body of a read or None"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +66,15 @@ class OpenRequests:
         rows = zip(repeat(connection.connection_id), request_ids, session_ids, repeat(0), repeat(None))
         self.rows.update(zip(tickets, rows))  # noqa: B905 - `repeat` has no end.
 
-    def reads(self, connection: Connection, tickets: range, request_ids: Sequence[int], bodies: Sequence[Any]) -> None:
-        """These linearizable reads were asked for."""
+    def reads(
+        self,
+        connection: Connection,
+        tickets: range,
+        request_ids: Sequence[int],
+        bodies: Sequence[Any],
+        bound_ms: int = 0,
+    ) -> None:
+        """These reads were asked for."""
         connection.in_flight += len(tickets)
-        rows = zip(repeat(connection.connection_id), request_ids, repeat(0), repeat(1), bodies)
+        rows = zip(repeat(connection.connection_id), request_ids, repeat(0), repeat(bound_ms), bodies)
         self.rows.update(zip(tickets, rows))  # noqa: B905

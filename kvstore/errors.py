@@ -171,6 +171,21 @@ class LevelRefused(OperationFailed):
         return "`hwm status` shows the level in force, and what each member's build knows"
 
 
+class TooStale(OperationFailed):
+    """A bounded read found no member that could prove its state to be of that age, and none that could ask a leader.
+
+    `age_ms`: how old the state of the last one may have been; None if it knew nothing of that.
+    """
+
+    def __init__(self, age_ms: int | None, max_staleness_ms: int) -> None:
+        super().__init__(age_ms, max_staleness_ms)
+        self.age_ms, self.max_staleness_ms = age_ms, max_staleness_ms
+
+    def __str__(self) -> str:
+        age = "of an age that is not known" if self.age_ms is None else f"up to {self.age_ms} ms old"
+        return f"what could be shown is {age}, the bound is {self.max_staleness_ms} ms, and no leader is heard"
+
+
 class NotCommitted(OperationFailed):
     """`read_log` was asked for an index above the high-water mark, which is never shown (FORMATS §6)."""
 

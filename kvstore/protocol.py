@@ -6,7 +6,8 @@ requests, as many as it likes without waiting, and the member answers each once,
     request   [request_id, kind, ...]          request_id: 1 or more, the client's choice
       members   [id, 1]
       command   [id, 2, [session_id, request_no, acknowledged_up_to, *body]]      body: kvstore.commands
-      read      [id, 3, consistency, body]     body of a get or range
+      read      [id, 3, consistency, body]     body of a get or range; bounded: max_staleness_ms behind it,
+                                               and its answer ends with how many ms old it is at most
       status    [id, 4, with_hash]
       read_log  [id, 5, from_index, bytes_max]
       transfer  [id, 6, to]                           hand leadership over, to a node id or (null) the fittest member;
@@ -31,6 +32,7 @@ requests, as many as it likes without waiting, and the member answers each once,
       24        leadership cannot be handed over now: reason, words; nothing has changed
       25        the members cannot be changed so: reason, words, entries a learner lacks or null; nothing has changed
       26        the feature level cannot be raised now: reason, words; nothing has changed
+      27        older than the bound of the read: how many ms at most (null: not known), the bound
       31        the connection makes no sense and is closed: reason (request_id 0)
 
 Arrays grow only at their end; extra items of a request or response are ignored, unknown kinds are an error.
@@ -92,6 +94,7 @@ class Code(enum.IntEnum):
     TRANSFER_REFUSED = 24
     CHANGE_REFUSED = 25
     LEVEL_REFUSED = 26
+    TOO_STALE = 27
     MALFORMED = 31
 
 
@@ -101,6 +104,8 @@ class Consistency(enum.IntEnum):
     LINEARIZABLE = 1
     LEASE = 2
     LOCAL = 3
+    FOLLOWER = 4
+    BOUNDED = 5
 
     @property
     def word(self) -> str:
@@ -113,7 +118,7 @@ class Consistency(enum.IntEnum):
         try:
             return word if isinstance(word, Consistency) else cls[word.upper()]
         except KeyError:
-            raise Unsupported(f"consistency {word!r}; there are linearizable, local") from None
+            raise Unsupported(f"consistency {word!r}; there are {', '.join(c.word for c in cls)}") from None
 
 
 class Request(NamedTuple):
@@ -152,10 +157,14 @@ def command_request(command: Command) -> Request:
     return Request(_COMMAND, command)
 
 
-def read_request(operation: Get | Range, consistency: Consistency, address: str | None = None) -> Request:
-    """Read without a log entry."""
-    items = (int(consistency), command_body(operation))
-    anywhere = consistency is Consistency.LOCAL
+def read_request(
+    operation: Get | Range, consistency: Consistency, address: str | None = None, *, max_staleness_ms: int = 0
+) -> Request:
+    """Read without a log entry. `max_staleness_ms` is for a bounded read."""
+    items: tuple[Any, ...] = (int(consistency), command_body(operation))
+    if consistency is Consistency.BOUNDED:
+        items = (*items, max_staleness_ms)
+    anywhere = consistency in (Consistency.LOCAL, Consistency.FOLLOWER, Consistency.BOUNDED)
     return Request(kind=RequestKind.READ, items=items, anywhere=anywhere, address=address)
 
 
@@ -196,7 +205,9 @@ def encode_request(
     request_id: int, request: Request, *, session_id: int = 0, request_no: int = 0, acknowledged_up_to: int = 0
 ) -> bytes:
     """The body of a request frame. The command inside is the very item that a member proposes."""
-    if request.kind == _READ and len(request.items[1]) == 2:  # A get, written out: the same bytes as below.
+    if (
+        request.kind == _READ and len(request.items) == len(request.items[1]) == 2
+    ):  # A get, written out: the same bytes as below.
         key = request.items[1][1]
         return b"\x84%b\x03%c\x82\x02%b%b" % (uint_head(request_id), request.items[0], bytes_head(len(key)), key)
     if request.command is None:

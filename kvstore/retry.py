@@ -17,7 +17,7 @@ from typing import Final
 from kvstore.addresses import AddressBook
 from kvstore.calls import MILLISECOND_NS, Call, CallEnded, ClientEffects, ClientLimits, Timeline
 from kvstore.commands import CloseSession, KeepAlive, RegisterSession
-from kvstore.errors import Busy, ClientClosed, OperationFailed, OutcomeUnknown, RequestTooLarge, Unavailable
+from kvstore.errors import Busy, ClientClosed, OperationFailed, OutcomeUnknown, RequestTooLarge, TooStale, Unavailable
 from kvstore.leader_search import LeaderSearch
 from kvstore.links import Link, LinkState
 from kvstore.protocol import (
@@ -146,7 +146,7 @@ class ClientCore:
         if link is None:
             return
         link.greet(self._now)
-        self._ask_members(link)
+        self._send_own(link, members_request())
 
     def receive(self, connection_id: int, data: bytes) -> None:
         """Bytes have come in."""
@@ -221,7 +221,7 @@ class ClientCore:
                 break
             link = self._search.probe = self._link_to(address)
             if link.state is LinkState.READY:
-                self._ask_members(link)
+                self._send_own(link, members_request())
 
     def _pump_leader(self, link: Link) -> None:
         commands, reads, session = self._waiting.commands, self._waiting.reads, self._session
@@ -284,9 +284,6 @@ class ClientCore:
         self._send(link, call)
         return call
 
-    def _ask_members(self, link: Link) -> None:
-        self._send_own(link, members_request())
-
     # What members answer.
 
     def _greeted(self, link: Link) -> None:
@@ -324,7 +321,10 @@ class ClientCore:
     def _conclude(self, call: Call, verdict: Verdict) -> None:
         match verdict:
             case Moved() | SessionGone():
-                self._try_again(call)
+                (self._pause if call.request.anywhere else self._try_again)(call)
+            case Rejected(error=TooStale()) if call.request.address is None:  # Another member may know more.
+                call.last_error = verdict.error
+                self._pause(call)
             case Pushed():
                 call.last_error = Busy(verdict.reason)
                 self._pause(call)

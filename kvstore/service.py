@@ -30,6 +30,7 @@ from kvstore.protocol import (
     decode_request,
     encode_response,
 )
+from kvstore.read_modes import LABELS, MILLISECOND_NS, WAYS, age_ms, staleness_ms
 from kvstore.refusals import KvError
 from kvstore.shapes import HEAD_ITEMS, validate_body, validate_command
 from raft import (
@@ -45,6 +46,7 @@ from raft import (
     RaftError,
     ReadReady,
     ReadsReady,
+    ReadWay,
     Refusal,
     Refused,
     Told,
@@ -142,7 +144,11 @@ class Service:
             if isinstance(told, AppliedBatch):
                 self._hot.applied(told)
             elif isinstance(told, ReadsReady):
-                self._hot.reads_ready(told, self._machine, self.limits.unsent_bytes_max)
+                if told.way is ReadWay.ROUND:
+                    self._hot.reads_ready(told, self._machine, self.limits.unsent_bytes_max)
+                else:
+                    for ticket in told.tickets:
+                        self._answer(self._open.rows.pop(ticket), ReadReady(ticket, told.way))
             elif told.ticket in self._open.rows:
                 self._answer(self._open.rows.pop(told.ticket), told)
         term = self._node.core.leading_term
@@ -317,10 +323,17 @@ class Service:
         self._node.propose(command, tickets[0])
         self._open.commands(connection, tickets, (request_id,), (session_id,))
 
-    def _read(self, connection: Connection, request_id: int, body: Sequence[Any]) -> None:
+    def _read(
+        self,
+        connection: Connection,
+        request_id: int,
+        body: Sequence[Any],
+        way: ReadWay = ReadWay.ROUND,
+        bound_ms: int = 0,
+    ) -> None:
         tickets = self._open.tickets(1)
-        self._node.read(tickets[0])
-        self._open.reads(connection, tickets, (request_id,), (body,))
+        self._node.read_all(tickets, way, age_ns_max=bound_ms * MILLISECOND_NS)
+        self._open.reads(connection, tickets, (request_id,), (body,), bound_ms)
 
     def _on_read(self, connection: Connection, asked: Asked) -> None:
         if len(asked.items) < 2 or type(asked.items[1]) is not list:
@@ -332,11 +345,13 @@ class Service:
         validate_body(body, self.limits.admission, self._machine.feature_level)
         if consistency == Consistency.LOCAL:
             self._respond_result(connection, asked.request_id, self._machine.read(body), consistency)
-        elif consistency == Consistency.LINEARIZABLE:
-            self._read(connection, asked.request_id, body)
+        elif consistency == Consistency.LEASE and not self._node.reads_by_lease:
+            self._respond(connection, asked.request_id, Code.UNSUPPORTED, ("lease reads",))
+        elif consistency in WAYS:
+            bound_ms = staleness_ms(asked.items) if consistency == Consistency.BOUNDED else 0
+            self._read(connection, asked.request_id, body, WAYS[consistency], bound_ms)
         else:
-            what = "lease reads" if consistency == Consistency.LEASE else f"consistency {consistency!r}"
-            self._respond(connection, asked.request_id, Code.UNSUPPORTED, (what,))
+            self._respond(connection, asked.request_id, Code.UNSUPPORTED, (f"consistency {consistency!r}",))
 
     # Answers.
 
@@ -351,15 +366,17 @@ class Service:
             self._answer_now(connection, opened, completion)
 
     def _answer_now(self, connection: Connection, opened: OpenRow, completion: Completion) -> None:
-        _, request_id, _, consistency, body = opened
+        _, request_id, _, bound_ms, body = opened
         connection.in_flight -= 1
         match completion:
             case Applied(result=Configuration()):
                 self._respond(connection, request_id, Code.OK, (completion.index,))
             case Applied():
                 self._respond_result(connection, request_id, completion.result, 0)
+            case ReadReady(way=ReadWay.BOUNDED):
+                self._respond_aged(connection, request_id, body, bound_ms)
             case ReadReady():
-                self._respond_result(connection, request_id, self._machine.read(body), consistency)
+                self._respond_result(connection, request_id, self._machine.read(body), LABELS[completion.way])
             case Refused():
                 self._respond(connection, request_id, *error_fields(completion.error, self.cluster.client_address))
             case Unknown():
@@ -375,6 +392,15 @@ class Service:
     def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
         code, revision, *fields = result
         self._put(connection, encode_response(request_id, code, revision, consistency, self._node_id, fields))
+
+    def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
+        """Where the answer had to wait for room, the state may have grown too old meanwhile."""
+        age = age_ms(self._node)
+        if age is None or age > bound_ms:
+            self._respond(connection, request_id, Code.TOO_STALE, (age, bound_ms))
+        else:
+            result = (*self._machine.read(body), age)
+            self._respond_result(connection, request_id, result, Consistency.BOUNDED)
 
     def _respond(self, connection: Connection, request_id: int, code: int, fields: Sequence[Any] = ()) -> None:
         revision = self._machine.revision

@@ -12,6 +12,7 @@ from kvstore.errors import (
     NotCommitted,
     OperationFailed,
     RequestTooLarge,
+    TooStale,
     TransferRefused,
     Unsupported,
 )
@@ -101,6 +102,8 @@ def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
             return Rejected(ChangeRefused(*fields[:3]))
         case Code.LEVEL_REFUSED:
             return Rejected(LevelRefused(*fields[:2]))
+        case Code.TOO_STALE:
+            return Rejected(TooStale(*fields[:2]))
         case Code.TOO_LARGE:
             return Rejected(RequestTooLarge(*fields))
         case _:

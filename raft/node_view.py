@@ -93,6 +93,11 @@ class NodeView:
         return self._pins.of(peer_id)
 
     @property
+    def reads_by_lease(self) -> bool:
+        """True if this node may read by lease when it leads, by its own settings."""
+        return self._config.lease_reads
+
+    @property
     def core(self) -> RaftCore:
         """The protocol's own state, to look at: marks, role, term. Only the node may change it."""
         return self._core

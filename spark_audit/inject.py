@@ -10,6 +10,8 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+from spark_audit.operation import WEAK
+
 Row = dict[str, Any]
 
 FAULTS = ("stale_read", "lost_write", "applied_twice", "never_written")  # Any history of puts and reads has a place.
@@ -20,7 +22,7 @@ class _History:
 
     def __init__(self, rows: list[Row], random: Random) -> None:
         self.rows, self.random = rows, random
-        done = [row for row in rows if row["status"] == "ok" and row["consistency"] != "local"]
+        done = [row for row in rows if row["status"] == "ok" and row["consistency"] not in WEAK]
         self.done = random.sample(done, len(done))
         self._by_key: dict[str, list[Row]] = {}
         for row in rows:
@@ -145,7 +147,7 @@ def _lose(history: _History, key: str) -> Row | None:
 
 
 def _strict_read(row: Row) -> bool:
-    return bool(row["op"] == "get" and row["consistency"] != "local")
+    return bool(row["op"] == "get" and row["consistency"] not in WEAK)
 
 
 def _can_forget(row: Row, key: str, older: Row) -> bool:

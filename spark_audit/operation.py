@@ -11,6 +11,9 @@ from typing import Any
 
 FOREVER = 2**63 - 1  # The return of an operation whose end is unknown: later than every stamp (int64 ns).
 
+WEAK = ("local", "bounded")
+"""Answers that promise less than linearizability: they may be old, and must fit the revision that they carry."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -59,7 +62,7 @@ class Operation:
     steps: tuple[Step, ...]
     guards: tuple[Guard, ...] = ()
     guards_hold: bool | None = None
-    weak: str | None = None  # "local" or "pinned": a read that promises less than linearizability.
+    weak: str | None = None  # "local", "bounded" or "pinned": a read that promises less than linearizability.
     changes_store: bool = False  # A transaction that wrote some other key: its revision is its own all the same.
     alternative: int = 0  # An unknown transaction has one per branch: at most one of an op_id takes effect.
 
@@ -114,7 +117,7 @@ def operation_of(row: Mapping[str, Any]) -> tuple[Operation, ...]:
 
 
 def _base(row: Mapping[str, Any], unknown: bool, steps: tuple[Step, ...]) -> Operation:
-    weak = "local" if row.get("consistency") == "local" else row.get("weak")
+    weak = row["consistency"] if row.get("consistency") in WEAK else row.get("weak")
     return Operation(
         row["op_id"],
         row["client"],

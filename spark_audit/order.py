@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_audit.clocks import Clocks
+from spark_audit.operation import WEAK
 
 
 def changed(row: Mapping[str, Any]) -> bool:
@@ -31,7 +32,7 @@ def changed(row: Mapping[str, Any]) -> bool:
 
 def takes_part(row: Mapping[str, Any]) -> bool:
     """Whether the order of revisions concerns this row: a completed operation, linearizable by contract."""
-    return row["status"] == "ok" and row.get("revision") is not None and row.get("consistency") != "local"
+    return row["status"] == "ok" and row.get("revision") is not None and row.get("consistency") not in WEAK
 
 
 def rank(row: Mapping[str, Any]) -> tuple[int, int, int, int]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from spark_audit.local.columns import conform
 from spark_audit.local.frame import Bools, Frame, Int64s, schema
 from spark_audit.local.many import look_at_many, single_rows
+from spark_audit.operation import WEAK
 from spark_audit.page_faults import RunAbout
 from spark_audit.page_material import (
     LATENCY_BITS,
@@ -149,7 +150,7 @@ def _counts(frame: Frame, axis: Axis, rows: Int64s, end: Int64s) -> dict[int, Co
     status = frame.codes("status")
     ok, failed, unknown = (status.among(name)[rows] for name in ("ok", "fail", "unknown"))
     called, ended = ((stamp[rows] - axis.start_ns) // axis.width_ns for stamp in (frame.numbers("call_ns", 0), end))
-    local = frame.codes("consistency").among("local")[rows]
+    local = frame.codes("consistency").among(*WEAK)[rows]
     revision = frame.numbers("revision", 0)[rows]
     telling = ok & (revision > 0)
     numbers = (np.bincount(where[some], minlength=axis.buckets)

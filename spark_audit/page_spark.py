@@ -13,6 +13,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as spark
 
+from spark_audit.operation import WEAK
 from spark_audit.page_faults import RunAbout
 from spark_audit.page_material import (
     LATENCY_BITS,
@@ -238,11 +239,11 @@ def _by_return(rows: "DataFrame") -> "DataFrame":
 
 
 def _by_call(rows: "DataFrame") -> "DataFrame":
-    told = "status = 'ok' and coalesce(consistency, '') {} 'local'"
+    told = f"status = 'ok' and coalesce(consistency, '') {{}} {WEAK}"
     return rows.groupBy("plot", _bucket("call_ns").alias("bucket")).agg(
         f.count_if(f.expr("status = 'unknown'")).alias("unknown"),
-        f.min(f.expr(f"case when {told.format('!=')} then revision end")).alias("lowest"),
-        f.min(f.expr(f"case when {told.format('=')} then revision end")).alias("lowest_local"),
+        f.min(f.expr(f"case when {told.format('not in')} then revision end")).alias("lowest"),
+        f.min(f.expr(f"case when {told.format('in')} then revision end")).alias("lowest_local"),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from spark_audit.ahead import Ahead, Sight
 from spark_audit.clocks import Clocks
+from spark_audit.operation import WEAK
 from spark_audit.order import changed, rank
 from spark_audit.request import Request, covers, parse_request
 from spark_audit.unknowns import Unknown, unknowns
@@ -181,7 +182,7 @@ def _gaps(rows: Sequence[Row], found: Sequence[Unknown], telling: Sequence[int])
 
 def hint_of(row: Row) -> Iterator[Hint]:
     """What a local read of a key tells about a write; nothing for any other row."""
-    if row["op"] != "get" or row["status"] != "ok" or row.get("consistency") != "local":
+    if row["op"] != "get" or row["status"] != "ok" or row.get("consistency") not in WEAK:
         return
     output = row["output"]
     if output["found"] and output.get("mod_revision"):

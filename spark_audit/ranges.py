@@ -19,6 +19,7 @@ from spark_audit.columnar.columns import NEEDED, Bools, Int64s
 from spark_audit.columnar.ranges import Advanced, Carry, advance, weak_reads_fit
 from spark_audit.columnar.witness import Placed
 from spark_audit.findings import KeyFindings
+from spark_audit.operation import WEAK
 from spark_audit.scan import together
 from spark_audit.table_keys import METHODS, NOTHING_TO_DECIDE, PROVEN, DecidedTable, decide_table
 from spark_audit.traces import Slot, Told, Traces
@@ -201,7 +202,7 @@ _KEPT = ("run_id", "op_id", "key", "value", "call_ns", "return_ns", "clock_id")
 
 def _weak(table: pa.Table) -> Bools:
     """Which rows promise less than linearizability."""
-    weak = _among(table, "consistency", "local")
+    weak = _among(table, "consistency", *WEAK)
     return weak | _told(table.column("weak")) if "weak" in table.column_names else weak
 
 

@@ -58,7 +58,7 @@ OPS = ("get", "put", "delete", "cas", "range", "txn", "append")
 MANY = ("range", "txn")
 SINGLE = ("get", "put", "delete", "cas", "append")
 STATUSES = ("ok", "fail", "unknown")
-CONSISTENCIES = ("linearizable", "lease", "local")
+CONSISTENCIES = ("linearizable", "lease", "follower", "bounded", "local")
 _PYTHON_TYPES = {"string": str, "long": int, "boolean": bool}
 
 

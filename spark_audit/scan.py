@@ -21,6 +21,7 @@ from spark_audit.local.columns import conform
 from spark_audit.local.frame import NAMES, Bools, Frame, Int32s, Int64s, one_piece
 from spark_audit.local.many import Many, look_at_many
 from spark_audit.local.suspects import broken_rows
+from spark_audit.operation import WEAK
 from spark_audit.table_keys import NEEDED
 
 KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
@@ -111,7 +112,7 @@ def together(tables: Sequence[pa.Table]) -> pa.Table:
 
 def _taking(frame: Frame) -> Bools:
     taking: Bools = frame.codes("status").among("ok") & ~frame.null("revision")
-    return taking & ~frame.codes("consistency").among("local")
+    return taking & ~frame.codes("consistency").among(*WEAK)
 
 
 def changed(frame: Frame) -> Bools:

@@ -31,6 +31,8 @@ class Commitment:
     def reached(self, member: Member, index: int) -> None:
         """The mark of `member` is at `index`. What nobody had committed before must be durable on a majority."""
         ledger = self._world.ledger
+        if index > ledger.commit_index:
+            self._world.read_book.committed(index)
         while ledger.commit_index < index:
             new = ledger.commit_index + 1
             term = member.copies.memory.term_at(new)

@@ -25,6 +25,7 @@ from raft import (
     NodeStopped,
     NotLeader,
     ReadReady,
+    ReadWay,
     Refused,
     TooLarge,
     one_by_one,
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
 
 PROBE_PAUSE_NS = 20_000_000
+
+AGES_NS = (0, 10_000_000, 50_000_000, 200_000_000, 2_000_000_000)
+"""How old bounded reads may be."""
 
 
 @dataclass(slots=True)
@@ -54,6 +58,7 @@ class Open:
     life: int
     value: bytes
     acknowledged: int  # The greatest revision that anybody had been told, or had read, when this began.
+    is_bounded: bool = False  # A read that may show what is older.
 
 
 class DirectLoad:
@@ -62,6 +67,7 @@ class DirectLoad:
     def __init__(self, world: Simulation) -> None:
         self.world, self._plan = world, world.plan.load
         self._random = [stream(world.plan.seed, f"client/{number}") for number in range(self._plan.clients)]
+        self._ways = stream(world.plan.seed, "ways")
         self._hint = world.plan.members[0]
         self._open: dict[int, Open] = {}
         self._last_ticket = 0
@@ -136,8 +142,13 @@ class DirectLoad:
 
     def _read(self, member: Member) -> None:
         if member.is_up and not member.is_paused:
-            ticket = self._ticket(member, b"")
-            self._take(member, ticket, lambda node: node.read(ticket))
+            ticket, way = self._ticket(member, b""), self._way()
+            self._open[ticket].is_bounded = way is ReadWay.BOUNDED
+            age_ns_max = self._ways.choice(AGES_NS) if way is ReadWay.BOUNDED else 0
+            self._take(member, ticket, lambda node: node.read_all((ticket,), way, age_ns_max=age_ns_max))
+
+    def _way(self) -> ReadWay:
+        return self._ways.choice(list(ReadWay)) if self._plan.read_ways else ReadWay.ROUND
 
     def _take(self, member: Member, ticket: int, action: Any) -> None:
         def attempt(node: Node) -> None:
@@ -177,7 +188,7 @@ class DirectLoad:
                 case ReadReady(ticket):
                     assert member.machine is not None
                     require(
-                        member.machine.revision >= call.acknowledged,
+                        call.is_bounded or member.machine.revision >= call.acknowledged,
                         "a read sees what was acknowledged before it",
                         f"{member.node_id} reads at {member.machine.revision}, {call.acknowledged} was told",
                     )

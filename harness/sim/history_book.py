@@ -5,6 +5,7 @@ Every written value is unique, so a value in the log names the operation that wr
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,7 +41,9 @@ NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUE
 class HistoryBook:
     """All rows of a run. `mark` is told what is worth telling."""
 
-    def __init__(self, seed: int, mark: Callable[[str], None]) -> None:
+    def __init__(self, seed: int, mark: Callable[[str], None], *, trusts_clocks: bool = True) -> None:
+        self._trusts_clocks = trusts_clocks
+        self._told: list[tuple[int, int]] = []  # (true ns, the greatest revision told), both rising.
         self._run_id, self._mark = f"simulation-{seed}", mark
         self.rows: list[Row] = []
         self._by_request: dict[tuple[int, int], Any] = {}  # What a session's request gave when it was carried out.
@@ -90,12 +93,16 @@ class HistoryBook:
     def answered(self, row: Row, response: Response, now_ns: int) -> Result:
         """A member answered; returns what it said. Unless asked for what one member has, that is never out of date."""
         op_id, consistency = int(str(row["op_id"])), Consistency(response.consistency or Consistency.LINEARIZABLE)
-        if response.revision < self._revision_min[op_id] and consistency is not Consistency.LOCAL:
+        if consistency is Consistency.BOUNDED:
+            self._check_age(row, response)
+        elif response.revision < self._revision_min[op_id] and consistency is not Consistency.LOCAL:
             broken(
                 "an answer is not older than what was told before it was asked for",
                 f"{row} is answered at revision {response.revision}, {self._revision_min[op_id]} had been told",
             )
-        self._told_revision = max(self._told_revision, response.revision)
+        if response.revision > self._told_revision:
+            self._told_revision = response.revision
+            self._told.append((now_ns, response.revision))
         result = read_result((response.code, response.revision, *response.fields))
         row |= {
             "status": "ok",
@@ -106,6 +113,19 @@ class HistoryBook:
             "node": response.node_id,
         }
         return result
+
+    def _check_age(self, row: Row, response: Response) -> None:
+        """It shows all that was told to anybody so long before it was asked for."""
+        if not self._trusts_clocks:
+            return
+        since_ns = int(str(row["call_ns"])) - int(response.fields[1]) * 1_000_000
+        place = bisect_left(self._told, (since_ns, 0))
+        if place and self._told[place - 1][1] > response.revision:
+            broken(
+                "a bounded read is no older than it says",
+                f"{row} is answered at {response.revision}, {response.fields[1]} ms old",
+                f"{self._told[place - 1]} had been told",
+            )
 
     # What really happened.
 

@@ -173,7 +173,7 @@ class Member:
         self._greeted.clear()
         node = NodeTap(
             identity=self.identity,
-            config=world.plan.raft,
+            config=world.plan.raft_of(self.node_id),
             log=LogTap(outcome.log, self.copies, self._is_synced, self.watch.dropping),
             snapshots=outcome.snapshots,
             pins=outcome.pins,
@@ -183,7 +183,7 @@ class Member:
             now=self.now(),
             levels=levels,
         )
-        node.read_asked = self.watch.leading.read_asked
+        node.read_asked = self.watch.read_asked
         self.node = node
         if world.plan.load.with_service:
             self.service = Service(self.node, self.machine)

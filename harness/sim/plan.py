@@ -6,11 +6,12 @@ in which everything happens a little reaches less than many runs in which few th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from harness.sim.changing import ChangeStep, with_changes
 from harness.sim.clock import GOOD_CLOCKS, ClockPlan
+from harness.sim.clock_faults import CLOCK_KINDS
 from harness.sim.disk import MICROSECOND_NS, DiskPlan
 from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
 from harness.sim.faults import draw_faults
@@ -53,6 +54,7 @@ class LoadPlan:
     session_ttl_ns: int
     client_limits: ClientLimits
     lines: LinesPlan
+    read_ways: bool = False  # Reads of every way, by lease, on followers and of bounded age too.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +80,21 @@ class Plan:
     install_death_rate: float = 0.0
     clocks: ClockPlan = GOOD_CLOCKS
     heal: HealPlan = ALL_HEALED
+    priorities: dict[str, int] = field(default_factory=dict)  # In elections; 0 for who is not named.
     founders: int = 0  # So many of the machines are voters at first; 0: all.
     changes: tuple[ChangeStep, ...] = ()
     upgrades: tuple[UpgradeStep, ...] = ()
+
+    @property
+    def trusts_clocks(self) -> bool:
+        """True if all clocks keep to what leases and proofs of age rest on."""
+        drift, spread = self.raft.clock_drift_ppm_max / 1_000_000, self.clocks.spread
+        is_bounded = spread <= 1 + drift and 1 / spread >= 1 - drift
+        return is_bounded and not any(fault.kind in CLOCK_KINDS for fault in self.faults)
+
+    def raft_of(self, node_id: str) -> RaftConfig:
+        """The settings of one member."""
+        return replace(self.raft, election_priority=self.priorities.get(node_id, 0))
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -125,7 +139,30 @@ def draw_plan(seed: int) -> Plan:
     )
     machines = [f"n{number}" for number in range(1, MEMBERS_MAX + 1)]
     disks = {machine: draw_disk(stream(seed, f"plan/disk/{machine}")) for machine in machines}
-    return with_upgrades(with_changes(mood.bend(plan), disks))
+    plan = with_reads(mood.bend(plan), stream(seed, "plan/reads"))
+    return with_upgrades(with_changes(plan, disks))
+
+
+def with_reads(plan: Plan, random: Random) -> Plan:
+    """In half of the seeds reads of every way, in most of these by lease too, and in some of all who prefer a leader.
+
+    Leases trust clocks: with faults of clocks, or very bad ones, there are none; others lose these faults for them.
+    """
+    has_ways, has_leases, has_priorities = random.random() < 0.5, random.random() < 0.8, random.random() < 0.2
+    if has_priorities:
+        plan = replace(plan, priorities={member: random.choice((0, 50, 100)) for member in plan.members})
+    if not has_ways:
+        return plan
+    plan = replace(plan, load=replace(plan.load, read_ways=True, read_share=max(plan.load.read_share, 0.5)))
+    if not has_leases:
+        return plan
+    drift_ppm = random.choice((10_000, 300_000))  # Where clocks are very bad, a bound that is left out is seen.
+    return replace(
+        plan,
+        faults=tuple(fault for fault in plan.faults if fault.kind not in CLOCK_KINDS),
+        clocks=replace(plan.clocks, spread=1 + drift_ppm / 1_000_000),
+        raft=replace(plan.raft, lease_reads=True, clock_drift_ppm_max=drift_ppm),
+    )
 
 
 def often(random: Random, share: float, low: int, high: int, usual: int) -> int:

@@ -14,7 +14,7 @@ import cbor2
 
 from harness.history import Row
 from harness.sim.client import SimClient
-from harness.sim.direct_load import Probe
+from harness.sim.direct_load import AGES_NS, Probe
 from harness.sim.errors import Violation, require
 from harness.sim.fault import SECOND_NS
 from harness.sim.history_book import HistoryBook
@@ -84,9 +84,10 @@ class ServiceLoad:
         self._keys = key_names(self._plan.keys)
         self._view = View()
         self._random = stream(world.plan.seed, "workers")
+        self._ways = stream(world.plan.seed, "ways")
         self._endpoints = [f"{machine}:1" for machine in world.plan.members]
         self._workers: list[Worker] = []
-        self._book = HistoryBook(world.plan.seed, world.mark)
+        self._book = HistoryBook(world.plan.seed, world.mark, trusts_clocks=world.plan.trusts_clocks)
         self._sessions = SessionBook(world.plan.store.results_per_session_max, world.mark)
         self._probe: Probe | None = None
         self._was_refused = False  # Something, since the last flush.
@@ -153,11 +154,21 @@ class ServiceLoad:
     def _request(self, planned: Planned) -> Request:
         command = planned.command
         if isinstance(command, Get | Range) and self._random.random() < 0.9:
+            if self._plan.read_ways:
+                return self._any_way(command, planned.local_of)
             if planned.local_of is None:
                 return read_request(command, Consistency.LINEARIZABLE)
             address = self._endpoints[planned.local_of % len(self._endpoints)]
             return read_request(command, Consistency.LOCAL, address)
         return command_request(command)
+
+    def _any_way(self, command: Get | Range, member: int | None) -> Request:
+        """In any of the ways that there are, on any member or on this one."""
+        ways = [each for each in Consistency if each is not Consistency.LEASE or self.world.plan.raft.lease_reads]
+        way, age_ms = self._ways.choice(ways), self._ways.choice(AGES_NS) // 1_000_000
+        is_anywhere = way not in (Consistency.LINEARIZABLE, Consistency.LEASE)
+        address = self._endpoints[(member or 0) % len(self._endpoints)] if member is not None and is_anywhere else None
+        return read_request(command, way, address, max_staleness_ms=age_ms)
 
     def _ended(self, worker: Worker, row: Row, planned: Planned, end: CallEnded) -> None:
         words = str(end.error)  # A lost attempt before it makes a refusal an unknown outcome.

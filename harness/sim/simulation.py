@@ -17,6 +17,7 @@ from harness.sim.ledger import Ledger
 from harness.sim.member import Member
 from harness.sim.network import Network
 from harness.sim.plan import PROBE_ELECTION_TIMEOUTS_MAX, Plan, draw_plan
+from harness.sim.read_book import ReadBook
 from harness.sim.service_load import ServiceLoad
 from harness.sim.sometimes import Sometimes
 from harness.sim.striker import Striker
@@ -72,6 +73,7 @@ class Simulation:
         self.upgrading = Upgrading(self)
         self.healing = Healing(self)
         self.commitment = Commitment(self)
+        self.read_book = ReadBook(self)
         self.sometimes = Sometimes(self)
 
     # -- the run
@@ -155,7 +157,7 @@ class Simulation:
         knows_more = before is not None and self.healing.latest_term_of_the_dead() > before[0]
         self.healing.bring_back()
         self._run_until(self.heap.now + quiet_ns, lambda: False)
-        if was_calm and not knows_more:
+        if was_calm and not knows_more and not self.plan.priorities:  # Who comes back may be preferred.
             self.mark("members came back to a calm quorum")
             followed = {(m.node.core.term, m.node.core.leader_id) for m in quorum if m.node is not None}
             require(followed == {before}, "who comes back disturbs nobody", f"{before} led: {self._states()}")

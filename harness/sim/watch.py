@@ -9,8 +9,9 @@ from harness.sim.changing import check_standing
 from harness.sim.errors import broken, require
 from harness.sim.leading import LeadingWatch
 from harness.sim.members_book import Halves, halves_of, has_majorities
+from harness.sim.read_book import ReadWatch
 from harness.sim.retention import check_built
-from raft import Effects, Entry, Node, RaftCore, ReadReady, Refused, Role, one_by_one
+from raft import Effects, Entry, Node, RaftCore, ReadReady, ReadWay, Refused, Role, one_by_one
 from storage import OpenedStorage
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ class Watch:
         self.leading = LeadingWatch(
             self._node_id, peer_ids, self._world.plan.raft, self._world.ledger, lambda: self._halves
         )
+        self._reads = ReadWatch(member)
+
+    def read_asked(self, ticket: int, way: ReadWay) -> None:
+        """The node has taken a read."""
+        self._reads.asked(ticket)
+        if way is ReadWay.ROUND:
+            self.leading.read_asked(ticket)
 
     @property
     def _halves(self) -> Halves:
@@ -118,15 +126,19 @@ class Watch:
             if event.name == "read_round":
                 self._read_round(event.fields["term"], event.fields["read_index"])
                 self.leading.round_began(event.fields["counter"])
+            elif event.name == "lease_round":
+                self.leading.round_began(event.fields["counter"])
             elif event.name == "snapshot_built":
                 check_built(self._member, self._storage)
         for completion in one_by_one(effects.completions):
             match completion:
-                case ReadReady(ticket=ticket):
+                case ReadReady(ticket=ticket, way=way):
                     node = self._member.node
                     assert node is not None
+                    self._reads.ready(ticket, way)
                     self.leading.read_ready(ticket, node.core.last_applied)
                 case Refused(ticket=ticket):
+                    self._reads.refused(ticket)
                     self.leading.read_refused(ticket)
                 case _:
                     pass

@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_audit.operation import WEAK
+
 Int8s: TypeAlias = npt.NDArray[np.int8]
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -138,7 +140,9 @@ def encode(table: pa.Table) -> Columns:
     kind = np.full(table.num_rows, OTHER, np.int8)
     for name, number in _KINDS.items():
         kind[op.equal(name)] = number
-    weak = source.codes("consistency").equal("local") | source.valid("weak")
+    weak = source.valid("weak")
+    for word in WEAK:
+        weak = weak | source.codes("consistency").equal(word)
     taking_part = ok | (unknown & (kind != GET))
     key, names = _key_ids(source)
     row = _by_key_and_call(key, source.numbers("call_ns", 0), taking_part)

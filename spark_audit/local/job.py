@@ -27,6 +27,7 @@ from spark_audit.local.ordering import check_order, ranked
 from spark_audit.local.reading import Read, read
 from spark_audit.local.revisions import RowsOfFrame, changes_of_one_key, taking_part
 from spark_audit.local.suspects import broken_rows
+from spark_audit.operation import WEAK
 from spark_audit.page_faults import RunAbout
 from spark_audit.page_material import Material
 from spark_audit.paths import HistoryFile, folders_of_runs, history_files, read_run_file
@@ -229,7 +230,7 @@ def _check_store(job: _Job, run_id: str, said: _Said, verdict: Verdict) -> None:
         verdict.record(Undecided("store", run_id, None, left_open(len(rows))))
         return
     unknown = frame.dicts(rows[status.among("unknown")[rows]], _REPLAYED)
-    weak = frame.codes("consistency").among("local") & status.among("ok") & frame.codes("op").among("get")
+    weak = frame.codes("consistency").among(*WEAK) & status.among("ok") & frame.codes("op").among("get")
     hints = (hint for row in frame.dicts(rows[weak[rows]], _REPLAYED) for hint in hint_of(row))
     clocks = job.clocks[run_id]
     for found in contradictions(unknown, hints, _in_order(job, rows), clocks=clocks, wrong=said.wrong):
