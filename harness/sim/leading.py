@@ -108,9 +108,9 @@ class LeadingWatch:
 
     def read_ready(self, ticket: int, last_applied: int) -> None:
         """A read is let through: all that anybody had committed when it was asked is applied, and a round says so."""
-        self._count_answers()
         if ticket not in self._reads:
             return  # It was not asked for as one that needs a round (`read_book`).
+        self._count_answers()
         mark, round_min = self._reads.pop(ticket)
         if last_applied < mark:
             broken(

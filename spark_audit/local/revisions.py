@@ -8,6 +8,7 @@ import numpy as np
 from spark_audit.clocks import Clocks
 from spark_audit.held import Answer, Question
 from spark_audit.local.frame import Bools, Frame, Int64s, Row
+from spark_audit.operation import WEAK
 from spark_audit.traces import Asked, Stretch, Told
 
 _EARLIEST = -(2**63)
@@ -18,7 +19,7 @@ _FOR_RANK = (*SHOWN, "output")
 def taking_part(frame: Frame) -> Bools:
     """Per row what `order.takes_part` says."""
     taking: Bools = frame.codes("status").among("ok") & ~frame.null("revision")
-    return taking & ~frame.codes("consistency").among("local")
+    return taking & ~frame.codes("consistency").among(*WEAK)
 
 
 def changes_of_one_key(frame: Frame) -> Bools:
