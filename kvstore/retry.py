@@ -320,6 +320,8 @@ class ClientCore:
 
     def _conclude(self, call: Call, verdict: Verdict) -> None:
         match verdict:
+            case Moved(reason=reason) if call.request.address is not None and call.request.kind is RequestKind.READ:
+                self._finish(call, error=Unavailable(reason))  # Nobody else is to answer it.
             case Moved() | SessionGone():
                 (self._pause if call.request.anywhere else self._try_again)(call)
             case Rejected(error=TooStale()) if call.request.address is None:  # Another member may know more.
@@ -331,9 +333,8 @@ class ClientCore:
             case Doubtful():
                 self._lost_attempt(call, verdict.reason)
             case Rejected() if call.uncertain:
-                self._finish(
-                    call, error=OutcomeUnknown(f"an attempt was lost, a later one was refused: {verdict.error}")
-                )
+                lost = f"an attempt was lost, a later one was refused: {verdict.error}"
+                self._finish(call, error=OutcomeUnknown(lost))
             case Rejected():
                 self._finish(call, error=verdict.error)
 
