@@ -179,7 +179,7 @@ class Client(MemberCalls):
 
         `max_staleness_ms`: any member may answer that can prove its state to be no older. TooStale if none can.
         """
-        if consistency is Consistency.LINEARIZABLE and member is max_staleness_ms is None:  # The usual, 3 µs less.
+        if consistency is Consistency.LINEARIZABLE and member is None and max_staleness_ms is None:  # Usual, 3 µs less.
             return _read_get((await self._pump.ask(_get(_key(key)), self._seconds(deadline_seconds)))[0])
         answer = await self.execute(
             Get(_bytes(key)),
