@@ -181,7 +181,7 @@ async def test_certain_failures_are_typed_and_carry_their_reason(tmp_path: Path)
             await client.put("k" * 1025, "v")
         with pytest.raises(Unsupported, match="lease"):
             await client.get("k", consistency=Consistency.LEASE)
-        with pytest.raises(Unsupported, match="linearizable, local"):
+        with pytest.raises(Unsupported, match="linearizable, lease, local"):
             await client.get("k", consistency="eventual")
         with pytest.raises(Unsupported, match="sessions"):
             await client.execute(KeepAlive())

@@ -161,7 +161,7 @@ def test_tickets_are_used_once_and_rows_say_whose_they_are() -> None:
     requests_open.commands(connection, requests_open.tickets(2), [7, 8], [1, 1])
     requests_open.reads(connection, requests_open.tickets(1), [9], [[2, b"k"]])
 
-    assert requests_open.rows == {1: (4, 7, 1, 0, None), 2: (4, 8, 1, 0, None), 3: (4, 9, 0, 1, [2, b"k"])}
+    assert requests_open.rows == {1: (4, 7, 1, 0, None), 2: (4, 8, 1, 0, None), 3: (4, 9, 0, 0, [2, b"k"])}
     assert connection.in_flight == 3
 
 
