@@ -42,7 +42,7 @@ class Slices:
             self.clock_ms.append((time.perf_counter() - began) * 1e3)
             self.cpu_ms.append((time.thread_time() - cpu) * 1e3)
 
-        Snapshotting.pump = measured  # type: ignore[method-assign]
+        Snapshotting.pump = measured  # type: ignore[method-assign, assignment]
 
 
 class Lateness:

@@ -1,7 +1,6 @@
 """The client's retry machine: finds the leader, keeps a session, repeats what may be repeated, and says how it ended.
 
-Sans-I/O, like the node: bytes and moments in, bytes and outcomes out, so the simulator runs exactly what production
-runs. Time is integer ns of one monotonic clock, given with `tick` before any other event; randomness is given too.
+Sans-I/O, like the node: the simulator runs what production runs. Time (monotonic ns: `tick`) and randomness are given.
 
 The law of outcomes (FORMATS §9): a call ends with a response; or with `OperationFailed`, if *every* attempt certainly
 had no effect; or with `OutcomeUnknown`. A command is sent again only under the same number of the same session, so it
@@ -226,7 +225,7 @@ class ClientCore:
     def _pump_leader(self, link: Link) -> None:
         commands, reads, session = self._waiting.commands, self._waiting.reads, self._session
         if self._search.wants_members(self._now):
-            self._ask_members(link)
+            self._send_own(link, members_request())
         if self._keep_alive_is_due():
             session.keep_alive = self._send_own(link, command_request(KeepAlive()), session.session_id)
         while (call := commands.first()) is not None and self._has_room(link):

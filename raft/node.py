@@ -9,8 +9,7 @@ What follows from it comes out of the next `take_effects`, which is the only pla
 3. committed entries go to a leader's state machine, a bounded slice at a time;
 4. messages that waited for the last sync leave.
 
-The next sync starts with `begin_sync`, after the effects have left: the disks of others may work meanwhile. If there is
-nothing to sync a follower applies there: nobody waits any more, and another flush for it would cost 20 calls.
+The next sync starts with `begin_sync`, after the effects have left; with nothing to sync a follower applies there.
 """
 
 from __future__ import annotations
@@ -250,7 +249,7 @@ class Node(NodeView):
             try:
                 self._flush()
             except _STORE_ERRORS as error:
-                self._store_failed(error)
+                self._fail("using what is stored", error)
         effects, self._effects = self._effects, Effects()
         effects.failure = self.failure
         return effects
@@ -282,7 +281,7 @@ class Node(NodeView):
         try:
             event(*arguments)
         except _STORE_ERRORS as error:
-            self._store_failed(error)
+            self._fail("using what is stored", error)
             return False
         if self._core.leading_term != self._leading_term:
             self._notice_leadership()
@@ -439,9 +438,6 @@ class Node(NodeView):
         self._refuse_pending(error)
         self._effects.completions += [Refused(ticket, error) for ticket in self._reads.close_all()]
         self._effects.completions += self._outcomes.give_up(error.reason)
-
-    def _store_failed(self, error: BaseException) -> None:
-        self._fail("using what is stored" if isinstance(error, StoreFailed) else "reading from the disk", error)
 
     def _fail(self, doing: str, error: BaseException) -> None:
         """The disk failed: no further promise in this life (FORMATS §3.5)."""

@@ -81,7 +81,9 @@ class HeldFiles(InlineFiles):
 class Sizes:
     """How large what is on disk may become."""
 
-    raft: RaftConfig = RaftConfig(snapshot_bytes_per_second=1 << 40)  # In `settle` time stands still.
+    raft: RaftConfig = field(
+        default_factory=lambda: RaftConfig(snapshot_bytes_per_second=1 << 40)  # In `settle` time stands still.
+    )
     storage: StorageLimits = field(default_factory=StorageLimits)
 
 
