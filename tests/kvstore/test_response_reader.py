@@ -78,9 +78,10 @@ def test_a_put_is_encoded_as_the_library_would(
 
 @given(st.integers(1, 2**63 - 1), st.binary(min_size=1, max_size=300), st.sampled_from(Consistency))
 def test_a_get_is_encoded_as_the_library_would(request_id: int, key: bytes, consistency: Consistency) -> None:
-    """`[id, 3, consistency, [2, key]]`."""
-    body = encode_request(request_id, read_request(Get(key), consistency))
-    assert body == cbor2.dumps((request_id, 3, int(consistency), (2, key)))
+    """`[id, 3, consistency, [2, key]]`, and of a bounded read the greatest age in ms behind it."""
+    body = encode_request(request_id, read_request(Get(key), consistency, max_staleness_ms=700))
+    bound = (700,) if consistency is Consistency.BOUNDED else ()
+    assert body == cbor2.dumps((request_id, 3, int(consistency), (2, key), *bound))
 
 
 @given(st.binary(min_size=1, max_size=300))
