@@ -64,8 +64,8 @@ class Machines:
 
 
 async def test_the_recipes_for_members_run_as_they_are_written_under_writes(tmp_path: Path) -> None:
-    """One, three, five; one is killed and replaced; the leader is removed. Every acknowledged write is there, once."""
-    one, three, five, replace, remove = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
+    """One, three, five; one leads, is killed and replaced; a leader is removed. What was written is there, once."""
+    one, three, five, replace, remove, transfer = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
     machines, ledger = Machines(tmp_path), Ledger()
     try:
         with trio.fail_after(90):
@@ -79,6 +79,8 @@ async def test_the_recipes_for_members_run_as_they_are_written_under_writes(tmp_
                         ["s1", "voter"], ["s2", "voter"], ["s3", "voter"]
                     ]  # fmt: skip
                     await trio.to_thread.run_sync(machines.carry_out, five)
+                    await trio.to_thread.run_sync(machines.carry_out, transfer)
+                    assert (await client.members()).leader_id == "s2"
                     machines.kill("s2")
                     await ledger.wait_for(20)
                     await trio.to_thread.run_sync(machines.carry_out, replace)
