@@ -213,7 +213,7 @@ class CoreState:
             match_index=match_index,
             last_applied=self.last_applied,
             read_counter=read_counter,
-            priority=self.config.election_priority,
+            priority=0 if self.log.is_disk_full else self.config.election_priority,  # It would refuse all writes.
         )
         self.outbox.send(leader_id, message, after=self.writes.sequence_for(match_index))
 

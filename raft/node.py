@@ -95,7 +95,7 @@ class Node(NodeView):
         )
         self._leading_term: int | None = None
         self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
-        self._disk = DiskWatch(config, self._core, self._commit)
+        self._disk = DiskWatch(config, self._core, self._commit, log)
         self._pins = PeerPins(pins, self._fail)
         self._levels = MemberLevels(levels)
         self._pending = PendingCommands(config)
@@ -143,8 +143,8 @@ class Node(NodeView):
             return  # It would never be quiet.
         if self.failure or not self._pins.is_pinned(peer_id):
             return  # Whom of the others it heeds, the core decides.
-        if self._disk.hangs and isinstance(message, TimeoutNow):
-            return  # A campaign would wait for the disk, and begin when it is of no use any more.
+        if isinstance(message, TimeoutNow) and self._disk.is_unfit:
+            return  # A campaign would wait for the disk, and begin when it is of no use any more; or no write is taken.
         if self._on_core(self._core.step, peer_id, message) and self._snapshots.is_sending:
             self._snapshots.stepped(peer_id, message)
 
@@ -169,8 +169,8 @@ class Node(NodeView):
         self._now = now
         if self.failure is not None or self._stopped or not self._on_core(self._core.tick, now):
             return
-        if self._commit.under_way or self._disk.hangs:
-            self._disk.look(now, is_full=self._log.is_disk_full, events=self._effects.events)
+        if self._disk.is_wanted:
+            self._disk.look(now, self._effects.events)
         if self._snapshots.is_sending:
             self._snapshots.tick(now)
         outcomes_due = self._outcomes.next_deadline if self._outcomes.commands else None

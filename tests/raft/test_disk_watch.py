@@ -1,12 +1,14 @@
-"""A disk that hangs: its leader hands over, once, to somebody whose disk works; anywhere else it does no harm."""
+"""A disk that hangs, or is full: its leader hands over to somebody whose disk works; anywhere else it does no harm."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from raft import Message, NodeStopped, RaftConfig, Role
+from raft import DiskFull, Message, NodeStopped, RaftConfig, Role
 from raft.disk_watch import HANG_TIMEOUTS
-from raft.messages import TimeoutNow, VoteRequest
+from raft.messages import AppendAccepted, TimeoutNow, VoteRequest
 from tests.raft.node_world import MS, OneNode, World, a_single_leader
 
 PATIENCE_MS = HANG_TIMEOUTS * RaftConfig().election_timeout_max_ns // MS
@@ -166,3 +168,156 @@ def test_a_write_that_waits_for_room_is_no_hang() -> None:
 
     assert not leader.node.status().disk_hangs
     assert "disk_hangs" not in told(leader)
+
+
+# Full
+
+
+def a_world_whose_leader_is_full() -> tuple[World, OneNode]:
+    world = World()
+    leader = world.elect()
+    leader.propose("before", 1)
+    world.run_for(SOON_MS)
+    leader.log.is_disk_full = True
+    return world, leader
+
+
+def asked_in(world: World) -> list[tuple[int, str]]:
+    """Who is asked to take over, and when (ms), each attempt once."""
+    asked: list[tuple[int, str]] = []
+
+    def carries(_sender: str, receiver: str, message: Message) -> bool:
+        again_ms = RaftConfig().election_timeout_max_ns // MS
+        if isinstance(message, TimeoutNow) and not (asked and world.now // MS - asked[-1][0] <= again_ms):
+            asked.append((world.now // MS, receiver))
+        return True
+
+    world.carries = carries
+    return asked
+
+
+def test_a_leader_without_room_hands_over_to_one_that_has_some() -> None:
+    world, leader = a_world_whose_leader_is_full()
+
+    world.run_for(PATIENCE_MS - SOON_MS)
+    assert world.leader() is leader
+    with pytest.raises(DiskFull):
+        leader.propose("refused", 2)
+    leader.node.read(3)
+    world.run_for(2 * SOON_MS)
+
+    successor = world.leader()
+    assert successor is not None
+    assert successor is not leader
+    assert leader.reads_ready == [3]
+    successor.propose("after", 4)
+    world.run(lambda: bool(successor.applied), SOON_MS)
+    assert successor.machine.items == ["before", "after"]
+    term = successor.node.core.term
+
+    leader.log.has_room = True
+    world.run(lambda: leader.machine.items == ["before", "after"])
+    assert (world.leader(), successor.node.core.term) == (successor, term)  # It does not come back.
+
+
+def test_a_disk_that_is_full_for_a_moment_moves_no_leadership() -> None:
+    world, leader = a_world_whose_leader_is_full()
+    for _ in range(3):
+        world.run_for(PATIENCE_MS - SOON_MS)
+        leader.log.is_disk_full = False
+        world.run_for(SOON_MS)
+        leader.log.is_disk_full = True
+
+    assert told(leader) == ["became_leader"]
+
+
+def test_the_one_that_has_room_is_found_though_another_full_one_has_the_whole_log_too() -> None:
+    for place in (0, 1):
+        world, leader = a_world_whose_leader_is_full()
+        world.followers()[place].log.is_disk_full = True
+        roomy = world.followers()[1 - place]
+
+        world.run(lambda world=world, roomy=roomy: world.leader() is roomy, 4 * PATIENCE_MS)  # type: ignore[misc]
+
+        roomy.propose("after", 2)
+        assert leader.node.status().is_disk_full
+
+
+def test_a_follower_that_lacks_some_of_the_log_for_want_of_room_is_not_asked() -> None:
+    world = World()
+    leader = world.elect()
+    full, roomy = world.followers()
+    full.log.is_disk_full = True
+    leader.propose("more", 1)
+    world.run_for(SOON_MS)
+    leader.log.is_disk_full = True
+    asked = asked_in(world)
+
+    world.run_for(2 * PATIENCE_MS)
+
+    assert [who for _, who in asked] == [roomy.node_id]
+    assert world.leader() is roomy
+
+
+def test_where_all_disks_are_full_the_leader_stays_reads_on_and_asks_ever_more_rarely() -> None:
+    """They may be one. Whoever knows its own to be full does not take over."""
+    world, leader = a_world_whose_leader_is_full()
+    for member in world.members.values():
+        member.log.is_disk_full = True
+    term, asked = leader.node.core.term, asked_in(world)
+
+    world.run_for(40 * PATIENCE_MS)
+
+    assert (world.leader(), leader.node.core.term) == (leader, term)
+    moments = [moment for moment, _ in asked]
+    pauses = [later - earlier for earlier, later in pairwise(moments)]
+    assert [round(pause / PATIENCE_MS) for pause in pauses] == [2, 4, 8, 16]
+    first, second = (member.node_id for member in world.followers())
+    assert [who for _, who in asked] == [first, second, first, second, first]
+    leader.node.read(2)
+    world.run(lambda: leader.reads_ready == [2])
+
+    for member in world.members.values():
+        member.log.has_room = True
+    world.run(lambda: not leader.node.status().is_disk_full)
+    leader.propose("after", 3)
+    world.run(lambda: leader.machine.items == ["before", "after"])
+
+
+def test_the_pause_of_a_leader_without_room_has_a_bound_and_is_forgotten_after_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("raft.disk_watch.FULL_DOUBLINGS_MAX", 1)
+    world, leader = a_world_whose_leader_is_full()
+    for member in world.members.values():
+        member.log.is_disk_full = True
+    asked, began = asked_in(world), world.now // MS
+
+    world.run_for(8 * PATIENCE_MS)
+    assert [round((moment - began) / PATIENCE_MS) for moment, _ in asked] == [1, 3, 5, 7]
+    leader.log.is_disk_full = False
+    world.run_for(4 * PATIENCE_MS)
+    leader.log.is_disk_full, began = True, world.now // MS
+    asked.clear()
+    world.run_for(4 * PATIENCE_MS)
+
+    assert [round((moment - began) / PATIENCE_MS) for moment, _ in asked] == [1, 3]
+
+
+def test_a_member_without_room_says_that_it_need_not_lead() -> None:
+    """Else a leader would make way for it, again and again, because it has a higher priority."""
+    world = World(election_priority=7)
+    leader = world.elect()
+    world.followers()[0].log.is_disk_full = True
+    said: dict[str, int] = {}
+
+    def carries(sender: str, _receiver: str, message: Message) -> bool:
+        if isinstance(message, AppendAccepted):
+            said[sender] = message.priority
+        return True
+
+    world.carries = carries
+    world.run_for(SOON_MS)
+
+    assert said == {world.followers()[0].node_id: 0, world.followers()[1].node_id: 7}
+    assert world.leader() is leader
