@@ -9,8 +9,9 @@ from typing import Any, Protocol, TypeAlias
 
 from spark_audit.clocks import Clocks
 from spark_audit.findings import told_early, told_twice
+from spark_audit.matching import choices, unfit
 from spark_audit.order import changed, rank, takes_part
-from spark_audit.traces import Asked, Stretch, Told, Traces, all_fit, is_taken, merged, stretches
+from spark_audit.traces import Asked, Stretch, Told, Traces, is_taken, merged, stretches
 from spark_audit.unknowns import Returned
 from spark_audit.verdict import SHOWN_MAX, Verdict
 
@@ -31,7 +32,7 @@ class Question:
         calls = [(told.by[1], told.by[2]) for told in traces.told if told.by is not None]
         calls += [(slot.call_ns, slot.clock) for slot in traces.slots]
         named = [told.revision for told in traces.told]
-        low = min([*named, *(slot.low for slot in traces.slots)])
+        low = min([*named, *(first for slot in traces.slots for first, _ in ((slot.low, 0), *slot.also))])
         return cls(tuple(calls), low, max([*named, *(slot.high for slot in traces.slots)]))
 
 
@@ -63,14 +64,15 @@ class Rows(Protocol):
         ...
 
 
-def hold(run_id: str, traces: Traces, answer: Answer, rows: Rows, verdict: Verdict) -> bool:
-    """Record what contradicts the revisions told. True: all slots find a revision, so that no replay is needed."""
+def hold(run_id: str, traces: Traces, answer: Answer, rows: Rows, verdict: Verdict) -> list[str]:
+    """Record what contradicts the revisions told. The keys of slots that find no revision; none: no replay."""
     placed = [told for told in traces.told if told.by is not None]
     _note_twice(run_id, traces.told, rows, answer.taken, verdict)
     early = [told for told, floor in zip(placed, answer.reached, strict=False) if floor >= told.revision]
     _note_early(run_id, early, rows, verdict)
     told = stretches(sorted({told.revision for told in traces.told}))
-    return all_fit(traces.slots, merged(answer.taken, told), answer.reached[len(placed) :])
+    left = unfit(choices(traces.slots, answer.reached[len(placed) :]), merged(answer.taken, told))
+    return sorted({traces.slots[number].key for number in left})
 
 
 def _note_twice(run_id: str, told: Sequence[Told], rows: Rows, taken: Sequence[Stretch], verdict: Verdict) -> None:

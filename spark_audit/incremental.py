@@ -17,12 +17,12 @@ from spark_audit.findings import KeyFindings, findings_of_key, note_key
 from spark_audit.incremental_key import BEFORE_ALL, Closed, KeyCarry, KeyPart, close
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.local import check_rows
+from spark_audit.matching import Choice, elsewhere, unfit
 from spark_audit.numbers import Numbers
 from spark_audit.order import changed, out_of_order, rank, takes_part, uniqueness
 from spark_audit.replay import left_open, worth_replaying
 from spark_audit.request import concerns_many
 from spark_audit.split import parts
-from spark_audit.traces import Slot, all_fit
 from spark_audit.unknowns import Returned
 from spark_audit.verdict import Undecided, Verdict
 
@@ -45,8 +45,8 @@ class RunCarry:
     least, greatest.
 
     Of writes of unknown outcome (`traces.py`): `reached`: by the call of each that may have happened, the highest
-    revision that had returned before; or, of an early one, a bound above that. `slots`: (least, greatest revision) of
-    those in the carried keys that nobody told. `taken`: the revisions of closed changes, and told ones. `latest` is
+    revision that had returned before; or, of an early one, a bound above that. `slots`: what each of those in
+    the carried keys that nobody told may have. `taken`: the revisions of closed changes, and told ones. `latest` is
     that of their calls too. `off_revisions`: slots do not say all of it.
     """
 
@@ -66,7 +66,7 @@ class RunCarry:
     ordered: int = 0
     writes: tuple[int, int, int] = (0, 0, 0)
     reached: dict[int, int] = field(default_factory=dict)
-    slots: list[tuple[int, int]] = field(default_factory=list)
+    slots: list[Choice] = field(default_factory=list)
     taken: Numbers = field(default_factory=Numbers)
     op_ids: Numbers = field(default_factory=Numbers)
     clients: dict[str, tuple[int, int | None]] = field(default_factory=dict)
@@ -212,14 +212,13 @@ def _take(carry: RunCarry, done: Closed) -> bool:
         if slot.low == slot.high:
             fine &= carry.reached[slot.call_ns] < slot.low
         least = max(least, slot.low, carry.reached[slot.call_ns] + 1)  # Those of a key are in order.
-        carry.slots.append((least, slot.high))
+        carry.slots.append(((least, slot.high), *elsewhere(slot, carry.reached[slot.call_ns])))
         carry.latest = max(carry.latest, slot.call_ns)
     return fine
 
 
 def _slots_fit(carry: RunCarry) -> bool:
-    slots = [Slot("", low, high, 0, "") for low, high in carry.slots]
-    return all_fit(slots, carry.taken.stretches(), [1] * len(slots))
+    return not unfit(carry.slots, carry.taken.stretches())
 
 
 def _by_key(closed: Iterable[Row], unanswered: Iterable[Row]) -> dict[str, KeyPart]:

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 from spark_audit.clocks import Clocks
 from spark_audit.model import ABSENT, State, advance
 from spark_audit.operation import Operation, Step, operation_of
-from spark_audit.traces import Slot, slots_of
+from spark_audit.slots import slots_of
+from spark_audit.traces import Slot
 from spark_audit.weak import misfits
 from spark_audit.witness import witness
 

@@ -14,7 +14,7 @@ from spark_audit.incremental_key import KeyCarry
 from spark_audit.numbers import Numbers
 from spark_audit.rows import FIELDS
 
-VERSION = 2
+VERSION = 3
 _NAMES = tuple(name for name, _ in FIELDS)
 
 
@@ -97,7 +97,7 @@ def _run(told: dict[str, Any]) -> RunCarry:
             "writes": (writes[0], writes[1], writes[2]),
             "op_ids": Numbers((first, last) for first, last in told["op_ids"]),
             "taken": Numbers((first, last) for first, last in told["taken"]),
-            "slots": [(low, high) for low, high in told["slots"]],
+            "slots": [tuple((low, high) for low, high in choice) for choice in told["slots"]],
             "reached": {int(call_ns): highest for call_ns, highest in told["reached"].items()},
             "clients": {client: (call, end) for client, (call, end) in least.items()},
         }

@@ -260,16 +260,17 @@ def _check_store(
             reason = f"{run.bare} operations carry no revision, so there is no order to replay the store in"
             verdict.record(Undecided("store", run_id, None, reason), count=run.many)
             continue
-        unproven = run_id in off_revisions
+        unproven, left = run_id in off_revisions, list[str]()
         if run_id in traces:
             mine = RowsOfSpark(rows, run_id, clocks[run_id])
-            unproven |= not hold(run_id, traces[run_id], answer[run_id], mine, verdict)
+            left = hold(run_id, traces[run_id], answer[run_id], mine, verdict)
+            unproven |= bool(left)
         if run.bare or not (run.many or unproven):
             continue
         if worth_replaying(run.many, run.rows, unproven):
             replayed.append(run_id)
         else:
-            verdict.record(Undecided("store", run_id, None, left_open(run.rows)))
+            verdict.record(Undecided("store", run_id, None, left_open(run.rows, left)))
     if not replayed:
         return
     found = store_findings(rows, keys, replayed, clocks).persist(StorageLevel.MEMORY_AND_DISK)

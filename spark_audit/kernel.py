@@ -13,7 +13,8 @@ from spark_audit.cores import CORES_MAX, cores
 from spark_audit.excerpt import ANYTHING, NOTHING, Excerpt, shrink, tokens_observed
 from spark_audit.operation import Operation
 from spark_audit.search import Found, search, widened
-from spark_audit.traces import Slot, slots_of
+from spark_audit.slots import slots_of
+from spark_audit.traces import Slot
 from spark_audit.witness import witness
 
 CONFIGURATIONS_MAX = 300_000  # Per key. About 10 s of search; the default of `--configurations-max`.

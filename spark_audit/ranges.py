@@ -17,7 +17,7 @@ from spark_audit.clocks import Clocks
 from spark_audit.columnar import Columns, encode
 from spark_audit.columnar.columns import NEEDED, Bools, Int64s
 from spark_audit.columnar.ranges import Advanced, Carry, advance, weak_reads_fit
-from spark_audit.columnar.witness import Placed
+from spark_audit.columnar.slots import Placed
 from spark_audit.findings import KeyFindings
 from spark_audit.operation import WEAK
 from spark_audit.scan import together
@@ -169,8 +169,10 @@ class _Walk:
             Told(key, revision, (op_id, call, clock))
             for revision, (op_id, call) in zip(placed.revision.tolist(), by, strict=True)
         ]
-        between = zip(placed.low.tolist(), placed.high.tolist(), self._called[slot].tolist(), strict=True)
-        self._slots += [Slot(key, low, high, call, clock) for low, high, call in between]
+        between = zip(
+            placed.low.tolist(), placed.high.tolist(), self._called[slot].tolist(), placed.also(), strict=True
+        )
+        self._slots += [Slot(key, low, high, call, clock, also) for low, high, call, also in between]
 
     def proven(self) -> pa.Table:
         """Its one row, of columns PROVEN."""

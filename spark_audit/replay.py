@@ -5,7 +5,7 @@ must find its comparisons as it said. Without writes of unknown outcome the rows
 is kept. With them, `choices.py` searches for where each took effect; all answers, of single keys too, have to follow.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from spark_audit.choices import STEPS_AGAIN_MAX, Contradiction, Outcome, Search
@@ -76,11 +76,15 @@ def worth_replaying(many: int, rows: int, unproven: bool) -> bool:
     return many > 0 or (unproven and rows <= OFF_REVISIONS_ROWS_MAX)
 
 
-def left_open(rows: int) -> str:
-    """What is not shown of a run of so many rows, of which a key was left to the replay."""
+def left_open(rows: int, keys: Sequence[str] = ()) -> str:
+    """What is not shown of a run of so many rows, of which a key was left to the replay.
+
+    `keys`: those of which an unknown write found no revision of its own.
+    """
+    named = f" (of {len(keys)} keys, the first is {keys[0]}, an unknown write finds no revision)" if keys else ""
     return (
-        f"whether one order of all revisions explains all keys was not shown: that needs a replay of the run, and its "
-        f"{rows} operations are more than {OFF_REVISIONS_ROWS_MAX}"
+        f"whether one order of all revisions explains all keys was not shown{named}: that needs a replay of the run, "
+        f"and its {rows} operations are more than {OFF_REVISIONS_ROWS_MAX}"
     )
 
 

@@ -98,8 +98,9 @@ def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Trace
     slots: dict[int, list[Slot]] = {}
     for revision, (number, by) in zip(placed.revision.tolist(), at, strict=False):
         told.setdefault(number, []).append(Told(columns.names[number][1], revision, by))
-    for low, high, (number, (_, call, name)) in zip(placed.low.tolist(), placed.high.tolist(), at, strict=True):
-        slots.setdefault(number, []).append(Slot(columns.names[number][1], low, high, call, name))
+    between = zip(placed.low.tolist(), placed.high.tolist(), placed.also(), at, strict=True)
+    for low, high, also, (number, (_, call, name)) in between:
+        slots.setdefault(number, []).append(Slot(columns.names[number][1], low, high, call, name, also))
     for number in told.keys() | slots.keys():
         in_order = sorted(told.get(number, ()), key=lambda one: one.revision)
         made[number] = Traces(tuple(in_order), tuple(slots.get(number, ())))

@@ -12,14 +12,13 @@ docs/audit-proofs.md, section 8.
 """
 
 import json
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush, merge
+from heapq import merge
 from typing import TypeAlias
 
-from spark_audit.model import ABSENT, State, advance
-from spark_audit.operation import FOREVER, Operation
+from spark_audit.operation import Operation
 
 Asked: TypeAlias = tuple[int, str]  # A call, in ns of a clock.
 Stretch: TypeAlias = tuple[int, int]  # (first, last)
@@ -39,13 +38,17 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An unknown write, called at `call_ns`, that had a revision from `low` to `high`. Those of a key are in order."""
+    """An unknown write, called at `call_ns`, that had a revision from `low` to `high`. Those of a key are in order.
+
+    `also`: or one of these instead, which changes nothing that anybody saw (`slots.py`).
+    """
 
     key: str
     low: int
     high: int
     call_ns: int
     clock: str
+    also: tuple[Stretch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ class Traces:
         if not self:
             return None
         told = [[one.revision, one.by] for one in self.told]
-        return json.dumps([told, [[slot.low, slot.high, slot.call_ns, slot.clock] for slot in self.slots]])
+        slots = [[slot.low, slot.high, slot.call_ns, slot.clock, slot.also] for slot in self.slots]
+        return json.dumps([told, slots])
 
     @classmethod
     def from_json(cls, key: str, text: str | None) -> "Traces":
@@ -73,7 +77,10 @@ class Traces:
         told, slots = json.loads(text)
         return cls(
             tuple(Told(key, revision, tuple(by) if by is not None else None) for revision, by in told),
-            tuple(Slot(key, *slot) for slot in slots),
+            tuple(
+                Slot(key, low, high, call_ns, clock, tuple((first, last) for first, last in also))
+                for low, high, call_ns, clock, also in slots
+            ),
         )
 
 
@@ -121,71 +128,6 @@ def _matched(writers: Sequence[Operation], revisions: int) -> list[tuple[int, in
     return [*by, *[None] * (revisions - len(by))]
 
 
-def slots_of(
-    key: str, order: Sequence[tuple[Operation, int | None]], *, initial: State = ABSENT, after: int = 1
-) -> tuple[Slot, ...] | None:
-    """Of an order that `witness.py` verified, begun in the state `initial`, of which nothing is above revision `after`.
-
-    None: something other than their neighbours depends on the revisions that nobody told.
-    """
-    revisions = _named(order, initial)
-    if revisions is None:
-        return None
-    found: list[Slot] = []
-    waiting: list[Operation] = []
-    for (op, told), revision in zip(order, revisions, strict=True):
-        if revision is None:
-            waiting.append(op)
-            continue
-        writes = op.unknown or op.writes
-        if revision < after + writes:
-            return None
-        found.extend(_slot(key, one, after + 1, revision - writes) for one in waiting)
-        waiting.clear()
-        if told is None:
-            found.append(_slot(key, op, revision, revision))
-        after = revision
-    found.extend(_slot(key, one, after + 1, FOREVER) for one in waiting)
-    return tuple(found)
-
-
-def _slot(key: str, op: Operation, low: int, high: int) -> Slot:
-    return Slot(key, low, high, op.call_ns, op.clock)
-
-
-def _named(order: Sequence[tuple[Operation, int | None]], initial: State) -> list[int | None] | None:
-    """The revision of each operation, with those of unknown writes that a later one names otherwise than by a record:
-    as its creation, or by comparing with it."""
-    revisions = [revision for _, revision in order]
-    state, writer, creator = initial, -1, -1
-
-    def name(place: int, revision: int | None) -> bool:
-        if place < 0 or revision is None or revisions[place] not in (None, revision):
-            return False
-        revisions[place] = revision
-        return True
-
-    for place, (op, revision) in enumerate(order):
-        if op.guards or len(op.steps) != 1:
-            return None
-        step = op.steps[0]
-        compares = step.kind == "cas" and bool(step.expected_mod_revision)
-        untold = state[0] is not None and state[1] is None
-        if compares and untold and (step.flag is False or not name(writer, step.expected_mod_revision)):
-            return None
-        now = advance(state, op, revision)
-        assert now is not None, "a verified order"
-        if not op.writes:
-            if now[1] != state[1] and not name(writer, now[1]):
-                return None
-            if now[2] != state[2] and not name(creator, now[2]):
-                return None
-        else:
-            writer, creator = place, place if state[0] is None else creator
-        state = now
-    return revisions
-
-
 def stretches(revisions: Iterable[int]) -> list[Stretch]:
     """Of ascending numbers: those that follow each other, together."""
     found: list[Stretch] = []
@@ -206,40 +148,6 @@ def merged(some: Iterable[Stretch], others: Iterable[Stretch]) -> list[Stretch]:
         else:
             found.append((first, last))
     return found
-
-
-def all_fit(slots: Sequence[Slot], taken: Sequence[Stretch], reached: Sequence[int]) -> bool:
-    """Whether each slot finds a revision of its own. O(n log n).
-
-    `taken`: the revisions that acknowledged changes carry, or that were told, as far as slots reach; ascending.
-    `reached`: for each slot, the highest revision that had returned before its call.
-
-    Those of a key need no order among them: if two have each other's place, they can change.
-    """
-    waiting: list[Stretch] = []
-    before: tuple[str, int, int] | None = None
-    least = 0
-    for slot, floor in zip(slots, reached, strict=True):
-        here = (slot.key, slot.low, slot.high)
-        least = max(slot.low, floor + 1, least if here == before else 0)
-        waiting.append((least, slot.high))
-        before = here
-    waiting.sort(reverse=True)
-    firsts = [first for first, _ in taken]
-    open_: list[int] = []
-    revision = 0
-    while waiting or open_:
-        if not open_:
-            revision = max(revision, waiting[-1][0])
-        at = bisect_right(firsts, revision) - 1
-        if at >= 0 and revision <= taken[at][1]:
-            revision = taken[at][1] + 1
-        while waiting and waiting[-1][0] <= revision:
-            heappush(open_, waiting.pop()[1])
-        if heappop(open_) < revision:
-            return False
-        revision += 1
-    return True
 
 
 def is_taken(taken: Sequence[Stretch], revision: int) -> bool:

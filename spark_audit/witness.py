@@ -13,12 +13,13 @@ fails here is suspect, not wrong: `kernel.py` then looks for a violation, or for
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from spark_audit.clocks import Clocks
 from spark_audit.model import ABSENT, State, advance
 from spark_audit.operation import FOREVER, Operation, Seen
+from spark_audit.slots import refilled
 
 Rank: TypeAlias = tuple[int, int, int, int]  # (revision, writer first, call, op_id)
 
@@ -75,7 +76,8 @@ def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State =
     if late is not None:
         return Witness(False, reason="it returned before an operation of a lower revision was called", at=late)
     spare = [op for op in unknown if (op.op_id not in taken)]
-    return _replay(places, spare, _values_seen(completed), clocks, initial)
+    found = _replay(places, spare, _values_seen(completed), clocks, initial)
+    return _with_first_called(found, operations, clocks, initial)
 
 
 def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
@@ -163,6 +165,14 @@ def _replay(
         order.append((place.operation, place.revision))
     assert explains(order, clocks, initial=initial)  # However it was found.
     return Witness(True, tuple(order), guessed=bool(chains))
+
+
+def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: Clocks, initial: State) -> Witness:
+    """If several unknown writes may stand at a place: the one that bounds its revision least."""
+    if not found.guessed:
+        return found
+    order = refilled(found.order, operations)
+    return replace(found, order=order) if explains(order, clocks, initial=initial) else found
 
 
 def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, initial: State = ABSENT) -> bool:

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spark_audit.columnar.blocks import Block, any_of, last_place
-from spark_audit.columnar.columns import FOREVER, NOTHING, Bools, Int64s, sorted_by
-from spark_audit.columnar.order import Order, states
+from spark_audit.columnar.blocks import Block, any_of
+from spark_audit.columnar.columns import NOTHING, Bools, Int64s, sorted_by
+from spark_audit.columnar.order import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,10 @@ class Proposal:
         order = replace(self.order, revision=given.revision[self.rows])
         return Proposal(self.block, given, self.rows, order, self.sizes)
 
+    def of_rows(self, rows: Int64s) -> "Proposal":
+        """With these in the places of `rows`; each of the same key, and with revisions of their own."""
+        return _in_order(self.block, self.given, rows, self.sizes)
+
     def _told(self, rows: Int64s, revision: Int64s) -> Order:
         told = self.given.revision.copy()
         told[rows] = revision
@@ -69,44 +73,6 @@ class Proposal:
         wrong = np.zeros(len(self.rows), np.bool_)
         wrong[here] = self.order.begins[here] == self.order.begins[next_to_it]
         return wrong
-
-    def slots(self, told: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        """(row, least, greatest revision) of each unknown write but those rows `told`, in the order of places.
-
-        By the nearest places of its key that have one, in an order which is verified; or the one that it has, if
-        something other than a record named it: a creation, a comparison.
-        """
-        order, begins = self.order, self.order.begins
-        mine = np.flatnonzero(self.block.unknown[self.rows])
-        mine = mine[~np.isin(self.rows[mine], told)] if len(told) else mine
-        known = np.flatnonzero(order.revision > 0)
-        own = order.revision[mine]
-        if not len(mine) or not len(known):
-            return self.rows[mine], np.full(len(mine), 2), np.full(len(mine), FOREVER)
-        at = np.searchsorted(known, mine)
-        behind = np.searchsorted(known, mine, side="right")
-        before, after = known[np.maximum(at - 1, 0)], known[np.minimum(behind, len(known) - 1)]
-        bounded = (at > 0) & (begins[before] == begins[mine])
-        ends = (behind < len(known)) & (begins[after] == begins[mine])
-        low = np.where(bounded, order.revision[before] + 1, 2)
-        low = np.minimum(low, self._earlier(mine, low))
-        high = np.where(ends, order.revision[after] - (order.writes[after] >= 0), FOREVER)
-        return self.rows[mine], np.where(own > 0, own, low), np.where(own > 0, own, high)
-
-    def _earlier(self, mine: Int64s, low: Int64s) -> Int64s:
-        """`low` where a put of `mine`, which nobody saw, may as well stand before the puts before it, which nobody saw.
-
-        All of these find a record and do not look at it, so that no creation, and only versions told behind, count it.
-        """
-        order = self.order
-        before = states(order)
-        blind = (order.writes >= 0) & (order.writes != order.absence) & before.present
-        blind &= (order.finds == NOTHING) & (order.expected_revision < 0)
-        seen = last_place(~blind)  # Up to each place, itself included.
-        stop = seen[mine]
-        hidden = blind[mine] & np.append(blind, False)[mine + 1] & (stop >= order.begins[mine])
-        told = order.revision[stop] > 0
-        return np.where(hidden & told, order.revision[stop] + 1, low)
 
     def guessed(self) -> Bools:
         """Per key: whether the place of some unknown write was told by no response."""

@@ -16,7 +16,8 @@ from spark_audit.columnar.columns import FOREVER, NOTHING, PUT, Bools, Columns, 
 from spark_audit.columnar.fits import doubtful
 from spark_audit.columnar.order import Order, counts, states
 from spark_audit.columnar.proposal import Proposal
-from spark_audit.columnar.witness import Placed, attempt
+from spark_audit.columnar.slots import Placed
+from spark_audit.columnar.witness import attempt
 
 _EARLIEST = -(2**63)
 _NEVER = 2**62  # A version that no record has.
@@ -185,7 +186,7 @@ def _advanced(columns: Columns, proposal: Proposal, ends: _Ends, carry: Carry, e
     there = np.zeros(len(columns), np.bool_)
     there[taken] = True
     placed = placed.where(there[placed.told], there[placed.slot]).at(columns.row)
-    placed = replace(placed, low=np.maximum(placed.low, carry.last + 1))
+    placed = placed.between(carry.last, after.last)
     if not ends.present[end]:
         unsure = carry.unsure if place < 0 else bool(unknown[taken[place]])
         return Advanced(replace(after, unsure=unsure), NOTHING, used, left, placed)

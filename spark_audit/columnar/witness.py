@@ -7,8 +7,7 @@
 3. The order is verified (`order.py`). A key whose order fails is suspect, not wrong.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from spark_audit.columnar.columns import NOTHING, Bools, Columns, Int8s, Int64s,
 from spark_audit.columnar.hidden import with_hidden
 from spark_audit.columnar.order import Order, late, states, unexplained
 from spark_audit.columnar.proposal import Proposal, proposed
+from spark_audit.columnar.slots import Placed, placed, refilled
 from spark_audit.columnar.unknowns import with_observed
 
 OK, SUSPECT, NOT_COVERED = range(3)
@@ -35,35 +35,7 @@ class Witnessed:
     status: Int8s
     guessed: Bools
     at: Int64s
-    placed: "Placed"
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Unknown writes in a verified order, by row of the columns: see `traces.py`.
-
-    `told`, `revision`: whose revision a record showed. `slot`, `low`, `high`: whose revision nobody told; in the order
-    of their places.
-    """
-
-    told: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-    revision: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-    slot: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-    low: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-    high: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    @staticmethod
-    def joined(some: "Sequence[Placed]") -> "Placed":
-        """All of them."""
-        return Placed(*(np.concatenate([getattr(one, name) for one in some]) for name in Placed.__slots__))
-
-    def where(self, told: Bools, slot: Bools) -> "Placed":
-        """These of them only."""
-        return Placed(self.told[told], self.revision[told], self.slot[slot], self.low[slot], self.high[slot])
-
-    def at(self, rows: Int64s) -> "Placed":
-        """With `rows[row]` in the place of each row."""
-        return Placed(rows[self.told], self.revision, rows[self.slot], self.low, self.high)
+    placed: Placed
 
 
 def witness(columns: Columns, rows_max: int = BLOCK_ROWS) -> Witnessed:
@@ -134,12 +106,13 @@ def _with_unknown(proposal: Proposal, patient: bool) -> tuple[Proposal, Bools, P
     revision = now.given.revision[told]
     for _ in range(ROUNDS_MAX):
         more = with_hidden(now)
-        wrong = _wrong(more.order) | more.out_of_turn()
+        filled = refilled(more, told)
+        wrong = _wrong(filled.order) | filled.out_of_turn()
         changed, now = len(more.rows) > len(now.rows), more
         rows_left = int(sizes[any_of(now.key(), wrong, block.keys)].sum())
         if not changed or rows_left == 0 or not (patient or 4 * rows_left > len(block.key)):
             break
-    return now, wrong, Placed(told, revision, *now.slots(told))
+    return filled, wrong, placed(filled, told, revision)
 
 
 def _wrong(order: Order) -> Bools:

@@ -82,17 +82,19 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
     if many and obstacle:
         verdict.record(Undecided("store", run_id, None, obstacle), count=many)
         return
-    traces = Traces(tuple(told), tuple(slots))
+    traces, left = Traces(tuple(told), tuple(slots)), list[str]()
     if traces and not many:  # Else the replay says all of it.
         held = RowsInHand(rows, clocks)
-        off_revisions |= not hold(run_id, traces, held.answer(Question.about(traces)), held, verdict)
+        left = hold(run_id, traces, held.answer(Question.about(traces)), held, verdict)
+        off_revisions |= bool(left)
     if not obstacle:
-        _replay(verdict, run_id, rows, clocks, wrong, many, off_revisions)
+        _replay(verdict, run_id, rows, clocks, wrong, many, off_revisions, left)
 
 
 def _replay(
-    verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, wrong: set[str], many: int, unproven: bool
-) -> None:
+    verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, wrong: set[str], many: int, unproven: bool,
+    left: Sequence[str],
+) -> None:  # fmt: skip
     """Of listings and transactions, and of all else where a key was decided without its revisions."""
     if worth_replaying(many, len(rows), unproven):
         unknown = [row for row in rows if row["status"] == "unknown"]
@@ -101,7 +103,7 @@ def _replay(
         for found in contradictions(unknown, hints, known, clocks=clocks, wrong=wrong):
             verdict.record(store_finding(run_id, found))
     elif unproven:
-        verdict.record(Undecided("store", run_id, None, left_open(len(rows))))
+        verdict.record(Undecided("store", run_id, None, left_open(len(rows), left)))
 
 
 def _refuse_malformed(history: Sequence[Row], name: str) -> None:

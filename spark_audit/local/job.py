@@ -218,16 +218,17 @@ def _check_store(job: _Job, run_id: str, said: _Said, verdict: Verdict) -> None:
     if many and obstacle:
         verdict.record(Undecided("store", run_id, None, obstacle), count=many)
         return
-    unproven = said.unproven
+    unproven, left = said.unproven, list[str]()
     traces = Traces(tuple(said.told), tuple(said.slots))
     if traces and not many:  # Else the replay says all of it.
         taking = rows[job.taking[rows]]
         mine = RowsOfFrame(frame, rows, taking, taking[job.changed[taking]], job.clocks[run_id])
-        unproven |= not hold(run_id, traces, mine.answer(Question.about(traces)), mine, verdict)
+        left = hold(run_id, traces, mine.answer(Question.about(traces)), mine, verdict)
+        unproven |= bool(left)
     if obstacle or not (many or unproven):
         return
     if not worth_replaying(many, len(rows), unproven):
-        verdict.record(Undecided("store", run_id, None, left_open(len(rows))))
+        verdict.record(Undecided("store", run_id, None, left_open(len(rows), left)))
         return
     unknown = frame.dicts(rows[status.among("unknown")[rows]], _REPLAYED)
     weak = frame.codes("consistency").among(*WEAK) & status.among("ok") & frame.codes("op").among("get")

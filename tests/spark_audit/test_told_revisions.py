@@ -1,13 +1,16 @@
 """Revisions of writes of unknown outcome, told by responses or not, held against all other keys of the run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.audit.histories import SHAPES, generate, write
 from spark_audit import check_rows
 from spark_audit.generate import Row
 from spark_audit.local.job import audit
-from spark_audit.traces import Slot, all_fit
+from spark_audit.matching import all_fit
+from spark_audit.traces import Slot
 from spark_audit.verdict import Verdict
 from tests.spark_audit.histories import History, write_lines
 
@@ -136,3 +139,51 @@ def test_the_engine_that_reads_files_says_the_same(tmp_path: Path) -> None:
         there = audit([str(write_lines(tmp_path / run_id / "ops" / "a.jsonl", rows))])
         assert (here.status, here.violations, here.undecided) == (there.status, there.violations, there.undecided)
         assert here.properties == there.properties, run_id
+
+
+def test_slots_change_what_they_have_for_one_that_finds_nothing() -> None:
+    """The second could have 4 too, but takes 3 of the first, which has 7 at another place."""
+    first, second = Slot("k", 3, 4, 0, "boot", ((7, 8),)), Slot("l", 3, 3, 0, "boot")
+
+    assert all_fit([first, second], [(4, 6)], [1, 1])
+    assert not all_fit([first, second], [(4, 8)], [1, 1])
+    assert not all_fit([first, second], [(4, 6)], [8, 1])  # Revision 8 had returned before the first was called.
+
+
+def _counted_before_a_swap(free: int) -> list[Row]:
+    """A version counts one unknown put of `x`, in front of its revision 10; only the revision `free` has no other."""
+    h = History()
+    h.put("1", 0, 5, 2, key="x")
+    h.put("hidden", 6, None, key="x")
+    h.put("2", 10, 60, 6, key="x")
+    h.cas("3", "2", True, 10, 60, 8, key="x")
+    h.put("4", 10, 60, 10, key="x")
+    for revision in sorted({3, 4, 5, 7, 9} - {free}):
+        h.put(f"other {revision}", 10, 60, revision, key="y")
+    h.get("4", 70, 80, 10, key="x", mod_revision=10, version=5)
+    return h.rows
+
+
+@pytest.mark.parametrize(("free", "status"), [(4, "linearizable"), (9, "linearizable"), (7, "undecided")])
+def test_a_write_that_only_a_version_counts_stands_at_any_place_where_nobody_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
+) -> None:
+    """Not between a write and the compare-and-set that found it."""
+    monkeypatch.setattr("spark_audit.replay.OFF_REVISIONS_ROWS_MAX", 5)
+    rows = _counted_before_a_swap(free)
+
+    here = check_rows(rows)
+    there = audit([str(write_lines(tmp_path / "run" / "ops" / "a.jsonl", rows))])
+
+    assert (here.status, there.status) == (status, status)
+    if status == "undecided":
+        assert "the first is x" in here.undecided[0].reason
+        assert here.undecided[0].reason == there.undecided[0].reason
+
+
+def test_true_histories_with_unknown_writes_need_no_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_audit.replay.OFF_REVISIONS_ROWS_MAX", 5)
+    for seed, shape in enumerate(SHAPES):
+        made = generate(replace(shape, keys=min(shape.keys, 20), unknown_share=0.01), 10_000, seed)
+        verdict = audit([str(write(made, tmp_path / str(seed)))])
+        assert verdict.status == "linearizable", (shape.name, verdict.undecided)
