@@ -69,18 +69,27 @@ class HandingOver:
         return peer_id
 
     def take_leave(self) -> None:
-        """This leader is removed: who is fittest need not wait for an election time-out (thesis §4.2.2)."""
-        with suppress(TransferRefused):
-            self.begin(None)
+        """This leader is removed: who is fittest need not wait for an election time-out (thesis §4.2.2).
+
+        Nor for the end of the log, which no leader is there for any more: what is on its way arrives before this.
+        """
+        if self.current is None:
+            with suppress(TransferRefused):
+                self.begin(None)
+        if self.current is not None and not self.current.is_told:
+            self._ask_to_campaign(self.current, last_index=-1)
 
     def tell(self) -> None:
         """Once the successor has all of the log, for ever it has: nothing is proposed meanwhile."""
         handover, state = self.current, self._state
         assert handover is not None
         if not handover.is_told and self._peers[handover.peer_id].match_index == state.log.last_index:
-            handover.is_told = True
-            self._lease.asked_to_campaign(handover.peer_id)
-            state.send(handover.peer_id, TimeoutNow(term=state.term, last_index=state.log.last_index))
+            self._ask_to_campaign(handover, last_index=state.log.last_index)
+
+    def _ask_to_campaign(self, handover: Handover, *, last_index: int) -> None:
+        handover.is_told = True
+        self._lease.asked_to_campaign(handover.peer_id)
+        self._state.send(handover.peer_id, TimeoutNow(term=self._state.term, last_index=last_index))
 
     def go_on(self) -> None:
         """At each heartbeat: ask once more, for messages get lost, or give up and lead on."""

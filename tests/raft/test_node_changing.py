@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raft import (
+    AppendAccepted,
     Applied,
     ChangeRefusal,
     ChangeRefused,
@@ -12,10 +13,12 @@ from raft import (
     DiskFull,
     Member,
     MembershipChange,
+    Message,
     NotLeader,
     PeerRefused,
     RaftConfig,
     Refused,
+    Role,
     Unknown,
 )
 from raft.pins import PINS_MAX
@@ -85,6 +88,29 @@ def test_a_change_by_which_the_leader_goes_is_told_to_be_done_all_the_same() -> 
     assert leader.node.status().is_removed
     world.run(lambda: world.leader() is not None)
     assert world.leader() is not leader
+
+
+def test_a_removed_leader_hands_over_at_once_though_commands_are_on_their_way() -> None:
+    """It stops to lead with entries that nobody has confirmed: to wait for that would be for ever."""
+    world = World()
+    leader = world.elect()
+    late: list[str] = []
+
+    def carries(_sender: str, receiver: str, message: Message) -> bool:
+        core, is_told = leader.node.core, isinstance(message, AppendAccepted) and receiver == leader.node_id
+        is_last = not core.configuration.is_joint and not core.configuration.is_voter(leader.node_id)
+        if is_told and is_last and core.role is Role.LEADER and not late:
+            late.append("late")
+            leader.propose("late", 2)
+            leader.flush()
+        return True
+
+    world.carries = carries
+    leader.node.propose_change(removing(leader.node_id), 1)
+    world.run(lambda: world.leader() not in (None, leader), 3 * world.config.heartbeat_interval_ns // MS)
+
+    assert late
+    world.run(lambda: [member.machine.items for member in world.followers() if member is not leader] == [["late"]])
 
 
 def test_a_change_that_another_term_took_the_place_of_certainly_did_not_happen() -> None:
