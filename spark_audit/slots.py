@@ -17,15 +17,17 @@ from spark_audit.traces import Slot, Stretch
 PLACES_AWAY_MAX = 512  # How far away another place is looked for. What lies beyond is not used.
 
 # What an operation is to a hidden put that moves past it, or to right before it.
-STOP, LOOKS, BLIND, UNTOLD, HIDDEN = range(5)
+STOP, LOOKS, BLIND, UNTOLD, UNTOLD_PUT, HIDDEN = range(6)
 """STOP: not past it. LOOKS: past it only. BLIND: a write that was told, and does not look: before it too. UNTOLD:
-an unknown write without a revision that is bound to its place: past it, not next to it. HIDDEN: another that moves."""
+an unknown write without a revision that is bound to its place: past it, not next to it. UNTOLD_PUT: one that does not
+look. HIDDEN: another that moves."""
 
 
-def elsewhere(kinds: Sequence[int], revisions: Sequence[int], own: int) -> tuple[Stretch, ...]:
+def elsewhere(kinds: Sequence[int], revisions: Sequence[int], calls: Sequence[int], own: int) -> tuple[Stretch, ...]:
     """The revisions that a hidden put at the place `own` may have there and at other places; ascending.
 
-    `kinds`, `revisions` (0 or less: not told): of all places around it, in order.
+    `kinds`, `revisions` (0 or less: not told), `calls` (ns of one clock): of all places around it, in order. Before an
+    UNTOLD_PUT it may stand if it was called no later: then the two can exchange their revisions.
     """
     at = own
     while at > 0 and kinds[at - 1] != STOP:
@@ -33,8 +35,14 @@ def elsewhere(kinds: Sequence[int], revisions: Sequence[int], own: int) -> tuple
     found: list[Stretch] = []
     before = at - 1  # The last that does not move.
     while at < len(kinds):
-        if kinds[at] == BLIND and before >= 0 and kinds[before] != UNTOLD and revisions[before] > 0:
-            low, high = revisions[before] + 1, revisions[at] - 1
+        lands = kinds[at] == BLIND or (kinds[at] == UNTOLD_PUT and calls[own] <= calls[at])
+        if lands and before >= 0 and revisions[before] > 0:
+            end = at
+            while end < len(kinds) and revisions[end] <= 0:
+                end += 1
+            if end == len(kinds):
+                break
+            low, high = revisions[before] + 1, revisions[end] - 1
             if found and found[-1][1] + 2 == low:
                 found[-1] = (found[-1][0], high)  # The one between is taken.
             elif low <= high:
@@ -61,7 +69,7 @@ def slots_of(
     waiting: list[tuple[Operation, tuple[Stretch, ...]]] = []
     for place, ((op, told), revision) in enumerate(zip(order, revisions, strict=True)):
         if revision is None:
-            waiting.append((op, _elsewhere(kinds, revisions, place)))
+            waiting.append((op, _elsewhere(order, kinds, revisions, place)))
             continue
         writes = op.unknown or op.writes
         if revision < after + writes:
@@ -79,11 +87,16 @@ def _slot(key: str, op: Operation, low: int, high: int, also: tuple[Stretch, ...
     return Slot(key, low, high, op.call_ns, op.clock, also)
 
 
-def _elsewhere(kinds: Sequence[int], revisions: Sequence[int | None], place: int) -> tuple[Stretch, ...]:
+def _elsewhere(
+    order: Sequence[tuple[Operation, int | None]], kinds: list[int], revisions: Sequence[int | None], place: int
+) -> tuple[Stretch, ...]:
     if kinds[place] != HIDDEN:
         return ()
     begin, end = max(0, place - PLACES_AWAY_MAX), place + PLACES_AWAY_MAX
-    return elsewhere(kinds[begin:end], [revision or 0 for revision in revisions[begin:end]], place - begin)
+    told = [revision or 0 for revision in revisions[begin:end]]
+    clock = order[place][0].clock
+    calls = [op.call_ns if op.clock == clock else -(2**63) for op, _ in order[begin:end]]
+    return elsewhere(kinds[begin:end], told, calls, place - begin)
 
 
 def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[int | None], initial: State) -> list[int]:
@@ -97,7 +110,8 @@ def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[in
         if not present or counts or (op.writes and step.kind == "delete"):
             kinds.append(STOP)
         elif revision is None:
-            kinds.append(HIDDEN if op.unknown and step.kind == "put" and step.value not in found else UNTOLD)
+            hidden = op.unknown and step.value not in found
+            kinds.append((HIDDEN if hidden else UNTOLD_PUT) if step.kind == "put" else UNTOLD)
         else:
             kinds.append(BLIND if step.kind == "put" else LOOKS)
         now = advance(state, op, told)

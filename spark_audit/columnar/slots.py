@@ -7,7 +7,7 @@ import numpy as np
 from spark_audit.columnar.columns import FOREVER, NOTHING, Bools, Int64s
 from spark_audit.columnar.order import states
 from spark_audit.columnar.proposal import Proposal
-from spark_audit.slots import BLIND, HIDDEN, LOOKS, PLACES_AWAY_MAX, STOP, UNTOLD, elsewhere
+from spark_audit.slots import BLIND, HIDDEN, LOOKS, PLACES_AWAY_MAX, STOP, UNTOLD, UNTOLD_PUT, elsewhere
 from spark_audit.traces import Stretch
 
 
@@ -178,7 +178,9 @@ def _elsewhere(proposal: Proposal, mine: Int64s) -> tuple[Int64s, Int64s, Int64s
     for place in mine[kinds[mine] == HIDDEN].tolist():
         begin = max(int(order.begins[place]), place - PLACES_AWAY_MAX)
         window = slice(begin, place + PLACES_AWAY_MAX)  # A key begins with what stops: nothing is present.
-        stretches = elsewhere(kinds[window].tolist(), order.revision[window].tolist(), place - begin)
+        stretches = elsewhere(
+            kinds[window].tolist(), order.revision[window].tolist(), order.call[window].tolist(), place - begin
+        )
         found += [(int(proposal.rows[place]), first, last) for first, last in stretches]
     mover, first, last = np.array(found, np.int64).reshape(-1, 3).T
     return mover, first, last
@@ -189,7 +191,7 @@ def _kinds(proposal: Proposal) -> Int64s:
     order = proposal.order
     writes, told = order.writes >= 0, order.revision > 0
     blind = writes & (order.finds == NOTHING) & (order.expected_revision < 0)
-    kinds = np.where(told, np.where(blind, BLIND, LOOKS), UNTOLD)
+    kinds = np.where(told, np.where(blind, BLIND, LOOKS), np.where(blind, UNTOLD_PUT, UNTOLD))
     kinds[_hidden_puts(proposal)[proposal.rows] & ~told] = HIDDEN
     stops = ~states(order).present | (order.version >= 0) | (order.writes == order.absence)
     return np.where(stops, STOP, kinds)
