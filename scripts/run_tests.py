@@ -20,7 +20,12 @@ def main() -> int:
     if (os.cpu_count() or 1) < 2:
         return subprocess.run(PYTEST, check=False).returncode
     with tempfile.TemporaryDirectory() as claims, tempfile.TemporaryFile() as told:
-        share = [*PYTEST, "-p", "tests.sharing", "--claims", claims]
+        share = [
+            *PYTEST,
+            "-p",
+            "tests.sharing",
+            f"--claims={claims}",
+        ]  # One word: a folder apart were a place of tests.
         # Shown when the other has ended: both at once cannot be read.
         waiting = subprocess.Popen([*share, "--waiting"], stdout=told, stderr=subprocess.STDOUT)
         try:

@@ -1,4 +1,4 @@
-"""A plugin of pytest by which two runs at once share all tests: `pytest -p tests.sharing --claims DIR [--waiting]`.
+"""A plugin of pytest by which two runs at once share all tests: `pytest -p tests.sharing --claims=DIR [--waiting]`.
 
 Tests of one file stay together. Whoever makes a file's mark in DIR first runs it, so neither is idle before the last
 files. Tests of servers and of Spark mind each other: only the run that is given `--waiting` takes them, before all

@@ -17,7 +17,7 @@ FILES = {
 
 
 def share(folder: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "pytest", "-p", "tests.sharing", "--claims", "claims", "-q", "-rA", *options]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.sharing", "--claims=claims", "-q", "-rA", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
 
