@@ -21,7 +21,7 @@ from kvstore.joining import MemberRemoved
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
 from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
 from raft import InvalidConfiguration, NodeStopped, RaftError
-from storage import CorruptLog, CorruptMeta, CorruptSnapshot, StorageError
+from storage import CorruptLog, CorruptMeta, CorruptSnapshot, DiskFailing, StorageError
 
 REPLACE = (
     "nothing acknowledged is lost while a majority of the others is well: put a new member in its place, `hwm member "
@@ -112,7 +112,7 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             return Failure(str(error), ExitCode.REMOVED, error.hint)
         case StoreError():
             return Failure(str(error), ExitCode.FAILED, error.hint)
-        case CorruptLog() | CorruptMeta() | CorruptSnapshot():
+        case CorruptLog() | CorruptMeta() | CorruptSnapshot() | DiskFailing():
             return Failure(str(error), ExitCode.FAILED, REPLACE)
         case StorageError() | RaftError():
             return Failure(str(error), ExitCode.FAILED)
@@ -137,6 +137,8 @@ def _remedy_of_system(error: OSError, folder: Path) -> str:
             return f"this user must own {folder} and all that is in it, on a disk that can be written"
         case errno.EISDIR | errno.ENOTDIR | errno.ENOENT:
             return f"{folder} is not as it was left: give back what was moved, or replace this node as a new member"
+        case errno.EIO | errno.EUCLEAN:
+            return f"the disk of {folder} fails: look at the kernel's log (`dmesg`); {REPLACE}"
         case errno.EMFILE | errno.ENFILE:
             return "too many files are open: raise the limit (`ulimit -n`)"
         case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -13,11 +14,13 @@ from raft import Configuration, Identity, LogPosition, Member
 from storage.disk import sync_folder
 from storage.errors import (
     CorruptMeta,
+    DiskFailing,
     FolderLocked,
     NewerFormat,
     NotEmpty,
     NotInitialized,
     NotWritable,
+    StorageError,
     WrongCluster,
     WrongNode,
     in_folder,
@@ -26,6 +29,9 @@ from storage.initialize import BEGINNING, initialize
 from storage.layout import INITIALIZING_NAME, LOCK_NAME
 from storage.meta import META_PATH, read_identity, read_joins_as
 from storage.real_files import InlineFiles, RealFiles
+
+DISK_ERRORS = frozenset({errno.EIO, errno.EUCLEAN})
+"""What the system says of a disk that fails, and of a file system that has found itself damaged."""
 
 
 class DataFolder:
@@ -60,7 +66,7 @@ def create_data_folder(
     """The explicit first start: make `folder` (if it is not there) the data folder of a new member, durably.
 
     The arguments are those of `initialize`. Raises NotEmpty if anything but an interrupted first start is in it,
-    FolderLocked, NotWritable, OSError.
+    FolderLocked, NotWritable, DiskFailing, OSError.
     """
     _make(folder)
     _refuse_unless_new(folder)
@@ -92,7 +98,7 @@ def open_data_folder(
 ) -> DataFolder:
     """Take hold of an existing member's folder. Nothing is changed but the process id in `LOCK`.
 
-    Raises NotInitialized, FolderLocked, NotWritable, WrongCluster, WrongNode, NewerFormat, CorruptMeta.
+    Raises NotInitialized, FolderLocked, NotWritable, DiskFailing, WrongCluster, WrongNode, NewerFormat, CorruptMeta.
     """
     _refuse_unless_member(folder)
     lock = _lock(folder)
@@ -130,6 +136,12 @@ def _pid_in(descriptor: int) -> int | None:
     return None
 
 
+def _refusal(folder: Path, error: OSError) -> StorageError:
+    """Whoever is told to look after the owner of a folder should not have to find out that its disk is broken."""
+    kind = DiskFailing if error.errno in DISK_ERRORS else NotWritable
+    return kind(str(folder), error.strerror or str(error))
+
+
 def _make(folder: Path) -> None:
     """Make the folder and its parents, each new name durable."""
     try:
@@ -138,7 +150,7 @@ def _make(folder: Path) -> None:
         for path in missing:
             sync_folder(path.parent)
     except OSError as error:
-        raise NotWritable(str(folder), error.strerror or str(error)) from error
+        raise _refusal(folder, error) from error
 
 
 def _read_meta(folder: Path) -> tuple[Identity, Member | None]:
@@ -155,7 +167,7 @@ def _names(folder: Path) -> set[str]:
     try:
         return {path.name for path in folder.iterdir()} - {LOCK_NAME}
     except OSError as error:
-        raise NotWritable(str(folder), error.strerror or str(error)) from error
+        raise _refusal(folder, error) from error
 
 
 def _refuse_unless_new(folder: Path) -> None:
@@ -172,7 +184,7 @@ def _refuse_unless_member(folder: Path) -> None:
         if not folder.is_dir():
             raise NotInitialized(str(folder), "this is not a folder")
     except OSError as error:
-        raise NotWritable(str(folder), error.strerror or str(error)) from error
+        raise _refusal(folder, error) from error
     names = _names(folder)
     if META_PATH in names:
         return
@@ -192,7 +204,7 @@ def _lock(folder: Path) -> int:
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise NotWritable(str(folder), error.strerror or str(error)) from error
+        raise _refusal(folder, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

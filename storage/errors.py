@@ -110,6 +110,20 @@ class NotWritable(StorageError):
         )
 
 
+class DiskFailing(StorageError):
+    """The system cannot read or write the folder, and it is neither a matter of permission nor of room."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(folder, reason)
+        self.folder, self.reason = folder, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.folder}: its disk fails: {self.reason}. Look at the kernel's log (`dmesg`). Unless the disk proves "
+            f"to be sound, replace this node as a new member (docs/storage-format.md#damage)"
+        )
+
+
 class NewerFormat(StorageError):
     """A file was written by a newer build: it is sound, and this one does not know all that is in it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -20,6 +21,7 @@ from kvstore.commands import UnreadablePayload
 from kvstore.protocol import encode_client_hello
 from kvstore.server import failure_of_member
 from raft import Hello, HelloRole, NodeStopped, Refusal, decode_hello, frame
+from storage import DiskFailing
 from tests.process.servers import Server, free_ports, hwm, running_cluster
 
 Run = Callable[..., Result]
@@ -440,6 +442,17 @@ def test_whatever_ends_a_member_is_one_line_a_hint_and_an_exit_code(tmp_path: Pa
     assert str(report) in broken.hint
     assert "AssertionError: 2 <= 1" in report.read_text()
     assert failure_of_member(PermissionError(13, "Permission denied"), tmp_path).exit_code == 3
+
+
+def test_a_disk_that_fails_at_the_start_is_told_as_one_and_how_the_member_is_replaced(tmp_path: Path) -> None:
+    """Whichever call the system refused."""
+    for error in (DiskFailing(str(tmp_path), "Input/output error"), OSError(errno.EIO, "Input/output error")):
+        told = failure_of_member(error, tmp_path)
+
+        assert told.exit_code == 3
+        assert "input/output error" in told.message.lower()
+        assert "kernel's log" in told.message + told.hint
+        assert "hwm member replace" in told.hint
 
 
 def test_a_mistake_in_the_program_ends_without_a_traceback() -> None:

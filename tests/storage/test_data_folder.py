@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import subprocess
@@ -16,6 +17,7 @@ from storage import (
     CorruptLog,
     CorruptMeta,
     CorruptSnapshot,
+    DiskFailing,
     FolderLocked,
     InlineFiles,
     LogFailed,
@@ -173,6 +175,24 @@ def as_nobody() -> Iterator[Callable[[], None]]:
     os.seteuid(user)
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN])
+@pytest.mark.parametrize("call", ["iterdir", "exists"])
+def test_a_folder_whose_disk_fails_is_refused_and_the_owner_is_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    create(tmp_path)
+
+    def fail(_: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, call, fail)
+        with pytest.raises(DiskFailing, match=r"kernel's log.*replace this node as a new member") as refused:
+            open_data_folder(tmp_path)
+
+    assert os.strerror(number) in str(refused.value)
+
+
 @pytest.mark.parametrize("mode", [0o555, 0o000])
 def test_a_folder_that_cannot_be_written_or_read_is_refused(mode: int, as_nobody: Callable[[], None]) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -256,6 +276,7 @@ def test_errors_keep_their_fields_through_pickle() -> None:
         WrongNode("d", "a", "b"),
         FolderLocked("d", None),
         NotWritable("d", "no"),
+        DiskFailing("d", "no"),
         NewerFormat("p", 2, 1),
         CorruptMeta("p", "r"),
         CorruptLog("p", 5, "r"),
