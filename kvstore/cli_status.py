@@ -9,6 +9,7 @@ import click
 
 from kvstore.cli_common import ExitCode, client_options, print_json, print_table, run_with_client
 from kvstore.errors import StoreError
+from kvstore.members import LEARNER, VOTER
 from kvstore.status import MemberStatus
 
 COLUMNS = (
@@ -30,7 +31,7 @@ COLUMNS = (
 @click.option("--state-hash", is_flag=True, help="Also a hash of each member's state.")
 @client_options
 def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Show each member: role, term, log, marks, and how far it lags behind the high-water mark.
+    """Show each member: role or `learner`, term, log, marks, and how far it lags behind the high-water mark.
 
     Exit code 5 if no member answers; 1 if some do not.
     """
@@ -91,12 +92,19 @@ def of_its_marks(found: MemberStatus) -> list[str]:
     return words
 
 
+def role_and_part(found: MemberStatus) -> str:
+    """What it does now, and what it is where that is more than a voter. Who knows of no part says its role alone."""
+    if found.part == LEARNER and found.role == "follower":
+        return LEARNER
+    return found.role if found.part in ("", VOTER) else f"{found.role} ({found.part})"
+
+
 def _row(node_id: str, found: MemberStatus | StoreError, mark: int, state_hash: bool) -> list[object]:
     if isinstance(found, StoreError):
         return [node_id, "unreachable", *["-"] * (len(COLUMNS) - 2 + state_hash)]
     return [
         node_id,
-        found.role,
+        role_and_part(found),
         found.term,
         found.last_index,
         found.commit_index,

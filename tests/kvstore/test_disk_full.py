@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from kvstore.cli_status import of_its_disk
+from kvstore.cli_status import of_its_disk, role_and_part
 from kvstore.commands import Get, Put
 from kvstore.errors import Busy, OperationFailed
 from kvstore.protocol import command_request
@@ -81,6 +81,19 @@ def test_a_member_that_does_not_say_how_its_disk_is_is_understood(quick_folder: 
     assert of_its_disk(status_from_map(fields)) == []
 
 
+def test_a_learner_is_not_shown_as_a_follower(quick_folder: Path) -> None:
+    """`hwm status`. An older member does not tell its part."""
+    host = Cluster(quick_folder, 1).hosts["s1"]
+    voter = replace(status_of(host.node, host.machine, with_hash=False), role="follower")
+
+    assert [role_and_part(replace(voter, part=part)) for part in ("voter", "", "learner", "outgoing")] == [
+        "follower",
+        "follower",
+        "learner",
+        "follower (outgoing)",
+    ]
+
+
 def test_of_a_member_whose_disk_hangs_and_that_has_failed_both_is_said(quick_folder: Path) -> None:
     host = Cluster(quick_folder, 1).hosts["s1"]
     told = status_of(host.node, host.machine, with_hash=False)
@@ -127,6 +140,27 @@ def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
     assert not level.is_disk_full
     assert level.last_applied == cluster.hosts[leader].node.core.last_applied
     assert cluster.leader() == leader
+
+
+def test_of_three_the_leader_s_full_disk_holds_writes_up_until_another_leads(quick_folder: Path) -> None:
+    """Not until somebody makes room. A put that comes meanwhile is refused with certainty, so it may be made again."""
+    cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(ahead_bytes=0)))
+    client = cluster.client()
+    client.do(Put(b"first", b"x"))
+    full = cluster.leader()
+    files = cluster.hosts[full].files
+    files.bytes_max = files.used_bytes + ROOM
+
+    for number in range(30):
+        assert isinstance(client.do(Put(b"k%d" % number, VALUE), seconds=4), PutResult)
+
+    leader = cluster.leader()
+    assert cluster.hosts[full].node.status().is_disk_full
+    assert leader != full
+    cluster.wait(30)  # It stays there.
+    assert cluster.leader() == leader
+    assert [value_of(client, number) for number in range(30)] == [VALUE] * 30
+    assert cluster.hosts[leader].node.core.term == 2
 
 
 TINY = Sizes(
