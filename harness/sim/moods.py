@@ -326,6 +326,89 @@ def stock(plan: Plan, _: Random) -> Plan:
     )
 
 
+def leased(plan: Plan, random: Random) -> Plan:
+    """A leader reads by lease, on clocks as bad as it allows for, and is struck as a lease that is not true shows it.
+
+    Frames and syncs take a few milliseconds, promises many times as long: somebody else may lead while a lease goes on.
+    """
+    promise_ns = random.choice((80, 120)) * MILLISECOND_NS
+    drift_ppm = random.choice((10_000, 450_000))
+    until_ns = int((2 + random.random()) * SECOND_NS)
+    groups = (_a_follower_forgets, _a_transfer_unheard, _late_answers)
+    if drift_ppm > 10_000:  # Leases are short then; what is left out of them is long.
+        groups = (_a_cut, _a_cut, _a_transfer_unheard)
+    struck_at = range(3 * promise_ns, until_ns, 3 * promise_ns)
+    faults = [fault for at_ns in struck_at for fault in random.choice(groups)(at_ns, promise_ns, random)]
+    load = replace(plan.load, read_ways=True, read_share=0.6, patience_ns=SECOND_NS)
+    if load.with_service:
+        limits = replace(load.client_limits, attempt_timeout_ns=promise_ns, pause_max_ns=50 * MILLISECOND_NS)
+        load = replace(load, clients=4, workers=2, keys=2, think_ns=10 * MILLISECOND_NS, client_limits=limits)
+    else:
+        load = replace(load, clients=8, think_ns=3 * MILLISECOND_NS)
+    return replace(
+        plan,
+        until_ns=until_ns,
+        clocks=replace(plan.clocks, spread=1 + drift_ppm / 1_000_000),
+        raft=RaftConfig(
+            heartbeat_interval_ns=promise_ns // 6,
+            election_timeout_min_ns=promise_ns,
+            election_timeout_max_ns=promise_ns * 6 // 5,
+            lease_reads=True,
+            clock_drift_ppm_max=drift_ppm,
+        ),
+        network=replace(
+            plan.network,
+            delay_ns=MILLISECOND_NS,
+            jitter_ns=random.choice((1, 5)) * MILLISECOND_NS,
+            late_rate=0.0,
+            loss_rate=0.0,
+            slow_rate=0.0,
+        ),
+        disks=syncing_in(MILLISECOND_NS, plan),
+        store=StoreLimits(),
+        load=load,
+        faults=in_order(faults),
+    )
+
+
+def _a_cut(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
+    """The others elect somebody else, whose writes the leader does not hear of.
+
+    Who has the quickest clock is elected most often; others lead as well, where leadership was handed over before.
+    """
+    transfer = [_strike("transfer", at_ns - promise_ns, 0, 0.0)] if random.random() < 0.7 else []
+    return [*transfer, _strike("cut off", at_ns, promise_ns * 3 // 2, 0.0)]
+
+
+def _a_transfer_unheard(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
+    """A leader has asked somebody to campaign, and does not hear what became of it."""
+    heard_ns = int(10 * MILLISECOND_NS * random.random())
+    return [
+        _strike("transfer", at_ns, 0, 0.0),
+        _strike(random.choice(("cut off", "cut one way")), at_ns + heard_ns, promise_ns, 0.9),
+    ]
+
+
+def _a_follower_forgets(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
+    """A follower misses the leader for most of a time-out; then the leader is cut off, and the other one dies."""
+    cut_at, other = at_ns + int(promise_ns * (0.3 + 0.6 * random.random())), random.random()
+    return [
+        _strike("bridge", at_ns, promise_ns * 3 // 2, 0.0, target=other),
+        _strike("cut off", cut_at, promise_ns, 0.0),
+        _strike("kill", cut_at, 3 * MILLISECOND_NS, 0.9, target=other),
+    ]
+
+
+def _late_answers(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
+    """Answers that the leader hears may be from before it was last heard itself."""
+    slow = [_strike("slow link", at_ns, 3 * promise_ns, random.random()) for _ in range(4)]
+    return [*slow, _strike("cut one way", at_ns + promise_ns, 2 * promise_ns, 0.1)]
+
+
+def _strike(kind: str, at_ns: int, duration_ns: int, shape: float, *, target: float | None = None) -> Fault:
+    return Fault(at_ns=at_ns, kind=kind, duration_ns=duration_ns, target=target, shape=shape)
+
+
 def syncing_in(sync_ns: int, plan: Plan) -> dict[str, DiskPlan]:
     """The same disks, with syncs of this length that never stall."""
     return {member: replace(disk, sync_ns=sync_ns, stall_rate=0.0) for member, disk in plan.disks.items()}
@@ -337,7 +420,7 @@ def in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 
 
 MOODS = (
-    Mood(name="as drawn", weight=60),
+    Mood(name="as drawn", weight=66),
     Mood(name="restless", weight=8, members=QUORATE, traits=(restless,)),
     Mood(name="restless, forgetful", weight=10, members=QUORATE, traits=(restless, forgetful)),
     Mood(name="restless, late", weight=8, members=QUORATE, traits=(restless, late)),
@@ -349,5 +432,6 @@ MOODS = (
     Mood(name="without power", weight=6, members=QUORATE, traits=(restless, without_power)),
     Mood(name="stumbling", weight=6, members=QUORATE, traits=(restless, forgetful, stumbling)),
     Mood(name="lone", weight=8, members={1: 1}, traits=(lone,)),
+    Mood(name="leased", weight=10, members={3: 7, 5: 1}, traits=(leased,)),
     Mood(name="stock", weight=5, traits=(stock,)),
 )

@@ -151,8 +151,8 @@ def with_reads(plan: Plan, random: Random) -> Plan:
     has_ways, has_leases, has_priorities = random.random() < 0.5, random.random() < 0.8, random.random() < 0.2
     if has_priorities:
         plan = replace(plan, priorities={member: random.choice((0, 50, 100)) for member in plan.members})
-    if not has_ways:
-        return plan
+    if not has_ways or plan.raft.lease_reads:
+        return plan  # A mood has them already.
     plan = replace(plan, load=replace(plan.load, read_ways=True, read_share=max(plan.load.read_share, 0.5)))
     if not has_leases:
         return plan
