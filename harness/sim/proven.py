@@ -15,6 +15,7 @@ SEGMENTS_GROWING_MAX = 2
 """Between two syncs one segment may end and another begin; older ones do not grow."""
 
 _LOOK_BYTES = 4096
+_ZEROES = bytes(_LOOK_BYTES)
 
 
 def written_bytes(content: bytes | bytearray) -> int:
@@ -22,8 +23,8 @@ def written_bytes(content: bytes | bytearray) -> int:
     end = len(content)
     while end:
         start = max(0, end - _LOOK_BYTES)
-        rest = bytes(content[start:end]).rstrip(b"\0")
-        if rest:
+        rest = content[start:end]
+        if rest != _ZEROES and (rest := rest.rstrip(b"\0")):  # To compare costs a thirtieth.
             return start + len(rest)
         end = start
     return 0
