@@ -61,7 +61,7 @@ def titles(parent: ElementTree.Element) -> list[str]:
 def a_plan_that_shows_it(path: Path) -> Path:
     """Several kills, and the first seed by which one of them makes a bad leader, whatever the timing of the code."""
     kill = read_plan(A_KILL).faults[0]
-    kills = tuple(replace(kill, at_ns=at_ms * MILLISECOND_NS) for at_ms in (300, 600, 900, 1_200))
+    kills = tuple(replace(kill, at_ns=at_ms * MILLISECOND_NS) for at_ms in range(150, 1_300, 150))
     plan = replace(read_plan(A_KILL), until_ns=1_500 * MILLISECOND_NS, faults=kills)
     plans = (replace(plan, seed=seed) for seed in range(1, 100))
     shows_it = next(plan for plan in plans if Simulation(plan).run().violation is not None)

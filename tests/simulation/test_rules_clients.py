@@ -70,6 +70,13 @@ class Client:
         self.ends(self.call(PUT), said(CommandKind.PUT, 2))
         self.ends(self.call(Get(b"k")), said(CommandKind.GET, 1, consistency))
 
+    def reads_within_a_bound(self, age_ms: int) -> None:
+        """Five ms after a write was told, a state without it."""
+        self.ends(self.call(PUT), said(CommandKind.PUT, 2))
+        self.now += 5_000_000
+        stale = said(CommandKind.GET, 1, Consistency.BOUNDED)
+        self.ends(self.call(Get(b"k")), stale._replace(fields=(*stale.fields, age_ms)))
+
     def reads_that_nothing_is_there(self) -> None:
         self.ends(self.call(PUT), said(CommandKind.PUT, 2))
         self.ends(self.call(Get(b"k")), said(CommandKind.GET, 2))
@@ -87,6 +94,7 @@ WRONG: dict[str, list[Callable[[Client], object]]] = {
         Client.reads_what_is_out_of_date,
         lambda client: client.reads_what_is_out_of_date(Consistency.LEASE),
     ],
+    "a bounded read is no older than it says": [lambda client: client.reads_within_a_bound(age_ms=4)],
     "what clients saw is linearizable": [Client.reads_that_nothing_is_there],
 }
 
@@ -103,6 +111,7 @@ def test_a_client_that_sees_something_wrong_is_believed(rule: str, place: int) -
 def test_a_local_read_may_be_out_of_date_and_so_may_one_that_was_asked_before() -> None:
     """FORMATS §8: `local` is what one member has applied. And who asks first may be answered last."""
     Client().reads_what_is_out_of_date(Consistency.LOCAL)
+    Client().reads_within_a_bound(age_ms=6)
 
     client = Client()
     read, write = client.call(Get(b"k")), client.call(PUT)
