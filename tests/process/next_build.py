@@ -41,8 +41,8 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "raft/peer_codec.py",
-        "m.match_index, m.last_applied, m.read_counter)\n",
-        "m.match_index, m.last_applied, m.read_counter, 12345)\n",
+        "rest = (m.priority,) if m.priority else ()\n",
+        "rest = (m.priority, 12345)\n",
     ),
     ("kvstore/status.py", "    return asdict(status)\n", '    return asdict(status) | {"notes": 7}\n'),
 )

@@ -104,10 +104,10 @@ NEWER: dict[str, tuple[Spoil, str, int, int]] = {
     "snapshot": (snapshot_version, "format version", 2, 1),
     "level of a snapshot": (snapshot_field("feature_level", 2), "feature level", 2, 1),
     "members in a snapshot": (
-        snapshot_field("configuration", encode_item([3, []])),
+        snapshot_field("configuration", encode_item([4, []])),
         "form of the member list",
+        4,
         3,
-        2,
     ),
 }
 
@@ -130,7 +130,7 @@ def test_a_file_of_a_newer_build_is_refused_with_what_was_found_and_what_is_know
 
 def test_a_member_list_of_a_newer_form_is_told_from_garbage() -> None:
     """In an entry of the log it ends the member with the same words."""
-    with pytest.raises(NewerConfiguration, match="form 7; this build knows up to 2"):
+    with pytest.raises(NewerConfiguration, match="form 7; this build knows up to 3"):
         Configuration.decode(encode_item([7, "whatever", {}]))
     for garbage in ([1, [], []], [0], ["s1"], [[1, 2, 3]], []):
         with pytest.raises(InvalidConfiguration) as refused:
