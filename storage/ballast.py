@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from storage.files import CreateFile, Delete, Done, Files, Operation, SyncFile, SyncFolder, Write
 
 BALLAST_PATH = "ballast"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _BLOCK = bytes(64 * 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """One `Ballast.submit`, given to each callback: functions that held each other would keep what was written until
+    a garbage collection finds them, 100 MiB and more of it under load."""
+
+    operations: Sequence[Operation]
+    done: Done
+    again: Callable[[], Sequence[Operation]] | None
+    had_spare_room: bool
 
 
 class Ballast:
@@ -24,7 +37,7 @@ class Ballast:
         self.is_released = False
         self._is_restoring = False
         self._retries = 0  # Under way: each deletes the file first.
-        self._waiting: list[Callable[[], None]] = []  # What had no room even so: tried again by `look_for_room`.
+        self._waiting: list[_Submission] = []  # What had no room even so: tried again by `look_for_room`.
         self.may_wait = False  # Set once somebody looks for room now and then.
 
     @property
@@ -69,8 +82,8 @@ class Ballast:
         if not self.is_released or self._is_restoring or self._retries:
             return
         waiting, self._waiting = self._waiting, []
-        for retry in waiting:
-            retry()
+        for submission in waiting:
+            self._retry(submission)
         if not waiting:
             self.restore(lambda _: None)  # Whatever went wrong with it, `is_released` tells.
 
@@ -82,31 +95,31 @@ class Ballast:
         With `again`, which gives the operations of a further attempt, and must not build on anything that a failed one
         may have left, what still finds no room waits for `look_for_room` (unless the folder is just being opened).
         """
-        had_spare_room = not self.is_released or self._is_restoring  # What fails together is tried again together.
+        # What fails together is tried again together.
+        submission = _Submission(operations, done, again, not self.is_released or self._is_restoring)
+        self._files.submit(operations, partial(self._tried, submission))
 
-        def tried(error: BaseException | None) -> None:
-            if is_disk_full(error) and had_spare_room:
-                self.is_released = True
-                retry()
-            else:
-                ended(error)
+    def _tried(self, submission: _Submission, error: BaseException | None) -> None:
+        if is_disk_full(error) and submission.had_spare_room:
+            self.is_released = True
+            self._retry(submission)
+        else:
+            self._ended(submission, error)
 
-        def retry() -> None:
-            self._retries += 1
-            further = operations if again is None else again()
-            self._files.submit([Delete(BALLAST_PATH), SyncFolder(""), *further], retried)
+    def _retry(self, submission: _Submission) -> None:
+        self._retries += 1
+        further = submission.operations if submission.again is None else submission.again()
+        self._files.submit([Delete(BALLAST_PATH), SyncFolder(""), *further], partial(self._retried, submission))
 
-        def retried(error: BaseException | None) -> None:
-            self._retries -= 1
-            ended(error)
+    def _retried(self, submission: _Submission, error: BaseException | None) -> None:
+        self._retries -= 1
+        self._ended(submission, error)
 
-        def ended(error: BaseException | None) -> None:
-            if is_disk_full(error) and again is not None and self.may_wait:
-                self._waiting.append(retry)
-            else:
-                done(error)
-
-        self._files.submit(operations, tried)
+    def _ended(self, submission: _Submission, error: BaseException | None) -> None:
+        if is_disk_full(error) and submission.again is not None and self.may_wait:
+            self._waiting.append(submission)
+        else:
+            submission.done(error)
 
     def submit_snapshot(self, operations: Sequence[Operation], done: Done, size_bytes: int) -> None:
         """Like `submit`, for a snapshot that becomes `size_bytes` large: beyond a bound it takes nothing of this room.

@@ -5,15 +5,20 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
-from kvstore import garbage, server
+from kvstore import Client, garbage, open_node, server
 from kvstore.member import MemberConfig
+from raft import Member
+from tests.process.servers import free_ports
 
 TIMEOUT_SECONDS = 60
+CALLS, TASKS = 1_280, 32
 
 A_MACHINE = """
 import gc
@@ -125,3 +130,49 @@ async def test_a_serving_process_spares_its_state_once_it_is_loaded(
             await spared.wait()
             assert gc.isenabled()
             nursery.cancel_scope.cancel()
+
+
+async def test_what_a_cluster_is_asked_leaves_nothing_to_the_collector(tmp_path: Path) -> None:
+    """What holds itself stays until a collection finds it, with the bytes of all that was written meanwhile."""
+    with trio.fail_after(TIMEOUT_SECONDS):
+        async with a_cluster(tmp_path) as addresses, Client(addresses) as client:
+            await ask(client, CALLS // 4)  # Whoever is slow to connect has done so.
+            gc.collect()
+            gc.disable()
+            try:
+                await ask(client, CALLS)
+                assert gc.collect() < CALLS // 100
+            finally:
+                gc.enable()
+
+
+@asynccontextmanager
+async def a_cluster(folder: Path) -> AsyncIterator[list[str]]:
+    """Three members in this process, with real files and sockets; their client addresses."""
+    ports = free_ports(6)
+    members = tuple(Member(f"s{i}", f"127.0.0.1:{ports[i]}", f"127.0.0.1:{ports[i + 3]}") for i in range(3))
+
+    async def serve(node_id: str, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with open_node(folder / node_id, node_id=node_id, members=members, bootstrap=True):
+            task_status.started()
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as starting:
+            for member in members:
+                starting.start_soon(nursery.start, serve, member.node_id)
+        yield [member.client_address for member in members]
+        nursery.cancel_scope.cancel()
+
+
+async def ask(client: Client, calls: int) -> None:
+    """Puts and gets, many at a time."""
+
+    async def one_task(task: int) -> None:
+        for call in range(calls // TASKS):
+            await client.put(b"%d-%d" % (task, call % 7), b"value")
+            await client.get(b"%d-%d" % (task, call % 7))
+
+    async with trio.open_nursery() as nursery:
+        for task in range(TASKS):
+            nursery.start_soon(one_task, task)
