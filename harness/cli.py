@@ -29,6 +29,7 @@ from harness.settings import FORMATS, RunSettings
 from harness.show import show_report
 from harness.signals import Interrupted, run_until_signal
 from harness.soak import Soak, run_soak, show_soak
+from harness.workload.ways import USUAL_WAYS, ReadWays
 
 _PIPE_WIDTH = 132  # Where there is no terminal to ask.
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_VIOLATION = 1, 2, 3
@@ -55,6 +56,13 @@ _in_flight = click.option(
     "--in-flight", type=int, default=1, show_default=True, help="Operations that each client has open at a time."
 )
 _format = click.option("--format", "ops_format", type=click.Choice(FORMATS), default="jsonl", show_default=True)
+_read_ways = click.option(
+    "--read-ways",
+    default=str(USUAL_WAYS),
+    show_default=True,
+    help="Shares of the reads that are asked for by lease, on followers, of a bounded age, local; the rest, or with "
+    "none all, is linearizable by a round. With lease, members get --lease-reads.",
+)
 _rate = click.option("--rate", type=float, default=0.0, help="Operations per second over all clients; 0: no cap.")
 
 
@@ -102,6 +110,7 @@ def harness() -> None:
 @click.option("--bulk", type=int, default=0, help="Full load of puts and gets in bulks of so many; 0: mixed load.")
 @_format
 @_rate
+@_read_ways
 @click.option(
     "--storage",
     type=click.Choice(["small", "usual"]),
@@ -125,6 +134,7 @@ def run(
     bulk: int,
     ops_format: str,
     rate: float,
+    read_ways: str,
     storage: str,
     ready_seconds: float,
     and_audit: bool,
@@ -145,6 +155,7 @@ def run(
         bulk=bulk,
         ops_format=ops_format,
         operations_per_second=rate,
+        read_ways=ReadWays.parse(read_ways),
         small_storage=storage == "small",
         ready_seconds=ready_seconds,
         machine=machine,
@@ -176,6 +187,7 @@ def run(
 @_keys
 @_in_flight
 @_rate
+@_read_ways
 @click.option(
     "--audit/--no-audit", "and_audit", default=True, show_default=True, help="Check all histories at the end."
 )
@@ -191,6 +203,7 @@ def soak(
     keys: int,
     in_flight: int,
     rate: float,
+    read_ways: str,
     and_audit: bool,
     as_json: bool,
 ) -> None:
@@ -207,6 +220,7 @@ def soak(
         clients=clients,
         keys=keys,
         operations_per_second=rate,
+        read_ways=ReadWays.parse(read_ways),
         in_flight=in_flight,
         audit=and_audit,
     )

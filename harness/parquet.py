@@ -50,6 +50,7 @@ _ROW: list[tuple[str, pa.DataType]] = [
     ("revision", pa.int64()),
     ("consistency", pa.string()),
     ("node", pa.string()),
+    ("age_ms", pa.int64()),  # Ours: the audit reads what FORMATS §10 names.
 ]
 SCHEMA = pa.schema(_ROW)
 _SLICE_ROWS = 100  # A few milliseconds.

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from harness.ages import older_than_they_say
 from harness.clock import NS_PER_SECOND
 from harness.history import WRITES, read_about, read_events, read_rows
 from harness.nemesis.schedule import MEMBER_KINDS
@@ -67,7 +68,9 @@ class Report:
     by_operation: dict[str, dict[str, int]]
     errors: dict[str, int]
     operations_per_second: float
-    reads: Latency | None
+    reads: Latency | None  # Those that had a round; the others are in `reads_by_way`, as they were answered.
+    reads_by_way: dict[str, Latency]
+    older_than_they_say: tuple[int, ...]  # Bounded reads, by op_id: there must be none.
     writes: Latency | None
     longest_write_gap_seconds: float | None
     leader_changes: int
@@ -87,9 +90,10 @@ class Report:
     def sound(self) -> bool:
         """True if the run ended as every run must: complete, healed, every key read, all members of one state.
 
-        And every change of the members was made.
+        And every change of the members was made, and no read of bounded age was older than it said.
         """
-        return self.finished and self.healed and self.state_hashes_agree is True and not self.changes_not_made
+        ended_well = self.finished and self.healed and self.state_hashes_agree is True
+        return ended_well and not self.changes_not_made and not self.older_than_they_say
 
     @property
     def changes_not_made(self) -> tuple[str, ...]:
@@ -124,6 +128,7 @@ def summarize(
     over = (begun or 0) + round(about["seconds"] * NS_PER_SECOND) if about.get("seconds") else ended
     faults = _effects(by_kind, acknowledged, begun or 0, over)
     hashes = by_kind.get("state_hashes", [{}])[-1]
+    by_way = _by_way(loaded)
     return Report(
         run_id=str(about["run_id"]),
         seed=about.get("seed"),
@@ -138,7 +143,9 @@ def summarize(
         },
         errors=dict(Counter(row["error"] for row in rows if row.get("error")).most_common()),
         operations_per_second=round(len(loaded) / load_seconds, 1) if load_seconds else 0.0,
-        reads=_latency(row for row in loaded if row["op"] not in WRITES and row.get("consistency") != "local"),
+        reads=by_way.pop("linearizable", None),
+        reads_by_way=by_way,
+        older_than_they_say=older_than_they_say(rows),
         writes=_latency(row for row in loaded if row["op"] in WRITES),
         longest_write_gap_seconds=_longest_gap([returned for returned, _ in acknowledged]),
         leader_changes=max(0, len(by_kind.get("leader_changed", ())) - 1),  # The first one is the first leader.
@@ -200,6 +207,16 @@ def _members_left(by_kind: dict[str, list[dict[str, Any]]], faults: Iterable[Fau
     """Who of those that the cluster began with was never removed or replaced."""
     founders = {node_id for event in by_kind.get("cluster_ready", ()) for node_id in event["members"]}
     return tuple(sorted(founders - {fault.outcome.get("removed") for fault in faults}))
+
+
+def _by_way(loaded: Iterable[dict[str, Any]]) -> dict[str, Latency]:
+    """How long reads took, by the consistency that they were answered with."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in loaded:
+        if row["op"] not in WRITES:
+            rows.setdefault(row.get("consistency") or "linearizable", []).append(row)
+    found = {way: _latency(rows[way]) for way in sorted(rows)}
+    return {way: latency for way, latency in found.items() if latency is not None}
 
 
 def _latency(rows: Iterable[dict[str, Any]]) -> Latency | None:

@@ -82,6 +82,7 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
         bulk=settings.bulk,
         operations_per_second=settings.operations_per_second,
         hasty_share=settings.hasty_share,
+        read_ways=settings.read_ways,
     )
     writer.event("cluster_ready", members={name: address.client for name, address in cluster.addresses.items()})
     async with trio.open_nursery() as nursery:

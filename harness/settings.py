@@ -13,6 +13,7 @@ from harness.errors import BadInput
 from harness.nemesis.machine import ANY_MACHINE, Machine
 from harness.nemesis.schedule import DISK_KINDS, PlannedFault
 from harness.workload.mix import KEYS_MAX
+from harness.workload.ways import USUAL_WAYS, ReadWays
 from harness.workload.workers import HASTY_SHARE
 
 SECONDS_MAX = 24 * 3600.0
@@ -37,6 +38,7 @@ class RunSettings:
     ops_format: str = "jsonl"
     operations_per_second: float = 0.0
     hasty_share: float = HASTY_SHARE
+    read_ways: ReadWays = USUAL_WAYS  # But in bulks, which read by rounds.
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS
     machine: Machine = ANY_MACHINE  # Where it runs, as far as the plan's faults need to know.
@@ -68,11 +70,17 @@ class RunSettings:
         return any(fault.kind == "partition" for fault in self.plan)
 
     @property
+    def lease_reads(self) -> bool:
+        """Leaders may read by lease only where somebody asks them to."""
+        return self.read_ways.lease > 0 and not self.bulk
+
+    @property
     def equipment(self) -> Equipment:
         """Disks and clocks of their own for the members, where the plan needs them: they cost time, too."""
         kinds = {fault.kind for fault in self.plan}
         return Equipment(
             small_storage=self.small_storage,
+            lease_reads=self.lease_reads,
             file_system=self.machine.file_system if kinds & set(DISK_KINDS) else None,
             faketime=self.machine.faketime if "wall-clock" in kinds else None,
         )
@@ -89,6 +97,8 @@ class RunSettings:
             "bulk": self.bulk,
             "operations_per_second": self.operations_per_second,
             "hasty_share": self.hasty_share,
+            "read_ways": str(self.read_ways),
+            "lease_reads": self.lease_reads,
             "small_storage": self.small_storage,
             "unavailable_faults": self.machine.unavailable,
             "schedule": [fault.to_json() for fault in self.plan],

@@ -7,6 +7,9 @@ from rich.table import Table
 
 from harness.report import STATUSES, FaultEffect, Latency, Report
 
+_WAY_WORDS = {"lease": "by lease", "follower": "on followers", "bounded": "of bounded age"}
+_SHOWN_MAX = 5
+
 
 def show_report(report: Report, console: Console) -> None:
     """Print the whole summary of a run."""
@@ -35,6 +38,9 @@ def verdict_words(report: Report) -> str:
         problems.append("THE MEMBERS' STATES DIFFER")
     elif report.state_hashes_agree is None:
         problems.append("the members' states were not compared")
+    if report.older_than_they_say:
+        first = ", ".join(map(str, report.older_than_they_say[:_SHOWN_MAX]))
+        problems.append(f"{len(report.older_than_they_say)} BOUNDED READS ARE OLDER THAN THEY SAY (operations {first})")
     problems.extend(report.changes_not_made)
     return "; ".join(problems)
 
@@ -96,7 +102,8 @@ def fault_words(fault: FaultEffect) -> str:
 def _facts(report: Report) -> list[tuple[str, str]]:
     facts = [
         ("load", f"{report.load_seconds:.1f} s, {report.clients} clients, {report.operations_per_second:,.0f} ops/s"),
-        ("linearizable reads", _latency(report.reads)),
+        ("reads by a round", _latency(report.reads)),
+        *((f"reads {_WAY_WORDS.get(way, way)}", _latency(each)) for way, each in report.reads_by_way.items()),
         ("writes", _latency(report.writes)),
     ]
     if report.longest_write_gap_seconds is not None:

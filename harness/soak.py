@@ -18,6 +18,7 @@ from harness.report import Report
 from harness.settings import RunSettings
 from harness.show import verdict_words
 from harness.signals import run_until_signal
+from harness.workload.ways import USUAL_WAYS, ReadWays
 
 _NODES = (3, 5)
 _VIOLATION = 3
@@ -39,6 +40,7 @@ class Soak:
     operations_per_second: float
     in_flight: int
     audit: bool
+    read_ways: ReadWays = USUAL_WAYS
     machine: Machine = ANY_MACHINE
 
     def __post_init__(self) -> None:
@@ -58,6 +60,7 @@ class Soak:
             keys=self.keys,
             in_flight=self.in_flight,
             operations_per_second=self.operations_per_second,
+            read_ways=self.read_ways,
             machine=self.machine,
         )
 

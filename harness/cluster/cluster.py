@@ -64,7 +64,7 @@ class Cluster:
         """A disk and a process for each member, none of them started. VolumeFailed."""
         for node_id in self._founders:
             arguments = serve_arguments(
-                node_id, await self._new_folder(node_id), self._founders, self.equipment.storage
+                node_id, await self._new_folder(node_id), self._founders, self.equipment.options
             )
             self.members[node_id] = self.equipment.process(self.folder, node_id, [*arguments, BOOTSTRAP])
 
@@ -81,7 +81,7 @@ class Cluster:
         proxy_port = await self.network.connect(node_id, peer_port) if self.network is not None else 0
         address = MemberAddress(peer_port=peer_port, client_port=client_port, proxy_port=proxy_port)
         folder = await self._new_folder(node_id)
-        arguments = join_arguments(node_id, folder, address, self.endpoints, self.equipment.storage)
+        arguments = join_arguments(node_id, folder, address, self.endpoints, self.equipment.options)
         self.addresses[node_id] = address
         self.members[node_id] = self.equipment.process(self.folder, node_id, arguments)
         self.members[node_id].start()

@@ -28,6 +28,8 @@ class MemberAddress:
 BOOTSTRAP = "--bootstrap"
 """Only for the first start: later it would make a new member of one whose folder is lost."""
 
+LEASE_READS = "--lease-reads"
+
 USUAL_STORAGE: tuple[str, ...] = ()
 SMALL_STORAGE = ("--snapshot-log-bytes=32768", "--segment-bytes=16384", "--retention-bytes=65536")
 """So small that within seconds segments are deleted, snapshots written, and sent to members that were away."""
@@ -37,11 +39,11 @@ def serve_arguments(
     node_id: str,
     data: Path,
     founders: Mapping[str, MemberAddress],
-    storage: Sequence[str] = USUAL_STORAGE,
+    options: Sequence[str] = (),
 ) -> list[str]:
     """What follows `hwm` for a member that the cluster began with. A first start also needs BOOTSTRAP."""
     members = [f"--member={name}={address.peer}/{address.client}" for name, address in founders.items()]
-    return ["serve", str(data), f"--node-id={node_id}", *members, *_listening(founders[node_id]), *storage]
+    return ["serve", str(data), f"--node-id={node_id}", *members, *_listening(founders[node_id]), *options]
 
 
 def join_arguments(
@@ -49,12 +51,12 @@ def join_arguments(
     data: Path,
     address: MemberAddress,
     endpoints: Sequence[str],
-    storage: Sequence[str] = USUAL_STORAGE,
+    options: Sequence[str] = (),
 ) -> list[str]:
     """What follows `hwm` for a member that comes later. `endpoints`: client addresses of those there are."""
     own = f"--member={node_id}={address.peer}/{address.client}"
     join = f"--join={','.join(endpoints)}"
-    return ["serve", str(data), f"--node-id={node_id}", own, join, *_listening(address), *storage]
+    return ["serve", str(data), f"--node-id={node_id}", own, join, *_listening(address), *options]
 
 
 def _listening(address: MemberAddress) -> list[str]:

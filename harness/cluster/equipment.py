@@ -1,4 +1,4 @@
-"""What members are started with beside who they are: their storage's sizes, disks and clocks of their own."""
+"""What members are started with beside who they are: their settings, disks and clocks of their own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.cluster.commands import SMALL_STORAGE, USUAL_STORAGE
+from harness.cluster.commands import LEASE_READS, SMALL_STORAGE, USUAL_STORAGE
 from harness.cluster.process import MemberProcess
 from harness.cluster.volumes import SMALL_BYTES, USUAL_BYTES, FileSystem, Volume
 
@@ -16,13 +16,15 @@ class Equipment:
     """`file_system`: of a volume for each member, or None: a folder will do. `faketime`: the library, if needed."""
 
     small_storage: bool = False
+    lease_reads: bool = False
     file_system: FileSystem | None = None
     faketime: Path | None = None
 
     @property
-    def storage(self) -> Sequence[str]:
+    def options(self) -> Sequence[str]:
         """Further options of `hwm serve`."""
-        return SMALL_STORAGE if self.small_storage else USUAL_STORAGE
+        storage = SMALL_STORAGE if self.small_storage else USUAL_STORAGE
+        return (*storage, LEASE_READS) if self.lease_reads else storage
 
     def volume(self, home: Path, node_id: str) -> Volume | None:
         """A volume for a new member, not yet open."""

@@ -19,10 +19,12 @@ from harness.workload.bulk import Bulks
 from harness.workload.crew import Tally, Worker
 from harness.workload.mix import OperationSource, Planned, View, key_names
 from harness.workload.rows import answered, asked
+from harness.workload.ways import USUAL_WAYS, ReadWays
 from kvstore import (
     Answer,
     Client,
     CompareAndSet,
+    Consistency,
     Get,
     GetResult,
     OperationFailed,
@@ -39,7 +41,7 @@ HASTY_SHARE = 0.2
 _REFUSED_PAUSE_SECONDS = 0.02  # After a certain failure: a refusal costs nothing, so it must not become a busy loop.
 _RESTLESS_EVERY = 3  # Every third worker is a new client again and again. Clients that stay with a leader which hangs
 _RESTLESS_SECONDS = (0.2, 1.0)  # all wait together, and nobody would see two leaders at a time.
-_LOCAL_SECONDS = 0.5  # A local read is asked of one member, which may be down: nobody else will answer it.
+_ONE_MEMBER_SECONDS = 0.5  # A read that is asked of one member, which may be down: nobody else will answer it.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class Workload:
     """`clients` clients over `keys` keys, each with `in_flight` lanes; or, if `bulk` is not 0, in bulks of so many.
 
     `operations_per_second` 0: as fast as the answers come. `hasty_share`: of the operations, those that wait for
-    HASTE_SECONDS only, and so may end unknown.
+    HASTE_SECONDS only, and so may end unknown. `read_ways`: how reads are asked for, but in bulks.
     """
 
     writer: RunWriter
@@ -70,6 +72,7 @@ class Workload:
     bulk: int = 0
     operations_per_second: float = 0.0
     hasty_share: float = HASTY_SHARE
+    read_ways: ReadWays = USUAL_WAYS
     tally: Tally = field(default_factory=Tally)
     _view: View = field(default_factory=View)
     _names: list[bytes] = field(init=False)
@@ -118,7 +121,7 @@ class Workload:
         pace = 1 / self.operations_per_second if self.operations_per_second else 0.0
         return _Lane(
             name=f"c{number}" if self.in_flight == 1 else f"c{number}-{place}",
-            source=OperationSource(seed=self.seed, worker=turn, keys=self._names, view=self._view),
+            source=OperationSource(seed=self.seed, worker=turn, keys=self._names, view=self._view, ways=self.read_ways),
             patience=Random(f"patience {self.seed} {turn}"),
             due=trio.current_time() + pace * turn,
         )
@@ -168,16 +171,23 @@ class Workload:
                 revision=answer.revision,
                 consistency=answer.consistency or None,
                 node=answer.node_id,
+                age_ms=answer.age_ms,
             )
             self.tally.recent_ms.append((returned - called) / 1e6)
         self.tally.by_status[str(ended["status"])] += 1
         return ended
 
     async def _execute(self, store: Client, planned: Planned, patience_seconds: float) -> Answer[Result]:
-        if planned.local_of is None:
+        way = planned.way
+        if way.consistency is Consistency.LINEARIZABLE:
             return await store.execute(planned.command, deadline_seconds=patience_seconds)
-        member = self.endpoints[planned.local_of % len(self.endpoints)]
-        return await store.execute(planned.command, consistency="local", member=member, deadline_seconds=_LOCAL_SECONDS)
+        return await store.execute(
+            planned.command,
+            consistency=way.consistency,
+            max_staleness_ms=way.max_staleness_ms,
+            member=None if way.member is None else self.endpoints[way.member % len(self.endpoints)],
+            deadline_seconds=patience_seconds if way.member is None else _ONE_MEMBER_SECONDS,
+        )
 
     def _learn(self, planned: Planned, result: Result) -> None:
         """What the next compare-and-set of any worker goes on."""

@@ -70,6 +70,8 @@ async def test_a_run_with_a_killed_leader_ends_healed_and_linearizable(tmp_path:
     assert report.faults[0].unavailable_seconds is not None
     assert report.by_status["ok"] > 500
     assert set(report.by_operation) == {"put", "get", "delete", "cas", "range", "txn"}
+    reads = {row["consistency"] for row in the_rows(settings.out) if row["op"] == "get" and row["status"] == "ok"}
+    assert reads == {"linearizable", "lease", "follower", "bounded", "local"}
     kinds = [event["kind"] for event in read_events(settings.out)]
     assert {"fault_started", "fault_stopped", "leader_changed", "healed", "state_hashes"} <= set(kinds)
     assert check_rows(the_rows(settings.out)).exit_code == 0

@@ -1,0 +1,28 @@
+"""Whether reads of bounded age were as new as they said: what the audit, which is not told any age, does not check.
+
+A `bounded` answer with its age shows all that anybody had been told so long before the read was called (FORMATS §8). So
+its revision is not below any that an operation carried which had returned by then.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+_MILLISECOND_NS = 1_000_000
+
+
+def older_than_they_say(rows: Sequence[dict[str, Any]]) -> tuple[int, ...]:
+    """The `op_id` of each bounded read that is older than it says. Cost: O(n log n)."""
+    told = sorted((row["return_ns"], row["revision"]) for row in rows if row["status"] == "ok" and row.get("revision"))
+    moments = [moment for moment, _ in told]
+    newest = list(accumulate((revision for _, revision in told), max, initial=0))
+    return tuple(
+        row["op_id"]
+        for row in rows
+        if row["status"] == "ok"
+        and row.get("age_ms") is not None
+        and row["revision"] < newest[bisect_left(moments, row["call_ns"] - row["age_ms"] * _MILLISECOND_NS)]
+    )

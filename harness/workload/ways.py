@@ -1,0 +1,102 @@
+"""In which ways the clients of a run ask for their reads: shares of the gets and ranges, the rest linearizable.
+
+What is recorded is how a read was *answered*, which may be more than was asked for: a `lease` read without a lease in
+force is linearizable, and a leader that is asked for a `follower` read answers it as its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from random import Random
+from typing import Self
+
+from harness.errors import BadInput
+from kvstore import Consistency, Get, Range
+
+_WORDS = ("lease", "follower", "bounded", "local")
+_USUAL_SHARE = 0.15  # Of a way that is named without one.
+_AGES_MS = (20, 150, 1_000)  # Less than a heartbeat, less than an election, more than both.
+_ON_ONE_MEMBER_SHARE = 0.6  # Of the reads that any member may answer: by one that is cut off, too.
+_ONE_PICKED_OF = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingWay:
+    """How one read is asked for. `member`: of one member alone (a number, modulo members); None: of whoever can."""
+
+    consistency: Consistency = Consistency.LINEARIZABLE
+    member: int | None = None
+    max_staleness_ms: int | None = None
+
+
+BY_ROUND = ReadingWay()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadWays:
+    """Shares from 0 to 1. `bounded` and `local` are for gets only: of a listing that may be old nothing can be checked.
+
+    >>> ReadWays.parse("lease=0.5,local=0.1")
+    ReadWays(lease=0.5, follower=0.0, bounded=0.0, local=0.1)
+    """
+
+    lease: float = 0.0
+    follower: float = 0.0
+    bounded: float = 0.0
+    local: float = 0.0
+
+    def __post_init__(self) -> None:
+        shares = [getattr(self, word) for word in _WORDS]
+        if not all(0 <= share <= 1 for share in shares) or sum(shares) > 1 + 1e-9:
+            raise BadInput("--read-ways: these are no shares", "each is from 0 to 1, and together they are at most 1")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `--read-ways`: `lease=0.2,local`, or `none`. Raises BadInput with the nearest name."""
+        shares: dict[str, float] = {}
+        for part in text.split(",") if text.strip() != "none" else ():
+            word, _, share = part.strip().partition("=")
+            if word not in _WORDS or word in shares:
+                near = get_close_matches(word, _WORDS, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"the ways are {', '.join(_WORDS)}; or none"
+                raise BadInput(f"--read-ways {text!r}: there is no way {word!r}, or it comes twice", hint)
+            try:
+                shares[word] = float(share) if share else _USUAL_SHARE
+            except ValueError:
+                raise BadInput(f"--read-ways: {share!r} is no share", "write it as lease=0.2") from None
+        return cls(**shares)
+
+    def __str__(self) -> str:
+        return ",".join(f"{word}={getattr(self, word):g}" for word in _WORDS if getattr(self, word)) or "none"
+
+    def next(self, command: Get | Range, random: Random) -> ReadingWay:
+        """How the next read is asked for."""
+        drawn, age_ms, pick = random.random(), random.choice(_AGES_MS), random.randrange(_ONE_PICKED_OF)
+        on_one = pick if random.random() < _ON_ONE_MEMBER_SHARE else None
+        for word in _WORDS:
+            share: float = getattr(self, word)
+            if drawn < share:
+                return _way(word, command, on_one, pick, age_ms)
+            drawn -= share
+        return BY_ROUND
+
+
+USUAL_WAYS = ReadWays(lease=0.15, follower=0.15, bounded=0.1, local=0.1)
+"""Half of the reads go by a round, as most do in earnest; each other way is seen within seconds."""
+
+NO_OTHER_WAYS = ReadWays()
+
+
+def _way(word: str, command: Get | Range, on_one: int | None, pick: int, age_ms: int) -> ReadingWay:
+    if isinstance(command, Range) and word in ("bounded", "local"):
+        return BY_ROUND
+    match word:
+        case "lease":
+            return ReadingWay(Consistency.LEASE)
+        case "follower":
+            return ReadingWay(Consistency.FOLLOWER, on_one)
+        case "bounded":
+            return ReadingWay(Consistency.BOUNDED, on_one, age_ms)
+        case _:
+            return ReadingWay(Consistency.LOCAL, pick)

@@ -1,0 +1,111 @@
+"""How the clients of a run ask for their reads, and the one promise of an answer that is checked here: its age."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from harness.ages import older_than_they_say
+from harness.errors import BadInput
+from harness.settings import RunSettings
+from harness.workload.mix import OperationSource, View, key_names
+from harness.workload.ways import BY_ROUND, NO_OTHER_WAYS, USUAL_WAYS, ReadWays
+from kvstore import Consistency, Get, Range
+
+KEYS = key_names(12)
+MS = 1_000_000
+
+
+def test_shares_are_kept_and_the_rest_goes_by_a_round() -> None:
+    ways = ReadWays(lease=0.3, follower=0.2, bounded=0.1, local=0.1)
+    random = Random("shares")
+    drawn = Counter(ways.next(Get(b"k"), random).consistency.word for _ in range(4000))
+    shares = {word: count / 4000 for word, count in drawn.items()}
+    wanted = {"lease": 0.3, "follower": 0.2, "bounded": 0.1, "local": 0.1, "linearizable": 0.3}
+    assert shares == {word: pytest.approx(share, abs=0.03) for word, share in wanted.items()}
+
+
+def test_reads_that_any_member_may_answer_are_asked_of_one_member_or_of_whoever_can() -> None:
+    """A member that is cut off must be asked, too: it is there that an old state is."""
+    random = Random("members")
+    for word in ("follower", "bounded"):
+        ways = ReadWays.parse(f"{word}=1")
+        asked = [ways.next(Get(b"k"), random) for _ in range(200)]
+        assert {each.member is None for each in asked} == {True, False}
+        assert all((each.max_staleness_ms is not None) == (word == "bounded") for each in asked)
+    assert all(ReadWays(local=1).next(Get(b"k"), random).member is not None for _ in range(50))
+    assert all(ReadWays(lease=1).next(Get(b"k"), random).member is None for _ in range(50))
+
+
+def test_listings_are_read_in_those_ways_only_that_can_be_checked() -> None:
+    random = Random("listings")
+    drawn = {USUAL_WAYS.next(Range(), random).consistency for _ in range(300)}
+    assert drawn == {Consistency.LINEARIZABLE, Consistency.LEASE, Consistency.FOLLOWER}
+
+
+def test_ways_leave_the_stream_of_operations_as_it_is() -> None:
+    """Seed or it did not happen: what is done to which key does not depend on how it is read."""
+    streams = []
+    for ways in (None, NO_OTHER_WAYS, USUAL_WAYS, USUAL_WAYS):
+        source = OperationSource(seed=7, worker=1, keys=KEYS, view=View(), ways=ways)
+        streams.append([source.next() for _ in range(300)])
+    commands = [[each.command for each in stream] for stream in streams]
+    assert commands[0] == commands[1] == commands[2]
+    assert streams[2] == streams[3]
+    assert {each.way for each in streams[1]} == {BY_ROUND}
+    assert all(each.local_of is None for stream in streams[1:] for each in stream)
+    assert {each.way.consistency for each in streams[2]} == set(Consistency)
+
+
+@pytest.mark.parametrize("ways", [USUAL_WAYS, NO_OTHER_WAYS, ReadWays(bounded=1)])
+def test_ways_are_written_as_they_are_read(ways: ReadWays) -> None:
+    assert ReadWays.parse(str(ways)) == ways
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("leas=0.1", "did you mean lease"),
+        ("xyzzy", "the ways are lease"),
+        ("lease=0.1,lease=0.2", "twice"),
+        ("lease=much", "no share"),
+        ("lease=0.6,follower=0.6", "at most 1"),
+        ("local=-1", "from 0 to 1"),
+        ("", "the ways are"),
+    ],
+)
+def test_ways_that_are_none_are_answered_with_the_way_out(text: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        ReadWays.parse(text)
+
+
+def test_members_may_read_by_lease_where_somebody_asks_for_it_and_nowhere_else(tmp_path: Any) -> None:
+    def options(**settings: Any) -> list[str]:
+        return list(RunSettings(out=tmp_path / "run", **settings).equipment.options)
+
+    assert "--lease-reads" in options()
+    assert "--lease-reads" not in options(read_ways=NO_OTHER_WAYS)
+    assert "--lease-reads" not in options(bulk=64)
+
+
+def a_row(op_id: int, call_ms: int, return_ms: int | None, revision: int, **more: Any) -> dict[str, Any]:
+    row = {"op_id": op_id, "status": "ok", "call_ns": call_ms * MS, "revision": revision, **more}
+    return row | {"return_ns": None if return_ms is None else return_ms * MS}
+
+
+def test_a_bounded_read_that_is_older_than_it_says_is_found() -> None:
+    """FORMATS §8: what anybody had been told that long before it was called is in it."""
+    told = [a_row(1, 0, 10, 5), a_row(2, 20, 30, 6), a_row(3, 0, None, 7, status="unknown")]
+    fresh = a_row(4, 40, 41, 5, consistency="bounded", age_ms=10)  # At 30 the second one was just being told.
+    stale = a_row(5, 40, 41, 5, consistency="bounded", age_ms=9)
+    early = a_row(6, 40, 41, 1, consistency="bounded", age_ms=100)  # Of a time before all that is known.
+    local = a_row(7, 90, 91, 1, consistency="local")
+    assert older_than_they_say([*told, fresh, stale, early, local]) == (5,)
+
+
+def test_what_was_told_by_a_read_counts_too() -> None:
+    seen = a_row(1, 0, 10, 9, consistency="linearizable")
+    assert older_than_they_say([seen, a_row(2, 30, 31, 8, consistency="bounded", age_ms=5)]) == (2,)
