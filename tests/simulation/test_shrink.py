@@ -94,11 +94,11 @@ def test_exceptions_are_the_same_failure_if_type_and_place_are() -> None:
 
 @pytest.mark.timeout(100)
 def test_a_deliberate_bug_shrinks_to_the_one_fault_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From nineteen faults to at most two, within sixty runs; without the bug the small plan passes."""
-    plan = restless(draw_plan(1))
+    """From nineteen faults to at most two, within forty runs; without the bug the small plan passes."""
+    plan = restless(draw_plan(18))
     with monkeypatch.context() as patch:
         votes_go_to_logs_that_are_behind(patch)
-        shrunk = Shrinker(plan, tell=lambda _: None, runs_max=60).run()
+        shrunk = Shrinker(plan, tell=lambda _: None, runs_max=40).run()
 
     assert shrunk is not None
     assert shrunk.result.violation is not None
