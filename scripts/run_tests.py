@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-PYTEST = [sys.executable, "-m", "pytest", *sys.argv[1:]]
+PYTEST = [sys.executable, "-m", "pytest", "--durations=12", "--durations-min=5", *sys.argv[1:]]
 
 
 def main() -> int:
