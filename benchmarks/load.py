@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from benchmarks.bare_wire import BareDialect
 from benchmarks.dialect import RECEIVE_BYTES_MAX, Dialect, dialed
 from benchmarks.etcd_wire import EtcdDialect
 from benchmarks.highwatermark_wire import HighwatermarkDialect
@@ -81,6 +82,7 @@ class Load:
         kinds: dict[str, Callable[[list[bytes], str], Dialect]] = {
             "highwatermark": HighwatermarkDialect,
             "etcd": EtcdDialect,
+            "bare": BareDialect,
         }
         kind = kinds[spec.kind]
         self.connections = [

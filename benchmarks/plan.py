@@ -48,18 +48,19 @@ class Contender:
     """A system driven in one way. `name` is the `system` of its rows."""
 
     name: str
-    kind: str  # Which servers: highwatermark, etcd, pysyncobj.
+    kind: str  # Which servers: highwatermark, etcd, pysyncobj, bare.
     generator: str  # lean, client, in-process
     tuned: bool = False
+    options: tuple[str, ...] = ()  # Further ones of the servers.
 
     def takes_part(self, cell: Cell) -> bool:
         """False for what a system does not offer, and for what would only say the same again."""
-        if self.generator == "lean":
+        if self.generator == "lean" and self.kind != "bare":
             return True
         usual = not cell.rate and cell.group.members == USUAL_MEMBERS and cell.group.value_bytes == USUAL_VALUE_BYTES
         if not usual or cell.group.existing_keys > USUAL_KEYS:
             return False
-        return cell.work == "put" or self.kind != "pysyncobj"  # PySyncObj has no linearizable read.
+        return cell.work == "put" or self.kind not in ("pysyncobj", "bare")  # They have no linearizable read.
 
 
 CONTENDERS: tuple[Contender, ...] = (
@@ -68,6 +69,8 @@ CONTENDERS: tuple[Contender, ...] = (
     Contender("pysyncobj", "pysyncobj", "in-process"),
     Contender("pysyncobj-tuned", "pysyncobj", "in-process", tuned=True),
     Contender("highwatermark-client", "highwatermark", "client"),
+    Contender("bare-path", "bare", "lean"),
+    Contender("bare-path-records", "bare", "lean", options=("records",)),
 )
 
 

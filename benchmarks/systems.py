@@ -84,7 +84,12 @@ def etcd_version() -> str | None:
 @contextmanager
 def running(contender: Contender, members: int, folder: Path) -> Iterator[Running]:
     """Start `members` servers with fresh folders under `folder`; no process is left afterwards. Raises SystemFailed."""
-    start = {"highwatermark": _start_highwatermark, "etcd": _start_etcd, "pysyncobj": _start_pysyncobj}
+    start = {
+        "highwatermark": _start_highwatermark,
+        "etcd": _start_etcd,
+        "pysyncobj": _start_pysyncobj,
+        "bare": _start_bare,
+    }
     servers: Servers = {}
     with ExitStack() as stack:
         stack.callback(_stop, servers)
@@ -101,6 +106,8 @@ def _stop(servers: Servers) -> None:
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+        for pipe in filter(None, (server.stdin, server.stdout)):
+            pipe.close()
 
 
 def _spawn(arguments: Sequence[str], log: Path, *, piped: bool = False) -> subprocess.Popen[str]:
@@ -169,7 +176,16 @@ def _start_highwatermark(contender: Contender, members: int, folder: Path, serve
     hwm = str(Path(sys.executable).parent / "hwm")
     for name in addresses:
         ready = f"--ready-file={folder / name}.ready"
-        arguments = [hwm, "serve", str(folder / name), f"--node-id={name}", *table, "--bootstrap", ready]
+        arguments = [
+            hwm,
+            "serve",
+            str(folder / name),
+            f"--node-id={name}",
+            *table,
+            "--bootstrap",
+            ready,
+            *contender.options,
+        ]
         servers[name] = _spawn(arguments, folder / f"{name}.log")
     _await("all members ready", lambda: all((folder / f"{n}.ready").exists() for n in addresses), servers, folder)
     of_client = {name: f"127.0.0.1:{client}" for name, (_, client) in addresses.items()}
@@ -244,6 +260,24 @@ def _start_pysyncobj(contender: Contender, members: int, folder: Path, servers: 
     )
 
 
+def _start_bare(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
+    """A leader that is told so, the first; the others listen before it starts."""
+    addresses = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(members))}
+    leader = next(iter(addresses))
+    for name in reversed(addresses):
+        given = {
+            "listen": int(addresses[name].rpartition(":")[2]),
+            "followers": [address for each, address in addresses.items() if each != leader] if name == leader else [],
+            "file": str(folder / name),
+            "records": "records" in contender.options,
+        }
+        arguments = [sys.executable, "-m", "benchmarks.bare_node", json.dumps(given)]
+        servers[name] = _spawn(arguments, folder / f"{name}.log", piped=True)
+        if _line_of(servers[name]) != "ready":
+            raise SystemFailed(f"{name} of the bare path did not start; see {folder / name}.log")
+    return Running(servers, addresses, lambda: leader, _generated("benchmarks.load"))
+
+
 def _leader_of(servers: Servers) -> str | None:
     return next((name for name, server in servers.items() if _asked(server, "who") == "leader"), None)
 
@@ -259,8 +293,8 @@ def _line_of(server: subprocess.Popen[str]) -> str:
     """The next line of its output. Raises SystemFailed if there is none, or none in `LOAD_SECONDS_MAX`."""
     assert server.stdout is not None
     if not select.select([server.stdout], [], [], LOAD_SECONDS_MAX)[0]:  # It answers in one line at a time.
-        raise SystemFailed("a PySyncObj member does not answer")
+        raise SystemFailed("a member does not answer")
     line = server.stdout.readline()
     if not line:
-        raise SystemFailed("a PySyncObj member ended")
+        raise SystemFailed("a member ended")
     return line.strip()

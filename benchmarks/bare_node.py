@@ -1,0 +1,242 @@
+"""What a put costs at the least: `python -m benchmarks.bare_node JSON`, one of a leader and its followers.
+
+The path of a put and nothing else, to tell the price of Python and of the machine from that of a store: requests are
+split, gathered into a batch, written and synced by all, sent to the followers, decoded on every member and put into a
+dict, and answered once a majority has it. No elections, no terms, no sessions, no limits, no snapshots, no order of
+keys, nothing is read back from disk, nothing is checked; epoll and plain functions. With `records` each key has what
+a versioned store must keep of it: value, creation and modification revision, version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import cbor2
+
+from benchmarks.bare_wire import ANSWER, REVISION_ASKED
+from benchmarks.dialect import dialed
+
+RECEIVE_BYTES_MAX = 1 << 16
+FILE_BYTES = 32 << 20
+"""Written once with zeroes, then over and over: a write into what a file has already costs the least."""
+
+APPEND = struct.Struct(">IIII")  # length of what follows, index, commit index, number of puts; then the puts' frames.
+POSITION = struct.Struct(">I")
+
+Record = tuple[bytes, int, int, int]
+
+
+class Disk:
+    """One file, and a thread that writes to it and syncs; `durable` is what it is done with."""
+
+    def __init__(self, path: Path) -> None:
+        self.durable = 0
+        self.told, self._tell = os.pipe()
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        for offset in range(0, FILE_BYTES, 1 << 20):
+            os.pwrite(self._file, bytes(1 << 20), offset)
+        os.fdatasync(self._file)
+        self._jobs: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
+        self._offset = 0
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def submit(self, index: int, data: bytes) -> None:
+        """Write and sync; then `told` can be read."""
+        self._jobs.put((index, data))
+
+    def _work(self) -> None:
+        while True:
+            index, data = self._jobs.get()
+            self._offset = 0 if self._offset + len(data) > FILE_BYTES else self._offset
+            self._offset += os.pwrite(self._file, data, self._offset)
+            os.fdatasync(self._file)
+            self.durable = index
+            os.write(self._tell, b"!")
+
+
+class Store:
+    """A dict, and how many puts there were."""
+
+    def __init__(self, *, keeps_records: bool) -> None:
+        self.revision = 0
+        self._keeps_records = keeps_records
+        self.values: dict[bytes, bytes] = {}
+        self.records: dict[bytes, Record] = {}
+
+    def apply(self, count: int, frames: bytes) -> list[Any]:
+        """`count` puts, as they came: [request id, key, value] each. They are decoded by one call."""
+        items: list[Any] = cbor2.loads(b"\x9b" + count.to_bytes(8, "big") + frames)
+        if self._keeps_records:
+            records, revision = self.records, self.revision
+            for _, key, value in items:
+                revision += 1
+                old = records.get(key)
+                records[key] = (value, old[1], revision, old[3] + 1) if old else (value, revision, revision, 1)
+        else:
+            values = self.values
+            for _, key, value in items:
+                values[key] = value
+        self.revision += count
+        return items
+
+
+def split(data: bytes) -> tuple[list[bytes], bytes]:
+    """Bodies of frames with four bytes of length before each, and what is left."""
+    bodies, position, end = [], 0, len(data)
+    while position + 4 <= end:
+        after = position + 4 + int.from_bytes(data[position : position + 4], "big")
+        if after > end:
+            break
+        bodies.append(data[position + 4 : after])
+        position = after
+    return bodies, data[position:]
+
+
+def follow(link: socket.socket, disk: Disk, store: Store) -> None:
+    """Write what comes, acknowledge, apply up to the commit index that comes with it."""
+    poll = select.epoll()
+    poll.register(link, select.EPOLLIN)
+    poll.register(disk.told, select.EPOLLIN)
+    waiting: dict[int, tuple[int, bytes]] = {}
+    applied, rest = 0, b""
+    while True:
+        for number, _ in poll.poll():
+            if number == disk.told:
+                os.read(disk.told, RECEIVE_BYTES_MAX)
+                link.sendall(POSITION.pack(disk.durable))
+                continue
+            data = link.recv(1 << 20)
+            if not data:
+                return
+            bodies, rest = split(rest + data)
+            for body in bodies:
+                index, commit_index, count = struct.unpack_from(">III", body)
+                if count:
+                    disk.submit(index, body)
+                    waiting[index] = count, body[APPEND.size - 4 :]
+                while applied < commit_index:
+                    applied += 1
+                    store.apply(*waiting.pop(applied))
+
+
+@dataclass(slots=True)
+class Connection:
+    """One of a client."""
+
+    link: socket.socket
+    rest: bytes = b""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Puts that became one append: how many of which connection, and their frames."""
+
+    parts: list[tuple[Connection, int]] = field(default_factory=list)
+    frames: list[bytes] = field(default_factory=list)
+
+
+class Leader:
+    """Gathers while its disk works: one batch on its way to the disk at a time."""
+
+    def __init__(self, listener: socket.socket, followers: list[socket.socket], disk: Disk, store: Store) -> None:
+        self._listener, self._disk, self._store = listener, disk, store
+        self._followers = {link.fileno(): link for link in followers}
+        self._acknowledged = dict.fromkeys(self._followers, 0)
+        self._connections: dict[int, Connection] = {}
+        self._gathering = Batch()
+        self._sent: dict[int, tuple[list[tuple[Connection, int]], bytes]] = {}
+        self._last_index = self._applied = self._commit_told = 0
+        self._poll = select.epoll()
+        for number in (listener.fileno(), disk.told, *self._followers):
+            self._poll.register(number, select.EPOLLIN)
+
+    def run(self) -> None:
+        """Until it is killed."""
+        while True:
+            for number, _ in self._poll.poll():
+                if number == self._disk.told:
+                    os.read(number, RECEIVE_BYTES_MAX)
+                elif number in self._followers:
+                    data = self._followers[number].recv(RECEIVE_BYTES_MAX)
+                    self._acknowledged[number] = POSITION.unpack(data[-POSITION.size :])[0]  # Never cut on loopback.
+                elif number == self._listener.fileno():
+                    self._accept()
+                else:
+                    self._receive(number, self._connections[number])
+            commit_index = sorted([self._disk.durable, *self._acknowledged.values()])[len(self._acknowledged) // 2]
+            self._send(commit_index)
+            while self._applied < commit_index:
+                self._applied += 1
+                self._answer(*self._sent.pop(self._applied))
+
+    def _accept(self) -> None:
+        link, _ = self._listener.accept()
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connections[link.fileno()] = Connection(link)
+        self._poll.register(link, select.EPOLLIN)
+
+    def _receive(self, number: int, connection: Connection) -> None:
+        data = connection.link.recv(RECEIVE_BYTES_MAX)
+        if not data:
+            self._poll.unregister(number)
+            self._connections.pop(number).link.close()
+            return
+        bodies, connection.rest = split(connection.rest + data)
+        if bodies == [REVISION_ASKED]:
+            connection.link.sendall(ANSWER.pack(0, self._store.revision))
+        elif bodies:
+            self._gathering.parts.append((connection, len(bodies)))
+            self._gathering.frames += bodies
+
+    def _send(self, commit_index: int) -> None:
+        if self._disk.durable < self._last_index:
+            return  # One sync at a time; meanwhile more gathers.
+        batch = self._gathering
+        if batch.frames:
+            self._gathering, self._last_index = Batch(), self._last_index + 1
+        elif commit_index == self._commit_told:
+            return
+        self._commit_told = commit_index
+        frames = b"".join(batch.frames)
+        head = APPEND.pack(APPEND.size - 4 + len(frames), self._last_index, commit_index, len(batch.frames))
+        if frames:
+            self._disk.submit(self._last_index, head + frames)
+            self._sent[self._last_index] = batch.parts, frames
+        for link in self._followers.values():
+            link.sendall(head + frames)
+
+    def _answer(self, parts: list[tuple[Connection, int]], frames: bytes) -> None:
+        first = self._store.revision
+        items = self._store.apply(sum([count for _, count in parts]), frames)
+        place = 0
+        for connection, count in parts:
+            numbers = enumerate(items[place : place + count], first + place + 1)
+            connection.link.sendall(b"".join([ANSWER.pack(item[0], revision) for revision, item in numbers]))
+            place += count
+
+
+def main() -> None:
+    """`{"listen": port, "followers": [address], "file": path, "records": bool}`; prints `ready`."""
+    given = json.loads(sys.argv[1])
+    disk, store = Disk(Path(given["file"])), Store(keeps_records=given["records"])
+    listener = socket.create_server(("127.0.0.1", given["listen"]))
+    print("ready", flush=True)
+    if given["followers"]:
+        Leader(listener, [dialed(address) for address in given["followers"]], disk, store).run()
+    link, _ = listener.accept()
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    follow(link, disk, store)
+
+
+if __name__ == "__main__":
+    main()
