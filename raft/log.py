@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import islice
 
 from raft.ports import LogStore
 from raft.state import Entry, LogPosition
@@ -16,6 +16,9 @@ from raft.writes import WriteStream
 
 CACHE_KEPT_EIGHTHS = 7
 """An eviction goes down to this part of the bound, so that its cost is shared by many appends."""
+
+EVICTED_AT_ONCE = 4_096
+"""Entries that a step takes out of memory, in 1 ms; the others go with the next appends. There may be 300,000."""
 
 CACHED_OBJECT_BYTES = 112
 """What an entry takes in memory besides its `size_bytes`: the object, the header of its payload, its index, its place.
@@ -39,6 +42,7 @@ class RaftLog:
         self._run_starts = [run.index for run in self._runs]
         self._cache: list[Entry] = []  # The newest entries; all that is not durable is among them.
         self._cache_bytes = 0
+        self._left_behind: list[Entry] = []  # By a reset: nobody asks for them, and to free all at once takes long.
         self._sizes_from = store.last_index  # _sizes[k]: bytes of all entries after this index, up to it + k.
         self._sizes = [0]
         assert self.base_index <= snapshot.index <= self.last_index, (self.base_index, snapshot, self.last_index)
@@ -135,8 +139,10 @@ class RaftLog:
             self._cache.append(entry)
             self.last_index = entry.index
         self._writes.append(list(entries))
-        if self._cache_bytes > self._cache_bytes_max:
+        if self._cache_bytes > self._cache_bytes_max or len(self._cache) > self.last_index - self.base_index:
             self._evict()
+        if self._left_behind:
+            del self._left_behind[-EVICTED_AT_ONCE:]
 
     def truncate_from(self, index: int) -> None:
         """Cut the entry at `index` and all after it."""
@@ -157,7 +163,7 @@ class RaftLog:
         """Drop everything: the log begins anew after a snapshot at `position` (FORMATS §5)."""
         self._runs.clear()
         self._run_starts.clear()
-        self._cache.clear()
+        self._left_behind, self._cache = self._cache, []
         self._cache_bytes = 0
         self._sizes_from, self._sizes = position.index, [0]
         self.base_index, self.base_term, self.last_index = position.index, position.term, position.index
@@ -174,7 +180,7 @@ class RaftLog:
         if index < self.last_index and not (kept and kept[0].index == index + 1):
             kept.insert(0, LogPosition(index + 1, self._runs[passed - 1].term))
         self._runs, self._run_starts = kept, [run.index for run in kept]
-        self._drop_from_cache(max(0, len(self._cache) - (self.last_index - index)))
+        self._evict()
 
     def forget_sizes(self, index: int) -> None:
         """Sizes at or below `index` are asked for no more (it is applied)."""
@@ -184,14 +190,19 @@ class RaftLog:
             self._sizes_from += passed
 
     def _evict(self) -> None:
-        goal = self._cache_bytes_max * CACHE_KEPT_EIGHTHS // 8
+        """Take the oldest entries out of memory: those that were compacted, and others while there are too many."""
+        bytes_left = self._cache_bytes
+        goal = self._cache_bytes_max * CACHE_KEPT_EIGHTHS // 8 if bytes_left > self._cache_bytes_max else bytes_left
+        compacted = len(self._cache) - (self.last_index - self.base_index)
         evictable = len(self._cache) - (self.last_index - self.durable_index)  # The store may not have the others yet.
-        sizes = accumulate(entry.size_bytes + CACHED_OBJECT_BYTES for entry in self._cache[: max(evictable, 0)])
-        self._drop_from_cache(sum(1 for size in sizes if self._cache_bytes - size >= goal))
-
-    def _drop_from_cache(self, count: int) -> None:
-        for entry in self._cache[:count]:
-            self._cache_bytes -= entry.size_bytes + CACHED_OBJECT_BYTES
+        count = 0
+        for entry in islice(self._cache, EVICTED_AT_ONCE):
+            size_bytes = entry.size_bytes + CACHED_OBJECT_BYTES
+            if count >= compacted and (count >= evictable or bytes_left - size_bytes < goal):
+                break
+            bytes_left -= size_bytes
+            count += 1
+        self._cache_bytes = bytes_left
         del self._cache[:count]
 
     def __repr__(self) -> str:

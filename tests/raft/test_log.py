@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft.log import CACHED_OBJECT_BYTES, RaftLog
+from raft.log import CACHED_OBJECT_BYTES, EVICTED_AT_ONCE, RaftLog
 from raft.state import Entry, EntryKind, HardState, LogPosition
 from raft.writes import WriteStream
 from tests.raft.bench import BEGINNING, entries_of
@@ -140,6 +140,33 @@ def test_the_cache_stays_within_its_bound_and_older_entries_come_from_the_store(
     assert log.cached_bytes <= 2_000
     assert log.read(1, 1, 1)[0] == entries[0]
     assert log.read(40, 41, CACHE_BYTES) == [entries[39], *entries_of([1], after=40)]
+
+
+@pytest.mark.parametrize("end", ["compact", "reset"])
+def test_a_long_log_of_small_entries_leaves_the_memory_in_steps(end: str) -> None:
+    """A million entries of one put each would be a tenth of a second."""
+    count = 3 * EVICTED_AT_ONCE
+    store, writes = MemoryLog(BEGINNING, (), HardState(term=1)), WriteStream(durable_index=0)
+    log = RaftLog(store, snapshot=BEGINNING, writes=writes, cache_bytes_max=1 << 30)
+    log.append(entries_of([1] * count))
+    write = writes.take(HardState(term=1))
+    assert write is not None
+    store.append(write)
+    writes.persisted(1)
+
+    left = []
+    for step in range(4):
+        if step:
+            log.append(entries_of([1], after=log.last_index))
+        elif end == "compact":
+            log.compact(count)
+        else:
+            log.reset(LogPosition(count, 1))
+        left.append(len(log._cache) + len(log._left_behind))
+
+    expected = [2, 1, 0, 0] if end == "compact" else [3, 2, 1, 0]
+    assert left == [EVICTED_AT_ONCE * parts + step for step, parts in enumerate(expected)]
+    assert log.cached_bytes == sum(entry.size_bytes + CACHED_OBJECT_BYTES for entry in log._cache)
 
 
 def test_what_the_cache_counts_is_what_it_takes() -> None:
