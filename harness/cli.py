@@ -141,7 +141,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Start NODES servers, load them, break them, heal them, and record every operation."""
-    kinds, machine = usable_faults(faults)
+    ways = ReadWays.parse(read_ways)
+    kinds, machine = usable_faults(faults, lease_reads=ways.lease > 0 and not bulk)
     plan = plan_faults(seed=seed, seconds=seconds, kinds=kinds, interval_seconds=interval_seconds)
     settings = RunSettings(
         out=out,
@@ -155,7 +156,7 @@ def run(
         bulk=bulk,
         ops_format=ops_format,
         operations_per_second=rate,
-        read_ways=ReadWays.parse(read_ways),
+        read_ways=ways,
         small_storage=storage == "small",
         ready_seconds=ready_seconds,
         machine=machine,
@@ -208,7 +209,8 @@ def soak(
     as_json: bool,
 ) -> None:
     """Run after run, of 3 and of 5 members in turn, until KILLS processes were killed; then one audit of all."""
-    kinds, machine = usable_faults(faults)
+    ways = ReadWays.parse(read_ways)
+    kinds, machine = usable_faults(faults, lease_reads=ways.lease > 0)
     plan = Soak(
         out=out,
         kills=kills,
@@ -220,7 +222,7 @@ def soak(
         clients=clients,
         keys=keys,
         operations_per_second=rate,
-        read_ways=ReadWays.parse(read_ways),
+        read_ways=ways,
         in_flight=in_flight,
         audit=and_audit,
     )

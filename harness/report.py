@@ -90,16 +90,23 @@ class Report:
     def sound(self) -> bool:
         """True if the run ended as every run must: complete, healed, every key read, all members of one state.
 
-        And every change of the members was made, and no read of bounded age was older than it said.
+        And every change of the members was made, all stood their faults as they must, and no read of bounded age was
+        older than it said.
         """
         ended_well = self.finished and self.healed and self.state_hashes_agree is True
-        return ended_well and not self.changes_not_made and not self.older_than_they_say
+        return ended_well and not (self.changes_not_made or self.findings or self.older_than_they_say)
 
     @property
     def changes_not_made(self) -> tuple[str, ...]:
         """Changes of the members that could not be made, and why."""
         failed = (fault for fault in self.faults if "failed" in fault.outcome)
         return tuple(f"fault {fault.number}, {fault.kind}: {fault.outcome['failed']}" for fault in failed)
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What members did under a fault that they must not."""
+        found = (fault for fault in self.faults if "finding" in fault.outcome)
+        return tuple(f"fault {fault.number}, {fault.kind}: {fault.outcome['finding']}" for fault in found)
 
     def to_json(self) -> dict[str, object]:
         return {**asdict(self), "sound": self.sound}

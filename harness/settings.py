@@ -10,8 +10,8 @@ from pathlib import Path
 from harness.cluster.cluster import NODES_MAX, READY_SECONDS
 from harness.cluster.equipment import Equipment
 from harness.errors import BadInput
-from harness.nemesis.machine import ANY_MACHINE, Machine
-from harness.nemesis.schedule import DISK_KINDS, PlannedFault
+from harness.nemesis.machine import ANY_MACHINE, NO_JUMPS, Machine
+from harness.nemesis.schedule import DISK_KINDS, TAMPERED_KINDS, PlannedFault
 from harness.workload.mix import KEYS_MAX
 from harness.workload.ways import USUAL_WAYS, ReadWays
 from harness.workload.workers import HASTY_SHARE
@@ -61,6 +61,8 @@ class RunSettings:
         assert self.ops_format in FORMATS, self.ops_format
         for fault in self.plan:
             assert fault.kind not in DISK_KINDS or self.machine.file_system is not None, "look at the machine first"
+        if self.lease_reads and any(fault.kind == "clock-jump" for fault in self.plan):
+            raise BadInput("clock-jump cannot be made here", NO_JUMPS)
         if self.nodes == 1 and any(fault.kind == "partition" for fault in self.plan):
             raise BadInput("one member cannot be partitioned from itself", "use --nodes 3, or --faults kill,pause")
 
@@ -83,6 +85,7 @@ class RunSettings:
             lease_reads=self.lease_reads,
             file_system=self.machine.file_system if kinds & set(DISK_KINDS) else None,
             faketime=self.machine.faketime if "wall-clock" in kinds else None,
+            tampered=bool(kinds & set(TAMPERED_KINDS)),
         )
 
     def about(self) -> dict[str, object]:

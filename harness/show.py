@@ -41,7 +41,7 @@ def verdict_words(report: Report) -> str:
     if report.older_than_they_say:
         first = ", ".join(map(str, report.older_than_they_say[:_SHOWN_MAX]))
         problems.append(f"{len(report.older_than_they_say)} BOUNDED READS ARE OLDER THAN THEY SAY (operations {first})")
-    problems.extend(report.changes_not_made)
+    problems.extend((*report.changes_not_made, *report.findings))
     return "; ".join(problems)
 
 

@@ -1,4 +1,4 @@
-"""What a member's process runs first: `python -m harness.cluster.child HARNESS_PID [--clock-shift=SECONDS] serve …`.
+"""What a member's process runs first: `python -m harness.cluster.child HARNESS_PID [OPTION] serve …`.
 
 It ties the process to the life of the harness, then becomes `hwm`. Linux sends SIGKILL when the parent's thread ends
 (also to a stopped process); elsewhere a thread watches for a new parent. No `preexec_fn` (unsafe beside threads),
@@ -13,8 +13,10 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 CLOCK_SHIFT = "--clock-shift"  # How far its monotonic clock is ahead of ours, as on a machine booted at another time.
+TAMPERED = "--tampered"  # With these controls (`harness.cluster.tampering`).
 _PR_SET_PDEATHSIG = 1
 _LOOK_INTERVAL_SECONDS = 0.25
 
@@ -43,13 +45,26 @@ def _watch(parent_pid: int) -> None:
 
 def main() -> None:
     die_with(int(sys.argv[1]))
-    if sys.argv[2].startswith(f"{CLOCK_SHIFT}="):
+    if (shift_seconds := _taken(CLOCK_SHIFT)) is not None:
         from harness.cluster.kernel import shift_clocks_at_exec
 
-        shift_clocks_at_exec(int(sys.argv[2].partition("=")[2]))
-        os.execv(sys.executable, [sys.executable, "-P", "-m", "harness.cluster.child", sys.argv[1], *sys.argv[3:]])
+        shift_clocks_at_exec(int(shift_seconds))
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "harness.cluster.child", *sys.argv[1:]])
+    if (controls := _taken(TAMPERED)) is not None:
+        from harness.cluster.tampering import Controls, tamper_with
+
+        tamper_with(Controls(Path(controls)))
     sys.argv = ["hwm", *sys.argv[2:]]
     runpy.run_module("kvstore.cli", run_name="__main__", alter_sys=True)  # A program of another package, not a part.
+
+
+def _taken(option: str) -> str | None:
+    """The value of `option`, if it comes next; then it is gone from the arguments."""
+    name, _, value = sys.argv[2].partition("=")
+    if name != option:
+        return None
+    del sys.argv[2]
+    return value
 
 
 if __name__ == "__main__":

@@ -13,12 +13,16 @@ from harness.cluster.volumes import SMALL_BYTES, USUAL_BYTES, FileSystem, Volume
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
-    """`file_system`: of a volume for each member, or None: a folder will do. `faketime`: the library, if needed."""
+    """`file_system`: of a volume for each member, or None: a folder will do. `faketime`: the library, if needed.
+
+    `tampered`: their disks and clocks can be tampered with (`harness.cluster.tampering`), which costs a little time.
+    """
 
     small_storage: bool = False
     lease_reads: bool = False
     file_system: FileSystem | None = None
     faketime: Path | None = None
+    tampered: bool = False
 
     @property
     def options(self) -> Sequence[str]:
@@ -38,4 +42,6 @@ class Equipment:
         member = MemberProcess(node_id, arguments, home / f"{node_id}.log")
         if self.faketime is not None:
             member.give_wall_clock(self.faketime)
+        if self.tampered:
+            member.give_controls()
         return member

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import trio
 
-from harness.cluster.child import CLOCK_SHIFT
+from harness.cluster.child import CLOCK_SHIFT, TAMPERED
+from harness.cluster.tampering import Controls
 
 _TAIL_BYTES = 2_000
 _STOP_GRACE_SECONDS = 5.0
@@ -29,6 +30,7 @@ class MemberProcess:
         self.arguments = tuple(arguments)
         self.clock_shift_seconds = 0
         self.environment: dict[str, str] = {}  # Beside our own.
+        self._controls: Controls | None = None
         self.may_end = False  # What was done to it may end it: then its end is no finding. Until its next start.
         self.is_joining = False  # It may be without a cluster that answers, and end for that; it is started again.
         self._popen: subprocess.Popen[bytes] | None = None
@@ -51,6 +53,9 @@ class MemberProcess:
         """
         assert self._popen is None, self.node_id
         ahead = [f"{CLOCK_SHIFT}={self.clock_shift_seconds}"] if self.clock_shift_seconds else []
+        if self._controls is not None:
+            self._controls.reset()
+            ahead.append(f"{TAMPERED}={self._controls_path}")
         with self.log_path.open("ab") as log:
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-m", "harness.cluster.child", str(os.getpid()), *ahead, *self.arguments],
@@ -61,6 +66,21 @@ class MemberProcess:
                 start_new_session=True,  # A Ctrl-C in the terminal is for the harness, which then ends its members.
             )
         self.paused = self.may_end = False
+
+    def give_controls(self) -> None:
+        """From its next start on `controls` say how its disk and its monotonic clock are."""
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._controls = Controls.make(self._controls_path)
+
+    @property
+    def controls(self) -> Controls:
+        """Of the process that runs: the next one begins with a disk and a clock that are well."""
+        assert self._controls is not None, f"{self.node_id} was given no controls"
+        return self._controls
+
+    @property
+    def _controls_path(self) -> Path:
+        return self.log_path.with_suffix(".controls").absolute()
 
     def give_wall_clock(self, faketime: Path) -> None:
         """From its next start on its wall clock is what `set_wall_clock` says. `faketime`: the library."""

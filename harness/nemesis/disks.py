@@ -7,11 +7,16 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from harness.cluster.process import MemberProcess
+from harness.cluster.tampering import Operation
 from harness.cluster.volumes import Volume
 from harness.nemesis.strike import Strike
 
 _STUTTER_SECONDS = (0.03, 0.2)  # How long each sync waits, about: within an election time-out.
 _BREATH_SECONDS = 0.03
+_END_SECONDS, _LOOK_SECONDS = 5.0, 0.05  # Who has met an error ends, once it has told the others.
+_ENDED_ITSELF = 6  # `hwm serve`: it stopped itself, for its disk failed.
+_ONCE: tuple[Operation, ...] = ("write", "sync")
 
 
 @asynccontextmanager
@@ -47,6 +52,41 @@ async def failing(strike: Strike) -> AsyncIterator[None]:
         await _each(volumes, Volume.repair)
         for member in members:
             member.start()
+
+
+@asynccontextmanager
+async def failing_once(strike: Strike) -> AsyncIterator[None]:
+    """One write to the log, or one sync of it, fails (EIO), and all before and after it succeed. Started again at the
+    end.
+
+    Who has met the error must end itself: nobody knows what of the log is on its disk. `exit_codes`: of these.
+    """
+    members, operation = strike.members, strike.random.choice(_ONCE)
+    exit_codes: dict[str, int | None] = {}
+    strike.record.outcome.update(operation=operation, exit_codes=exit_codes)
+    for member in members:
+        member.may_end = True
+        member.controls.fail_next(operation)
+    try:
+        yield
+        await _ended(members)
+    finally:
+        for member in members:
+            if member.controls.failed:
+                exit_codes[member.node_id] = member.died()
+            member.kill()  # Whoever has written nothing meanwhile is started anew, too.
+            member.start()
+        others = {node_id: code for node_id, code in exit_codes.items() if code != _ENDED_ITSELF}
+        if others:
+            strike.record.outcome["finding"] = f"after a {operation} of the log had failed, they ended so: {others}"
+
+
+async def _ended(members: Sequence[MemberProcess]) -> None:
+    """Those that have met an error get some time to end."""
+    for _ in range(round(_END_SECONDS / _LOOK_SECONDS)):
+        if all(member.died() is not None for member in members if member.controls.failed):
+            return
+        await trio.sleep(_LOOK_SECONDS)
 
 
 @asynccontextmanager

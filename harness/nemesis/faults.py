@@ -30,11 +30,14 @@ _CARRIED_OUT: dict[Kind, Callable[[Strike], AbstractAsyncContextManager[None]]] 
     "disk-hang": disks.hanging,
     "disk-slow": disks.slow,
     "power-loss": disks.without_power,
+    "write-error": disks.failing_once,
     "boot-clock": processes.booted_at_another_time,
     "wall-clock": processes.told_another_date,
+    "clock-jump": processes.jumped_ahead,
     "add": membership.added,
     "remove": membership.removed,
     "replace": membership.replaced,
+    "disk-lies": membership.lied_to,
 }
 
 

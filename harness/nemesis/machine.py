@@ -23,8 +23,14 @@ from harness.cluster.kernel import shift_clocks_at_exec
 shift_clocks_at_exec({_SHIFT_SECONDS})
 os.execv(sys.executable, [sys.executable, "-c", "import time; print(time.monotonic() > {_SHIFT_SECONDS})"])
 """
+_DESCRIPTORS = Path("/proc/self/fd")
 _FAKETIME = "libfaketimeMT.so.1"  # The one for programs with threads.
 _FAKETIME_PLACES = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime", "/usr/lib64/faketime")
+
+NO_JUMPS = (
+    "leaders read by lease, which rests on clocks that are wrong by a hundredth at most; leave the share for lease out "
+    "of --read-ways"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ class Machine:
         missing = [kind for kind in kinds if kind in self.unavailable]
         if missing and each_was_named:
             why = "; ".join(f"{kind}: {self.unavailable[kind]}" for kind in missing)
-            raise BadInput(f"this machine cannot make these faults: {why}", "see `hwm-harness faults`")
+            raise BadInput(f"these faults cannot be made here: {why}", "see `hwm-harness faults`")
         return tuple(kind for kind in kinds if kind not in self.unavailable)
 
 
@@ -66,6 +72,8 @@ def look_at_machine(kinds: Iterable[Kind]) -> Machine:
         unavailable.update(why_not)
     if "boot-clock" in kinds and (problem := _trouble_with_time_namespaces()):
         unavailable["boot-clock"] = problem
+    if "write-error" in kinds and not _DESCRIPTORS.exists():
+        unavailable["write-error"] = f"which file a descriptor is of is looked up in {_DESCRIPTORS}, which is not there"
     if "wall-clock" in kinds:
         faketime = find_faketime()
         if faketime is None:
@@ -73,13 +81,15 @@ def look_at_machine(kinds: Iterable[Kind]) -> Machine:
     return Machine(file_system, faketime, {kind: why for kind, why in unavailable.items() if kind in kinds})
 
 
-def usable_faults(text: str) -> tuple[tuple[Kind, ...], Machine]:
+def usable_faults(text: str, *, lease_reads: bool) -> tuple[tuple[Kind, ...], Machine]:
     """Read `--faults` and look at the machine: what can be made of it here. Raises BadInput.
 
-    What was named must be possible; `all` means all that is.
+    What was named must be possible; `all` means all that is. `lease_reads`: leaders may read by lease.
     """
     kinds = parse_faults(text)
     machine = look_at_machine(kinds)
+    if lease_reads and "clock-jump" in kinds:
+        machine.unavailable["clock-jump"] = NO_JUMPS
     return machine.usable(kinds, each_was_named=kinds != KINDS), machine
 
 
@@ -114,7 +124,7 @@ def _trouble_with(volume: Volume) -> dict[Kind, str]:
     try:
         _try(("disk-full",), found, volume.fill, volume.free)
         _try(("disk-hang", "disk-slow"), found, lambda: volume.freeze(0.0), volume.thaw)
-        _try(("disk-error", "power-loss"), found, volume.cut_power, volume.repair)
+        _try(("disk-error", "power-loss", "disk-lies"), found, volume.cut_power, volume.repair)
     finally:
         volume.close()
     return found

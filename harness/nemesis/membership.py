@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import trio
 
@@ -55,19 +58,56 @@ async def removed(strike: Strike) -> AsyncIterator[None]:
 @asynccontextmanager
 async def replaced(strike: Strike) -> AsyncIterator[None]:
     """A member is gone for good, disk and all (`kill -9`, and never started again); a new one takes its place."""
-    cluster = strike.cluster
     if not strike.record.victims:
         strike.record.outcome["skipped"] = "every member is hit by something else"
         yield
         return
     (old,) = strike.members
     old.kill()
-    new = await cluster.start_new_member()
-    strike.record.outcome.update(removed=old.node_id, added=new.node_id)
-    async with _looked_after(strike, new):
-        await _insist(strike, lambda client: client.replace_member(old.node_id, new, wait_seconds=_TRY_SECONDS))
-    await cluster.forget(old.node_id)
+    await _replace(strike, old.node_id)
     yield
+
+
+@asynccontextmanager
+async def lied_to(strike: Strike) -> AsyncIterator[None]:
+    """A member's disk says that it has synced, and has not; then the power fails. What the member forgot nobody can
+    know: it is never started again, and a new one takes its place.
+
+    `check`: what `hwm check` says of its folder. A log that ends too early, and in order, looks sound to it.
+    """
+    cluster = strike.cluster
+    if len(cluster.members) < MEMBERS_MIN or not strike.record.victims:
+        strike.record.outcome["skipped"] = "nobody can be spared"
+        yield
+        return
+    (old,), (volume,) = strike.members, strike.volumes
+    old.controls.lie()
+    yield
+    old.pause()  # As without power: it says nothing more.
+    await trio.to_thread.run_sync(volume.cut_power)
+    old.kill()
+    await trio.to_thread.run_sync(volume.repair)
+    strike.record.outcome["check"] = await _check(volume.data)
+    await _replace(strike, old.node_id)
+
+
+async def _check(folder: Path) -> object:
+    command = [sys.executable, "-P", "-m", "kvstore.cli", "check", str(folder), "--json"]
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        return done.stderr.decode("utf-8", "replace")
+
+
+async def _replace(strike: Strike, old_id: str) -> None:
+    """Who is gone for good gets a successor."""
+    cluster = strike.cluster
+    new = await cluster.start_new_member()
+    strike.record.outcome.update(removed=old_id, added=new.node_id)
+    async with _looked_after(strike, new):
+        await _insist(strike, lambda client: client.replace_member(old_id, new, wait_seconds=_TRY_SECONDS))
+    await cluster.forget(old_id)
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from kvstore import Client, StoreError
 
 _CLOCK_SHIFT_SECONDS_MAX = 30 * 24 * 3600
 _WALL_SHIFT_SECONDS_MAX = 10 * 365 * 24 * 3600
+_JUMP_NS_MAX = 30_000_000_000  # Longer than all time-outs, and half of what a session lives.
 _TRANSFER_SECONDS = 5.0
 
 
@@ -82,6 +83,19 @@ async def told_another_date(strike: Strike) -> AsyncIterator[None]:
     finally:
         for member in members:
             member.set_wall_clock(0)
+
+
+@asynccontextmanager
+async def jumped_ahead(strike: Strike) -> AsyncIterator[None]:
+    """The monotonic clock of a running process jumps ahead by up to half a minute, and goes on from there.
+
+    No lease can stand that, for a promise is as long as the clock of who made it says.
+    """
+    jumps = {member.node_id: strike.random.randrange(_JUMP_NS_MAX) for member in strike.members}
+    strike.record.outcome["jumped_ahead_seconds"] = {node_id: round(ns / 1e9, 3) for node_id, ns in jumps.items()}
+    for member in strike.members:
+        member.controls.jump(jumps[member.node_id])
+    yield
 
 
 @asynccontextmanager

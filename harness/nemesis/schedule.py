@@ -27,9 +27,12 @@ Kind = Literal[
     "disk-hang",
     "disk-slow",
     "power-loss",
+    "write-error",
     "boot-clock",
     "wall-clock",
+    "clock-jump",
     "replace",
+    "disk-lies",
     "add",
     "remove",
 ]
@@ -39,8 +42,11 @@ Direction = Literal["both", "in", "out", "slow"]
 """Which frames are lost, as the victims see it; `slow` loses none, and holds all back."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-slow", "power-loss")
-MEMBER_KINDS: tuple[Kind, ...] = ("replace", "add", "remove")
+DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-slow", "power-loss", "disk-lies")
+"""These need a disk for each member."""
+TAMPERED_KINDS: tuple[Kind, ...] = ("write-error", "disk-lies", "clock-jump")
+"""These get between a member and its system (`harness.cluster.tampering`)."""
+MEMBER_KINDS: tuple[Kind, ...] = ("replace", "disk-lies", "add", "remove")
 """These change who is a member. They have a lane of their own, so that other faults hit amid a change."""
 FAULT_NAMES = ("none", *KINDS, "all")
 
@@ -57,11 +63,14 @@ _DURATION_SECONDS: dict[Kind, tuple[float, float]] = {
     "disk-hang": (0.4, 2.5),
     "disk-slow": (1.5, 4.0),
     "power-loss": (0.2, 1.5),
+    "write-error": (0.5, 2.0),  # Until it is started again.
     "boot-clock": (0.2, 1.0),
     "wall-clock": (0.5, 2.0),
+    "clock-jump": (0.1, 0.3),  # It stays where it is then.
     "add": (0.3, 0.6),  # At least: these end when they are done.
     "remove": (0.3, 0.6),
     "replace": (0.3, 0.6),
+    "disk-lies": (0.5, 1.5),  # Until the power is lost.
 }
 _Choice = tuple[Target, Direction | None]
 _LEADER_FIRST: tuple[_Choice, ...] = (("leader", None), ("leader", None), ("random", None), ("minority", None))
@@ -84,11 +93,14 @@ _CHOICES: dict[Kind, tuple[_Choice, ...]] = {
     "disk-hang": (*_LEADER_FIRST, ("all", None)),
     "disk-slow": (*_LEADER_FIRST, ("all", None)),
     "power-loss": (*_LEADER_FIRST, ("all", None)),
+    "write-error": _LEADER_FIRST,
     "boot-clock": _LEADER_FIRST,
     "wall-clock": (*_LEADER_FIRST, ("all", None)),
+    "clock-jump": (*_LEADER_FIRST, ("all", None)),
     "add": (("random", None),),  # Nobody is hit.
     "remove": (("leader", None), ("random", None)),
     "replace": (("eldest", None),),
+    "disk-lies": (("random", None), ("leader", None)),
 }
 
 

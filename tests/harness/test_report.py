@@ -9,6 +9,7 @@ import pytest
 
 from harness.percentiles import percentile
 from harness.report import Report, summarize
+from harness.show import verdict_words
 
 MS = 1_000_000
 ABOUT: dict[str, Any] = {"run_id": "r", "seed": 7, "nodes": 3, "clients": 2, "finished": True}
@@ -130,3 +131,35 @@ def test_a_fault_lasts_for_writes_until_the_next_one_of_its_lane() -> None:
     assert report.founders_left == ("n1",)
     by_kind = {(each.fault, each.hit): (each.count, each.median_ms, each.worst_ms) for each in report.unavailability}
     assert by_kind == {("kill", "others"): (2, 200.0, 400.0), ("replace", "others"): (1, 500.0, 500.0)}
+
+
+def test_reads_are_summed_up_by_the_way_in_which_they_were_answered() -> None:
+    rows = [
+        a_row("get", 0, 4, consistency="linearizable"),
+        a_row("range", 0, 6, consistency="linearizable"),
+        a_row("get", 0, 1, consistency="lease"),
+        a_row("get", 0, 2, consistency="local"),
+        a_row("get", 0, 9, "fail"),
+        a_row("put", 0, 8),
+    ]
+    report = the_report(rows)
+
+    assert report.reads is not None
+    assert (report.reads.count, report.reads.worst_ms) == (2, 6)
+    assert {way: each.p50_ms for way, each in report.reads_by_way.items()} == {"lease": 1, "local": 2}
+
+
+def test_a_run_in_which_a_member_stood_a_fault_wrongly_is_not_sound() -> None:
+    """It went on though a write of its log had failed; or it told a read to be newer than it was."""
+    well = [an_event(1900, "healed"), an_event(1950, "state_hashes", agree=True)]
+    told = a_row("put", 0, 10, revision=5, op_id=1)
+    stale = a_row("get", 500, 501, revision=4, op_id=2, consistency="bounded", age_ms=100)
+    (began, _) = a_kill(1, 100)
+    wrong = an_event(600, "fault_stopped", number=1, finding="n1 went on")
+
+    assert the_report([told], *well).sound
+    found = the_report([told], began, wrong, *well)
+    assert (found.sound, found.findings) == (False, ("fault 1, kill: n1 went on",))
+    old = the_report([told, stale], *well)
+    assert (old.sound, old.older_than_they_say) == (False, (2,))
+    assert "OLDER THAN THEY SAY (operations 2)" in verdict_words(old)

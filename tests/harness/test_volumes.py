@@ -11,27 +11,21 @@ from pathlib import Path
 import pytest
 
 from harness.cluster.volumes import Volume
-from harness.errors import BadInput, VolumeFailed
-from harness.nemesis.machine import Machine, look_at_machine
+from harness.errors import BadInput
+from harness.nemesis.machine import Machine, look_at_machine, usable_faults
+from harness.nemesis.schedule import plan_faults
+from harness.settings import RunSettings
+from harness.workload.ways import NO_OTHER_WAYS
+from tests.harness.disks import MIB, an_ext4
 
 pytestmark = pytest.mark.timeout(60)
-MIB = 1024 * 1024
 
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Volume]:
-    """An ext4 of its own; the test is skipped where none can be mounted."""
-    made = Volume(tmp_path / "volumes", "n1", file_system="ext4", size_bytes=16 * MIB)
-    try:
-        made.open()
-    except (VolumeFailed, OSError) as error:
-        made.close()
-        pytest.skip(f"no ext4 can be mounted here: {error}")
-    try:
-        made.data.mkdir()
+    """An ext4 of its own; skipped where the machine can mount none, failed where only `Volume` cannot."""
+    with an_ext4(tmp_path) as made:
         yield made
-    finally:
-        made.close()
 
 
 def write(path: Path, data: bytes, *, sync: bool) -> None:
@@ -110,3 +104,15 @@ def test_a_fault_that_was_named_must_be_possible_and_all_means_all_that_are() ->
 
 def test_faults_that_need_nothing_are_available_everywhere() -> None:
     assert look_at_machine(("kill", "pause", "partition", "replace")) == Machine()
+
+
+def test_a_clock_jumps_where_nobody_reads_by_lease_and_all_says_where_it_does_not(tmp_path: Path) -> None:
+    """A promise is as long as the clock of who made it says. Never passed over in silence."""
+    _, without = usable_faults("clock-jump", lease_reads=False)
+    assert without.unavailable == {}
+    with pytest.raises(BadInput, match="leaders read by lease"):
+        usable_faults("clock-jump", lease_reads=True)
+    jump = plan_faults(seed=1, seconds=10, kinds=("clock-jump",), interval_seconds=2)
+    with pytest.raises(BadInput, match="leave the share for lease out"):
+        RunSettings(out=tmp_path / "run", plan=jump)
+    assert RunSettings(out=tmp_path / "run", plan=jump, read_ways=NO_OTHER_WAYS).equipment.tampered

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,20 @@ import pytest
 import trio
 from rich.console import Console
 
+from harness.clock import RunClock
+from harness.cluster.cluster import running_cluster
+from harness.cluster.equipment import Equipment
 from harness.errors import NodeDied
 from harness.failover import measure_failover
-from harness.history import close_unfinished_run, read_about, read_events, read_rows
+from harness.history import RunWriter, close_unfinished_run, read_about, read_events, read_rows
+from harness.nemesis.faults import Nemesis
 from harness.nemesis.schedule import Kind, PlannedFault
 from harness.rolling import measure_rolling
 from harness.run import Progress, record_run
 from harness.settings import RunSettings
 from harness.signals import first_harness_error
 from harness.spoil import find_stale, make_stale
+from kvstore import Client
 from spark_audit import check_rows
 
 pytestmark = pytest.mark.process
@@ -105,6 +111,40 @@ async def test_a_run_under_full_load_with_a_killed_leader_is_linearizable(
     assert report.kills == 1
     assert report.final_reads == 100
     assert check_rows(the_rows(settings.out)).exit_code == 0
+
+
+@pytest.mark.timeout(60)
+async def test_a_member_whose_clock_jumps_goes_on_and_one_whose_log_fails_once_ends_itself(tmp_path: Path) -> None:
+    """docs/operations.md: exit code 6; nothing that was acknowledged is lost, for its disk was well but for that."""
+    kinds: tuple[Kind, ...] = ("clock-jump", "write-error")
+    plan = tuple(
+        replace(against_the_leader(number, 0.0, kind), target="random", duration_seconds=0.2)
+        for number, kind in enumerate(kinds, start=1)
+    )
+    writer = RunWriter(tmp_path / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
+    acknowledged = 0
+    with trio.fail_after(50):
+        async with (
+            running_cluster(tmp_path / "nodes", nodes=1, proxied=False, equipment=Equipment(tampered=True)) as cluster,
+            Client(cluster.endpoints) as client,
+        ):
+
+            async def write() -> None:
+                nonlocal acknowledged
+                while True:
+                    acknowledged = int((await client.put("k", str(acknowledged + 1))).revision)
+
+            nemesis = Nemesis(cluster, writer, plan)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write)
+                await nemesis.run()
+                nursery.cancel_scope.cancel()
+            assert (await client.get("k", deadline_seconds=30)).revision >= acknowledged > 1
+    writer.close()
+    jumped, failed = nemesis.records
+    assert list(jumped.outcome) == ["jumped_ahead_seconds"]
+    assert failed.outcome["exit_codes"] == {"n1": 6}
+    assert "finding" not in failed.outcome
 
 
 @pytest.mark.timeout(120)
