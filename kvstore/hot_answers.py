@@ -15,8 +15,8 @@ from typing import TypeVar
 from kvstore.connections import Connection, OpenRequests, OpenRow
 from kvstore.heads import bytes_head, uint_head
 from kvstore.machine import KvMachine
+from kvstore.records import RecordItem
 from kvstore.results import PUT_DONE
-from kvstore.store import RecordItem
 from raft import INT64_MAX, Applied, AppliedBatch, Completion, ReadReady, ReadsReady, encode_item
 
 T = TypeVar("T")

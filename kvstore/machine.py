@@ -22,6 +22,7 @@ from kvstore.limits import (
     TIME_NS_MAX,
     StoreLimits,
 )
+from kvstore.records import SLOTS, RecordItem
 from kvstore.refusals import Reason, ResultCode, StoreBusy
 from kvstore.restoring import Restoring
 from kvstore.results import PUT_DONE, GetResult, RangeResult, ResultItem, read_result, refusal_item
@@ -34,11 +35,12 @@ from kvstore.snapshots import (
     read_header,
     take_picture,
 )
-from kvstore.store import RecordItem, Store
+from kvstore.store import Store
 from kvstore.transactions import compare_and_set, operation, put, txn
 from raft import INT64_MAX, Entry, EntryKind, LevelRange, StateSnapshot
 
 _INVALID = int(ResultCode.INVALID_REQUEST)
+_PUT = int(CommandKind.PUT)
 _NO_PUT = (0, 0, 0, 0, b"", b"")
 _NEVER = TIME_NS_MAX + 1
 _VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # In the answer to a get.
@@ -155,8 +157,11 @@ class KvMachine:
 
     def records_of(self, keys: Iterable[bytes]) -> list[RecordItem | None]:
         """What `read` finds for a get of each: the record, or None, and then only `read` has the answer."""
-        records = map(self._store.records.get, keys)
-        return [record if record and len(record[0]) <= _VALUE_BYTES_MAX else None for record in records]
+        slots, value_bytes_max = self._store.records.slots, _VALUE_BYTES_MAX
+        return [
+            record if (record := slots[hash(key) % SLOTS].get(key)) and len(record[0]) <= value_bytes_max else None
+            for key in keys
+        ]
 
     def get(self, key: bytes) -> GetResult:
         """One record. `key` has at least one byte."""
@@ -208,7 +213,7 @@ class KvMachine:
         """
         results_of_all: list[list[ResultItem]] = []
         store, sessions, limits, leader_time = self._store, self._sessions, self._limits, self._leader_time
-        records, by_id, deletions, pictures = store.records, sessions.by_id, store.deletions, store.pictures
+        slots, by_id, deletions, pictures = store.records.slots, sessions.by_id, store.deletions, store.pictures
         for items in batches:
             commands = iter(items)
             time = next(commands)
@@ -222,8 +227,7 @@ class KvMachine:
                 is_six = type(item) is tuple and len(item) == 6
                 session_id, request_no, acknowledged_up_to, kind, key, value = item if is_six else _NO_PUT
                 if (
-                    kind == 1
-                    and type(kind) is int
+                    kind is _PUT  # As all small integers: what is only equal to it is unusual.
                     and type(session_id) is int
                     and type(request_no) is int
                     and type(acknowledged_up_to) is int
@@ -236,17 +240,17 @@ class KvMachine:
                     if pictures:
                         self._save(session, key)
                     session.deadline = leader_time + session.ttl_ns
-                    results, floor = session.results, session.floor
+                    results, floor, grown_bytes = session.results, session.floor, PUT_RESULT_BYTES
                     if acknowledged_up_to > floor:
                         kept = results.get(acknowledged_up_to)
                         if acknowledged_up_to == floor + 1 and kept and kept[2] is PUT_DONE:  # As clients do.
                             del results[acknowledged_up_to]
                             session.floor = floor = acknowledged_up_to
-                            session.results_bytes -= PUT_RESULT_BYTES
-                            sessions.results_bytes -= PUT_RESULT_BYTES
+                            grown_bytes = 0  # One goes, one comes.
                         else:
                             sessions.acknowledge(session, acknowledged_up_to)
                             floor = acknowledged_up_to
+                    records = slots[hash(key) % SLOTS]
                     old = records.get(key)
                     growth = len(value) - len(old[0]) if old else len(key) + len(value) + RECORD_OVERHEAD_BYTES
                     stored_bytes = store.stored_bytes + growth
@@ -268,10 +272,14 @@ class KvMachine:
                             if key in deletions:
                                 store.undelete(key)
                         results[request_no] = answer = (0, revision, PUT_DONE)
-                        session.results_bytes += PUT_RESULT_BYTES
-                        sessions.results_bytes += PUT_RESULT_BYTES
+                        if grown_bytes:
+                            session.results_bytes += grown_bytes
+                            sessions.results_bytes += grown_bytes
                         answers.append(answer)
                         continue
+                    if not grown_bytes:  # One has gone, and none came.
+                        session.results_bytes -= PUT_RESULT_BYTES
+                        sessions.results_bytes -= PUT_RESULT_BYTES
                 answers.append(self._apply_command(item))
                 limits = self._limits
         return results_of_all

@@ -13,9 +13,10 @@ from typing import TypeVar
 
 from sortedcontainers import SortedList
 
+from kvstore.records import SLOTS, RecordItem
 from kvstore.results import ResultItem
 from kvstore.sessions import Session, Sessions
-from kvstore.store import DeletionPlace, RecordItem, Store
+from kvstore.store import DeletionPlace, Store
 
 SessionRow = tuple[int, int, int, int]
 
@@ -76,10 +77,10 @@ class StorePicture:
             yield rows
 
     def _as_they_were(self, keys: list[bytes]) -> list[tuple[bytes, RecordItem]]:
-        records, old, revision = self._store.records, self._old, self._revision
+        slots, old, revision = self._store.records.slots, self._old, self._revision
         if not old:
-            return [(key, record) for key in keys if (record := records[key])[2] <= revision]
-        rows = [(key, old.pop(key) if key in old else records.get(key)) for key in keys]
+            return [(key, record) for key in keys if (record := slots[hash(key) % SLOTS][key])[2] <= revision]
+        rows = [(key, old.pop(key) if key in old else slots[hash(key) % SLOTS].get(key)) for key in keys]
         return [(key, record) for key, record in rows if record is not None and record[2] <= revision]
 
     def deletions(self) -> Iterator[list[DeletionPlace]]:

@@ -14,11 +14,11 @@ from sortedcontainers import SortedList
 
 from kvstore.key_order import KeyOrder
 from kvstore.limits import ITEM_OVERHEAD_BYTES, PAGE_BYTES_MAX, RECORD_OVERHEAD_BYTES
+from kvstore.records import RecordItem, Records
 
 if TYPE_CHECKING:
     from kvstore.picture import StorePicture
 
-RecordItem = tuple[bytes, int, int, int, int]
 RangeItem = tuple[bytes, bytes | None, int, int, int, int]
 DeletionPlace = tuple[int, int, bytes]
 """(deleted_revision, which of the deletions of that revision, key): sorted, these are in the order they happened."""
@@ -48,7 +48,7 @@ class Store:
     )
 
     def __init__(self) -> None:
-        self.records: dict[bytes, RecordItem] = {}
+        self.records = Records()
         self.keys = KeyOrder()
         self.deletions: dict[bytes, int] = {}
         self.deletion_order: SortedList[DeletionPlace] = SortedList()
@@ -66,21 +66,22 @@ class Store:
 
     def place(self, key: bytes, value: bytes, revision: int) -> RecordItem | None:
         """Write a record at `revision`; returns the one before. Cost: O(1), or O(log n) for a new key."""
-        old = self.records.get(key)
+        records = self.records.part_of(key)
+        old = records.get(key)
         if old is None:
-            self.records[key] = (value, revision, revision, 1, 0)
+            records[key] = (value, revision, revision, 1, 0)
             self.keys.add(key)
             self.stored_bytes += len(key) + len(value) + RECORD_OVERHEAD_BYTES
         else:
             for picture in self.pictures:
                 picture.save(key, old)
-            self.records[key] = (value, old[1], revision, old[3] + 1, 0)
+            records[key] = (value, old[1], revision, old[3] + 1, 0)
             self.stored_bytes += len(value) - len(old[0])
         return old
 
     def take_out(self, key: bytes) -> RecordItem | None:
         """Remove a record; returns it, or None if there was none. Cost: O(log n)."""
-        old = self.records.pop(key, None)
+        old = self.records.pop(key)
         if old is not None:
             for picture in self.pictures:
                 picture.save_removed(key, old)
@@ -163,7 +164,7 @@ class Store:
     def check(self) -> None:
         """Verify every internal invariant; AssertionError if one is broken. Cost: O(n)."""
         self.keys.check()
-        assert list(self.keys) == sorted(self.records)
+        assert list(self.keys) == sorted([key for key, _ in self.records.items()])
         assert self.stored_bytes == sum(len(k) + len(r[0]) + RECORD_OVERHEAD_BYTES for k, r in self.records.items())
         for key, (_, create_revision, mod_revision, version, lease_id) in self.records.items():
             assert FIRST_REVISION < create_revision <= mod_revision <= self.revision, key
@@ -174,4 +175,4 @@ class Store:
         assert revisions == sorted(revisions)
         assert all(self.deletion_floor < revision <= self.revision for revision in revisions)
         assert 0 <= self.deletion_floor <= self.revision
-        assert not self.records.keys() & self.deletions.keys()
+        assert not any(key in self.records for key in self.deletions)

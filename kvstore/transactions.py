@@ -12,9 +12,10 @@ from typing import Any
 
 from kvstore.commands import CommandKind, Comparison, Target
 from kvstore.limits import ITEM_OVERHEAD_BYTES, RESPONSE_BYTES_MAX, StoreLimits
+from kvstore.records import RecordItem
 from kvstore.refusals import KvError, QuotaExceeded, ResponseTooLarge, RevisionAhead, RevisionCompacted
 from kvstore.results import PUT_DONE, ResultItem, refusal_item
-from kvstore.store import RecordItem, Store
+from kvstore.store import Store
 
 _DELETED = (3, True)
 _SET = (5, True)

@@ -1,0 +1,67 @@
+"""The map from key to record, in parts: a dict that grows is copied, and no part is so large that this takes long.
+
+One dict of 10⁶ keys stands still for 30, 70 and 120 ms when it passes 0.35, 0.7 and 1.4 million, twice that beside busy
+neighbours, and there is no way to ask for one of a given size. A part of it is copied in 1 ms. The parts have unequal
+shares of all keys, so that they grow one after the other and not all in the same moment.
+
+In which part a key is differs from process to process, so nobody is told: nothing here has an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+RecordItem = tuple[bytes, int, int, int, int]
+"""(value, create_revision, mod_revision, version, lease_id)"""
+
+SHARES = tuple(range(8, 16))
+"""Of the slots, one part each."""
+
+PARTS_OF_A_SHARE = 8
+
+SLOTS = PARTS_OF_A_SHARE * sum(SHARES)
+
+
+class Records:
+    """What a dict of records would be. A key is in `slots[hash(key) % SLOTS]`: hot loops look there themselves."""
+
+    __slots__ = ("parts", "slots")
+
+    def __init__(self) -> None:
+        self.parts: list[dict[bytes, RecordItem]] = [{} for _ in range(PARTS_OF_A_SHARE * len(SHARES))]
+        self.slots = [part for part, share in zip(self.parts, SHARES * PARTS_OF_A_SHARE, strict=True)
+                      for _ in range(share)]  # fmt: skip
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self.slots[hash(key) % SLOTS]
+
+    def __getitem__(self, key: bytes) -> RecordItem:
+        return self.slots[hash(key) % SLOTS][key]
+
+    def __setitem__(self, key: bytes, record: RecordItem) -> None:
+        self.slots[hash(key) % SLOTS][key] = record
+
+    def part_of(self, key: bytes) -> dict[bytes, RecordItem]:
+        """Where the record of `key` is, or belongs."""
+        return self.slots[hash(key) % SLOTS]
+
+    def get(self, key: bytes) -> RecordItem | None:
+        """The record of `key`, or None."""
+        return self.slots[hash(key) % SLOTS].get(key)
+
+    def pop(self, key: bytes) -> RecordItem | None:
+        """Remove the record of `key`; returns it, or None if there is none."""
+        return self.slots[hash(key) % SLOTS].pop(key, None)
+
+    def items(self) -> Iterator[tuple[bytes, RecordItem]]:
+        """Every key with its record, in no order."""
+        return chain.from_iterable(part.items() for part in self.parts)
+
+    def take_apart(self) -> list[dict[bytes, RecordItem]]:
+        """For whoever has no further use for the records, and frees them part by part. It is no map any more."""
+        self.slots.clear()
+        return self.parts

@@ -1,0 +1,106 @@
+"""The map of records in parts, and a state that is read and freed in slices."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore.commands import Put, encode_command
+from kvstore.key_order import BLOCK_KEYS, LAST_KEYS
+from kvstore.machine import KvMachine
+from kvstore.records import PARTS_OF_A_SHARE, SHARES, SLOTS, RecordItem, Records
+from kvstore.restoring import FREED_RECORDS, SLICE_RECORDS, Restoring
+from kvstore.store import Store
+from raft import Entry, EntryKind, encode_batch
+
+A_RECORD: RecordItem = (b"v", 2, 2, 1, 0)
+COUNT = 3 * FREED_RECORDS + 7
+
+keys = st.sampled_from([b"%d" % number for number in range(8)])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["set", "pop"]), keys, st.binary(max_size=3))))
+def test_it_is_what_a_dict_would_be(steps: list[tuple[str, bytes, bytes]]) -> None:
+    records, model = Records(), dict[bytes, RecordItem]()
+    for what, key, value in steps:
+        if what == "set":
+            records[key] = model[key] = (value, 2, 2, 1, 0)
+        else:
+            assert records.pop(key) == model.pop(key, None)
+        assert records.get(key) == records.part_of(key).get(key) == model.get(key)
+        assert (key in records, len(records)) == (key in model, len(model))
+    assert dict(records.items()) == model
+    assert [records[key] for key in model] == list(model.values())
+    with pytest.raises(KeyError):
+        records[b"never"]
+
+
+@pytest.mark.parametrize("name", [b"%d", b"%016d", b"%d/of one kind", b"a/%08d/b"])
+def test_however_keys_are_named_no_part_is_large_and_they_grow_one_after_the_other(name: bytes) -> None:
+    """A part is copied when it grows. Which keys are in it is left to chance: these bounds are ten deviations wide."""
+    records, count = Records(), 30_000
+    for number in range(count):
+        records[name % number] = A_RECORD
+    sizes = [len(part) for part in records.parts]
+    assert sum(sizes) == len(records) == count
+    for share, size in zip(SHARES * PARTS_OF_A_SHARE, sizes, strict=True):
+        expected = count * share / SLOTS
+        assert abs(size - expected) < 10 * expected**0.5
+
+
+def filled(count: int) -> KvMachine:
+    machine = KvMachine(chunk_bytes=256 * 1024)
+    commands = [encode_command(Put(b"%06d" % number, b"")) for number in range(count)]
+    machine.apply(Entry(1, 1, EntryKind.COMMANDS, encode_batch(0, commands)))
+    return machine
+
+
+def read_so_far(restoring: Restoring) -> int:
+    return 0 if restoring.is_restored else len(restoring._reader.store.records)
+
+
+def held(store: Store) -> tuple[int, ...]:
+    """How much of each sort."""
+    return len(store.records), sum(map(len, store.keys._blocks)), len(store.deletions), len(store.deletion_order)
+
+
+def test_a_large_chunk_of_tiny_records_is_taken_in_slices() -> None:
+    """As older files have them. To decode it is one slice."""
+    picture = filled(COUNT).snapshot()
+    chunks = list(picture.chunks)
+    assert max(len(cbor2.loads(chunk)) for chunk in chunks) > 3 * SLICE_RECORDS
+    machine = KvMachine()
+    restoring = machine.begin_restore(picture.header, chunks)
+
+    read = [0]
+    while restoring.step() and not restoring.is_restored:
+        read.append(read_so_far(restoring))
+
+    assert max(after - before for before, after in pairwise(read)) == SLICE_RECORDS
+    assert machine.status().keys == COUNT == read[-1]
+
+
+def test_what_was_replaced_is_freed_in_slices() -> None:
+    """However large its parts are: here all is in one."""
+    old = filled(COUNT)
+    parts = old._store.records.parts
+    parts[:] = [{}, dict(old._store.records.items())]
+    store, picture = old._store, KvMachine().snapshot()
+    restoring = old.begin_restore(picture.header, picture.chunks)
+    while not restoring.is_restored:
+        restoring.step()
+
+    left = [held(store)]
+    while restoring.step():
+        left.append(held(store))
+
+    assert held(store) == (0, 0, 0, 0)
+    steps = list(pairwise(left))
+    assert max(before[0] - after[0] for before, after in steps) == FREED_RECORDS
+    assert max(before[1] - after[1] for before, after in steps) <= 2 * BLOCK_KEYS
+    assert [before[1] for before, after in steps if before[1] - after[1] == LAST_KEYS]
+    assert len(steps) >= 4
