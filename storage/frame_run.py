@@ -164,8 +164,7 @@ def plain_entries(data: bytes, base: int, offsets: Sequence[int], lengths: Seque
             and found_vote == vote
             and found_index == index
             and kind in kinds
-            and 0 <= end - payload_end < 8
-            and length % 8 == 0
+            and payload_end <= end
             and data[payload_end:end] in _PADDINGS
             and value(data[at:end]) == unpack_checksum(data, end)[0]
         ):

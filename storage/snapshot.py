@@ -12,8 +12,8 @@ from storage.files import Delete, Files, Operation, SyncFolder
 from storage.snapshot_format import SnapshotParser
 from storage.snapshot_writers import SnapshotBuilder, SnapshotReceiver, snapshot_name
 
-READ_BYTES = 256 * 1024
-"""At a time: with its checksums 0.3 ms, and not much more than one chunk of the usual size."""
+READ_BYTES = 128 * 1024
+"""At a time: with its checksums 0.15 ms, and two chunks of the usual size."""
 
 TEMPORARY_SUFFIX = ".tmp"
 _NAME = re.compile(r"([0-9]{16})-([0-9]{16})\.snap")

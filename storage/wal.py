@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
-from raft import Compacted, Done, Entry, EntryKind, HardState, Identity, LogPosition, LogWrite
+from raft import (
+    ENTRY_OVERHEAD_BYTES,
+    Compacted,
+    Done,
+    Entry,
+    EntryKind,
+    HardState,
+    Identity,
+    LogPosition,
+    LogWrite,
+)
 from storage.ballast import Ballast, is_disk_full
 from storage.errors import CorruptLog, LogFailed
 from storage.files import Delete, Files, Operation, SetSize, SyncFile, SyncFolder, Write
@@ -178,11 +189,12 @@ class Wal:
         entries: list[Entry] = []
         size_bytes = 0
         while first_index <= last_index:
-            for entry in self._run_from(first_index, last_index, bytes_max - size_bytes):
-                size_bytes += entry.size_bytes
-                if entries and size_bytes > bytes_max:
-                    return entries
-                entries.append(entry)
+            run = self._run_from(first_index, last_index, bytes_max - size_bytes)
+            run_bytes = ENTRY_OVERHEAD_BYTES * len(run) + sum([len(entry.payload) for entry in run])
+            if size_bytes + run_bytes > bytes_max:
+                return entries + run[: _how_many_fit(run, bytes_max - size_bytes, 0 if entries else 1)]
+            size_bytes += run_bytes
+            entries += run
             first_index = entries[-1].index + 1
         return entries
 
@@ -414,6 +426,12 @@ class Wal:
 
     def _path(self, segment: int) -> str:
         return f"{self._folder}/{segment_name(segment)}"
+
+
+def _how_many_fit(run: Sequence[Entry], bytes_max: int, at_least: int) -> int:
+    """How many of them, from the first one on, fit into `bytes_max`; `at_least` so many are taken."""
+    sizes = accumulate([entry.size_bytes for entry in run])
+    return max(at_least, sum(size_bytes <= bytes_max for size_bytes in sizes))
 
 
 def _entries_at(path: str, place: Place, data: bytes, at: int) -> list[Entry]:
