@@ -1,12 +1,14 @@
 """A member that measures itself: `python -m benchmarks.snapshot_member FOLDER SETTINGS`, SETTINGS in JSON.
 
 It obeys lines on standard input (`begin`, `snapshot`, `marks`, `end`), and answers each with one line of JSON. What is
-measured between `begin` and `end`: how late the loop is, asked every 5 ms; and how long each slice of the snapshots'
-own work took, in time of the clock and of this thread's CPU.
+measured between `begin` and `end`: how late the loop is, asked every 5 ms; how long each slice of the snapshots' own
+work took, in time of the clock and of this thread's CPU; and how long each garbage collection took. What a collection
+took in a slice is not counted as the slice's CPU time: it may come at any moment, and walks what others left behind.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -19,10 +21,21 @@ import trio
 from kvstore import garbage
 from kvstore.member import MemberConfig, RunningMember, run_member
 from raft import Member, RaftConfig
-from raft.effects import Effects
+from raft.installing import Installing
+from raft.snapshot_build import SnapshotBuild
 from raft.snapshotting import Snapshotting
+from raft.transfer_in import IncomingTransfer
+from raft.transfer_out import OutgoingTransfers
 
 LOOK_SECONDS = 0.005
+
+PARTS = {
+    "build": (SnapshotBuild, "pump"),
+    "send": (OutgoingTransfers, "_chunk"),
+    "receive": (IncomingTransfer, "pump"),
+    "install": (Installing, "step"),
+}
+"""Of a slice: what is done in it, each where there is something to do."""
 
 
 class Slices:
@@ -31,18 +44,52 @@ class Slices:
     def __init__(self) -> None:
         self.clock_ms: list[float] = []
         self.cpu_ms: list[float] = []
+        self.parts: dict[str, list[float]] = {name: [] for name in PARTS}  # CPU, ms.
+        self.collections_ms: list[float] = []  # CPU.
+        self._collected = self._began = 0.0  # CPU seconds of all collections, and when the last one began.
 
     def install(self) -> None:
-        """Measure from now on. The method is wrapped: what is measured is the product's own."""
-        pump = Snapshotting.pump
+        """Measure from now on. The methods are wrapped: what is measured is the product's own."""
+        gc.callbacks.append(self._see_collection)
+        self._wrap(Snapshotting, "pump", self.cpu_ms, self.clock_ms)
+        for name, (owner, method) in PARTS.items():
+            self._wrap(owner, method, self.parts[name], [])
 
-        def measured(snapshotting: Snapshotting, effects: Effects, now: int) -> None:
-            began, cpu = time.perf_counter(), time.thread_time()
-            pump(snapshotting, effects, now)
-            self.clock_ms.append((time.perf_counter() - began) * 1e3)
-            self.cpu_ms.append((time.thread_time() - cpu) * 1e3)
+    def clear(self) -> None:
+        """Forget what was measured so far."""
+        for each in (self.clock_ms, self.cpu_ms, self.collections_ms, *self.parts.values()):
+            each.clear()
 
-        Snapshotting.pump = measured  # type: ignore[method-assign, assignment]
+    def told(self) -> dict[str, Any]:
+        """What was measured since."""
+        parts = {name: summary(values) for name, values in self.parts.items()}
+        return {
+            "slice_ms": summary(self.clock_ms),
+            "slice_cpu_ms": summary(self.cpu_ms),
+            "part_cpu_ms": parts,
+            "collection_cpu_ms": summary(self.collections_ms),
+        }
+
+    def _see_collection(self, phase: str, _: dict[str, Any]) -> None:
+        if phase == "start":
+            self._began = time.thread_time()
+        else:
+            took = time.thread_time() - self._began
+            self._collected += took
+            self.collections_ms.append(took * 1e3)
+
+    def _wrap(self, owner: type, name: str, cpu_ms: list[float], clock_ms: list[float]) -> None:
+        method = getattr(owner, name)
+
+        def measured(*arguments: Any) -> Any:
+            began, cpu = time.perf_counter(), time.thread_time() - self._collected
+            try:
+                return method(*arguments)
+            finally:
+                cpu_ms.append((time.thread_time() - self._collected - cpu) * 1e3)
+                clock_ms.append((time.perf_counter() - began) * 1e3)
+
+        setattr(owner, name, measured)
 
 
 class Lateness:
@@ -82,8 +129,8 @@ async def obey(member: RunningMember, lateness: Lateness, slices: Slices) -> Non
         while b"\n" in buffer:
             line, _, buffer = buffer.partition(b"\n")
             if line == b"begin":
-                for each in (lateness.ms, slices.clock_ms, slices.cpu_ms):
-                    each.clear()
+                lateness.ms.clear()
+                slices.clear()
             elif line == b"snapshot":
                 member.node.snapshot_now()
             answer: dict[str, Any] = {
@@ -94,11 +141,7 @@ async def obey(member: RunningMember, lateness: Lateness, slices: Slices) -> Non
                 "commit_index": core.commit_index,
             }
             if line == b"end":
-                answer |= {
-                    "lag_ms": summary(lateness.ms),
-                    "slice_ms": summary(slices.clock_ms),
-                    "slice_cpu_ms": summary(slices.cpu_ms),
-                }
+                answer |= {"lag_ms": summary(lateness.ms), **slices.told()}
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
     member.request_stop()
