@@ -62,7 +62,7 @@ class PeerPins:
         if pinned is None:
             self._durable.pop(peer_id, None)
             self._under_way[peer_id] = incarnation_id
-            self._store.pin(peer_id, incarnation_id, lambda error: self._pinned(peer_id, error))
+            self._store.pin(peer_id, incarnation_id, lambda error: self._pinned(peer_id, incarnation_id, error))
         elif pinned != incarnation_id:
             raise PeerRefused(
                 peer_id,
@@ -72,9 +72,8 @@ class PeerPins:
                 "as a new member with a new node id",
             )
 
-    def _pinned(self, peer_id: str, error: BaseException | None) -> None:
-        incarnation_id = self._under_way.pop(peer_id)
-        if error is None:
-            self._durable[peer_id] = incarnation_id
-        else:
+    def _pinned(self, peer_id: str, incarnation_id: bytes, error: BaseException | None) -> None:
+        if error is not None:
             self._failed(f"pinning the incarnation of peer {peer_id}", error)
+        elif self._under_way.get(peer_id) == incarnation_id:  # Else another one has taken its place meanwhile.
+            self._durable[peer_id] = self._under_way.pop(peer_id)

@@ -168,7 +168,7 @@ class PinStore(Protocol):
         ...
 
     def pin(self, peer_id: str, incarnation_id: bytes, done: Done) -> None:
-        """Make one more pin durable."""
+        """Make one more pin durable; one that was there of the same peer gives way to it."""
         ...
 
 

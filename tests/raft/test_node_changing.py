@@ -315,10 +315,13 @@ def test_the_incarnation_in_the_configuration_is_the_authority() -> None:
     assert alone.pins.pins()["s2"] == incarnation_of("s2")
 
 
-def test_a_pin_of_somebody_else_gives_way_to_the_configuration() -> None:
+@pytest.mark.parametrize("is_durable", [True, False], ids=["durable", "under way"])
+def test_a_pin_of_somebody_else_gives_way_to_the_configuration(is_durable: bool) -> None:
     """A stranger had come first, while there was no leader."""
     s1 = OneNode("s1", ("s1",), RaftConfig())
     s1.node.peer_hello("s2", incarnation_of("somebody else"))
+    pins = [] if is_durable else s1.disk.waiting[:]
+    del s1.disk.waiting[: len(pins)]
     s1.settle()
     s1.tick_to(RaftConfig().election_timeout_max_ns)
     s1.settle()
@@ -326,6 +329,7 @@ def test_a_pin_of_somebody_else_gives_way_to_the_configuration() -> None:
     s1.settle()
 
     s1.node.peer_hello("s2", incarnation_of("s2"))
+    s1.disk.waiting[:0] = pins
     s1.settle()
 
     assert s1.pins.pins()["s2"] == incarnation_of("s2")
