@@ -133,9 +133,9 @@ class Node(NodeView):
         if member is None and not self._core.is_peer(peer_id) and self._core.hears_a_leader:
             members = ", ".join(member.node_id for member in self._core.configuration.members)
             raise PeerRefused(peer_id, "not_a_member", f"it is not a member of this cluster, which has: {members}")
-        self._levels.greeted(peer_id, levels, self._machine.feature_level)
         if self.failure is None:  # Who hears no leader may not have heard of all members, either.
             self._pins.check(peer_id, incarnation_id, known=member.incarnation_id if member is not None else b"")
+        self._levels.greeted(peer_id, levels, self._machine.feature_level)  # Of the one that is meant, and no other.
 
     def receive(self, peer_id: str, message: Message) -> None:
         """Take one message of a peer. Dropped unless its pin is durable."""

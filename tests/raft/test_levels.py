@@ -122,6 +122,18 @@ def test_who_does_not_know_the_level_in_force_is_refused_at_its_hello() -> None:
     s1.node.peer_hello("s2", incarnation_of("s2"), LevelRange(2, 5))
 
 
+def test_what_somebody_else_says_under_a_members_name_does_not_count() -> None:
+    """Such as a second process with an empty folder and a newer build."""
+    _, leader = cluster()
+    other = next(peer for peer in leader.node.peers).node_id
+    leader.node.peer_hello(other, incarnation_of(other), LevelRange(1, 1))
+
+    with pytest.raises(PeerRefused, match="forgotten its votes"):
+        leader.node.peer_hello(other, incarnation_of("somebody else"), NEWER)
+
+    assert refusal(leader, 2).reason is LevelRefusal.OLD_MEMBER
+
+
 def test_levels_have_an_order() -> None:
     """And a refusal travels between processes."""
     assert (1 in NEWER, 3 in NEWER, str(NEWER), str(LevelRange(2, 2))) == (True, False, "1 to 2", "2")
