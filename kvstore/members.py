@@ -279,22 +279,31 @@ class MemberCalls:
 
     async def _reach(self, goal: _Goal, wait_seconds: float) -> Membership:
         error: OperationFailed | OutcomeUnknown = Unavailable(f"nobody led within {wait_seconds:g} s")
+        is_certain = True  # No attempt can have had an effect: each was refused, or never sent.
+        is_hopeless = False  # The last one was refused for good.
         with trio.move_on_after(wait_seconds):
             while True:
+                was_certain = is_certain
                 try:
                     now = await self.membership(of_leader=True)
                     if not now.is_changing and goal.is_reached(now):
                         return now
+                    is_certain = False
                     await self.change_members(goal.change)
                     continue  # Look, for the answer.
                 except ChangeRefused as refused:
-                    if not refused.is_passing:
-                        raise
-                    error = refused
-                except (OutcomeUnknown, Unavailable) as lost:
-                    error = lost  # Nobody leads for a moment, or who led has gone with the answer.
+                    error, is_certain = refused, was_certain
+                    if not refused.is_passing and (is_certain or is_hopeless):
+                        break
+                    is_hopeless = not refused.is_passing  # Perhaps since an attempt before it has succeeded: look.
+                except Unavailable as lost:
+                    error, is_certain = lost, was_certain  # Nobody leads for a moment.
+                except OutcomeUnknown as lost:
+                    error = lost  # Who led has gone with the answer.
                 await trio.sleep(LOOK_SECONDS)
-        raise error
+        if is_certain or isinstance(error, OutcomeUnknown):
+            raise error
+        raise OutcomeUnknown(f"no answer to a change of the members within {wait_seconds:g} s; {error}")
 
 
 @dataclass(frozen=True, slots=True)

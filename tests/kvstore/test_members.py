@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from kvstore.commands import Get, Put
-from kvstore.errors import ChangeRefused, OutcomeUnknown
-from kvstore.members import Membership, change_request, decode_membership, membership_request, read_change
-from kvstore.protocol import Request, RequestKind
+from kvstore.errors import ChangeRefused, OperationFailed, OutcomeUnknown, Unavailable
+from kvstore.members import (
+    MemberCalls,
+    Membership,
+    MemberView,
+    change_request,
+    decode_membership,
+    membership_request,
+    read_change,
+)
+from kvstore.protocol import Request, RequestKind, Response
 from raft import ChangeRefused as RefusedByRaft
 from raft import Configuration, Member, MembershipChange, ProtocolError
 from tests.kvstore.in_memory import SECOND, Cluster, SimClient
@@ -254,3 +267,66 @@ def test_a_client_learns_of_new_members_while_nothing_happens_to_its_leader(quic
     client.do(Get(b"a"))
 
     assert "s4:1" in client.core.addresses
+
+
+class Answering(MemberCalls):
+    """Members that answer each change as the test says: with an error, with a word, or (None) not at all."""
+
+    def __init__(self, *answers: Exception | str | None) -> None:
+        self._answers = deque(answers)
+        self.is_reached = False
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """Nobody is dialled."""
+
+    async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
+        if request.kind is RequestKind.MEMBERSHIP:
+            await trio.sleep(0.001)
+            members = (MemberView(**{**asdict(new("s4")), "part": "learner", "lag": 0, "is_heard": True}),)
+            return self._response(asdict(membership_with(members if self.is_reached else ())))
+        answer = self._answers.popleft() if len(self._answers) > 1 else self._answers[0]
+        if answer is None:
+            await trio.sleep_forever()
+        if isinstance(answer, Exception):
+            raise answer
+        self.is_reached = answer == "done"
+        return self._response(5)
+
+    def _response(self, field: object) -> Response:
+        return Response(request_id=1, code=0, node_id="s1", revision=1, consistency=0, fields=(field,))
+
+
+def membership_with(members: tuple[MemberView, ...]) -> Membership:
+    return Membership(
+        node_id="s1", cluster_id=b"", leader_id="s1", term=1, is_changing=False, members=members, removed=()
+    )
+
+
+PENDING, USED, LOST = ChangeRefused("pending", "another"), ChangeRefused("used_id", "s4"), OutcomeUnknown("lost")
+
+
+@pytest.mark.parametrize(
+    ("answers", "ends_with"),
+    [
+        ((PENDING,), ChangeRefused),
+        ((USED,), ChangeRefused),
+        ((Unavailable("nobody leads"),), Unavailable),
+        ((None,), OutcomeUnknown),
+        ((LOST, PENDING), OutcomeUnknown),
+        ((LOST, USED), OutcomeUnknown),
+        ((LOST, Unavailable("nobody leads")), OutcomeUnknown),
+        ((LOST, PENDING, "done"), Membership),
+        ((PENDING, "done"), Membership),
+    ],
+)
+async def test_a_goal_says_that_nothing_has_changed_only_if_that_is_certain(
+    answers: tuple[Exception | str | None, ...], ends_with: type[object], autojump_clock: trio.testing.MockClock
+) -> None:
+    """FORMATS §9: a change that was sent and not answered may be what a later one is refused for."""
+    ended: object
+    try:
+        ended = await Answering(*answers).add_member(new("s4"), wait_seconds=2)
+    except (OperationFailed, OutcomeUnknown) as error:
+        ended = error
+
+    assert type(ended) is ends_with, ended
