@@ -230,13 +230,10 @@ async def run_member(
     try:
         completions = CompletionQueue()
         files = folder.files(completions.post)
-        try:
-            storage = await _open(config, config.wrap_files(files), folder.identity, completions)
-            files.hold()
-            own = folder.joins_as or Member(folder.identity.node_id)
-            await _run(config, folder.identity, own, storage, completions, files, task_status)
-        finally:
-            files.close()
+        storage = await _open(config, config.wrap_files(files), folder.identity, completions)
+        files.hold()
+        own = folder.joins_as or Member(folder.identity.node_id)
+        await _run(config, folder.identity, own, storage, completions, files, task_status)
     finally:
         folder.close()
 

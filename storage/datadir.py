@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ from storage.layout import INITIALIZING_NAME, LOCK_NAME
 from storage.meta import META_PATH, read_identity, read_joins_as
 from storage.real_files import InlineFiles, RealFiles
 
+logger = logging.getLogger("storage")
+
 DISK_ERRORS = frozenset({errno.EIO, errno.EUCLEAN})
 """What the system says of a disk that fails, and of a file system that has found itself damaged."""
 
@@ -41,13 +44,18 @@ class DataFolder:
         """`joins_as`: of a member that joined a cluster, itself with the addresses that it was made with."""
         self.folder, self.identity, self.joins_as = folder, identity, joins_as
         self._lock: int | None = lock
+        self._files: RealFiles | None = None
 
     def files(self, post: Callable[[Callable[[], None]], None]) -> RealFiles:
-        """Its files, with an I/O thread of their own. The caller closes them before this folder."""
-        return RealFiles(self.folder, post)
+        """Its files, with an I/O thread of their own. Closed with this folder."""
+        self._files = RealFiles(self.folder, post)
+        return self._files
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Close its files and let go of the lock: not of the lock where the disk hangs, for its thread still writes."""
+        if self._files is not None and not self._files.close():
+            logger.error("%s: its disk hangs; it stays locked until this process ends", self.folder)
+            return
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -15,6 +15,9 @@ from storage.files import Done, Operation, SyncFile, Write
 from storage.layout import log_folder
 from storage.pace import WAIT_NS_MAX, Pace
 
+CLOSE_SECONDS_MAX = 2.0
+"""So long `close` waits for the thread. A disk may hang as long as it likes; the program has other things to do."""
+
 SHORT_BYTES_MAX = 32 * 1024
 """Beyond it writing takes as long as syncing, and nobody waits for that."""
 
@@ -145,16 +148,22 @@ class RealFiles:
         """The names in a folder, sorted; empty if there is no such folder."""
         return self._disk.names(folder)
 
-    def close(self) -> None:
-        """Carry out what was submitted, stop the thread, close the files. No `done` is called from now on."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        for submission in self._held or ():
-            self._submissions.put(submission)
-        self._submissions.put(None)
-        self._thread.join()
+    def close(self, *, wait_seconds_max: float = CLOSE_SECONDS_MAX) -> bool:
+        """Carry out what was submitted, stop the thread, close the files. No `done` is called from now on.
+
+        False if the disk hangs: then the thread still writes, whenever it can, until the process ends, and nobody else
+        may use the folder before that.
+        """
+        if not self._is_closed:
+            self._is_closed = True
+            for submission in self._held or ():
+                self._submissions.put(submission)
+            self._submissions.put(None)
+        self._thread.join(wait_seconds_max)
+        if self._thread.is_alive():
+            return False
         self._disk.close()
+        return True
 
     def _hand_over(self, submission: _Submission) -> None:
         self._untold += 1

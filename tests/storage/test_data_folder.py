@@ -8,7 +8,9 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from storage import (
     CorruptLog,
     CorruptMeta,
     CorruptSnapshot,
+    CreateFile,
     DiskFailing,
     FolderLocked,
     InlineFiles,
@@ -25,10 +28,13 @@ from storage import (
     NotEmpty,
     NotInitialized,
     NotWritable,
+    RealFiles,
     SnapshotRefused,
+    SyncFile,
     WrongCluster,
     WrongNode,
     create_data_folder,
+    disk,
     open_data_folder,
     read_identity,
 )
@@ -51,6 +57,36 @@ def test_a_first_start_makes_a_folder_that_opens_with_its_identity(tmp_path: Pat
     assert {path.name for path in folder.folder.iterdir()} == {"LOCK", "meta", "pins", "groups"}
     folder.close()
     folder.close()
+
+
+def test_a_folder_whose_disk_hangs_is_left_in_time_and_stays_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program goes on. What the thread has begun it may still write, so nobody else may have the folder."""
+    goes_on, is_syncing = threading.Event(), threading.Event()
+
+    def hang(_: int) -> None:
+        is_syncing.set()
+        goes_on.wait(30)
+
+    create(tmp_path)
+    monkeypatch.setattr(disk, "sync_data", hang)
+    monkeypatch.setattr(RealFiles, "close", partialmethod(RealFiles.close, wait_seconds_max=0.02))
+    folder = open_data_folder(tmp_path)
+    files = folder.files(lambda _: None)
+    files.submit([CreateFile("x"), SyncFile("x")], lambda _: None)
+    is_syncing.wait(30)
+    try:
+        folder.close()
+
+        with pytest.raises(FolderLocked):
+            open_data_folder(tmp_path)
+    finally:
+        goes_on.set()
+    while not files.close():
+        pass
+    folder.close()
+    open_data_folder(tmp_path).close()
 
 
 def test_a_node_that_finds_its_folder_missing_or_empty_refuses_and_names_both_remedies(tmp_path: Path) -> None:
@@ -143,7 +179,9 @@ def test_a_second_opener_is_told_who_holds_the_folder(tmp_path: Path) -> None:
 HOLD = """
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from functools import partialmethod
 from pathlib import Path
 from storage import open_data_folder
 folder = open_data_folder(Path(sys.argv[1]))
