@@ -265,7 +265,8 @@ class MemberCalls:
             raise ChangeRefused("unknown_member", f"{old_id} is no member; there are: {known}")
         if not _is(now, new.node_id, VOTER):
             await self._reach(_adding(new), wait_seconds)
-        is_voter = old is None or old.part != LEARNER
+        # A voter goes in the change that gives the new one its vote. If it has gone and that one has none, it had none.
+        is_voter = old.part != LEARNER if old is not None else now.member(new.node_id) is None
         change = MembershipChange(promote=(new.node_id,) if is_voter else (), remove=(old_id,))
 
         def is_done(now: Membership) -> bool:

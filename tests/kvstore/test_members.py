@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,13 @@ from kvstore.members import (
     change_request,
     decode_membership,
     membership_request,
+    part_of,
     read_change,
 )
 from kvstore.protocol import Request, RequestKind, Response
 from raft import ChangeRefused as RefusedByRaft
-from raft import Configuration, Member, MembershipChange, ProtocolError
+from raft import Configuration, Member, MembershipChange, ProtocolError, decode_item, encode_item
+from raft.change import changed, left
 from tests.kvstore.in_memory import SECOND, Cluster, SimClient
 
 
@@ -330,3 +332,37 @@ async def test_a_goal_says_that_nothing_has_changed_only_if_that_is_certain(
         ended = error
 
     assert type(ended) is ends_with, ended
+
+
+class Agreed(MemberCalls):
+    """Members that agree at once on every change."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+
+    def learn(self, addresses: Sequence[str]) -> None:
+        """Nobody is dialled."""
+
+    async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
+        field: object = 5
+        if request.kind is RequestKind.CHANGE:
+            made = changed(self.configuration, read_change(decode_item(encode_item(list(request.items)))))
+            self.configuration = left(made) if made.is_joint else made
+        else:
+            now = self.configuration
+            parts = {each: part_of(now, each.node_id) for each in now.members}
+            views = (MemberView(**asdict(each), part=part, lag=0, is_heard=True) for each, part in parts.items())
+            field = asdict(replace(membership_with(tuple(views)), removed=now.removed))
+        return Response(request_id=1, code=0, node_id="s1", revision=1, consistency=0, fields=(field,))
+
+
+async def test_a_learner_that_has_replaced_another_stays_one_however_often_it_is_asked_for() -> None:
+    """And a voter is replaced by a voter. Either call can be repeated: its answer may have been lost."""
+    members = Agreed(Configuration((new("s1"), new("s2")), (), (new("s3"),)))
+
+    for _ in range(2):
+        await members.replace_member("s3", new("s4"))
+        assert (members.configuration.voter_ids, members.configuration.learner_ids) == (("s1", "s2"), ("s4",))
+    for _ in range(2):
+        await members.replace_member("s2", new("s5"))
+        assert (members.configuration.voter_ids, members.configuration.learner_ids) == (("s1", "s5"), ("s4",))
