@@ -25,14 +25,14 @@ class MembershipChange:
     remove: tuple[str, ...] = ()
     """Members that go, voters or learners; their ids are never used again."""
     update: tuple[Member, ...] = ()
-    """Members whose addresses, or known incarnations, are these from now on."""
+    """Members whose addresses are these from now on; their incarnations are named, if they were not."""
 
 
 def changed(configuration: Configuration, change: MembershipChange) -> Configuration:
     """What `change` makes of `configuration`, which is not joint: a joint one if the voters change. ChangeRefused."""
     assert not configuration.is_joint, configuration
     _check(configuration, change)
-    updates = {member.node_id: member for member in change.update}
+    updates = {member.node_id: _updated(configuration, member) for member in change.update}
     voters = [updates.get(member.node_id, member) for member in configuration.voters]
     learners = [updates.get(member.node_id, member) for member in configuration.learners]
     new_voters = sorted(
@@ -81,6 +81,14 @@ def _check(configuration: Configuration, change: MembershipChange) -> None:
     for node_id in change.promote:
         if node_id in configuration.voter_ids:
             raise ChangeRefused(ChangeRefusal.DUPLICATE, f"{node_id} is a voter already")
+    now = {member.node_id: member.incarnation_id for member in configuration.members}
+    for member in change.update:
+        if now.get(member.node_id) and member.incarnation_id not in (b"", now[member.node_id]):
+            raise ChangeRefused(
+                ChangeRefusal.USED_ID,
+                f"{member.node_id} is known with another data folder, and would have forgotten what it said: replace "
+                "it as a new member with a new node id",
+            )
     _check_named_once([*added, *change.promote, *change.remove], "is named twice")
     _check_named_once([member.node_id for member in change.update], "is updated twice")
     if len(members) + len(added) > MEMBERS_MAX:
@@ -93,6 +101,12 @@ def _check(configuration: Configuration, change: MembershipChange) -> None:
     together = (*others, *change.update, *change.add)
     for addresses in ([m.peer_address for m in together], [m.client_address for m in together]):
         _check_named_once(filter(None, addresses), "would be the address of two members")
+
+
+def _updated(configuration: Configuration, member: Member) -> Member:
+    """Who moves to another address is the same as before."""
+    known = configuration.member(member.node_id)
+    return replace(member, incarnation_id=member.incarnation_id or (known.incarnation_id if known else b""))
 
 
 def _check_named_once(words: Iterable[str], problem: str) -> None:

@@ -56,6 +56,26 @@ def test_a_new_address_needs_no_majority_of_others() -> None:
     assert found == Configuration((Member("s1", "a:1", "a:2", b"i" * 16),))
 
 
+def test_who_moves_keeps_the_incarnation_that_is_known_of_it() -> None:
+    """It is the authority for all members, also those who have never heard of this one."""
+    start = Configuration((Member("s1", "a:1", "a:2", b"i" * 16),))
+
+    found = changed(start, MembershipChange(update=(Member("s1", "b:1", "b:2"),)))
+
+    assert found == Configuration((Member("s1", "b:1", "b:2", b"i" * 16),))
+
+
+@pytest.mark.parametrize("node_id", ["s2", "s3"])
+def test_nobody_comes_back_with_another_data_folder(node_id: str) -> None:
+    """FORMATS §1: a voter has forgotten its votes, and a learner what it acknowledged to a leader that remembers it."""
+    start = Configuration((Member("s1"), Member("s2", "", "", b"a" * 16)), (), (Member("s3", "", "", b"a" * 16),))
+
+    with pytest.raises(ChangeRefused, match="forgotten") as caught:
+        changed(start, MembershipChange(update=(Member(node_id, "", "", b"b" * 16),)))
+
+    assert caught.value.reason is ChangeRefusal.USED_ID
+
+
 # What is refused
 
 
