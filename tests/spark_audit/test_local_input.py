@@ -111,6 +111,20 @@ def test_plain_rows_are_read_by_arrow() -> None:
             assert conform(read).to_pylist() == expected.to_pylist()
 
 
+def test_fields_that_the_head_of_a_piece_does_not_name_are_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is expected by the head is only what is fast."""
+    monkeypatch.setattr(lines, "_HEAD_BYTES", 60)
+    rows = generate(Shape(operations=100, many_share=0.1, unknown_share=0.02, local_share=0.1), 3)
+    rows = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    rows[-1] |= {"further": 1}
+
+    read = lines._by_arrow("\n".join(map(json.dumps, rows)).encode())
+
+    assert read is not None
+    expected = pa.Table.from_pylist(rows, schema=schema(names_coded=False))
+    assert conform(read).to_pylist() == expected.to_pylist()
+
+
 @pytest.mark.parametrize("piece_bytes", [100, 10_000, 2**25])
 def test_malformed_lines_are_all_counted_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
