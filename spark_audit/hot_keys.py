@@ -1,6 +1,7 @@
 """Keys of very many operations, known before rows are shuffled: from a sample, as nothing depends on it but memory.
 
-Each task reads four columns of its source (of lines: a part of the file) and tells every SAMPLE_STRIDE-th row. The
+Each task reads the keys of its source (of lines: a part of the file), and where some may be hot tells every
+SAMPLE_STRIDE-th row. The
 driver cuts each hot key into ranges of about `LIMITS.range` rows by what was told.
 """
 
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 import pyarrow.parquet as parquet
 
@@ -60,30 +63,34 @@ class HotKey:
         return place
 
 
-def sample_table(path: str, first: int, last: int) -> pa.Table:
+def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
     """Of these row groups (`last` exclusive) of a Parquet file every SAMPLE_STRIDE-th row; of columns that are null,
-    or no numbers, nothing."""
-    with parquet.ParquetFile(path) as file:
+    or no numbers, nothing. Nothing either where no key has `rows_min` rows: then only keys are read."""
+    with parquet.ParquetFile(path, read_dictionary=["key"]) as file:
         have = [name for name in _READ if name in file.schema_arrow.names]
-        read = [file.read_row_group(group, columns=have, use_threads=False) for group in range(first, last)]
-    if not read or len(have) < len(_READ):
-        return _SCHEMA.empty_table()
-    table = pa.concat_tables(read)
+        groups = list(range(first, last))
+        if len(have) < len(_READ) or not groups:
+            return _SCHEMA.empty_table()
+        keys = file.read_row_groups(groups, columns=["key"], use_threads=False).unify_dictionaries().column("key")
+        most: Any = pc.max(keys.value_counts().field("counts"))
+        if (most.as_py() or 0) < rows_min:
+            return _SCHEMA.empty_table()
+        rest = [name for name in _READ if name != "key"]
+        table = file.read_row_groups(groups, columns=rest, use_threads=False).append_column("key", keys)
     rows = np.arange(0, table.num_rows, SAMPLE_STRIDE)
     return _weighted(table.take(rows), SAMPLE_STRIDE)
 
 
-def sample_lines(path: str) -> pa.Table:
-    """Of a file of JSON lines: some at every _LINES_EVERY_BYTES."""
+def sample_lines(path: str, first: int, last: int) -> pa.Table:
+    """Of these bytes of a file of JSON lines: some lines at every _LINES_EVERY_BYTES."""
     parts: list[pa.Table] = []
-    size = Path(path).stat().st_size
     with Path(path).open("rb") as file:
-        for begin in range(0, size, _LINES_EVERY_BYTES):
+        for begin in range(first, last, _LINES_EVERY_BYTES):
             file.seek(begin)
             text = file.read(_LINES_BYTES)
             whole = text[text.find(b"\n") + 1 : text.rfind(b"\n") + 1]
             if whole:
-                weight = max(1, min(size - begin, _LINES_EVERY_BYTES) // len(whole))
+                weight = max(1, min(last - begin, _LINES_EVERY_BYTES) // len(whole))
                 parts.append(_weighted(_parsed(whole), weight))
     return pa.concat_tables(parts) if parts else _SCHEMA.empty_table()
 
@@ -119,11 +126,14 @@ def _cut(sample: pa.Table, run_id: str, key: str, range_rows: int) -> HotKey:
     return HotKey(run_id, key, tuple((2 * revision[begins] + 1).tolist()), tuple(call[begins].tolist()))
 
 
-def sampled(sources: Sequence[tuple[str, int, int]]) -> Iterator[pa.Table]:
-    """Of each (path, first row group, last), or lines (first < 0). What cannot be read is for others to tell."""
-    for path, first, last in sources:
+def sampled(sources: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Iterator[pa.Table]:
+    """Of each (path, first, last, whether it is lines): row groups, or bytes. What cannot be read others tell.
+
+    `rows_min`: of a table in which no key has as many, nothing needs to be told.
+    """
+    for path, first, last, lines in sources:
         try:
-            yield sample_lines(path) if first < 0 else sample_table(path, first, last)
+            yield sample_lines(path, first, last) if lines else sample_table(path, first, last, rows_min)
         except (pa.ArrowException, OSError, ValueError):
             continue
 

@@ -51,6 +51,7 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 CHUNK_ROWS = 1 << 18  # Held by a task at once, about 100 MB with all that is made of them.
 TASK_ROWS = 1 << 20
 LINES_TASK_BYTES = 1 << 27  # Of one file: about TASK_ROWS / 3, as text is slow to parse.
+_UNTOLD = 4  # A hot key may be missed in sources that hold less than one part of so many of their fair share of it.
 PARTITION_ROWS = 250_000  # Of whole keys, decided at once: about 100 MB.
 PIECES_AT_ONCE = 32  # Handed over to Python together.
 SMALL_ROWS = 5_000  # One partition is enough: tasks cost more than the work.
@@ -157,14 +158,15 @@ class Scan:
 
 def _hot_keys(session: "SparkSession", found: Sequence[Source]) -> tuple[HotKey, ...]:
     tasks = session.range(0, len(found), 1, len(found))
-    told = tasks.mapInArrow(_sampler([(source.path, source.first, source.last) for source in found]), SAMPLE)
+    every = [(one.path, one.first, one.last, one.lines) for one in found]
+    told = tasks.mapInArrow(_sampler(every, HOT_ROWS // (_UNTOLD * len(found))), SAMPLE)
     return tuple(hot_keys([told.toArrow()], HOT_ROWS, LIMITS.range))
 
 
-def _sampler(found: Sequence[tuple[str, int, int]]) -> Stage:
+def _sampler(found: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Stage:
     def sample(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for table in sampled([found[row["id"]] for row in batch.to_pylist()]):
+            for table in sampled([found[row["id"]] for row in batch.to_pylist()], rows_min):
                 yield from table.combine_chunks().to_batches()
 
     return sample

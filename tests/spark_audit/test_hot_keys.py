@@ -13,8 +13,10 @@ from spark_audit import hot_keys as hot
 from spark_audit.clocks import Clocks
 from spark_audit.generate import Row, Shape, generate
 from spark_audit.kernel import CONFIGURATIONS_MAX
+from spark_audit.paths import history_files
 from spark_audit.ranges import Limits
 from spark_audit.scan import HOT, KEYS, read_piece, scan, together
+from spark_audit.spark_scan import sources
 from tests.spark_audit.histories import write_lines
 from tests.spark_audit.test_table_keys import history_table
 
@@ -85,9 +87,13 @@ def test_a_sample_of_a_file_is_of_every_part_of_it(
         path = tmp_path / "a.parquet"
         parquet.write_table(history_table(rows), path)
 
-    (table,) = hot.sampled([(str(path), -1 if lines else 0, -1 if lines else 1)])
+    (source,) = sources(history_files([str(path)]))
+    (table,) = hot.sampled([(source.path, source.first, source.last, source.lines)], 1)
 
     assert len(rows) * 0.7 < np.sum(table.column("weight").to_numpy()) < len(rows) * 1.3
     told = np.nanmax(table.column("revision").to_numpy())
     assert told > 0.8 * max(row["revision"] or 0 for row in rows)
-    assert not list(hot.sampled([(str(tmp_path / "none.parquet"), 0, 1)]))
+    if not lines:
+        (nothing,) = hot.sampled([(source.path, source.first, source.last, False)], len(rows))
+        assert nothing.num_rows == 0  # No key has as many.
+    assert not list(hot.sampled([(str(tmp_path / "none.parquet"), 0, 1, False)], 1))
