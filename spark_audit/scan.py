@@ -34,6 +34,7 @@ _OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "ve
 _MOSTLY_NULL = ("request", "weak", "changes_store", "expected_mod_revision")
 _SHORT_MAX = 127  # Texts of a dictionary whose indices travel as single bytes.
 _ENDLESS = 2**63 - 1
+_INT32_MAX = 2**31 - 1
 _IDS_BITS = 16  # op_ids that differ only in these go to one partition.
 
 
@@ -77,7 +78,7 @@ def scan(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) -> Iterator[
         return
     taking = _taking(frame)
     yield from _totals(frame, many, taking)
-    keys = _of_keys(frame, many)
+    keys = _narrow(_of_keys(frame, many))
     for number, one in enumerate(hot):
         ranges, keys = _parted(keys, one)
         yield from _hot(ranges, one, partitions + number)
@@ -87,7 +88,7 @@ def scan(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) -> Iterator[
     order = frame.table.select(list(_ORDER)).append_column("reads", pa.array(~(changed(frame) | many.changed)))
     rows = np.flatnonzero(taking)
     blocks = frame.numbers("revision", 0)[rows] >> BLOCK_BITS
-    yield from _pieces(ORDER, order.take(rows), blocks % partitions, partitions)
+    yield from _pieces(ORDER, _narrow(order), blocks % partitions, partitions, rows)
 
 
 def read_piece(payload: bytes) -> pa.Table:
@@ -97,17 +98,32 @@ def read_piece(payload: bytes) -> pa.Table:
 
 
 def together(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables of pieces of one kind as one, each column in one piece, NAMES as dictionaries."""
-    coded = []
-    for table in tables:
-        for place, name in enumerate(table.column_names):
-            column: Any = table.column(name)
-            if name in NAMES and not pa.types.is_dictionary(column.type):
-                table = table.set_column(place, name, column.dictionary_encode())
-            elif name in NAMES and column.type.index_type != pa.int32():
-                table = table.set_column(place, name, _indexed(column, pa.int32()))
-        coded.append(table)
-    return pa.concat_tables(coded, promote_options="default").unify_dictionaries().combine_chunks()
+    """Tables of pieces of one kind as one, each column in one piece, NAMES as dictionaries, numbers of 64 bits."""
+    coded = [_coded(table) for table in tables]
+    return _wide(pa.concat_tables(coded, promote_options="permissive").unify_dictionaries().combine_chunks())
+
+
+def _coded(table: pa.Table) -> pa.Table:
+    for place, name in enumerate(table.column_names):
+        column: Any = table.column(name)
+        if name in NAMES and not pa.types.is_dictionary(column.type):
+            table = table.set_column(place, name, column.dictionary_encode())
+        elif name in NAMES and column.type.index_type != pa.int32():
+            table = table.set_column(place, name, _indexed(column, pa.int32()))
+    return table
+
+
+def _wide(table: pa.Table) -> pa.Table:
+    """What `_narrow` has made narrow, as it was."""
+    for place, name in enumerate(table.column_names):
+        column: Any = table.column(name)
+        if pa.types.is_int32(column.type):
+            table = table.set_column(place, name, column.cast(pa.int64()))
+        elif pa.types.is_struct(column.type) and any(pa.types.is_int32(field.type) for field in column.type):
+            whole = one_piece(column)
+            wide = [pa.field(one.name, pa.int64() if pa.types.is_int32(one.type) else one.type) for one in whole.type]
+            table = table.set_column(place, name, whole.cast(pa.struct(wide)))
+    return table
 
 
 def _taking(frame: Frame) -> Bools:
@@ -168,6 +184,29 @@ def _lean(table: pa.Table, answers: Sequence[str]) -> pa.Table:
         elif pa.types.is_dictionary(column.type) and len(one_piece(column).dictionary) <= _SHORT_MAX:
             table = table.set_column(place, name, _indexed(column, pa.int8()))
     return table.select([name for name in NEEDED if name != "output"]).append_column("output", lean)
+
+
+def _narrow(table: pa.Table) -> pa.Table:
+    """The same with numbers and offsets of texts in 32 bits, wherever they fit: a third of the bytes less."""
+    for place, name in enumerate(table.column_names):
+        column = one_piece(table.column(name))
+        if pa.types.is_struct(column.type):
+            fields = [_narrowed(column.field(number)) for number in range(column.type.num_fields)]
+            kinds: list[Any] = [pa.field(one.name, field.type) for one, field in zip(column.type, fields, strict=True)]
+            column = pa.StructArray.from_arrays(fields, fields=kinds, mask=column.is_null())
+        table = table.set_column(place, name, _narrowed(column))
+    return table
+
+
+def _narrowed(column: Any) -> Any:
+    if pa.types.is_large_string(column.type) and column.nbytes <= _INT32_MAX:
+        return column.cast(pa.string())
+    if not pa.types.is_int64(column.type):
+        return column
+    ends: Any = pc.min_max(column)
+    least, greatest = ends["min"].as_py(), ends["max"].as_py()
+    fits = least is None or (least >= -_INT32_MAX and greatest <= _INT32_MAX)
+    return column.cast(pa.int32()) if fits else column
 
 
 def _indexed(column: Any, kind: pa.DataType) -> Any:
@@ -270,16 +309,17 @@ def _clients(frame: Frame, partitions: int) -> Iterator[Cut]:
     yield from _pieces(CLIENTS, _short_dictionaries(table), targets, partitions)
 
 
-def _pieces(kind: str, table: pa.Table, targets: Int64s, partitions: int) -> Iterator[Cut]:
-    if not table.num_rows:
+def _pieces(kind: str, table: pa.Table, targets: Int64s, partitions: int, rows: Int64s | None = None) -> Iterator[Cut]:
+    """`rows`: only these of the table, which `targets` are of."""
+    if not len(targets):
         return
     order = sorted_by(targets)
-    ordered = table.take(order)
+    ordered = table.take(order if rows is None else rows[order])
     edges = np.searchsorted(targets[order], np.arange(partitions + 1)).tolist()
     for target in range(partitions):
         for begin in range(edges[target], edges[target + 1], PIECE_ROWS_MAX):
-            rows = min(PIECE_ROWS_MAX, edges[target + 1] - begin)
-            yield Cut(kind, target, _stream(ordered.slice(begin, rows)))
+            length = min(PIECE_ROWS_MAX, edges[target + 1] - begin)
+            yield Cut(kind, target, _stream(ordered.slice(begin, length)))
 
 
 def _stream(table: pa.Table) -> bytes:

@@ -20,6 +20,7 @@ Row: TypeAlias = dict[str, Any]
 NAMES = ("run_id", "client", "op", "key", "status", "clock_id", "consistency", "node")  # Texts that come again.
 ROWS_AT_ONCE = 20_000  # Of a table that become Python objects together.
 BLOCK_ROWS = 1 << 16
+FEW_NULLS_MAX = 1 << 18  # Of one type they take at most some MB.
 _ATOMS: dict[str, pa.DataType] = {"string": pa.large_string(), "long": pa.int64(), "boolean": pa.bool_()}
 
 
@@ -126,7 +127,23 @@ def _codes(column: Any) -> Codes:
     return Codes(ids, list(number), number)
 
 
+def distinct(numbers: Int64s) -> Int64s:
+    """Each once, ascending: `np.unique`, which hashes them, takes ten times as long for many different numbers."""
+    ordered = np.sort(numbers)
+    return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
+
+
 def nulls(rows: int, kind: pa.DataType) -> Any:
+    """So many nulls; a few are part of an array made once, as fresh memory costs more than the rest."""
+    return _few_nulls(kind).slice(0, rows) if rows <= FEW_NULLS_MAX else _made_nulls(rows, kind)
+
+
+@cache
+def _few_nulls(kind: pa.DataType) -> Any:
+    return _made_nulls(FEW_NULLS_MAX, kind)
+
+
+def _made_nulls(rows: int, kind: pa.DataType) -> Any:
     make: Any = pa.nulls  # Its stubs list every type but DataType.
     return make(rows, kind)
 

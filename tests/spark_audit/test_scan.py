@@ -156,3 +156,22 @@ def test_long_dictionaries_do_not_travel_with_every_piece(monkeypatch: pytest.Mo
         arrived.append(sorted(row["op_id"] * 100 + len(row["key"]) for table in tables for row in table.to_pylist()))
     assert arrived[0] == arrived[1]
     assert np.unique(arrived[0]).size == 300
+
+
+@pytest.mark.parametrize("first", [0, 2**31 - 40, 2**62, -(2**31) - 5])
+def test_numbers_of_any_size_arrive_as_they_were(first: int) -> None:
+    """They travel in 32 bits where all of a chunk fit, and chunks are joined that do and do not."""
+    rows = generate(Shape(operations=80, keys=3), 4)
+    for row in rows[:40]:
+        row["op_id"] = max(0, first) + row["op_id"]
+        row["call_ns"] += first
+        row["return_ns"] = None if row["return_ns"] is None else row["return_ns"] + first
+        if row["output"] and row["output"].get("version"):
+            row["output"]["version"] = max(1, first)
+    told = {row["op_id"]: (row["call_ns"], row["return_ns"], (row["output"] or {}).get("version")) for row in rows}
+
+    arrived = [row for table in _tables(_gathered([rows[:40], rows[40:]]), KEYS) for row in table.to_pylist()]
+
+    assert {
+        row["op_id"]: (row["call_ns"], row["return_ns"], (row["output"] or {}).get("version")) for row in arrived
+    } == told
