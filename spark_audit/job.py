@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +18,7 @@ from pyspark.sql import functions as f
 
 from spark_audit.clocks import Clocks
 from spark_audit.errors import Fault, JobFailed, MalformedHistory, NothingToCheck
+from spark_audit.footers import check_footers
 from spark_audit.held import Question, hold
 from spark_audit.kernel import CONFIGURATIONS_MAX
 from spark_audit.load import FAULTS_SHOWN_MAX, Loaded, load, refuse
@@ -54,6 +56,25 @@ class _Run:
     bare: int = 0  # Completed without a revision.
 
 
+class _Rows:
+    """All rows as rows of Spark's, kept once they are asked for: if something has to be told of them."""
+
+    def __init__(self, session: "SparkSession", files: Sequence[HistoryFile]) -> None:
+        self._session, self._files = session, files
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        found = load(self._session, self._files)
+        return Loaded(found.rows.persist(StorageLevel.MEMORY_AND_DISK), found.scans)
+
+    def __call__(self) -> "DataFrame":
+        return self.loaded.rows
+
+    def forget(self) -> None:
+        if "loaded" in vars(self):
+            self.loaded.rows.unpersist()
+
+
 def audit(
     session: "SparkSession",
     paths: Iterable[str],
@@ -74,9 +95,8 @@ def audit(
     files = history_files(given)
     headers = {folder: read_run_file(folder) for folder in {file.folder for file in files}}
     say(f"reading {len(files)} file{'s' if len(files) != 1 else ''}")
-    loaded = load(session, files)
-    rows = loaded.rows.persist(StorageLevel.MEMORY_AND_DISK)  # Only if they are asked for: not by the scan.
-    loaded = Loaded(rows, loaded.scans)
+    check_footers(str(file.path.resolve()) for file in files if file.parquet)
+    rows = _Rows(session, files)
     clocks_of = {str(file.path.resolve()): Clocks.from_run(headers[file.folder].get("clocks") or ()) for file in files}
     scan = Scan.of(session, files, clocks_of, configurations_max)
     said = scan.said().persist(StorageLevel.MEMORY_AND_DISK)
@@ -84,31 +104,34 @@ def audit(
         say(f"deciding about {sum(source.rows for source in scan.sources)} operations")
         verdict = Verdict(engine="spark")
         with scan.handing_over_few():
-            notes = said.where("kind is not null").select("kind", "file", "payload").collect()
-        runs, clocks = _totals(loaded, notes, files, headers, verdict)
+            few = said.where("kind is not null or traces is not null")
+            told = few.select("kind", "file", "payload", "run_id", "key", "traces").collect()
+        notes = [row for row in told if row["kind"] is not None]
+        runs, clocks = _totals(rows, notes, files, headers, verdict)
         if verdict.operations == verdict.unknown + verdict.failed:
             raise NothingToCheck(", ".join(given), verdict.operations)
-        _refuse(loaded, notes, any(run.asked for run in runs.values()))
+        _refuse(rows, notes, any(run.asked for run in runs.values()))
         keys = said.where("kind is null").drop("kind", "file", "payload")
         off_revisions = _note_keys(notes, keys, verdict)
         if keys_to is not None:
             write_keys(keys, keys_to)
-        _check_store(scan, rows, keys, off_revisions, runs, clocks, verdict)
+        traced = [row for row in told if row["kind"] is None]
+        _check_store(scan, rows, keys, traced, off_revisions, runs, clocks, verdict)
         say("checking revisions over all keys")
         _check_order(scan, notes, rows, clocks, verdict)
         if show is not None:
             say("gathering what the page shows")
             about = {run_id: RunAbout.of(run.folder, headers[run.folder]) for run_id, run in runs.items()}
-            show(gather(rows, verdict, about))
+            show(gather(rows(), verdict, about))
     finally:
         said.unpersist()
-        rows.unpersist()
+        rows.forget()
     verdict.seconds = time.perf_counter() - started
     return verdict
 
 
 def _totals(
-    loaded: Loaded,
+    rows: _Rows,
     notes: Sequence[Any],
     files: Sequence[HistoryFile],
     headers: Mapping[Path, Mapping[str, Any]],
@@ -116,7 +139,7 @@ def _totals(
 ) -> tuple[dict[str, _Run], dict[str, Clocks]]:
     """Count everything; refuse malformed rows, and a run_id that two run folders share."""
     if any(note["kind"] == BAD for note in notes):
-        _refuse_malformed(loaded, notes)
+        _refuse_malformed(rows.loaded, notes)
     folder_of = {str(file.path.resolve()): file.folder for file in files}
     folders: dict[str, Path] = {}
     runs: dict[str, _Run] = {}
@@ -154,10 +177,10 @@ def _one_fault(where: object, reason: str) -> MalformedHistory:
     return MalformedHistory((Fault(str(where), 0, reason),), 1)
 
 
-def _refuse(loaded: Loaded, notes: Sequence[Any], many: bool) -> None:
+def _refuse(rows: _Rows, notes: Sequence[Any], many: bool) -> None:
     """Refuse rows that clash; raise what went wrong otherwise. A CLASH is only a doubt: it may be that none do."""
     if any(note["kind"] == CLASH for note in notes):
-        _refuse_clashes(loaded, many)
+        _refuse_clashes(rows.loaded, many)
     for note in notes:
         if note["kind"] == ERROR:
             raise JobFailed(f"deciding keys failed\n{json.loads(note['payload'])}")
@@ -205,9 +228,7 @@ def _clash_words(row: Any) -> str:
     return str(row["why"])
 
 
-def _check_order(
-    scan: Scan, notes: Sequence[Any], rows: "DataFrame", clocks: Mapping[str, Clocks], verdict: Verdict
-) -> None:
+def _check_order(scan: Scan, notes: Sequence[Any], rows: _Rows, clocks: Mapping[str, Clocks], verdict: Verdict) -> None:
     def again(carries: Mapping[tuple[str, int], Latest]) -> list[Block]:
         said = scan.said_of_blocks(carries).where(f.col("kind") == ORDER).select("payload")
         with scan.handing_over_few():
@@ -244,15 +265,16 @@ def _note_keys(notes: Sequence[Any], keys: "DataFrame", verdict: Verdict) -> set
 
 def _check_store(
     scan: Scan,
-    rows: "DataFrame",
+    rows: _Rows,
     keys: "DataFrame",
+    traced: Sequence[Any],
     off_revisions: set[str],
     runs: Mapping[str, _Run],
     clocks: Mapping[str, Clocks],
     verdict: Verdict,
 ) -> None:
     replayed: list[str] = []
-    traces = traces_of(keys, [run_id for run_id, run in runs.items() if not run.many])
+    traces = traces_of(traced, {run_id for run_id, run in runs.items() if not run.many})
     answer = answers(scan, {run_id: Question.about(mine) for run_id, mine in traces.items()}, clocks)
     for run_id, run in sorted(runs.items()):
         verdict.properties["store"].checked += run.many
@@ -273,7 +295,7 @@ def _check_store(
             verdict.record(Undecided("store", run_id, None, left_open(run.rows, left)))
     if not replayed:
         return
-    found = store_findings(rows, keys, replayed, clocks).persist(StorageLevel.MEMORY_AND_DISK)
+    found = store_findings(rows(), keys, replayed, clocks).persist(StorageLevel.MEMORY_AND_DISK)
     for row in found.groupBy("kind").count().collect():
         outcome = "violated" if row["kind"] == "Violation" else "undecided"
         prop = verdict.properties["store"]

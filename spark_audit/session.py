@@ -38,10 +38,17 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n
 """
-SHORT_LIFE = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Java only passes bytes on: its second compiler took 28 s of processor time of a job of ten million operations.
+_LIGHT = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.files.ignoreCorruptFiles": "false",
+}
+_HERE = {
+    "spark.shuffle.compress": "false",  # There is no network between.
+    "spark.shuffle.spill.compress": "false",
+    "spark.shuffle.sort.bypassMergeThreshold": "1",  # Else what is shuffled is written twice: a file each, then one.
+    "spark.sql.adaptive.enabled": "false",  # It plans every stage anew, and partitions are few here anyway.
 }
 _SHORT_ELSEWHERE = {"spark.sql.shuffle.partitions": "8"}  # Spark's 200 are 200 starts of Python: 70 s for 2,000 rows.
 LOG_TAIL_CHARACTERS_MAX = 2_000  # Of Spark's own words, when it does not start.
@@ -60,8 +67,7 @@ def spark_session(
 
     `master`: as Spark writes it. `remote`: a Spark Connect server, sc://HOST[:PORT], instead of a master. Under
     spark-submit neither counts, nor does `memory`: it has started the driver already, and knows the master.
-    `short`: for a job of seconds, Java is told to compile lightly; half of such a job is compilation (measured: 20,000
-    operations take 26 s of processor time, and 14 s so). A long job is better off without.
+    `short`: a job of seconds; elsewhere than here it is then divided among few tasks.
 
     What the JVM says goes to a file (its start-up warnings cannot be switched off), or to stderr if `verbose`.
     Raises NoJava; and JobFailed if Spark does not start, is not there, or if its executors cannot run this package.
@@ -174,13 +180,13 @@ def _start(folder: Path, master: str, memory: str, short: bool, verbose: bool) -
         "spark.driver.memory": memory,
         "spark.local.dir": str(folder / "scratch"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData" + (SHORT_LIFE if short else ""),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData{_LIGHT}",
     }
     if on_loopback(master):
         settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     if is_local(master):
         settings["spark.sql.shuffle.partitions"] = str(2 * _local_cores(master))
-        settings |= {"spark.shuffle.compress": "false", "spark.shuffle.spill.compress": "false"}  # No network here.
+        settings |= _HERE
     elif short:
         settings |= _SHORT_ELSEWHERE
     for name, value in settings.items():

@@ -30,7 +30,11 @@ def block_from(text: str) -> Block:
 
 
 def check_order(
-    blocks: Iterable[Block], again: Again, rows: "DataFrame", clocks: Mapping[str, Clocks], verdict: Verdict
+    blocks: Iterable[Block],
+    again: Again,
+    rows: "Callable[[], DataFrame]",
+    clocks: Mapping[str, Clocks],
+    verdict: Verdict,
 ) -> None:
     """Record in `verdict` what breaks the store-wide order, and revisions that several acknowledged writes carry.
 
@@ -52,7 +56,7 @@ def check_order(
             _record(verdict, run_id, block, shown)
 
 
-def _rows_shown(rows: "DataFrame", blocks: Sequence[Block]) -> dict[tuple[str, int], dict[str, Any]]:
+def _rows_shown(rows: "Callable[[], DataFrame]", blocks: Sequence[Block]) -> dict[tuple[str, int], dict[str, Any]]:
     """The rows of the first examples."""
     pairs = [(block.run_id, pair) for block in blocks for pair in block.pairs][:SHOWN_MAX]
     repeated = [(block.run_id, members) for block in blocks for _, members in block.repeated][:SHOWN_MAX]
@@ -61,7 +65,7 @@ def _rows_shown(rows: "DataFrame", blocks: Sequence[Block]) -> dict[tuple[str, i
         by_run.setdefault(run_id, set()).update(op_ids)
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for run_id, wanted in by_run.items():
-        mine = rows.where((f.col("run_id") == run_id) & f.col("op_id").isin(sorted(wanted))).select(*_SHOWN)
+        mine = rows().where((f.col("run_id") == run_id) & f.col("op_id").isin(sorted(wanted))).select(*_SHOWN)
         found |= {(run_id, row["op_id"]): row.asDict() for row in mine.collect()}
     return found
 

@@ -4,7 +4,8 @@ asked about, and the revisions of changes as far as slots reach.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,14 +15,22 @@ from pyspark.sql import functions as f
 from spark_audit.clocks import Clocks
 from spark_audit.held import Answer, Question
 from spark_audit.local.columns import conform
-from spark_audit.local.frame import Frame, Int64s, Row
+from spark_audit.local.frame import Frame, Int64s, Row, distinct
 from spark_audit.local.many import look_at_many
-from spark_audit.local.revisions import SHOWN, RowsOfFrame, changes_of_one_key, stretches_of, taking_part
+from spark_audit.local.revisions import (
+    SHOWN,
+    RowsOfFrame,
+    changes_of_one_key,
+    highest_before,
+    stretches_of,
+    taking_part,
+)
 from spark_audit.spark_scan import Scan, Source, chunks
-from spark_audit.traces import Slot, Told, Traces
+from spark_audit.traces import Asked, Slot, Told, Traces
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import Row as SparkRow
 
 _TAKES_PART = "status = 'ok' and revision is not null and not (consistency <=> 'local')"
 _CHANGES = (
@@ -30,18 +39,19 @@ _CHANGES = (
 )
 
 
+_EARLIEST, _LATEST = -(2**63), 2**63 - 1
 _ANSWERED = ("run_id", "reached", "taken")
 
 
-def traces_of(keys: "DataFrame", runs: Sequence[str]) -> dict[str, Traces]:
-    """The traces of these runs that have any; `keys`: KEY_RESULT."""
+def traces_of(keys: "Iterable[SparkRow]", runs: Collection[str]) -> dict[str, Traces]:
+    """The traces of these runs that have any; `keys`: (run_id, key, traces) of keys with some."""
     told: dict[str, list[Told]] = {}
     slots: dict[str, list[Slot]] = {}
-    some = keys.where(f.col("traces").isNotNull() & f.col("run_id").isin(list(runs))).select("run_id", "key", "traces")
-    for row in sorted(some.collect()) if runs else ():
-        mine = Traces.from_json(row["key"], row["traces"])
-        told.setdefault(row["run_id"], []).extend(mine.told)
-        slots.setdefault(row["run_id"], []).extend(mine.slots)
+    for row in sorted((row["run_id"], row["key"], row["traces"]) for row in keys if row["run_id"] in runs):
+        run_id, key, packed = row
+        mine = Traces.from_json(key, packed)
+        told.setdefault(run_id, []).extend(mine.told)
+        slots.setdefault(run_id, []).extend(mine.slots)
     return {run_id: Traces(tuple(told[run_id]), tuple(slots[run_id])) for run_id in told}
 
 
@@ -53,14 +63,57 @@ def answers(scan: Scan, questions: Mapping[str, Question], clocks: Mapping[str, 
     stage = _Stage(scan.sources, dict(questions), {run_id: clocks[run_id] for run_id in questions})
     reached = {run_id: np.ones(len(question.calls), np.int64) for run_id, question in questions.items()}
     taken: dict[str, list[Int64s]] = {run_id: [] for run_id in questions}
-    for row in tasks.mapInArrow(stage, "run_id string, reached binary, taken binary").toLocalIterator():
+    for row in tasks.mapInArrow(stage, "run_id string, reached binary, taken binary").collect():
         run_id = row["run_id"]
         np.maximum(reached[run_id], _unpacked(row["reached"]), out=reached[run_id])
         taken[run_id].append(_unpacked(row["taken"]))
     return {
-        run_id: Answer(reached[run_id].tolist(), stretches_of(np.unique(np.concatenate(taken[run_id]))))
+        run_id: Answer(reached[run_id].tolist(), stretches_of(distinct(np.concatenate(taken[run_id]))))
         for run_id in questions
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """The calls asked about, of each clock: their places among all, and their stamps, ascending."""
+
+    asked: int
+    by_clock: Mapping[str, tuple[Int64s, Int64s]]
+
+    @classmethod
+    def of(cls, calls: Sequence[Asked]) -> "_Calls":
+        stamps = np.array([stamp for stamp, _ in calls], np.int64)
+        names = np.array([name for _, name in calls], object)
+        made: dict[str, tuple[Int64s, Int64s]] = {}
+        for name in sorted({name for _, name in calls}):
+            places = np.flatnonzero(names == name)
+            places = places[np.argsort(stamps[places], kind="stable")]
+            made[name] = (places, stamps[places])
+        return cls(len(calls), made)
+
+
+def _reached(rows: RowsOfFrame, calls: _Calls) -> Int64s:
+    """See `held.Answer`: what `RowsOfFrame.reached` says, for calls that many chunks are asked about."""
+    found = np.ones(calls.asked, np.int64)
+    clock = rows.frame.codes("clock_id")
+    code = clock.ids[rows.taking]
+    ended, revision = (rows.frame.numbers(name, 0)[rows.taking] for name in ("return_ns", "revision"))
+    for other in np.unique(code).tolist():
+        mine = code == other
+        for name, (places, stamps) in calls.by_clock.items():
+            margin = rows.clocks.margin_ns(clock.texts[other], name)
+            if margin is not None:
+                before = highest_before(ended[mine], revision[mine], _less(stamps, margin))
+                found[places] = np.maximum(found[places], before)
+    return found
+
+
+def _less(stamps: Int64s, margin: int) -> Int64s:
+    """Each less so much, at least the least number of 64 bits."""
+    if margin > _LATEST:
+        return np.array([max(_EARLIEST, stamp - margin) for stamp in stamps.tolist()], np.int64)
+    less: Int64s = np.maximum(stamps, _EARLIEST + margin) - margin
+    return less
 
 
 class _Stage:
@@ -70,6 +123,7 @@ class _Stage:
         self, sources: Sequence[Source], questions: Mapping[str, Question], clocks: Mapping[str, Clocks]
     ) -> None:
         self._sources, self._questions, self._clocks = sources, questions, clocks
+        self._calls = {run_id: _Calls.of(question.calls) for run_id, question in questions.items()}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -83,11 +137,11 @@ class _Stage:
             assert table is not None, "malformed rows were refused before"
             for run_id, rows in self._runs(Frame(conform(table))):
                 question = self._questions[run_id]
-                told = rows.reached(question.calls)
+                told = _reached(rows, self._calls[run_id])
                 reached[run_id] = np.maximum(reached.get(run_id, told), told)
                 taken.setdefault(run_id, []).append(rows.taken(question.low, question.high))
         for run_id, revisions in taken.items():
-            packed = [_packed(reached[run_id]), _packed(np.unique(np.concatenate(revisions)))]
+            packed = [_packed(reached[run_id]), _packed(distinct(np.concatenate(revisions)))]
             arrays: list[pa.Array[Any]] = [pa.array([one], pa.binary()) for one in packed]
             yield pa.RecordBatch.from_arrays([pa.array([run_id], pa.string()), *arrays], names=list(_ANSWERED))
 
@@ -114,10 +168,17 @@ def _unpacked(packed: bytes) -> Int64s:
 class RowsOfSpark:
     """`held.Rows` of one run. `rows`: those of `load`, of all runs."""
 
-    def __init__(self, rows: "DataFrame", run_id: str, clocks: Clocks) -> None:
-        self._rows = rows.where(f.col("run_id") == run_id)
-        self._taking = self._rows.where(_TAKES_PART)
+    def __init__(self, rows: "Callable[[], DataFrame]", run_id: str, clocks: Clocks) -> None:
+        self._of_all, self._run_id = rows, run_id
         self._clocks = clocks
+
+    @property
+    def _rows(self) -> "DataFrame":
+        return self._of_all().where(f.col("run_id") == self._run_id)
+
+    @property
+    def _taking(self) -> "DataFrame":
+        return self._rows.where(_TAKES_PART)
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
         some = self._rows.where(f.col("op_id").isin(list(op_ids))).select(*SHOWN)

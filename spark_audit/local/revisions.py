@@ -7,7 +7,7 @@ import numpy as np
 
 from spark_audit.clocks import Clocks
 from spark_audit.held import Answer, Question
-from spark_audit.local.frame import Bools, Frame, Int64s, Row
+from spark_audit.local.frame import Bools, Frame, Int64s, Row, distinct
 from spark_audit.operation import WEAK
 from spark_audit.traces import Asked, Stretch, Told
 
@@ -61,8 +61,7 @@ class RowsOfFrame:
     def taken(self, low: int, high: int) -> Int64s:
         """The revisions in between that changes carry: ascending, each once."""
         revision = self.frame.numbers("revision", 0)[self.changed]
-        found: Int64s = np.unique(revision[(revision >= low) & (revision <= high)])
-        return found
+        return distinct(revision[(revision >= low) & (revision <= high)])
 
     def answer(self, question: Question) -> Answer:
         reached = [int(revision) for revision in self.reached(question.calls).tolist()]

@@ -102,6 +102,16 @@ def test_both_engines_say_the_same_of_a_recorded_run(session: "SparkSession") ->
     assert told(here) == told(there)
 
 
+def test_where_nothing_has_to_be_told_of_a_row_spark_has_no_rows_of_its_own(
+    session: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To plan them alone takes seconds."""
+    monkeypatch.delattr("spark_audit.job.load")
+    write_table(tmp_path / "a.parquet", generate(Shape(operations=300, local_share=0.1), 2))
+
+    assert audit_in_spark(session, [str(tmp_path)]).exit_code == 0
+
+
 @pytest.mark.parametrize("case", ["lines", "rows", "clashes", "table"])
 def test_both_engines_refuse_the_same_in_the_same_words(session: "SparkSession", tmp_path: Path, case: str) -> None:
     rows = generate(Shape(operations=200, many_share=0.1), 1)
