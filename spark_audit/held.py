@@ -3,6 +3,7 @@
 The same for all engines; each says in its own way what it is asked of the rows (`Rows`).
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -10,6 +11,9 @@ from typing import Any, Protocol, TypeAlias
 from spark_audit.clocks import Clocks
 from spark_audit.findings import told_early, told_twice
 from spark_audit.matching import choices, unfit
+from spark_audit.mending import Rows as RowsNear
+from spark_audit.mending import mended
+from spark_audit.operation import FOREVER
 from spark_audit.order import changed, rank, takes_part
 from spark_audit.traces import Asked, Stretch, Told, Traces, is_taken, merged, stretches
 from spark_audit.unknowns import Returned
@@ -27,13 +31,15 @@ class Question:
     high: int
 
     @classmethod
-    def about(cls, traces: Traces) -> "Question":
-        """Calls: of those told whose writer is known, then of the slots. There must be traces."""
+    def about(cls, traces: Traces, open_keys: Sequence[str] = ()) -> "Question":
+        """Calls: of those told whose writer is known, then of the slots. There must be traces, or open keys. Of slots
+        any revision may matter: keys near them may be decided again."""
         calls = [(told.by[1], told.by[2]) for told in traces.told if told.by is not None]
         calls += [(slot.call_ns, slot.clock) for slot in traces.slots]
+        if traces.slots or open_keys:
+            return cls(tuple(calls), 1, FOREVER)
         named = [told.revision for told in traces.told]
-        low = min([*named, *(first for slot in traces.slots for first, _ in ((slot.low, 0), *slot.also))])
-        return cls(tuple(calls), low, max([*named, *(slot.high for slot in traces.slots)]))
+        return cls(tuple(calls), min(named), max(named))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +54,8 @@ class Answer:
     taken: Sequence[Stretch]
 
 
-class Rows(Protocol):
-    """The rows of one run, where some have to be shown."""
+class Rows(RowsNear, Protocol):
+    """The rows of one run, where some have to be shown, or looked at again."""
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
         """These rows."""
@@ -64,15 +70,21 @@ class Rows(Protocol):
         ...
 
 
-def hold(run_id: str, traces: Traces, answer: Answer, rows: Rows, verdict: Verdict) -> list[str]:
-    """Record what contradicts the revisions told. The keys of slots that find no revision; none: no replay."""
+def hold(
+    run_id: str, traces: Traces, answer: Answer, rows: Rows, verdict: Verdict, open_keys: Sequence[str] = ()
+) -> list[str]:
+    """Record what contradicts the revisions told. The keys of slots that find no revision, not even if these keys are
+    decided again near them, and of `open_keys`, those of which no order by revisions is known, the ones that find none
+    so; none: no replay."""
     placed = [told for told in traces.told if told.by is not None]
     _note_twice(run_id, traces.told, rows, answer.taken, verdict)
     early = [told for told, floor in zip(placed, answer.reached, strict=False) if floor >= told.revision]
     _note_early(run_id, early, rows, verdict)
     told = stretches(sorted({told.revision for told in traces.told}))
-    left = unfit(choices(traces.slots, answer.reached[len(placed) :]), merged(answer.taken, told))
-    return sorted({traces.slots[number].key for number in left})
+    taken, reached = merged(answer.taken, told), answer.reached[len(placed) :]
+    if not open_keys and not unfit(choices(traces.slots, reached), taken):
+        return []
+    return mended(traces.slots, reached, traces.told, taken, rows, open_keys)
 
 
 def _note_twice(run_id: str, told: Sequence[Told], rows: Rows, taken: Sequence[Stretch], verdict: Verdict) -> None:
@@ -112,11 +124,22 @@ class RowsInHand:
         self._taking = [row for row in rows if takes_part(row)]
 
     def answer(self, question: Question) -> Answer:
-        returned = Returned(self._taking, self._clocks)
-        reached = [returned.highest_before(call_ns, clock) for call_ns, clock in question.calls]
+        reached = self.reached(question.calls)
         revisions = {row["revision"] for row in self._taking if changed(row)}
         asked = (revision for revision in sorted(revisions) if question.low <= revision <= question.high)
         return Answer(reached, stretches(asked))
+
+    def reached(self, calls: Sequence[Asked]) -> list[int]:
+        returned = Returned(self._taking, self._clocks)
+        return [returned.highest_before(call_ns, clock) for call_ns, clock in calls]
+
+    def near(self, key: str, low: int, high: int, around: int) -> Sequence[Row]:
+        mine = sorted((row for row in self._taking if row["key"] == key), key=rank)
+        revisions = [row["revision"] for row in mine]
+        return mine[max(0, bisect_left(revisions, low) - around) : bisect_right(revisions, high) + around]
+
+    def unknown_writes(self, key: str) -> Sequence[Row]:
+        return [row for row in self._rows if row["status"] == "unknown" and row["key"] == key and row["op"] != "get"]
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
         wanted = set(op_ids)

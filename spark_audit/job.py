@@ -32,8 +32,9 @@ from spark_audit.replay import left_open, worth_replaying
 from spark_audit.scan import BAD, CLASH, ORDER, TOTALS
 from spark_audit.spark_keys import COUNTS, bad_requests, store_findings, write_keys
 from spark_audit.spark_order import block_from, check_order
-from spark_audit.spark_revisions import RowsOfSpark, answers, traces_of
+from spark_audit.spark_revisions import RowsOfSpark, answers, open_keys_of, traces_of
 from spark_audit.spark_scan import ERROR, SUMMARY, Scan
+from spark_audit.traces import Traces
 from spark_audit.verdict import SHOWN_MAX, Undecided, Verdict, violation_from
 
 if TYPE_CHECKING:
@@ -275,21 +276,22 @@ def _check_store(
 ) -> None:
     replayed: list[str] = []
     traces = traces_of(traced, {run_id for run_id, run in runs.items() if not run.many})
-    answer = answers(scan, {run_id: Question.about(mine) for run_id, mine in traces.items()}, clocks)
+    open_keys = open_keys_of(keys, [run for run in off_revisions if not (runs[run].many or runs[run].bare)])
+    asked = {run_id: (traces.get(run_id, Traces()), open_keys.get(run_id, [])) for run_id in {*traces, *open_keys}}
+    answer = answers(scan, {run_id: Question.about(*mine) for run_id, mine in asked.items()}, clocks)
     for run_id, run in sorted(runs.items()):
         verdict.properties["store"].checked += run.many
         if run.many and run.bare:
             reason = f"{run.bare} operations carry no revision, so there is no order to replay the store in"
             verdict.record(Undecided("store", run_id, None, reason), count=run.many)
             continue
-        unproven, left = run_id in off_revisions, list[str]()
-        if run_id in traces:
-            mine = RowsOfSpark(rows, run_id, clocks[run_id])
-            left = hold(run_id, traces[run_id], answer[run_id], mine, verdict)
-            unproven |= bool(left)
-        if run.bare or not (run.many or unproven):
+        left = list[str]()
+        if run_id in asked:
+            mine = RowsOfSpark(rows, run_id, clocks[run_id], scan)
+            left = hold(run_id, asked[run_id][0], answer[run_id], mine, verdict, asked[run_id][1])
+        if run.bare or not (run.many or left):
             continue
-        if worth_replaying(run.many, run.rows, unproven):
+        if worth_replaying(run.many, run.rows, bool(left)):
             replayed.append(run_id)
         else:
             verdict.record(Undecided("store", run_id, None, left_open(run.rows, left)))

@@ -2,7 +2,8 @@
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeAlias
 
@@ -42,22 +43,36 @@ def elsewhere(slot: Slot, floor: int) -> Iterator[Stretch]:
             yield max(low, floor + 1), high
 
 
-def unfit(wanted: Sequence[Choice], taken: Sequence[Stretch]) -> list[int]:
-    """Those, by number, that find no revision of their own: as few as can be, within STEPS_MAX.
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """`left`: those, by number, that found no revision; `owner`: by revision, which has it."""
+
+    left: Sequence[int]
+    owner: Mapping[int, int]
+
+
+def unfit(wanted: Sequence[Choice], taken: Sequence[Stretch]) -> Sequence[int]:
+    """Those, by number, that find no revision of their own: as few as can be, within STEPS_MAX."""
+    return matched(wanted, taken).left
+
+
+def matched(wanted: Sequence[Choice], taken: Sequence[Stretch]) -> Matched:
+    """A revision for each, as far as there are.
 
     `taken`: the revisions that acknowledged changes carry, or that were told, as far as `wanted` reaches; ascending.
     First the free ones in order, each for the first stretch that ends soonest, O(n log n); then, for each slot left
     over, slots change what they have, along a shortest path.
     """
     matching = _Matching(wanted, taken)
-    return [number for number in matching.in_order() if not matching.changed_for(number)]
+    left = [number for number in matching.in_order() if not matching.changed_for(number)]
+    return Matched(left, matching.owner)
 
 
 class _Matching:
     def __init__(self, wanted: Sequence[Choice], taken: Sequence[Stretch]) -> None:
         self._wanted, self._taken = wanted, taken
         self._firsts = [first for first, _ in taken]
-        self._owner: dict[int, int] = {}  # Revision → slot.
+        self.owner: dict[int, int] = {}  # Revision → slot.
         self._has: dict[int, int] = {}  # And back.
         self._in_vain: set[int] = set()  # Revisions met by a search in vain: they help no other one.
         self._steps = 0
@@ -81,7 +96,7 @@ class _Matching:
                 left.append(heappop(open_)[1])
             if open_:
                 number = heappop(open_)[1]
-                self._owner[revision], self._has[number] = number, revision
+                self.owner[revision], self._has[number] = number, revision
                 revision += 1
         return sorted(left)
 
@@ -98,10 +113,10 @@ class _Matching:
                 if revision in came_from or revision in self._in_vain:
                     continue
                 came_from[revision] = slot
-                if revision not in self._owner:
+                if revision not in self.owner:
                     self._change(revision, came_from, number)
                     return True
-                queue.append(self._owner[revision])
+                queue.append(self.owner[revision])
         self._in_vain.update(came_from)
         return False
 
@@ -109,7 +124,7 @@ class _Matching:
         while True:
             slot = came_from[revision]
             had = self._has.get(slot)
-            self._owner[revision], self._has[slot] = slot, revision
+            self.owner[revision], self._has[slot] = slot, revision
             if slot == number:
                 return
             assert had is not None, "only owners are searched on from"

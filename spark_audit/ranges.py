@@ -169,10 +169,9 @@ class _Walk:
             Told(key, revision, (op_id, call, clock))
             for revision, (op_id, call) in zip(placed.revision.tolist(), by, strict=True)
         ]
-        between = zip(
-            placed.low.tolist(), placed.high.tolist(), self._called[slot].tolist(), placed.also(), strict=True
-        )
-        self._slots += [Slot(key, low, high, call, clock, also) for low, high, call, also in between]
+        numbers = (self._called[slot].tolist(), self._op_id[slot].tolist())
+        between = zip(placed.low.tolist(), placed.high.tolist(), *numbers, placed.also(), strict=True)
+        self._slots += [Slot(key, low, high, call, clock, also, op_id) for low, high, call, op_id, also in between]
 
     def proven(self) -> pa.Table:
         """Its one row, of columns PROVEN."""

@@ -79,9 +79,10 @@ def worth_replaying(many: int, rows: int, unproven: bool) -> bool:
 def left_open(rows: int, keys: Sequence[str] = ()) -> str:
     """What is not shown of a run of so many rows, of which a key was left to the replay.
 
-    `keys`: those of which an unknown write found no revision of its own.
+    `keys`: those of which no order was found with the revisions that are free.
     """
-    named = f" (of {len(keys)} keys, the first is {keys[0]}, an unknown write finds no revision)" if keys else ""
+    found = f"(of {len(keys)} keys, the first is {keys[0]}, no order was found with the revisions that are free)"
+    named = f" {found}" if keys else ""
     return (
         f"whether one order of all revisions explains all keys was not shown{named}: that needs a replay of the run, "
         f"and its {rows} operations are more than {OFF_REVISIONS_ROWS_MAX}"

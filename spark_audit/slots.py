@@ -84,7 +84,7 @@ def slots_of(
 
 
 def _slot(key: str, op: Operation, low: int, high: int, also: tuple[Stretch, ...] = ()) -> Slot:
-    return Slot(key, low, high, op.call_ns, op.clock, also)
+    return Slot(key, low, high, op.call_ns, op.clock, also, op.op_id)
 
 
 def _elsewhere(
@@ -187,7 +187,7 @@ def refilled(
 
 
 def _nobody_looks(order: Sequence[tuple[Operation, int | None]], place: int, alike: Mapping[int, Operation]) -> bool:
-    """At what is there behind this place, operations `alike` left out."""
+    """At what is there behind this place, operations `alike` left out; a deletion does not say what it found."""
     following = (op for op, _ in islice(order, place + 1, None) if op.op_id not in alike)
     after = next(following, None)
-    return after is None or (after.name == "put" and not after.guards)
+    return after is None or (after.name in ("put", "delete") and not after.guards)

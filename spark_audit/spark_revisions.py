@@ -18,6 +18,7 @@ from spark_audit.local.columns import conform
 from spark_audit.local.frame import Frame, Int64s, Row, distinct
 from spark_audit.local.many import look_at_many
 from spark_audit.local.revisions import (
+    NEAR,
     SHOWN,
     RowsOfFrame,
     changes_of_one_key,
@@ -25,6 +26,7 @@ from spark_audit.local.revisions import (
     stretches_of,
     taking_part,
 )
+from spark_audit.order import rank
 from spark_audit.spark_scan import Scan, Source, chunks
 from spark_audit.traces import Asked, Slot, Told, Traces
 
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql import Row as SparkRow
 
-_TAKES_PART = "status = 'ok' and revision is not null and not (consistency <=> 'local')"
+_TAKES_PART = (
+    "status = 'ok' and revision is not null and not (consistency <=> 'local') and not (consistency <=> 'bounded')"
+)
 _CHANGES = (
     "op in ('put', 'append') or (op = 'delete' and output.found) or (op = 'cas' and output.succeeded) or (op = 'txn' "
     "and exists(output.results, r -> r.op = 'put' or (r.op = 'delete' and coalesce(r.found, false))))"
@@ -53,6 +57,16 @@ def traces_of(keys: "Iterable[SparkRow]", runs: Collection[str]) -> dict[str, Tr
         told.setdefault(run_id, []).extend(mine.told)
         slots.setdefault(run_id, []).extend(mine.slots)
     return {run_id: Traces(tuple(told[run_id]), tuple(slots[run_id])) for run_id in told}
+
+
+def open_keys_of(keys: "DataFrame", runs: Iterable[str]) -> dict[str, list[str]]:
+    """By run, of these runs, the keys that were decided off their revisions; `keys`: KEY_RESULT."""
+    found: dict[str, list[str]] = {}
+    wanted = sorted(runs)
+    some = keys.where(f.col("off_revisions") & f.col("run_id").isin(wanted)).select("run_id", "key")
+    for row in sorted(some.collect()) if wanted else ():
+        found.setdefault(row["run_id"], []).append(row["key"])
+    return found
 
 
 def answers(scan: Scan, questions: Mapping[str, Question], clocks: Mapping[str, Clocks]) -> dict[str, Answer]:
@@ -166,11 +180,10 @@ def _unpacked(packed: bytes) -> Int64s:
 
 
 class RowsOfSpark:
-    """`held.Rows` of one run. `rows`: those of `load`, of all runs."""
+    """`held.Rows` of one run. `rows`: those of `load`, of all runs; `scan`: what they are read from."""
 
-    def __init__(self, rows: "Callable[[], DataFrame]", run_id: str, clocks: Clocks) -> None:
-        self._of_all, self._run_id = rows, run_id
-        self._clocks = clocks
+    def __init__(self, rows: "Callable[[], DataFrame]", run_id: str, clocks: Clocks, scan: Scan) -> None:
+        self._of_all, self._run_id, self._clocks, self._scan = rows, run_id, clocks, scan
 
     @property
     def _rows(self) -> "DataFrame":
@@ -179,6 +192,26 @@ class RowsOfSpark:
     @property
     def _taking(self) -> "DataFrame":
         return self._rows.where(_TAKES_PART)
+
+    def reached(self, calls: Sequence[Asked]) -> Sequence[int]:
+        question = {self._run_id: Question(tuple(calls), 1, 0)}
+        return answers(self._scan, question, {self._run_id: self._clocks})[self._run_id].reached
+
+    def near(self, key: str, low: int, high: int, around: int) -> Sequence[Row]:
+        mine = self._taking.where(f.col("key") == key).withColumn("_changes", f.expr(_CHANGES))
+        up = (f.col("revision"), f.col("_changes").desc(), f.col("call_ns"), f.col("op_id"))
+        down = (f.col("revision").desc(), f.col("_changes"), f.col("call_ns").desc(), f.col("op_id").desc())
+        parts = (
+            mine.where(f.col("revision") < low).orderBy(*down).limit(around),
+            mine.where(f.col("revision").between(low, high)),
+            mine.where(f.col("revision") > high).orderBy(*up).limit(around),
+        )
+        found = [row.asDict(recursive=True) for part in parts for row in part.select(*NEAR).collect()]
+        return sorted(found, key=rank)
+
+    def unknown_writes(self, key: str) -> Sequence[Row]:
+        mine = self._rows.where((f.col("key") == key) & (f.col("status") == "unknown") & (f.col("op") != "get"))
+        return [row.asDict(recursive=True) for row in mine.select(*NEAR).collect()]
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
         some = self._rows.where(f.col("op_id").isin(list(op_ids))).select(*SHOWN)

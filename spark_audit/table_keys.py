@@ -99,8 +99,8 @@ def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Trace
     for revision, (number, by) in zip(placed.revision.tolist(), at, strict=False):
         told.setdefault(number, []).append(Told(columns.names[number][1], revision, by))
     between = zip(placed.low.tolist(), placed.high.tolist(), placed.also(), at, strict=True)
-    for low, high, also, (number, (_, call, name)) in between:
-        slots.setdefault(number, []).append(Slot(columns.names[number][1], low, high, call, name, also))
+    for low, high, also, (number, (op_id, call, name)) in between:
+        slots.setdefault(number, []).append(Slot(columns.names[number][1], low, high, call, name, also, op_id))
     for number in told.keys() | slots.keys():
         in_order = sorted(told.get(number, ()), key=lambda one: one.revision)
         made[number] = Traces(tuple(in_order), tuple(slots.get(number, ())))

@@ -40,7 +40,7 @@ class Told:
 class Slot:
     """An unknown write, called at `call_ns`, that had a revision from `low` to `high`. Those of a key are in order.
 
-    `also`: or one of these instead, which changes nothing that anybody saw (`slots.py`).
+    `also`: or one of these instead, which changes nothing that anybody saw (`slots.py`). `op_id`: -1: not known.
     """
 
     key: str
@@ -49,6 +49,7 @@ class Slot:
     call_ns: int
     clock: str
     also: tuple[Stretch, ...] = ()
+    op_id: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Traces:
         if not self:
             return None
         told = [[one.revision, one.by] for one in self.told]
-        slots = [[slot.low, slot.high, slot.call_ns, slot.clock, slot.also] for slot in self.slots]
+        slots = [[slot.low, slot.high, slot.call_ns, slot.clock, slot.also, slot.op_id] for slot in self.slots]
         return json.dumps([told, slots])
 
     @classmethod
@@ -78,8 +79,8 @@ class Traces:
         return cls(
             tuple(Told(key, revision, tuple(by) if by is not None else None) for revision, by in told),
             tuple(
-                Slot(key, low, high, call_ns, clock, tuple((first, last) for first, last in also))
-                for low, high, call_ns, clock, also in slots
+                Slot(key, low, high, call_ns, clock, tuple((first, last) for first, last in also), op_id)
+                for low, high, call_ns, clock, also, op_id in slots
             ),
         )
 

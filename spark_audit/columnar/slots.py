@@ -130,10 +130,10 @@ def _hidden_puts(proposal: Proposal) -> Bools:
 
 
 def _nobody_looks(proposal: Proposal, puts: Bools) -> Bools:
-    """Per place: whether what follows, such puts left out, does not look at what is there."""
+    """Per place: whether what follows, such puts left out, does not say what is there; a deletion does not either."""
     order = proposal.order
-    blind = (order.writes >= 0) & (order.writes != order.absence)
-    blind &= (order.finds == NOTHING) & (order.expected_revision < 0)
+    blind = (order.writes >= 0) & (order.finds == NOTHING) & (order.expected_revision < 0)
+    blind |= order.writes == order.absence
     others = np.append(~puts[proposal.rows], True)
     following = np.flatnonzero(others)[np.cumsum(others)[:-1]]
     unseen: Bools = np.append(blind, True)[following] | (np.append(order.begins, NOTHING)[following] != order.begins)
@@ -174,16 +174,27 @@ def placed(proposal: Proposal, told: Int64s, revision: Int64s) -> Placed:
 def _elsewhere(proposal: Proposal, mine: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """(row, first, last) of what the operations at these places may have instead."""
     kinds, order = _kinds(proposal), proposal.order
+    moving = mine[kinds[mine] == HIDDEN]
+    begins, ends = _around(kinds, order.revision, moving)
     found: list[tuple[int, int, int]] = []
-    for place in mine[kinds[mine] == HIDDEN].tolist():
-        begin = max(int(order.begins[place]), place - PLACES_AWAY_MAX)
-        window = slice(begin, place + PLACES_AWAY_MAX)  # A key begins with what stops: nothing is present.
+    for place, begin, end in zip(moving.tolist(), begins.tolist(), ends.tolist(), strict=True):
+        window = slice(begin, end)
         stretches = elsewhere(
             kinds[window].tolist(), order.revision[window].tolist(), order.call[window].tolist(), place - begin
         )
         found += [(int(proposal.rows[place]), first, last) for first, last in stretches]
     mover, first, last = np.array(found, np.int64).reshape(-1, 3).T
     return mover, first, last
+
+
+def _around(kinds: Int64s, revision: Int64s, places: Int64s) -> tuple[Int64s, Int64s]:
+    """Per place where that begins, and ends, which `elsewhere` looks at: from what stops it to the first place behind
+    what stops it whose revision is known. A key begins with what stops: nothing is present."""
+    stops, known = np.flatnonzero(kinds == STOP), np.flatnonzero(revision > 0)
+    begin = np.append(stops, 0)[np.searchsorted(stops, places) - 1]
+    stop = np.append(stops, len(kinds))[np.searchsorted(stops, places)]
+    end = np.append(known, len(kinds))[np.searchsorted(known, stop)] + 1
+    return np.maximum(begin, places - PLACES_AWAY_MAX), np.minimum(end, places + PLACES_AWAY_MAX)
 
 
 def _kinds(proposal: Proposal) -> Int64s:

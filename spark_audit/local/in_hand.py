@@ -55,7 +55,7 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
     wrong: set[str] = set()
     told: list[Told] = []
     slots: list[Slot] = []
-    off_revisions = False
+    left: list[str] = []
     by_key: dict[str, list[Row]] = {}
     for row in rows:
         for key, part in parts(row):
@@ -65,7 +65,7 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
         note_key(verdict, findings)
         if findings.status == VIOLATION:
             wrong.add(key)
-        off_revisions |= findings.off_revisions
+        left += [key] if findings.off_revisions else []
         told += findings.traces.told
         slots += findings.traces.slots
     ordered = [row for row in rows if takes_part(row)]
@@ -82,27 +82,25 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
     if many and obstacle:
         verdict.record(Undecided("store", run_id, None, obstacle), count=many)
         return
-    traces, left = Traces(tuple(told), tuple(slots)), list[str]()
-    if traces and not many:  # Else the replay says all of it.
+    traces, left = Traces(tuple(told), tuple(slots)), left if not obstacle else []
+    if (traces or left) and not many:  # Else the replay says all of it.
         held = RowsInHand(rows, clocks)
-        left = hold(run_id, traces, held.answer(Question.about(traces)), held, verdict)
-        off_revisions |= bool(left)
+        left = hold(run_id, traces, held.answer(Question.about(traces, left)), held, verdict, left)
     if not obstacle:
-        _replay(verdict, run_id, rows, clocks, wrong, many, off_revisions, left)
+        _replay(verdict, run_id, rows, clocks, wrong, many, left)
 
 
 def _replay(
-    verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, wrong: set[str], many: int, unproven: bool,
-    left: Sequence[str],
-) -> None:  # fmt: skip
+    verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, wrong: set[str], many: int, left: Sequence[str]
+) -> None:
     """Of listings and transactions, and of all else where a key was decided without its revisions."""
-    if worth_replaying(many, len(rows), unproven):
+    if worth_replaying(many, len(rows), bool(left)):
         unknown = [row for row in rows if row["status"] == "unknown"]
         known = sorted((row for row in rows if takes_part(row)), key=position)
         hints = (hint for row in rows for hint in hint_of(row))
         for found in contradictions(unknown, hints, known, clocks=clocks, wrong=wrong):
             verdict.record(store_finding(run_id, found))
-    elif unproven:
+    elif left:
         verdict.record(Undecided("store", run_id, None, left_open(len(rows), left)))
 
 

@@ -63,12 +63,13 @@ class _Job:
 
 @dataclass(slots=True)
 class _Said:
-    """What the keys of one run say. `wrong`: those that no order explains by themselves. `unproven`: see Decision."""
+    """What the keys of one run say. `wrong`: those that no order explains by themselves. `unproven`: those decided
+    `off_revisions`, see Decision."""
 
     wrong: set[str] = field(default_factory=set)
     told: list[Told] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
-    unproven: bool = False
+    unproven: list[str] = field(default_factory=list)
 
     def add(self, traces: Traces) -> None:
         self.told += traces.told
@@ -180,7 +181,7 @@ def _decide(
         )
         for key in open_.select(["run_id", "key", "off_revisions", "traces"]).to_pylist():
             mine = said.setdefault(key["run_id"], _Said())
-            mine.unproven |= key["off_revisions"]
+            mine.unproven += [key["key"]] if key["off_revisions"] else []
             mine.add(Traces.from_json(key["key"], key["traces"]))
         others += some.others
         if told is not None:
@@ -190,7 +191,7 @@ def _decide(
     for found in sorted(others, key=_name):
         note_key(verdict, found)
         mine = said.setdefault(found.run_id, _Said())
-        mine.unproven |= found.off_revisions
+        mine.unproven += [found.key] if found.off_revisions else []
         mine.add(found.traces)
         if found.status == VIOLATION:
             mine.wrong.add(found.key)
@@ -218,16 +219,15 @@ def _check_store(job: _Job, run_id: str, said: _Said, verdict: Verdict) -> None:
     if many and obstacle:
         verdict.record(Undecided("store", run_id, None, obstacle), count=many)
         return
-    unproven, left = said.unproven, list[str]()
+    left = said.unproven if not obstacle else []
     traces = Traces(tuple(said.told), tuple(said.slots))
-    if traces and not many:  # Else the replay says all of it.
+    if (traces or left) and not many:  # Else the replay says all of it.
         taking = rows[job.taking[rows]]
         mine = RowsOfFrame(frame, rows, taking, taking[job.changed[taking]], job.clocks[run_id])
-        left = hold(run_id, traces, mine.answer(Question.about(traces)), mine, verdict)
-        unproven |= bool(left)
-    if obstacle or not (many or unproven):
+        left = hold(run_id, traces, mine.answer(Question.about(traces, left)), mine, verdict, left)
+    if obstacle or not (many or left):
         return
-    if not worth_replaying(many, len(rows), unproven):
+    if not worth_replaying(many, len(rows), bool(left)):
         verdict.record(Undecided("store", run_id, None, left_open(len(rows), left)))
         return
     unknown = frame.dicts(rows[status.among("unknown")[rows]], _REPLAYED)

@@ -14,6 +14,7 @@ from spark_audit.traces import Asked, Stretch, Told
 _EARLIEST = -(2**63)
 SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "revision")
 _FOR_RANK = (*SHOWN, "output")
+NEAR = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status", "consistency")  # To decide a key again.
 
 
 def taking_part(frame: Frame) -> Bools:
@@ -41,7 +42,10 @@ class RowsOfFrame:
     changed: Int64s
     clocks: Clocks
 
-    def reached(self, calls: Sequence[Asked]) -> Int64s:
+    def reached(self, calls: Sequence[Asked]) -> list[int]:
+        return [int(revision) for revision in self.reached_by(calls).tolist()]
+
+    def reached_by(self, calls: Sequence[Asked]) -> Int64s:
         """See `held.Answer`."""
         found = np.ones(len(calls), np.int64)
         clock = self.frame.codes("clock_id")
@@ -64,8 +68,23 @@ class RowsOfFrame:
         return distinct(revision[(revision >= low) & (revision <= high)])
 
     def answer(self, question: Question) -> Answer:
-        reached = [int(revision) for revision in self.reached(question.calls).tolist()]
-        return Answer(reached, stretches_of(self.taken(question.low, question.high)))
+        return Answer(self.reached(question.calls), stretches_of(self.taken(question.low, question.high)))
+
+    def near(self, key: str, low: int, high: int, around: int) -> Sequence[Row]:
+        mine = self._of_key(self.taking, key)
+        changed = np.isin(mine, self._of_key(self.changed, key))
+        revision, call, op_id = (self.frame.numbers(name, 0)[mine] for name in ("revision", "call_ns", "op_id"))
+        order = np.lexsort((op_id, call, ~changed, revision))
+        first = max(0, int(np.searchsorted(revision[order], low)) - around)
+        end = int(np.searchsorted(revision[order], high, side="right")) + around
+        return list(self.frame.dicts(mine[order[first:end]], NEAR))
+
+    def unknown_writes(self, key: str) -> Sequence[Row]:
+        writes = self.frame.codes("status").among("unknown") & ~self.frame.codes("op").among("get")
+        return list(self.frame.dicts(self._of_key(self.rows[writes[self.rows]], key), NEAR))
+
+    def _of_key(self, rows: Int64s, key: str) -> Int64s:
+        return rows[self.frame.codes("key").among(key)[rows]]
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
         mine = self.rows[np.isin(self.frame.numbers("op_id", -1)[self.rows], np.array(op_ids, np.int64))]
