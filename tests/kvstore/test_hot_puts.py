@@ -107,7 +107,7 @@ def applied(machine: KvMachine, batches: list[list[Any]]) -> list[list[ResultIte
     return answers
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=250)
 @given(limits=LIMITS, batches=batches)
 def test_the_hot_loop_answers_and_leaves_the_same_state_as_its_slow_twin(
     limits: StoreLimits, batches: list[list[Any]]
@@ -185,7 +185,7 @@ def outcome(machine: KvMachine, log: list[Entry], cuts: list[int]) -> tuple[Any,
     return answers, stopped, machine.state_hash(), machine.leader_time
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=250)
 @given(
     parts=st.lists(st.tuples(kinds, payloads), min_size=1, max_size=12),
     cuts=st.lists(st.integers(0, 13), max_size=6),

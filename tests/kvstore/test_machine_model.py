@@ -190,7 +190,7 @@ class StoreComparison(RuleBasedStateMachine):
 
 
 StoreComparison.TestCase.settings = settings(
-    max_examples=50, stateful_step_count=20, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
+    max_examples=30, stateful_step_count=20, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
 )
 test_the_machine_answers_like_its_slow_twin = StoreComparison.TestCase
 test_the_machine_answers_like_its_slow_twin.__doc__ = "FORMATS §8, §9."

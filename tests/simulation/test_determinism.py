@@ -38,7 +38,7 @@ def test_processes_that_hash_strings_differently_give_the_same_trace() -> None:
         "print(*(run_seed(int(seed)).trace_hash for seed in sys.argv[1:]))"
     )
     hashes = set()
-    for hash_seed in ("0", "1", "4242"):
+    for hash_seed in ("0", "4242"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-c", program, *map(str, SEEDS)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=True)

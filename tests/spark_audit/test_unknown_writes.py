@@ -228,7 +228,7 @@ def test_true_histories_are_never_a_violation_and_nearly_always_decided() -> Non
 def test_small_histories_true_or_broken_are_judged_as_by_trying_every_order() -> None:
     """A stale, lost, phantom, half applied or torn answer is red wherever no order explains it, and nowhere else."""
     seen = {True: 0, False: 0}
-    for seed in range(1_500):
+    for seed in range(900):
         random = Random(seed)
         mix = Mix(
             operations=random.choice((8, 12, 16)),
