@@ -131,6 +131,10 @@ class MemberCollector(Collector):
         yield _gauge("quota_bytes", "The bound of stored_bytes", state.quota_bytes)
         yield _gauge("revision", "The store's revision", state.revision)
         yield _gauge("sessions", "Sessions of clients", state.sessions)
+        yield _gauge("feature_level", "The feature level in force", state.feature_level)
+        yield _gauge(
+            "feature_level_known", "The highest feature level that this build knows", self._node.levels.highest
+        )
 
     def _network(self) -> Iterator[Metric]:
         if self._transport is None:

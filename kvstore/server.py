@@ -20,7 +20,7 @@ from kvstore.errors import InvalidAddress, StoreError
 from kvstore.joining import MemberRemoved
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
 from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
-from raft import InvalidConfiguration, NodeStopped, RaftError
+from raft import InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, DiskFailing, StorageError
 
 REPLACE = (
@@ -103,7 +103,7 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             if isinstance(error.__cause__, CorruptLog | CorruptSnapshot):
                 hint = REPLACE
             return Failure(str(error), ExitCode.STOPPED, hint)
-        case UnreadablePayload() | UnsupportedFeatureLevel() | InvalidSnapshot():
+        case UnreadablePayload() | UnsupportedFeatureLevel() | NewerConfiguration() | InvalidSnapshot():
             return Failure(str(error), ExitCode.STOPPED)
         case InvalidConfiguration() | InvalidAddress() | NotAMember():
             hint = error.hint if isinstance(error, StoreError) else "see `hwm serve --help`"

@@ -21,7 +21,7 @@ from kvstore.metrics import EVENT_TEXTS, PREFIX, MemberCollector, exposition, re
 from kvstore.metrics_counts import BOUNDS, EVENTS, REASONS, CountingApplication, CountingService, Counts, reason_of
 from kvstore.metrics_http import method_and_path
 from kvstore.refusals import InvalidRequest, QuotaExceeded, Reason, StoreBusy
-from raft import Busy, DiskFull, NodeStopped, NotLeader, RaftConfig, Refused, TooLarge, TraceEvent
+from raft import Busy, DiskFull, LevelRange, NodeStopped, NotLeader, RaftConfig, Refused, TooLarge, TraceEvent
 from raft.runtime import CompletionQueue, Histogram, MeasuredDriver
 from tests.kvstore.in_memory import Cluster, Host
 
@@ -271,3 +271,15 @@ def test_a_member_without_metrics_loads_nothing_of_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
 
     assert done.stdout == "[]\n"
+
+
+def test_the_feature_level_in_force_and_what_the_build_knows_are_told(quick_folder: Path) -> None:
+    """docs/versions.md: from these an operator sees when `hwm upgrade` has something to do."""
+    cluster = Cluster(quick_folder, 1)
+    leader = cluster.leader()
+    cluster.kill(leader)
+    cluster.start(leader, LevelRange(1, 3))
+    cluster.leader()
+    metrics = collected(cluster.hosts[leader])
+
+    assert (value(metrics, "feature_level"), value(metrics, "feature_level_known")) == (1, 3)
