@@ -84,7 +84,7 @@ def test_a_violation_is_drawn_in_red_with_what_led_to_it(monkeypatch: pytest.Mon
     assert {"n1", "n2", "n3"} <= set(words)
     assert any("leader completeness: n" in text for text in words)
     lines = list(svg.iter(f"{SVG}line"))
-    assert sum(line.get("marker-end") == "url(#head)" for line in lines) > 50
+    assert sum(line.get("marker-end") == "url(#head)" for line in lines) > 20
     assert any(line.get("stroke") == LOST for line in lines)
     assert any(line.get("stroke") == VIOLATION for line in lines)
     assert any(bar.get("fill") == DOWN and titles(bar) for bar in svg.iter(f"{SVG}rect"))

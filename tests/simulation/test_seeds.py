@@ -17,7 +17,6 @@ MARKS = {
     "a crash lost un-synced writes",
     "a frame overtook another",
     "a frame was duplicated",
-    "a member refused to start on a rotten log",
     "a node stopped after a failed sync",
     "a retry found its result in the session",
     "compacted",
