@@ -20,9 +20,9 @@ from tests.raft.bench import (
 )
 
 
-def following(config: RaftConfig = CONFIG) -> Bench:
-    """s1, which follows s2 in term 1 and has applied one entry."""
-    follower = a_follower(term=1, log_terms=[1], config=config)
+def following(config: RaftConfig = CONFIG, *, now: int = 0) -> Bench:
+    """s1, which follows s2 in term 1 and has applied one entry. It was started at `now`."""
+    follower = a_follower(term=1, log_terms=[1], config=config, now=now)
     follower.step("s2", heartbeat(1, (1, 1), commit_index=1))
     follower.take_sent()
     return follower
@@ -63,6 +63,20 @@ def test_a_follower_reads_when_it_has_applied_what_the_leader_told_it() -> None:
     follower.step("s2", append(1, (1, 1), [1], commit_index=2))
     follower.persist()
     assert follower.reads_otherwise == [(7, ReadWay.ASKED)]
+
+
+def test_an_answer_to_an_earlier_life_is_none_to_this_one() -> None:
+    """The leader was asked before the restart, and answers after it: meanwhile more was told to clients."""
+    earlier = following()
+    ask(earlier, 7)
+    later = following(now=earlier.now + milliseconds(300))
+    ask(later, 7)
+
+    for asked in earlier.sent_to("s2", ReadIndexRequest):
+        answer(later, asked.number, 1)
+
+    assert later.reads_otherwise == []
+    assert later.core.state_age_ns is None
 
 
 def test_reads_that_come_while_a_question_is_under_way_share_the_next() -> None:
