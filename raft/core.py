@@ -126,6 +126,7 @@ class RaftCore(CoreReads):
         elif self._elections.waits_for_its_own_vote:
             self._elections.restart_timer()  # Nobody was asked yet: a new campaign would wait for the disk anew.
         elif not self._state.may_campaign:
+            self._state.follow(None)  # Nobody leads, as far as it knows: reads that wait for a leader end.
             self._elections.restart_timer()
         else:
             self._become_pre_candidate()

@@ -6,6 +6,7 @@ import pytest
 
 from raft.config import RaftConfig
 from raft.errors import Busy, NotLeader
+from raft.membership import Configuration, Member
 from raft.messages import AppendEntries, ReadIndexRequest, ReadIndexResponse
 from raft.reads import ReadWay
 from tests.raft.bench import (
@@ -63,6 +64,20 @@ def test_a_follower_reads_when_it_has_applied_what_the_leader_told_it() -> None:
     follower.step("s2", append(1, (1, 1), [1], commit_index=2))
     follower.persist()
     assert follower.reads_otherwise == [(7, ReadWay.ASKED)]
+
+
+def test_reads_on_a_learner_end_when_its_leader_is_gone() -> None:
+    """It never campaigns; but it does not wait for a leader that nobody hears, or name it, for ever."""
+    members = Configuration((Member("s2"), Member("s3")), (), (Member("s1"),))
+    learner = Bench("s1", configuration=members, term=1)
+    learner.step("s2", heartbeat(1))
+    ask(learner, 7)
+
+    learner.time_out()
+
+    assert (learner.reads_failed, learner.core.leader_id) == ([7], None)
+    learner.step("s2", heartbeat(1))
+    assert learner.core.leader_id == "s2"
 
 
 def test_an_answer_to_an_earlier_life_is_none_to_this_one() -> None:
