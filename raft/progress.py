@@ -95,9 +95,14 @@ class Progress:
         return True
 
     def probe_again(self, *, paused: bool = False) -> None:
-        """What was on its way is lost, or a transfer was given up: find out anew where the peer is."""
+        """What was on its way is lost, or a transfer was given up: find out anew where the peer is.
+
+        A probe that was lost is sent again: nothing has been learned by that. Behind `match_index` there may be no log
+        any more, and a new leader knows of none: it would send a snapshot to a peer that lacks nothing.
+        """
+        if self.state is not PeerState.PROBE:
+            self.next_index = self.match_index + 1
         self._enter(PeerState.PROBE)
-        self.next_index = self.match_index + 1
         self.paused = paused
 
     def want_snapshot(self) -> None:

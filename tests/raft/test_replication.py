@@ -187,6 +187,18 @@ def test_a_peer_that_lacks_nothing_is_replicated_to_again_after_a_lost_connectio
 # Rejections
 
 
+def test_a_new_leader_whose_first_probe_is_lost_sends_no_snapshot_to_a_peer_that_lacks_nothing() -> None:
+    """It knows nothing of the peer yet, and its log begins behind a snapshot, as nearly every log does."""
+    leader = a_leader(term=2, snapshot=LogPosition(5, 1), log_terms=[1, 1])
+
+    leader.core.peer_unreachable("s2")
+    leader.heartbeat()
+
+    assert leader.snapshot_wanted == []
+    leader.step("s2", accepted(2, 8))
+    assert state_of(leader, "s2") == ("replicate", 8, 9)
+
+
 def test_a_rejection_frees_the_window() -> None:
     """What was on its way behind the gap will be rejected too: it must not count against the window."""
     leader = a_leader_with_commits(config=RaftConfig(window_messages_max=2))
