@@ -159,6 +159,7 @@ class CoreState:
         self.configurations.reset(position.index, configuration)
         if configuration != self.configuration:
             self._configuration_moved()
+        self.configured_at = self.configurations.latest_index
 
     def know_configuration(self, index: int, configuration: Configuration) -> None:
         """A snapshot at `index` says so. Who has joined may have begun with another idea of it."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from raft.membership import Configuration, Member
 from raft.messages import AppendAccepted, AppendEntries, AppendRejected, InstallSnapshot, InstallSnapshotProgress
-from raft.state import LogPosition
+from raft.state import Entry, EntryKind, HardState, LogPosition
 from tests.raft.bench import (
+    BEGINNING,
     Bench,
     a_follower,
     a_leader,
@@ -14,9 +16,11 @@ from tests.raft.bench import (
     accepted,
     append,
     configuration_of,
+    entries_of,
     heartbeat,
     rejected,
 )
+from tests.raft.memory_log import MemoryLog
 
 MEMBERS = configuration_of("s1", "s2", "s3")
 
@@ -241,6 +245,22 @@ def test_otherwise_all_of_the_log_is_dropped_and_the_acknowledgement_waits_for_t
     follower.persist()
     assert [answer.match_index for answer in follower.sent_to("s2", AppendAccepted)] == [5]
     assert follower.last_event("snapshot_installed")["kept_log"] is False
+
+
+def test_after_a_reset_no_change_of_the_members_is_under_way_that_went_with_the_log() -> None:
+    """The one before had begun it here; the one after has done the same, further in front."""
+    members = Configuration((Member("s1"), Member("s2")), (), (Member("s3"),))
+    entries = (*entries_of([1] * 7), Entry(8, 1, EntryKind.CONFIGURATION, members.encode()))
+    log = MemoryLog(BEGINNING, entries, HardState(2, None, 0))
+    follower = Bench("s1", ("s2",), log=log)
+    follower.step("s2", heartbeat(2))
+    assert follower.core.is_changing
+
+    follower.core.snapshot_installed(LogPosition(6, 2), members)
+    follower.flush()
+
+    assert follower.core.configuration == members
+    assert not follower.core.is_changing
 
 
 def test_after_a_reset_the_log_goes_on_behind_the_snapshot() -> None:
