@@ -12,6 +12,7 @@ from storage.frame import Frame, parse_frame
 from storage.frame_run import FrameRun
 from storage.log_index import LogIndex
 from storage.log_state import LogState
+from storage.reached import reached_segments
 from storage.segment import (
     HEADER_BYTES,
     SegmentHeader,
@@ -46,13 +47,17 @@ class Recovered:
 
 
 def segment_numbers(files: Files, folder: str) -> list[int]:
-    """The numbers of all segments in the folder, in order. Raises CorruptLog if one is missing, or all."""
+    """The numbers of all segments in the folder, in order. Raises CorruptLog if one is missing, the newest, or all."""
     numbers = sorted(number for name in files.names(folder) if (number := segment_number(name)) is not None)
     if not numbers:
         raise CorruptLog(f"{folder}/{segment_name(1)}", 0, "the log has no segment")
     for number, following in itertools.pairwise(numbers):
         if following != number + 1:
             raise CorruptLog(f"{folder}/{segment_name(number + 1)}", 0, "the segment is missing")
+    reached = max(reached_segments(files, folder), default=0)
+    if numbers[-1] < reached:
+        path = f"{folder}/{segment_name(numbers[-1] + 1)}"
+        raise CorruptLog(path, 0, f"the segment is missing, and the log had gone on up to segment {reached}")
     return numbers
 
 

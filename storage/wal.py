@@ -25,6 +25,7 @@ from storage.frame_run import plain_entries
 from storage.group import WriteGroup
 from storage.limits import MIB, StorageLimits
 from storage.log_index import Place
+from storage.reached import Reached
 from storage.recovery import Recovered, SegmentInfo
 from storage.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
 
@@ -88,6 +89,7 @@ class Wal:
         self._pending = WriteGroup(recovered.state.last_index + 1)
         self._flight: WriteGroup | None = None
         self._failure: BaseException | None = None
+        self._reached = Reached(files, folder)
         self._doomed: list[str] = []  # Segments forgotten in memory whose deletion is not known to be durable.
         self._is_deleting = False
         self._cached: tuple[Place, list[Entry]] | None = None  # The frame read last: a slow peer walks through it.
@@ -375,6 +377,7 @@ class Wal:
         is_new = plan.segment != self._segments[-1].number
         if is_new:
             self._segments.append(SegmentInfo(plan.segment, HEADER_BYTES))
+            self._reached.note(plan.segment)
         if group.reset is not None:
             self._index.clear()
         elif group.replace_from is not None:

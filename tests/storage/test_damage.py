@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 import pytest
 
 from raft import Entry, HardState
-from storage import CorruptLog, NewerFormat
+from storage import CorruptLog, CreateFile, NewerFormat, Operation
 from storage.errors import StorageError
 from storage.frame import FRAME_BYTES_MIN, HEAD
+from storage.reached import reached_path, reached_segments
 from storage.segment import HEADER_BYTES
 from tests.storage.builders import (
+    LOG,
     SMALL_SEGMENTS,
     Damage,
     entries,
@@ -227,6 +230,47 @@ def test_a_missing_segment_is_refused() -> None:
     with pytest.raises(CorruptLog, match="missing") as refused:
         opened(files)
     assert refused.value.path == middle
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_missing_last_segment_is_refused(lost: int) -> None:
+    """No other one continues it; but this member may have voted in it, and acknowledged entries."""
+    files, _ = a_small_log(is_idle=True)
+    newest = segments(files)[-lost:]
+    for path in newest:
+        files.forget(path)
+
+    with pytest.raises(CorruptLog, match="missing, and the log had gone on") as refused:
+        opened(files)
+    assert refused.value.path == newest[0]
+
+
+def test_only_the_newest_segment_is_noted() -> None:
+    """One name, whatever was left behind: by a full disk, or by the crash before this start."""
+    files, _ = a_small_log(is_idle=True)
+    reached = len(segments(files))
+    assert reached_segments(files, LOG) == [reached]
+    files.put(reached_path(LOG, reached - 1), b"")
+
+    log = opened(files, SEGMENTS).log
+    assert reached_segments(files, LOG) == [reached + 1]
+
+    def refuse(operation: Operation) -> OSError | None:
+        return OSError(errno.ENOSPC, "full") if operation == CreateFile(reached_path(LOG, reached + 2)) else None
+
+    files.refuse = refuse
+    for index in range(log.last_index + 1, log.last_index + 60):
+        synced(files, log, write(entry(index, term=log.hard_state.term)))
+    assert len(segments(files)) > reached + 3
+    assert reached_segments(files, LOG) == [len(segments(files))]
+
+
+def test_a_log_of_which_nothing_is_noted_is_taken_as_it_is() -> None:
+    """An older build has written it."""
+    files, pictures = a_small_log(is_idle=True)
+    files.forget(reached_path(LOG, len(segments(files))))
+
+    assert picture_of(files) == pictures[-1]
 
 
 def test_a_log_without_segments_beside_a_meta_is_refused() -> None:
