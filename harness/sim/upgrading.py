@@ -11,20 +11,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.sim.errors import require
-from harness.sim.fault import MILLISECOND_NS, Fault
+from harness.sim.fault import Fault
+from harness.sim.insisting import PAUSE_NS, TRIES_MAX, Operator
 from harness.sim.streams import stream
 from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
 from raft import (
     AppliedBatch,
-    Busy,
     Effects,
     Identity,
     LevelRange,
-    LevelRefused,
     Node,
-    NodeStopped,
-    NotLeader,
-    Role,
     StateMachine,
 )
 
@@ -38,9 +34,6 @@ UPGRADED_SHARE = 0.2
 
 LEVEL_MAX = 3
 """What the newest build of a run knows; the first ones know 1."""
-
-TRIES_MAX, PAUSE_NS = 12, 40 * MILLISECOND_NS
-"""A level that is refused now may be raised soon: the last member is just getting its new build."""
 
 OUR_TICKETS = -1_000_000
 """From here downwards: neither a client's nor those of changes of the members."""
@@ -88,7 +81,7 @@ class Upgrading:
         self._rolled = 1
         self._asked: list[tuple[int, frozenset[str]]] = []  # Levels that were proposed, and the members then.
         self._last_ticket = OUR_TICKETS
-        self._is_stopped = False
+        self._operator = Operator(world)
 
     def start(self) -> None:
         """Put the steps on the heap."""
@@ -97,7 +90,7 @@ class Upgrading:
 
     def stop(self) -> None:
         """In the end every member gets the newest build: who has an older one could not follow."""
-        self._is_stopped = True
+        self._operator.is_stopped = True
         if self._world.plan.upgrades:
             for member in self._world.members.values():
                 if self.levels[member.node_id].highest < LEVEL_MAX:
@@ -112,7 +105,7 @@ class Upgrading:
 
     def _carry_out(self, step: UpgradeStep) -> None:
         world = self._world
-        if self._is_stopped:
+        if self._operator.is_stopped:
             return
         world.mark(f"upgrade: {step.what}")
         members = list(world.members.values())
@@ -123,7 +116,7 @@ class Upgrading:
                 for place, member in enumerate(members):
                     world.heap.after(place * pause, self._give, member, self._rolled, pause)
             case "raise":
-                self._raise(1 + int(step.shape * LEVEL_MAX), TRIES_MAX)
+                self._raise(1 + int(step.shape * LEVEL_MAX))
             case "back":
                 member = members[int(step.shape * len(members))]
                 self._give(member, max(1, self._next[member.node_id] - 1), PAUSE_NS)
@@ -138,30 +131,18 @@ class Upgrading:
         fault = Fault(at_ns=now, kind="kill", duration_ns=pause_ns, target=None, shape=0.0)
         self._world.striker.take_down([member], fault)
 
-    def _raise(self, level: int, tries_left: int) -> None:
-        world = self._world
-        member = world.members[world.striker.aim(None)]
-        if self._is_stopped or not tries_left:
-            return
-        if member.node is None or member.is_paused or member.node.core.role is not Role.LEADER:
-            world.heap.after(PAUSE_NS, self._raise, level, tries_left - 1)
-            return
-
+    def _raise(self, level: int, tries_max: int = TRIES_MAX) -> None:
         def attempt(node: Node) -> None:
-            assert member.machine is not None
-            try:
-                if level > member.machine.feature_level:
-                    node.check_raise(level)
-                    self._check_asked(level, node)
-                self._last_ticket -= 1
-                node.propose(encode_command(RaiseFeatureLevel(level)), self._last_ticket)
-            except (LevelRefused, NotLeader, Busy, NodeStopped) as error:
-                world.mark(f"a level was refused: {_word(error)}")
-                world.heap.after(PAUSE_NS, self._raise, level, tries_left - 1)
-            else:
-                world.mark("a level was proposed")
+            machine = self._world.members[node.identity.node_id].machine
+            assert machine is not None
+            if level > machine.feature_level:
+                node.check_raise(level)
+                self._check_asked(level, node)
+            self._last_ticket -= 1
+            node.propose(encode_command(RaiseFeatureLevel(level)), self._last_ticket)
+            self._world.mark("a level was proposed")
 
-        member.call(f"raise the level to {level}", attempt)
+        self._operator.ask("a level", f"raise the level to {level}", attempt, tries_max)
 
     def _check_asked(self, level: int, node: Node) -> None:
         """A leader would raise the level now."""
@@ -223,10 +204,6 @@ class Upgrading:
             elif getattr(told, "ticket", 0) > OUR_TICKETS:
                 kept.append(told)
         effects.completions = kept  # type: ignore[assignment]
-
-
-def _word(error: Exception) -> str:
-    return error.reason.value if isinstance(error, LevelRefused) else type(error).__name__
 
 
 def _at(items: Sequence[int], places: list[int]) -> list[int]:
