@@ -51,6 +51,12 @@ class SimClient:
         self._core, self._timer_at = self._new_core(0), None
         self._waiting.clear()
 
+    def jump(self, by_ns: int) -> None:
+        """Its clock shows so much more from now on."""
+        self._clock.jump(by_ns)
+        self._core.tick(self._clock.now())
+        self._flush()
+
     @property
     def session_id(self) -> int:
         """The session in use; 0: none."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from harness.sim.clock_faults import HOUR_NS, HOUR_SHARE
 from harness.sim.cuts import Link
 from harness.sim.fault import Fault, Kinds
 from harness.sim.network_faults import between
@@ -20,6 +21,7 @@ CLIENT_KINDS: Kinds = {
     "cut a client off": (0.3, 3.0),  # One client from all members, likewise.
     "clients hang": (0.3, 0.0),  # The connections of one member carry nothing one way any more, and nobody is told.
     "cut in two with clients": (0.4, 3.0),  # A minority, with some of the clients. Often it is the leader's.
+    "a client's clock jumps": (0.3, 3.0),  # Forwards, by an hour now and then: all that it waits for is over at once.
 }
 
 
@@ -46,6 +48,8 @@ class ClientFaults:
             if lines is not None and links:
                 lines.cut(client_links)
                 world.heap.after(fault.duration_ns, lines.mend, client_links)
+        elif fault.kind == "a client's clock jumps":
+            self._world.load.jump(fault.shape, HOUR_NS if fault.shape * 100 % 1 < HOUR_SHARE else fault.duration_ns)
         elif lines is not None:
             if fault.kind == "clients hang":
                 lines.hang(member, side=0 if fault.shape < 0.5 else 1)

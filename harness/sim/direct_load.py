@@ -88,6 +88,9 @@ class DirectLoad:
         """No client begins anything more."""
         self._stopped = True
 
+    def jump(self, whose: float, by_ns: int) -> None:
+        """Such programs have the clock of their member."""
+
     def counts(self) -> dict[str, int]:
         """How operations ended."""
         return dict(self._counts)

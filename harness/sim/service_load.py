@@ -116,6 +116,11 @@ class ServiceLoad:
         self._stopped = True
         self.lines.is_calm = True
 
+    def jump(self, whose: float, by_ns: int) -> None:
+        """The clock of one client jumps forwards. `whose`: a share of them, in order."""
+        clients = list({worker.client.name: worker.client for worker in self._workers}.values())
+        clients[int(whose * len(clients))].jump(by_ns)
+
     def counts(self) -> dict[str, int]:
         """How operations ended."""
         return self._book.counts()

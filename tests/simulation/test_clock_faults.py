@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 
@@ -147,3 +148,18 @@ def test_runs_full_of_one_fault_of_clocks_hold_every_rule(kind: str, with_servic
     assert result.violation is None
     assert kind in result.marks
     assert result.counts["commits"] > 10
+
+
+def test_clients_whose_clocks_jump_end_their_calls_and_everything_else_holds() -> None:
+    """All that they wait for is over at once; what was under way then is unknown, or certainly without effect."""
+    jump = Fault(at_ns=0, kind="a client's clock jumps", duration_ns=SECOND_NS, target=None, shape=0.4)
+    by_an_hour = replace(jump, shape=0.3001)
+    jumps = (
+        replace(each, at_ns=at_ms * MILLISECOND_NS)
+        for each, at_ms in zip(cycle((jump, by_an_hour)), range(300, 1_900, 100), strict=False)
+    )
+    result = Simulation(a_calm_plan(with_service=True, faults=tuple(jumps))).run()
+
+    assert result.violation is None
+    assert result.counts["operations ok"] > 100
+    assert result.counts["operations unknown"] + result.counts["operations fail"] > 0
