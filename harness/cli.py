@@ -21,7 +21,7 @@ from harness.errors import BadInput, HarnessError
 from harness.failover import measure_failover, show_failover
 from harness.history import close_unfinished_run
 from harness.live_run import run_shown
-from harness.nemesis.machine import look_at_machine, usable_faults
+from harness.nemesis.machine import CONDITIONS, look_at_machine, usable_faults
 from harness.nemesis.schedule import KINDS, plan_faults
 from harness.report import report_on
 from harness.rolling import measure_rolling, show_rolling
@@ -271,7 +271,8 @@ def faults(as_json: bool) -> None:
         click.echo(json.dumps({kind: unavailable.get(kind) for kind in KINDS}, indent=2))
     else:
         for kind in KINDS:
-            click.echo(f"{kind:<12} {'unavailable: ' + unavailable[kind] if kind in unavailable else 'available'}")
+            available = f"available{CONDITIONS.get(kind, '')}"
+            click.echo(f"{kind:<12} {'unavailable: ' + unavailable[kind] if kind in unavailable else available}")
 
 
 @harness.command()

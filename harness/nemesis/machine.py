@@ -32,6 +32,9 @@ NO_JUMPS = (
     "of --read-ways"
 )
 
+CONDITIONS: dict[Kind, str] = {"clock-jump": " where nobody reads by lease (`run --read-ways` without lease)"}
+"""What a kind asks of a run, beside the machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
