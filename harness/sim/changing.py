@@ -177,7 +177,7 @@ class Changing:
 def check_standing(machine: Machine, node: Node) -> None:
     """Who is no voter for certain neither campaigns nor leads; what the core takes for the members is in its log."""
     book, log = machine.world.ledger.members, machine.copies.memory
-    if not book.has_changes:
+    if not book.has_changes or node.failure is not None:  # It ends, perhaps in the middle of a step.
         return
     members = book.in_force(log)
     if node.core.configuration != members:  # After every event, and the words take 80 µs.
