@@ -20,7 +20,7 @@ from spark_audit.refit import Stretch, follows, refit
 from tests.spark_audit.histories import History
 from tests.spark_audit.stores import FAULTS, Mix, has_an_order, history
 
-HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "120"))
+HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "60"))
 
 WRITES = Shape(name="writes", clients=20, keys=1, put_share=0.5, delete_share=0.15, cas_share=0.2, unknown_share=0.1)
 MANY = Shape(name="deletions", clients=40, keys=40, put_share=0.6, delete_share=0.2, cas_share=0.1, unknown_share=0.1)
