@@ -114,7 +114,7 @@ def test_a_campaign_of_who_is_no_voter_is_seen() -> None:
 
     def stands(commit_index: int) -> None:
         core = SimpleNamespace(configuration=without, role=Role.PRE_CANDIDATE, commit_index=commit_index)
-        check_standing(stage.follower, cast(Node, SimpleNamespace(core=core)))
+        check_standing(stage.follower, cast(Node, SimpleNamespace(core=core, failure=None)))
 
     stands(stage.index)
     with pytest.raises(Violation) as caught:
