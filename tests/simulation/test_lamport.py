@@ -59,11 +59,11 @@ def titles(parent: ElementTree.Element) -> list[str]:
 
 
 def a_plan_that_shows_it(path: Path) -> Path:
-    """Several kills, and the first seed by which one of them makes a bad leader, whatever the timing of the code."""
+    """Several kills, and the first seed from 5 on by which one of them makes a bad leader, whatever the timing of the code."""
     kill = read_plan(A_KILL).faults[0]
     kills = tuple(replace(kill, at_ns=at_ms * MILLISECOND_NS) for at_ms in range(150, 1_300, 150))
     plan = replace(read_plan(A_KILL), until_ns=1_500 * MILLISECOND_NS, faults=kills)
-    plans = (replace(plan, seed=seed) for seed in range(1, 100))
+    plans = (replace(plan, seed=seed) for seed in range(5, 100))
     shows_it = next(plan for plan in plans if Simulation(plan).run().violation is not None)
     write_plan(shows_it, path, "of a test")
     return path
@@ -84,7 +84,7 @@ def test_a_violation_is_drawn_in_red_with_what_led_to_it(monkeypatch: pytest.Mon
     assert {"n1", "n2", "n3"} <= set(words)
     assert any("leader completeness: n" in text for text in words)
     lines = list(svg.iter(f"{SVG}line"))
-    assert sum(line.get("marker-end") == "url(#head)" for line in lines) > 20
+    assert sum(line.get("marker-end") == "url(#head)" for line in lines) > 50
     assert any(line.get("stroke") == LOST for line in lines)
     assert any(line.get("stroke") == VIOLATION for line in lines)
     assert any(bar.get("fill") == DOWN and titles(bar) for bar in svg.iter(f"{SVG}rect"))
