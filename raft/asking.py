@@ -34,7 +34,7 @@ class Asking:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._last_number = state.now  # An answer to an earlier life is none to this one: its numbers were lower.
+        self._last_number = state.now  # An answer to an earlier life is none to this one: its numbers are others.
         self._count = 0
         self._waiting: list[Reading] = []
         self._is_new = False  # Something has come since `feed`.
