@@ -75,7 +75,8 @@ class open_node:  # noqa: N801 (used like a function)
 
     Raises, before the block runs: StorageError (locked, damaged, another cluster's, not initialised), CannotServe,
     ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused. If the node fails later the block is cancelled and
-    NodeStopped is raised; if it is removed from its cluster, MemberRemoved.
+    NodeStopped is raised, or NewerConfiguration or NewerFormat if only a newer build knows what it was sent; if it is
+    removed from its cluster, MemberRemoved.
     """
 
     def __init__(

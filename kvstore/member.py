@@ -20,7 +20,17 @@ from kvstore.joining import Joining, MemberRemoved, hold_or_join
 from kvstore.limits import FEATURE_LEVELS
 from kvstore.machine import KvMachine, initial_header
 from kvstore.service import Service, ServiceLimits
-from raft import Configuration, Identity, InvalidConfiguration, Member, Node, NodeStopped, RaftConfig, derive_cluster_id
+from raft import (
+    Configuration,
+    Identity,
+    InvalidConfiguration,
+    Member,
+    NewerBuildNeeded,
+    Node,
+    NodeStopped,
+    RaftConfig,
+    derive_cluster_id,
+)
 from raft.runtime import CompletionQueue, Driver, Transport, is_loopback, now_ns
 from storage import (
     DataFolder,
@@ -222,8 +232,8 @@ async def run_member(
     """Run one member until it is cancelled or `request_stop` is done; started with the running member.
 
     Raises StorageError, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, MetricsNotInstalled, and what
-    `hold_or_join` raises, before anything is served; NodeStopped when the node can promise no more; MemberRemoved when
-    it is no member of its cluster any more.
+    `hold_or_join` raises, before anything is served; NodeStopped when the node can promise no more, or what a peer sent
+    and only newer builds know (NewerBuildNeeded); MemberRemoved when it is no member of its cluster any more.
     """
     joining = config.joining
     folder = hold_folder(config) if joining is None else await hold_or_join(config.folder, joining)
@@ -340,7 +350,8 @@ async def _serve(
             await nursery.start(metrics.serve, listeners.metrics, lambda: member.is_stopping)
         task_status.started(member)
     if failure is not None:
-        raise failure
+        cause = failure.__cause__
+        raise cause if isinstance(cause, NewerBuildNeeded) else failure  # Which has its own remedy.
     if member.node.is_removed and not member.is_stopping:
         raise MemberRemoved(member.node_id)
 

@@ -96,7 +96,7 @@ class RaftCore(CoreReads):
     def step(self, peer_id: str, message: Message) -> None:
         """Feed one message from a peer. Of a stranger only some are heard.
 
-        Raises ProtocolError, with nothing changed, if the message contradicts itself.
+        Raises ProtocolError if the message contradicts itself, NewerConfiguration; then nothing is changed.
         """
         if peer_id not in self._state.peer_ids and not self._heeds(peer_id, message):
             return

@@ -13,7 +13,15 @@ class InvalidConfiguration(RaftError, ValueError):
     """A member list or a setting that cannot work; nothing has been changed."""
 
 
-class NewerConfiguration(InvalidConfiguration):
+class NewerBuildNeeded(Exception):
+    """Base of what is said of something that only newer builds know, be it in a file or sent by a peer.
+
+    It is sound, so to ask for it again is of no use: a member that is sent it promises no more and ends, and the newer
+    build goes on from the same folder. What is new is sent only where the feature level has it (docs/versions.md).
+    """
+
+
+class NewerConfiguration(InvalidConfiguration, NewerBuildNeeded):
     """A member list in a form that only newer builds know: it is not guessed at."""
 
     def __init__(self, found: int, supported: int) -> None:
@@ -185,6 +193,10 @@ class StoreFailed(Exception):
 
     The node then makes no more promises, as after an OSError (FORMATS §3.5).
     """
+
+
+ENDING_ERRORS = (OSError, StoreFailed, NewerBuildNeeded)
+"""After one of these a node makes no more promises."""
 
 
 class NodeStopped(RaftError):

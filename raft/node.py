@@ -26,7 +26,7 @@ from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.disk_watch import DiskWatch
 from raft.effects import Effects, ReadsReady, Refused
-from raft.errors import Busy, DiskFull, NodeStopped, NotLeader, RaftError, StoreFailed, TransferRefused
+from raft.errors import ENDING_ERRORS, Busy, DiskFull, NodeStopped, NotLeader, RaftError, TransferRefused
 from raft.group_commit import GroupCommit
 from raft.levels import LEVELS_AT_FIRST, LevelRange, MemberLevels
 from raft.membership import Identity
@@ -46,7 +46,6 @@ from raft.wire import encode_batch
 
 _WAYS_OF_LEADERS = (ReadWay.ROUND, ReadWay.LEASE)
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
-_STORE_ERRORS = (OSError, StoreFailed)
 
 MARK_DELAYS_PER_HEARTBEAT = 10  # To tell an idle peer each mark at once made two of six turns of a lone put's leader.
 
@@ -138,7 +137,7 @@ class Node(NodeView):
         self._levels.greeted(peer_id, levels, self._machine.feature_level)  # Of the one that is meant, and no other.
 
     def receive(self, peer_id: str, message: Message) -> None:
-        """Take one message of a peer. Dropped unless its pin is durable."""
+        """Take one message of a peer. Dropped unless its pin is durable. What only newer builds know ends the node."""
         if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
             return  # It would never be quiet.
         if self.failure or not self._pins.is_pinned(peer_id):
@@ -248,8 +247,8 @@ class Node(NodeView):
         if self.failure is None and not self._stopped:
             try:
                 self._flush()
-            except _STORE_ERRORS as error:
-                self._fail("using what is stored", error)
+            except ENDING_ERRORS as error:
+                self._fail("using what is stored or was sent", error)
         effects, self._effects = self._effects, Effects()
         effects.failure = self.failure
         return effects
@@ -277,11 +276,11 @@ class Node(NodeView):
     # Inside.
 
     def _on_core(self, event: Callable[..., None], *arguments: object) -> bool:
-        """Have the core take an event, which may change who leads. Any may use the store; False if that fails."""
+        """Have the core take an event, which may change who leads. Any may use the store; False if the node fails."""
         try:
             event(*arguments)
-        except _STORE_ERRORS as error:
-            self._fail("using what is stored", error)
+        except ENDING_ERRORS as error:
+            self._fail("using what is stored or was sent", error)
             return False
         if self._core.leading_term != self._leading_term:
             self._notice_leadership()
@@ -440,7 +439,7 @@ class Node(NodeView):
         self._effects.completions += self._outcomes.give_up(error.reason)
 
     def _fail(self, doing: str, error: BaseException) -> None:
-        """The disk failed: no further promise in this life (FORMATS §3.5)."""
+        """The disk failed, or the cluster needs a newer build: no further promise in this life (FORMATS §3.5)."""
         if self.failure is not None:
             return
         self.failure = NodeStopped(self.identity.node_id, f"{doing} failed: {error}")

@@ -202,7 +202,7 @@ class Snapshotting:
 
     def _receive(self, now: int) -> None:
         if (failure := self._incoming.take_failure()) is not None:
-            self._failed("syncing a received snapshot", failure)
+            self._failed("receiving a snapshot", failure)
             return
         if (info := self._incoming.take_finished()) is not None:
             self._installing.begin(info)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from raft.errors import NewerBuildNeeded
 from raft.messages import InstallSnapshot
 from raft.ports import SnapshotInfo, SnapshotStore, SnapshotWriter
 from raft.state import LogPosition
@@ -117,7 +118,7 @@ class IncomingTransfer:
         return finished
 
     def take_failure(self) -> BaseException | None:
-        """The error of a sync that failed: this node makes no further promise (FORMATS §3.5)."""
+        """What ends this node: a sync failed (FORMATS §3.5), or only a newer build could read what comes."""
         failure, self._failure = self._failure, None
         return failure
 
@@ -137,6 +138,10 @@ class IncomingTransfer:
         transfer.busy = False
         if transfer is not self._transfer:
             return  # It was abandoned meanwhile.
+        if isinstance(error, NewerBuildNeeded):
+            self._failure = error
+            self.abandon()
+            return
         if error is not None:
             self._give_up(transfer)  # Such as a full disk. Nothing was promised; the leader will start anew.
             return
@@ -147,7 +152,7 @@ class IncomingTransfer:
         assert transfer is self._transfer
         if isinstance(result, BaseException):
             self._transfer = None
-        if isinstance(result, OSError):
+        if isinstance(result, OSError | NewerBuildNeeded):
             self._failure = result
         elif isinstance(result, BaseException):
             self._answers.append((transfer.key[0], transfer.key[2], CANNOT_TAKE))

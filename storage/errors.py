@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from raft import StoreFailed
+from raft import NewerBuildNeeded, StoreFailed
 
 
 class StorageError(Exception):
@@ -124,7 +124,7 @@ class DiskFailing(StorageError):
         )
 
 
-class NewerFormat(StorageError):
+class NewerFormat(StorageError, NewerBuildNeeded):
     """A file was written by a newer build: it is sound, and this one does not know all that is in it.
 
     `what` is of number `found`; `supported` is the highest that this build knows.

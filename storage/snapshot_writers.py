@@ -135,7 +135,7 @@ class SnapshotReceiver(_WriterAside):
         except (CorruptSnapshot, SnapshotRefused) as error:
             self._problem = SnapshotRefused(getattr(error, "reason", str(error)))
         except NewerFormat as error:
-            self._problem = error
+            self._problem = NewerFormat("the leader's snapshot", error.found, error.supported, error.what)
         if self._problem is not None:
             problem = self._problem
             self._home.ballast.submit([], lambda error: done(error or problem))

@@ -122,9 +122,14 @@ class ServerCluster:
 
 @contextmanager
 def running_cluster(
-    folder: Path, size: int, *arguments: str, builds: Mapping[str, Path] | None = None
+    folder: Path,
+    size: int,
+    *arguments: str,
+    builds: Mapping[str, Path] | None = None,
+    options: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[ServerCluster]:
-    """`size` servers on free ports; all are dead in the end. `builds`: of those that run other packages than these."""
+    """`size` servers on free ports; all are dead in the end. `builds`: of those that run other packages than these;
+    `options`: of those that have some of their own."""
     for attempt in range(STARTS_MAX):
         ports = free_ports(2 * size)
         members = [f"--member=s{i + 1}=127.0.0.1:{ports[2 * i]}/127.0.0.1:{ports[2 * i + 1]}" for i in range(size)]
@@ -133,6 +138,7 @@ def running_cluster(
         servers = [Server(place / f"s{i + 1}", f"s{i + 1}", [*members, "--bootstrap", *arguments]) for i in range(size)]
         for server in servers:
             server.build = builds.get(server.node_id) if builds else None
+            server.arguments = [*server.arguments, *(options or {}).get(server.node_id, ())]
         cluster = ServerCluster(servers, [f"127.0.0.1:{port}" for port in ports[1::2]])
         try:
             if cluster.start_all():

@@ -14,7 +14,7 @@ from kvstore import Client, LevelRefused, MemberStatus, raise_feature_level
 from kvstore.protocol import Response, decode_response, encode_client_hello
 from kvstore.refusals import Reason, ResultCode
 from raft import FrameSplitter, Hello, decode_hello, encode_item, frame
-from tests.process.next_build import NOTE_KIND, make_next_build
+from tests.process.next_build import NEWER_MEMBERS, NOTE_KIND, make_next_build
 from tests.process.servers import Server, ServerCluster, hwm, in_build, running_cluster
 from tests.process.test_server_kills import Ledger
 
@@ -155,4 +155,30 @@ def test_a_cluster_is_upgraded_member_by_member_under_writes(tmp_path: Path) -> 
     with running_cluster(
         tmp_path, 3, builds={"s1": build}
     ) as cluster:  # It has been the new build from its first start.
+        trio.run(main, cluster)
+
+
+def test_a_member_that_is_sent_members_of_a_newer_form_ends_with_the_remedy_and_goes_on_as_that_build(
+    tmp_path: Path,
+) -> None:
+    """It took nothing of it, so nothing is in the way of the newer build; and it does not hang up for ever."""
+    build = make_next_build(tmp_path / "next", NEWER_MEMBERS)
+
+    async def main(cluster: ServerCluster) -> None:
+        s2 = cluster.servers["s2"]
+        with trio.fail_after(80):
+            async with cluster.client() as client:
+                code = await trio.to_thread.run_sync(s2.wait)
+                words = s2.log.read_text()
+                assert (code, "a member list of form 4; this build knows up to 3" in words) == (6, True), words
+                assert "Start this member with the build of the other members" in words
+
+                s2.build = build
+                s2.start()
+                assert await trio.to_thread.run_sync(s2.wait_ready), s2.log.read_text()
+                await client.put(b"a", b"c")
+                assert (await client.get(b"a")).record is not None
+
+    options = {"s1": ("--lease-reads", "--election-priority", "9")}
+    with running_cluster(tmp_path, 2, builds={"s1": build}, options=options) as cluster:
         trio.run(main, cluster)

@@ -33,7 +33,7 @@ def test_a_log_that_takes_nothing_more_stops_the_node(call: str) -> None:
     s1.flush()
     s1.flush()
 
-    assert stopped_with(s1) == "using what is stored failed: 1.wal: damaged at byte 9"
+    assert stopped_with(s1) == "using what is stored or was sent failed: 1.wal: damaged at byte 9"
     assert [*(end.ticket for end in s1.unknown), *(end.ticket for end in s1.refused)] == [1]
     assert s1.applied == []
     with pytest.raises(NodeStopped):
@@ -59,4 +59,4 @@ def test_an_entry_that_is_not_what_was_written_stops_the_node_that_was_to_send_i
             member.tick_to(world.now)
         world.exchange()
 
-    assert stopped_with(leader) == "using what is stored failed: 1.wal: damaged at byte 9"
+    assert stopped_with(leader) == "using what is stored or was sent failed: 1.wal: damaged at byte 9"
