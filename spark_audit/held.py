@@ -4,7 +4,7 @@ The same for all engines; each says in its own way what it is asked of the rows 
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -13,6 +13,7 @@ from spark_audit.findings import told_early, told_twice
 from spark_audit.matching import choices, unfit
 from spark_audit.mending import Rows as RowsNear
 from spark_audit.mending import mended
+from spark_audit.near import ROWS_MAX, Near
 from spark_audit.operation import FOREVER
 from spark_audit.order import changed, rank, takes_part
 from spark_audit.traces import Asked, Stretch, Told, Traces, is_taken, merged, stretches
@@ -133,13 +134,16 @@ class RowsInHand:
         returned = Returned(self._taking, self._clocks)
         return [returned.highest_before(call_ns, clock) for call_ns, clock in calls]
 
-    def near(self, key: str, low: int, high: int, around: int) -> Sequence[Row]:
-        mine = sorted((row for row in self._taking if row["key"] == key), key=rank)
-        revisions = [row["revision"] for row in mine]
-        return mine[max(0, bisect_left(revisions, low) - around) : bisect_right(revisions, high) + around]
+    def near(self, asked: Sequence[Near]) -> Iterator[Sequence[Row] | None]:
+        for one in asked:
+            mine = sorted((row for row in self._taking if row["key"] == one.key), key=rank)
+            revisions = [row["revision"] for row in mine]
+            first, end = bisect_left(revisions, one.low), bisect_right(revisions, one.high)
+            yield mine[max(0, first - one.around) : end + one.around] if end - first <= ROWS_MAX else None
 
-    def unknown_writes(self, key: str) -> Sequence[Row]:
-        return [row for row in self._rows if row["status"] == "unknown" and row["key"] == key and row["op"] != "get"]
+    def unknown_writes(self, keys: Sequence[str]) -> Mapping[str, Sequence[Row]]:
+        writes = [row for row in self._rows if row["status"] == "unknown" and row["op"] != "get"]
+        return {key: [row for row in writes if row["key"] == key] for key in keys}
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
         wanted = set(op_ids)

@@ -32,7 +32,8 @@ from spark_audit.replay import left_open, worth_replaying
 from spark_audit.scan import BAD, CLASH, ORDER, TOTALS
 from spark_audit.spark_keys import COUNTS, bad_requests, store_findings, write_keys
 from spark_audit.spark_order import block_from, check_order
-from spark_audit.spark_revisions import RowsOfSpark, answers, open_keys_of, traces_of
+from spark_audit.spark_revisions import answers, open_keys_of, traces_of
+from spark_audit.spark_rows import RowsOfSpark
 from spark_audit.spark_scan import ERROR, SUMMARY, Scan
 from spark_audit.traces import Traces
 from spark_audit.verdict import SHOWN_MAX, Undecided, Verdict, violation_from

@@ -8,21 +8,21 @@ again in their turn. Each stretch is verified, and all slots are matched again: 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from spark_audit.matching import Matched, choices, matched
 from spark_audit.model import ABSENT, State
+from spark_audit.near import Near
 from spark_audit.operation import FOREVER, Operation, operation_of
 from spark_audit.refit import Placed, Stretch, refit
 from spark_audit.traces import Asked, Slot, Told
 from spark_audit.traces import Stretch as Revisions
 
-NEAR = (64, 4_096)  # Rows of the key on either side of a slot that are looked at; the second if the first do not do.
+AROUND = (64, 4_096)  # Rows of the key on either side of a slot that are looked at; the second if the first do not do.
 WIDER = (0, 1, 4, 16, 64)  # By how many more operations that show all, on either side, a stretch is made longer.
 ROUNDS_MAX = 12  # In which slots that lost their revision look for others.
-OPEN_ROWS_MAX = 200_000  # Of a key of which no order by revisions is known.
 TRIES_MAX = 4_000  # Stretches decided in all. Most take a few milliseconds.
 ALIKE_MAX = 8  # Revisions offered of one cost between two acknowledged operations: the last ones.
 _LOOKED_AT_MAX = 256  # To find these.
@@ -36,13 +36,12 @@ class Rows(Protocol):
         """For each call the highest revision that had returned before it; 1 if none."""
         ...
 
-    def near(self, key: str, low: int, high: int, around: int) -> Sequence[Any]:
-        """Of this key's rows that take part those with revisions from `low` to `high`, and `around` more on either
-        side (fewer only if there are no more); by rank."""
+    def near(self, asked: Sequence[Near], /) -> Iterable[Sequence[Any] | None]:
+        """For each the rows, by rank; None if there are more than `near.ROWS_MAX` from `low` to `high`."""
         ...
 
-    def unknown_writes(self, key: str) -> Sequence[Any]:
-        """This key's rows of unknown outcome, reads left out."""
+    def unknown_writes(self, keys: Sequence[str], /) -> Mapping[str, Sequence[Any]]:
+        """Of each of these keys the rows of unknown outcome, reads left out."""
         ...
 
 
@@ -94,7 +93,7 @@ def mended(
     mending = _Mending(slots, reached, told, taken, rows)
     still_open = [key for key in sorted(open_keys) if not mending.decide(key)]
     left: Sequence[int] = ()
-    for around in NEAR:
+    for around in AROUND:
         left = mending.run(around)
         if not left:
             break
@@ -131,9 +130,9 @@ class _Mending:
     def decide(self, key: str) -> bool:
         """All of a key, of which no order by revisions is known: from one operation that shows all to a later one."""
         self._of[key] = []
+        (rows,) = self._rows.near([Near(key, 1, FOREVER, 0)])
         self._ask([key])
-        rows = self._rows.near(key, 1, FOREVER, 0)
-        if self._keys[key] is None or len(rows) > OPEN_ROWS_MAX:
+        if self._keys[key] is None or rows is None:
             return False
         operations = [op for row in rows for op in operation_of(row)]
         found = self._matched()
@@ -161,14 +160,15 @@ class _Mending:
 
     def _round(self, found: Matched, around: int) -> bool:
         """Decide the stretches around those that are left again; whether any could be."""
-        self._ask([self.slots[number].key for number in found.left])
+        left = [self.slots[number] for number in found.left]
+        near = self._rows.near([_near(slot, around) for slot in left])
+        self._ask([slot.key for slot in left])
         done: list[tuple[_Part, tuple[Placed, ...]]] = []
         claimed: set[int] = set()
-        for number in found.left:
-            slot = self.slots[number]
-            if any(part.holds_slot(slot) for part, _ in done):
+        for slot, rows in zip(left, near, strict=True):
+            if rows is None or any(part.holds_slot(slot) for part, _ in done):
                 continue
-            again = self._again(slot, found, claimed, around)
+            again = self._again(slot, rows, found, claimed, around)
             if again is not None and not any(_overlap(again[0], part) for part, _ in done):
                 done.append(again)
                 claimed.update(revision for _, revision in again[1])
@@ -179,8 +179,11 @@ class _Mending:
     def _ask(self, keys: Sequence[str]) -> None:
         """What is to be known of these keys. None: it is not said which unknown writes took effect, each once."""
         fresh = sorted(set(keys) - self._keys.keys())
-        writes = {key: [op for row in self._rows.unknown_writes(key) for op in operation_of(row)] for key in fresh}
-        reached = self._rows.reached([(op.call_ns, op.clock) for key in fresh for op in writes[key]]) if fresh else ()
+        if not fresh:
+            return
+        rows = self._rows.unknown_writes(fresh)
+        writes = {key: [op for row in rows[key] for op in operation_of(row)] for key in fresh}
+        reached = self._rows.reached([(op.call_ns, op.clock) for key in fresh for op in writes[key]])
         floors = iter(reached)
         told: dict[str, dict[int, int]] = {key: {} for key in fresh}
         for one in self._told:
@@ -193,13 +196,12 @@ class _Mending:
             self._keys[key] = _Key(unknown, told[key]) if known else None
 
     def _again(
-        self, slot: Slot, found: Matched, claimed: set[int], around: int
+        self, slot: Slot, rows: Sequence[Any], found: Matched, claimed: set[int], around: int
     ) -> tuple[_Part, tuple[Placed, ...]] | None:
         about = self._keys[slot.key]
         if about is None:
             return None
         low, high = min(slot.low, slot.high), max(slot.low, slot.high)
-        rows = self._rows.near(slot.key, low - 1, low if high == FOREVER else high, around)
         operations = [op for row in rows for op in operation_of(row)]
         tried: set[tuple[int, int]] = set()
         for more in WIDER:
@@ -274,6 +276,11 @@ class _Mending:
             if revision not in about.told:
                 slot = Slot(part.key, revision, revision, op.call_ns, op.clock, (), op.op_id)
                 mine.append((slot, about.unknown[op.op_id][1]))
+
+
+def _near(slot: Slot, around: int) -> Near:
+    low, high = min(slot.low, slot.high), max(slot.low, slot.high)
+    return Near(slot.key, low - 1, low if high == FOREVER else high, around)
 
 
 def _part(key: str, low: int, high: int, operations: Sequence[Operation], around: int, more: int) -> _Part | None:

@@ -246,7 +246,7 @@ def _hot(table: pa.Table, hot: Hot, target: int) -> Iterator[Cut]:
     ordered = table.take(order)
     for first, end in pairwise([*edges, len(order)]):
         for begin in range(first, end, PIECE_ROWS_MAX):
-            piece = _stream(ordered.slice(begin, min(PIECE_ROWS_MAX, end - begin)))
+            piece = piece_of(ordered.slice(begin, min(PIECE_ROWS_MAX, end - begin)))
             yield Cut(HOT, target, piece, int(places[order[first]]))
 
 
@@ -319,10 +319,11 @@ def _pieces(kind: str, table: pa.Table, targets: Int64s, partitions: int, rows: 
     for target in range(partitions):
         for begin in range(edges[target], edges[target + 1], PIECE_ROWS_MAX):
             length = min(PIECE_ROWS_MAX, edges[target + 1] - begin)
-            yield Cut(kind, target, _stream(ordered.slice(begin, length)))
+            yield Cut(kind, target, piece_of(ordered.slice(begin, length)))
 
 
-def _stream(table: pa.Table) -> bytes:
+def piece_of(table: pa.Table) -> bytes:
+    """What `read_piece` reads."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)

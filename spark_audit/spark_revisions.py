@@ -4,7 +4,7 @@ asked about, and the revisions of changes as far as slots reach.
 """
 
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,33 +15,21 @@ from pyspark.sql import functions as f
 from spark_audit.clocks import Clocks
 from spark_audit.held import Answer, Question
 from spark_audit.local.columns import conform
-from spark_audit.local.frame import Frame, Int64s, Row, distinct
+from spark_audit.local.frame import Frame, Int64s, distinct
 from spark_audit.local.many import look_at_many
 from spark_audit.local.revisions import (
-    NEAR,
-    SHOWN,
     RowsOfFrame,
     changes_of_one_key,
     highest_before,
     stretches_of,
     taking_part,
 )
-from spark_audit.order import rank
 from spark_audit.spark_scan import Scan, Source, chunks
 from spark_audit.traces import Asked, Slot, Told, Traces
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql import Row as SparkRow
-
-_TAKES_PART = (
-    "status = 'ok' and revision is not null and not (consistency <=> 'local') and not (consistency <=> 'bounded')"
-)
-_CHANGES = (
-    "op in ('put', 'append') or (op = 'delete' and output.found) or (op = 'cas' and output.succeeded) or (op = 'txn' "
-    "and exists(output.results, r -> r.op = 'put' or (r.op = 'delete' and coalesce(r.found, false))))"
-)
-
 
 _EARLIEST, _LATEST = -(2**63), 2**63 - 1
 _ANSWERED = ("run_id", "reached", "taken")
@@ -149,7 +137,7 @@ class _Stage:
         taken: dict[str, list[Int64s]] = {}
         for table in chunks(source, order_only=True):
             assert table is not None, "malformed rows were refused before"
-            for run_id, rows in self._runs(Frame(conform(table))):
+            for run_id, rows in rows_by_run(Frame(conform(table)), self._clocks):
                 question = self._questions[run_id]
                 told = _reached(rows, self._calls[run_id])
                 reached[run_id] = np.maximum(reached.get(run_id, told), told)
@@ -159,14 +147,16 @@ class _Stage:
             arrays: list[pa.Array[Any]] = [pa.array([one], pa.binary()) for one in packed]
             yield pa.RecordBatch.from_arrays([pa.array([run_id], pa.string()), *arrays], names=list(_ANSWERED))
 
-    def _runs(self, frame: Frame) -> Iterator[tuple[str, RowsOfFrame]]:
-        run = frame.codes("run_id")
-        taking, changed = taking_part(frame), changes_of_one_key(frame) | look_at_many(frame).changed
-        for code, run_id in enumerate(run.texts):
-            if run_id in self._questions:
-                rows = np.flatnonzero(run.ids == code)
-                mine = rows[taking[rows]]
-                yield run_id, RowsOfFrame(frame, rows, mine, mine[changed[mine]], self._clocks[run_id])
+
+def rows_by_run(frame: Frame, clocks: Mapping[str, Clocks]) -> Iterator[tuple[str, RowsOfFrame]]:
+    """The rows of a frame, of each of these runs."""
+    run = frame.codes("run_id")
+    taking, changed = taking_part(frame), changes_of_one_key(frame) | look_at_many(frame).changed
+    for code, run_id in enumerate(run.texts):
+        if run_id in clocks:
+            rows = np.flatnonzero(run.ids == code)
+            mine = rows[taking[rows]]
+            yield run_id, RowsOfFrame(frame, rows, mine, mine[changed[mine]], clocks[run_id])
 
 
 def _packed(numbers: Int64s) -> bytes:
@@ -177,58 +167,3 @@ def _packed(numbers: Int64s) -> bytes:
 def _unpacked(packed: bytes) -> Int64s:
     numbers: Int64s = np.cumsum(np.frombuffer(zlib.decompress(packed), np.int64))
     return numbers
-
-
-class RowsOfSpark:
-    """`held.Rows` of one run. `rows`: those of `load`, of all runs; `scan`: what they are read from."""
-
-    def __init__(self, rows: "Callable[[], DataFrame]", run_id: str, clocks: Clocks, scan: Scan) -> None:
-        self._of_all, self._run_id, self._clocks, self._scan = rows, run_id, clocks, scan
-
-    @property
-    def _rows(self) -> "DataFrame":
-        return self._of_all().where(f.col("run_id") == self._run_id)
-
-    @property
-    def _taking(self) -> "DataFrame":
-        return self._rows.where(_TAKES_PART)
-
-    def reached(self, calls: Sequence[Asked]) -> Sequence[int]:
-        question = {self._run_id: Question(tuple(calls), 1, 0)}
-        return answers(self._scan, question, {self._run_id: self._clocks})[self._run_id].reached
-
-    def near(self, key: str, low: int, high: int, around: int) -> Sequence[Row]:
-        mine = self._taking.where(f.col("key") == key).withColumn("_changes", f.expr(_CHANGES))
-        up = (f.col("revision"), f.col("_changes").desc(), f.col("call_ns"), f.col("op_id"))
-        down = (f.col("revision").desc(), f.col("_changes"), f.col("call_ns").desc(), f.col("op_id").desc())
-        parts = (
-            mine.where(f.col("revision") < low).orderBy(*down).limit(around),
-            mine.where(f.col("revision").between(low, high)),
-            mine.where(f.col("revision") > high).orderBy(*up).limit(around),
-        )
-        found = [row.asDict(recursive=True) for part in parts for row in part.select(*NEAR).collect()]
-        return sorted(found, key=rank)
-
-    def unknown_writes(self, key: str) -> Sequence[Row]:
-        mine = self._rows.where((f.col("key") == key) & (f.col("status") == "unknown") & (f.col("op") != "get"))
-        return [row.asDict(recursive=True) for row in mine.select(*NEAR).collect()]
-
-    def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
-        some = self._rows.where(f.col("op_id").isin(list(op_ids))).select(*SHOWN)
-        return {row["op_id"]: row.asDict() for row in some.collect()}
-
-    def changes(self, revisions: Sequence[int]) -> Sequence[Row]:
-        some = self._taking.where(_CHANGES).where(f.col("revision").isin(list(revisions))).select(*SHOWN, "output")
-        return [row.asDict(recursive=True) for row in some.collect()]
-
-    def returned_before(self, told: Told) -> Row:
-        assert told.by is not None
-        _, call, name = told.by
-        late = f.lit(False)
-        for other in sorted(row["clock_id"] for row in self._taking.select("clock_id").distinct().collect()):
-            margin = self._clocks.margin_ns(other, name)
-            if margin is not None:
-                late = late | ((f.col("clock_id") == other) & (f.col("return_ns") < max(-(2**63), call - margin)))
-        first = self._taking.where(late & (f.col("revision") >= told.revision)).select(*SHOWN)
-        (row,) = first.orderBy("revision", "call_ns", "op_id").limit(1).collect()
-        return dict(row.asDict())

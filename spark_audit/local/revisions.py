@@ -1,6 +1,6 @@
 """What `held.py` asks of the rows of a run, answered in numpy: of all rows of a run, or of a part of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,13 +8,14 @@ import numpy as np
 from spark_audit.clocks import Clocks
 from spark_audit.held import Answer, Question
 from spark_audit.local.frame import Bools, Frame, Int64s, Row, distinct
+from spark_audit.near import ROWS_MAX, Near
 from spark_audit.operation import WEAK
 from spark_audit.traces import Asked, Stretch, Told
 
 _EARLIEST = -(2**63)
 SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "revision")
 _FOR_RANK = (*SHOWN, "output")
-NEAR = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status", "consistency")  # To decide a key again.
+TO_DECIDE = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status", "consistency")  # A key again.
 
 
 def taking_part(frame: Frame) -> Bools:
@@ -70,18 +71,48 @@ class RowsOfFrame:
     def answer(self, question: Question) -> Answer:
         return Answer(self.reached(question.calls), stretches_of(self.taken(question.low, question.high)))
 
-    def near(self, key: str, low: int, high: int, around: int) -> Sequence[Row]:
+    def near(self, asked: Sequence[Near]) -> Iterator[Sequence[Row] | None]:
+        for one, mine, first, end in self._found(asked):
+            if end - first > ROWS_MAX:
+                yield None
+            else:
+                yield list(self.frame.dicts(mine[max(0, first - one.around) : end + one.around], TO_DECIDE))
+
+    def rows_near(self, asked: Sequence[Near]) -> Int64s:
+        """Rows of the frame, ascending. Of several frames with the rows of one run, these of all of them are enough for
+        `near` to say what it says of all rows."""
+        found = [np.zeros(0, np.int64)]
+        for one, mine, first, end in self._found(asked):
+            found.append(mine[max(0, first - one.around) : min(end, first + ROWS_MAX + 1)])
+            found.append(mine[end : end + one.around])
+        return distinct(np.concatenate(found))
+
+    def _found(self, asked: Sequence[Near]) -> Iterator[tuple[Near, Int64s, int, int]]:
+        """Each with the rows of its key by rank, and where those from `low` to `high` begin and end among them."""
+        ranked: dict[str, tuple[Int64s, Int64s]] = {}
+        for one in asked:
+            if one.key not in ranked:
+                ranked[one.key] = self._ranked(one.key)
+            mine, revision = ranked[one.key]
+            first, end = np.searchsorted(revision, one.low), np.searchsorted(revision, one.high, side="right")
+            yield one, mine, int(first), int(end)
+
+    def _ranked(self, key: str) -> tuple[Int64s, Int64s]:
         mine = self._of_key(self.taking, key)
         changed = np.isin(mine, self._of_key(self.changed, key))
         revision, call, op_id = (self.frame.numbers(name, 0)[mine] for name in ("revision", "call_ns", "op_id"))
         order = np.lexsort((op_id, call, ~changed, revision))
-        first = max(0, int(np.searchsorted(revision[order], low)) - around)
-        end = int(np.searchsorted(revision[order], high, side="right")) + around
-        return list(self.frame.dicts(mine[order[first:end]], NEAR))
+        return mine[order], revision[order]
 
-    def unknown_writes(self, key: str) -> Sequence[Row]:
+    def unknown_writes(self, keys: Sequence[str]) -> Mapping[str, Sequence[Row]]:
+        writes = self.rows_unknown(keys)
+        return {key: list(self.frame.dicts(self._of_key(writes, key), TO_DECIDE)) for key in keys}
+
+    def rows_unknown(self, keys: Sequence[str]) -> Int64s:
+        """Rows of the frame: writes of unknown outcome of these keys."""
         writes = self.frame.codes("status").among("unknown") & ~self.frame.codes("op").among("get")
-        return list(self.frame.dicts(self._of_key(self.rows[writes[self.rows]], key), NEAR))
+        mine = self.rows[writes[self.rows]]
+        return mine[self.frame.codes("key").among(*keys)[mine]]
 
     def _of_key(self, rows: Int64s, key: str) -> Int64s:
         return rows[self.frame.codes("key").among(key)[rows]]

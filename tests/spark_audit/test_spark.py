@@ -1,7 +1,7 @@
 """The Spark job: the same verdict as in process, on JSON lines and Parquet; malformed input with file and line."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as parquet
 import pytest
 
+from benchmarks.audit import histories as columns
 from spark_audit import (
     FAULTS,
     InputError,
@@ -22,8 +23,10 @@ from spark_audit import (
 )
 from spark_audit.generate import Row
 from spark_audit.job import audit
+from spark_audit.near import Near
 from spark_audit.schema import row_schema
 from spark_audit.session import spark_session
+from spark_audit.spark_rows import RowsOfSpark
 from tests.spark_audit.conftest import HwmAudit
 from tests.spark_audit.histories import History, write_lines
 from tests.spark_audit.stores import Mix, history
@@ -112,6 +115,30 @@ def test_both_engines_find_the_same_places_of_unknown_writes(session: "SparkSess
     assert {v.run_id for v in verdict.violations} >= {"run-3", "run-4", "no-revision-free"}
     assert not {v.run_id for v in verdict.violations} & {"run-0", "run-1"}
     assert not verdict.undecided
+
+
+def test_keys_are_decided_again_near_the_places_of_unknown_writes(
+    session: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth of the writes unknown, some without a free revision in the order first proposed; no replay helps."""
+    monkeypatch.setattr("spark_audit.replay.OFF_REVISIONS_ROWS_MAX", 0)
+    shape = columns.Shape(
+        name="", clients=40, keys=40, put_share=0.6, delete_share=0.2, cas_share=0.1, unknown_share=0.1
+    )
+    columns.write(columns.generate(shape, 10_000, 0), tmp_path / "run")
+    asked: list[Near] = []
+    near = RowsOfSpark.near
+
+    def noted(rows: RowsOfSpark, some: Sequence[Near]) -> Iterator[Sequence[Row] | None]:
+        asked.extend(some)
+        return near(rows, some)
+
+    monkeypatch.setattr(RowsOfSpark, "near", noted)
+
+    verdict = audit(session, [str(tmp_path / "run")])
+
+    assert verdict.status == "linearizable", verdict.undecided
+    assert asked, "no unknown write was without a revision"
 
 
 def test_the_order_over_all_keys_is_checked_across_partitions(session: "SparkSession", tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""What a task says of the revisions that calls reach, without Spark: what all rows of a frame say."""
+"""What tasks say of the parts of a run that they have, without Spark: together it is what all of its rows say."""
 
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 
 from spark_audit.clocks import Clocks
 from spark_audit.generate import Shape, generate
-from spark_audit.local.columns import conform
+from spark_audit.held import RowsInHand
+from spark_audit.local.columns import conform, joined
 from spark_audit.local.frame import Frame
 from spark_audit.local.revisions import RowsOfFrame, taking_part
-from spark_audit.spark_revisions import _Calls, _reached
+from spark_audit.near import Near
+from spark_audit.spark_revisions import _Calls, _reached, rows_by_run
 from tests.spark_audit.test_table_keys import history_table
 
 
@@ -34,3 +37,41 @@ def test_what_calls_reach_is_told_alike_by_chunks_and_by_all_rows(bound: int) ->
 
     assert _reached(every, _Calls.of(calls)).tolist() == told
     assert len(set(told)) > (10 if bound < 10**6 else 0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("rows_max", [200_000, 9])
+def test_the_rows_near_revisions_that_chunks_send_are_enough(
+    seed: int, rows_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of several clients in no order, cut anywhere; asked of keys that are there, and of one that is not."""
+    for module in ("spark_audit.held", "spark_audit.local.revisions"):
+        monkeypatch.setattr(f"{module}.ROWS_MAX", rows_max)
+    random = Random(seed)
+    rows = generate(Shape(operations=400, keys=4, unknown_share=0.2, local_share=0.1), seed)
+    random.shuffle(rows)
+    highest = max(row["revision"] or 0 for row in rows)
+    keys = sorted({row["key"] for row in rows})
+    asked = [
+        Near(random.choice([*keys, "nobody's"]), low, low + random.choice((-1, 0, 5, 60)), random.choice((0, 1, 7)))
+        for low in random.choices(range(1, highest + 2), k=30)
+    ]
+    asked.append(Near(keys[0], 1, 2**63 - 1, 0))
+    clocks = Clocks({})
+
+    sent = []
+    for begin in range(0, len(rows), 90):
+        chunk = Frame(conform(history_table(rows[begin : begin + 90])))
+        for _, mine in rows_by_run(chunk, {rows[0]["run_id"]: clocks}):
+            sent.append(chunk.table.take(np.union1d(mine.rows_near(asked), mine.rows_unknown(keys))))
+    ((_, gathered),) = rows_by_run(Frame(joined(sent)), {rows[0]["run_id"]: clocks})
+
+    every = RowsInHand(rows, clocks)
+    assert [_ids(some) for some in gathered.near(asked)] == [_ids(some) for some in every.near(asked)]
+    told, wanted = gathered.unknown_writes(keys), every.unknown_writes(keys)
+    assert {key: set(_ids(told[key]) or ()) for key in keys} == {key: set(_ids(wanted[key]) or ()) for key in keys}
+    assert any(some is None for some in every.near(asked)) == (rows_max == 9)
+
+
+def _ids(rows: Sequence[Mapping[str, object]] | None) -> list[object] | None:
+    return None if rows is None else [row["op_id"] for row in rows]
