@@ -76,7 +76,7 @@ class Watch:
             broken("durable means synced", node_id, core.durable_index, self._copies.durable.last_index)
         if applied != self._applied_index:
             broken("applied is what was applied", node_id, applied, self._applied_index)
-        if core.low_watermark != self._low_watermark:
+        if core.low_watermark != self._low_watermark and node.failure is None:  # Who fails in a step tells nobody.
             self._check_low_watermark(core)
         book = self._world.ledger.members
         if book.fresh:
