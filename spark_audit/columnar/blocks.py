@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_audit.columnar.columns import NOTHING, OTHER, Bools, Columns, Int64s
+from spark_audit.columnar.columns import NOTHING, OTHER, PRESENT, Bools, Columns, Int64s
 
 BLOCK_ROWS = 1 << 16  # About 10 MB of columns and temporaries; measured, see benchmarks/audit.
 
@@ -44,7 +44,7 @@ class Block:
         """A column of tokens, counted from the block's first; NOTHING and PRESENT stay."""
         mine = column[self.begin : self.end]
         first = int(self.columns.tokens[self.first_key])
-        return mine if first == 0 else np.where(mine >= 0, mine - first, mine)
+        return mine if first == 0 else mine - first * (mine >= 0)
 
 
 def blocks(columns: Columns, rows_max: int = BLOCK_ROWS) -> Iterator[Block]:
@@ -109,7 +109,7 @@ def not_covered(block: Block) -> Bools:
 def any_of(key: Int64s, where: Bools, keys: int) -> Bools:
     """Per key: whether the condition holds for any of its rows."""
     found = np.zeros(keys, np.bool_)
-    found[key[where]] = True
+    found[key[np.flatnonzero(where)]] = True
     return found
 
 
@@ -121,7 +121,35 @@ def first_place(token: Int64s, tokens: int) -> Int64s:
     return place
 
 
+def places_of(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:
+    """The places at which any of these tokens stands, in order."""
+    asked = np.zeros(tokens - min(NOTHING, PRESENT), np.bool_)  # What is no token is counted from the end.
+    asked[wanted] = True
+    return np.flatnonzero(asked[column])
+
+
+def first_places(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:
+    """Per token of `wanted` the first place at which it stands; `len(column)` if nowhere."""
+    if not len(wanted):
+        return wanted
+    places = places_of(column, wanted, tokens)[::-1]
+    first = np.full(tokens, len(column), np.int64)
+    first[column[places]] = places  # The last one written stays: the first in order.
+    return first[wanted]
+
+
 def last_place(where: Bools) -> Int64s:
     """Per place the last one up to it at which the condition holds; -1 if none."""
-    place = np.where(where, np.arange(len(where)), NOTHING)
-    return np.maximum.accumulate(place) if len(place) else place
+    return last_of(np.flatnonzero(where), len(where))
+
+
+def last_of(places: Int64s, count: int) -> Int64s:
+    """Per place of `count` the last of these up to it; -1 if none."""
+    last = np.full(count, NOTHING, np.int64)
+    last[places] = places
+    return np.maximum.accumulate(last, out=last)
+
+
+def so_far(places: Int64s, count: int) -> Int64s:
+    """Per place of `count` how many of these (few; ascending, some perhaps twice) stand up to it."""
+    return np.repeat(np.arange(len(places) + 1), np.diff(places, prepend=0, append=count))

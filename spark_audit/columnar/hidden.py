@@ -10,33 +10,56 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_audit.columnar.blocks import first_place, last_place
+from spark_audit.columnar.blocks import first_places, last_of, so_far
 from spark_audit.columnar.columns import NOTHING, PRESENT, Bools, Int64s
-from spark_audit.columnar.order import States, counts, states
+from spark_audit.columnar.order import Order, States, counts, states
 from spark_audit.columnar.proposal import Proposal
 
 
 def with_hidden(proposal: Proposal) -> Proposal:
     """With unknown writes wherever creations, versions, absence and presence ask for them, as far as that can be told
     before any of these is put in."""
-    if not proposal.unused().any():
+    unused = np.flatnonzero(proposal.unused())
+    if not len(unused):
         return proposal
-    before = states(proposal.order)
-    proposal, told = _creations(proposal, before)
-    proposal, named = _named(proposal, before)
-    expecting = _expecting(proposal)
-    swaps, swapped = _named_swaps(proposal, before, named, expecting)
-    deletions, puts = _structural(proposal, before, told, np.setdiff1d(named, swapped.place))
-    more_swaps, counted, put = _versions(proposal, before, told, named, expecting)
+    replay = _Replay.of(proposal.order)
+    proposal, told = _creations(proposal, replay)
+    proposal, named = _named(proposal, replay.before)
+    expecting = _expecting(proposal, replay.before.writes, unused)
+    swaps, swapped = _named_swaps(proposal, replay, named, expecting)
+    deletions, puts = _structural(proposal, replay.before, told, np.setdiff1d(named, swapped.place))
+    more_swaps, counted, put = _versions(proposal, replay, told, named, expecting)
     fresh = ~np.isin(more_swaps, swaps)
-    given, unused = proposal.given, proposal.unused()
-    unused[swaps] = unused[more_swaps] = False
-    deletes = unused & (given.writes == given.absence)
-    creates = (given.finds == given.absence) & (given.writes >= 0)
-    put = _together(puts, put)
-    wanted = ((deletions, deletes), (put, unused & _is_put(proposal)), (puts, unused & creates))
+    deletes, creates, is_put = _fillers(proposal.given, np.setdiff1d(unused, np.r_[swaps, more_swaps]))
+    wanted = ((deletions, deletes), (_together(puts, put), is_put), (puts, creates))
     rows = np.r_[swaps, more_swaps[fresh]]
-    return _filled(proposal, wanted, rows, _together(swapped, _Slots.at(counted[fresh])))
+    return _filled(proposal, replay.deadline, wanted, rows, _together(swapped, _Slots.at(counted[fresh])))
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """Of an order, whatever revisions it is told: `before` and `counts` (order.py) of each place.
+
+    `deadline`: by when a write put there must have been called: the least return from there on (see Block).
+    """
+
+    before: States
+    number: Int64s
+    creation: Int64s
+    deadline: Int64s
+
+    @staticmethod
+    def of(order: Order) -> "_Replay":
+        before = states(order)
+        return _Replay(before, *counts(order, before), np.minimum.accumulate(order.ret[::-1])[::-1])
+
+
+def _fillers(given: Order, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Of these rows: those that delete, those that create, and those that put whatever is there."""
+    finds, writes, absence = given.finds[rows], given.writes[rows], given.absence[rows]
+    makes = (writes >= 0) & (writes != absence)
+    blind = (finds == NOTHING) & (given.expected_revision[rows] < 0)
+    return rows[writes == absence], rows[(finds == absence) & (writes >= 0)], rows[makes & blind]
 
 
 _DELETES, _CREATES, _COUNTS = range(3)  # The rank of a slot: of several at one place, which comes first.
@@ -77,12 +100,12 @@ def _structural(proposal: Proposal, before: States, told: "_Creations", named: I
 
 
 def _named_swaps(
-    proposal: Proposal, before: States, named: Int64s, expecting: tuple[Int64s, Int64s]
+    proposal: Proposal, replay: _Replay, named: Int64s, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, _Slots]:
     """The unknown compare-and-sets that expect what is there before such a place, and their slots."""
     order, (swaps, after) = proposal.order, expecting
-    at, swap = np.intersect1d(before.writer[named], after, return_indices=True)[1:]
-    in_time = proposal.given.call[swaps[swap]] <= _deadlines(order.ret)[named[at]]
+    at, swap = np.intersect1d(replay.before.writer[named], after, return_indices=True)[1:]
+    in_time = proposal.given.call[swaps[swap]] <= replay.deadline[named[at]]
     place = named[at[in_time]]
     return swaps[swap[in_time]], _Slots.at(place, _CREATES, order.expected_revision[place])
 
@@ -100,14 +123,14 @@ def _named(proposal: Proposal, before: States) -> tuple[Proposal, Int64s]:
     return proposal.revised(rows, order.expected_revision[named[untold]]), named[~untold]
 
 
-def _expecting(proposal: Proposal) -> tuple[Int64s, Int64s]:
+def _expecting(proposal: Proposal, writes: Int64s, unused: Int64s) -> tuple[Int64s, Int64s]:
     """The unused unknown compare-and-sets that expect what some write wrote, and the places of these writes."""
     order, given, key = proposal.order, proposal.given, proposal.block.key
-    rows = np.flatnonzero(proposal.unused() & (given.writes >= 0) & (given.finds != given.absence))
+    rows = unused[(given.writes[unused] >= 0) & (given.finds[unused] != given.absence[unused])]
     by_token = rows[given.finds[rows] >= 0]
-    wrote = first_place(order.writes, proposal.block.tokens)[given.finds[by_token]]
+    wrote = first_places(order.writes, given.finds[by_token], proposal.block.tokens)
     by_revision = rows[given.expected_revision[rows] >= 0]
-    place, known = _write_of(proposal, key[by_revision], given.expected_revision[by_revision])
+    place, known = _write_of(proposal, writes, key[by_revision], given.expected_revision[by_revision])
     swaps, after = np.r_[by_token, by_revision[known]], np.r_[wrote, place[known]]
     some = after < len(order)
     return swaps[some], after[some]
@@ -119,13 +142,6 @@ def _together(*slots: _Slots) -> _Slots:
 
 def _parts(slots: _Slots) -> tuple[Int64s, Int64s, Int64s]:
     return slots.place, slots.rank, slots.revision
-
-
-def _is_put(proposal: Proposal) -> Bools:
-    given = proposal.given
-    plain: Bools = (given.finds == NOTHING) & (given.expected_revision < 0)
-    plain &= (given.writes >= 0) & (given.writes != given.absence)
-    return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,28 +158,31 @@ class _Creations:
     of: Int64s
 
 
-def _creations(proposal: Proposal, before: States) -> tuple[Proposal, _Creations]:
+def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creations]:
     """The creations told; what was told of no write may be told of an unknown one, which then has that revision."""
     order, key = proposal.order, proposal.key()
-    tells = np.flatnonzero((order.create >= 0) & before.present)
+    tells = np.flatnonzero((order.create >= 0) & replay.before.present)
     of = np.full(len(order), NOTHING, np.int64)
     if not len(tells):
         return proposal, _Creations(tells, tells, np.zeros(0, np.bool_), tells, of)
     span = int(order.create.max()) + 1
-    code, first, number = np.unique(key[tells] * span + order.create[tells], return_index=True, return_inverse=True)
-    place, known = _write_of(proposal, code // span, code % span)
+    codes = key[tells] * span + order.create[tells]
+    run = np.flatnonzero(np.diff(codes, prepend=NOTHING))  # Most tell the same as the one before.
+    code, first, number = np.unique(codes[run], return_index=True, return_inverse=True)
+    place, known = _write_of(proposal, replay.before.writes, code // span, code % span)
     inside = place < len(order)
     renumbered = np.where(inside, np.cumsum(inside) - 1, NOTHING)
-    of[tells] = renumbered[number.reshape(-1)]
-    made = _Creations(place[inside], (code % span)[inside], known[inside], tells[first[inside]], of)
-    return _adopted(proposal, before, made)
+    of[tells] = np.repeat(renumbered[number.reshape(-1)], np.diff(run, append=len(tells)))
+    made = _Creations(place[inside], (code % span)[inside], known[inside], tells[run[first[inside]]], of)
+    return _adopted(proposal, replay, made)
 
 
-def _write_of(proposal: Proposal, key: Int64s, revision: Int64s) -> tuple[Int64s, Bools]:
+def _write_of(proposal: Proposal, writers: Int64s, key: Int64s, revision: Int64s) -> tuple[Int64s, Bools]:
     """Per (key, revision) the place of the key's first write of that revision or above, and whether it is of that one;
-    the number of places if there is none."""
+    the number of places if there is none. `writers`: the places of all writes."""
+    if not len(key):
+        return key, np.zeros(0, np.bool_)
     order, keys = proposal.order, proposal.key()
-    writers = np.flatnonzero(order.writes >= 0)
     none = np.full(len(key), len(order), np.int64)
     span = int(max(order.revision.max(initial=0), revision.max(initial=0))) + 2
     if not len(writers) or span * proposal.block.keys >= 2**62:
@@ -175,21 +194,24 @@ def _write_of(proposal: Proposal, key: Int64s, revision: Int64s) -> tuple[Int64s
     return np.where(inside, place, none), inside & (order.revision[place] == revision)
 
 
-def _adopted(proposal: Proposal, before: States, made: _Creations) -> tuple[Proposal, _Creations]:
+def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Proposal, _Creations]:
     """A creation told of no write is that of the unknown one just before, or of the one that a chain of unknown
     compare-and-sets just before began with, if version and place say that it can be."""
-    order = proposal.order
-    write = before.writer[made.place]
+    order, number = proposal.order, replay.number
+    write = replay.before.writer[made.place]
     untold = ~made.known & (write >= 0) & (order.revision[write] < 0) & (order.writes[write] != order.absence[write])
-    blind = (order.finds == NOTHING) | (order.finds == order.absence)
-    fits = untold & blind[write]
     if not untold.any():
         return proposal, made
-    number, creation = counts(order, before)
-    first = np.where(untold & ~fits, creation[write], write)
+
+    def blind(place: Int64s) -> Bools:
+        blind: Bools = (order.finds[place] == NOTHING) | (order.finds[place] == order.absence[place])
+        return blind
+
+    fits = untold & blind(write)
+    first = np.where(untold & ~fits, replay.creation[write], write)
     version = order.version[made.teller]
-    counted = version == number[before.writer[made.teller]] - number[first] + 1
-    chained = untold & ~fits & counted & (version >= 0) & blind[first] & (order.revision[first] < 0)
+    counted = version == number[replay.before.writer[made.teller]] - number[first] + 1
+    chained = untold & ~fits & counted & (version >= 0) & blind(first) & (order.revision[first] < 0)
     place = np.where(fits, write, np.where(chained, first, made.place))  # Whoever created it did so no later than that.
     fits = (fits & ((version < 0) | counted)) | chained
     adopted = _Creations(place, made.revision, made.known | fits, made.teller, made.of)
@@ -197,18 +219,17 @@ def _adopted(proposal: Proposal, before: States, made: _Creations) -> tuple[Prop
 
 
 def _versions(
-    proposal: Proposal, before: States, told: _Creations, named: Int64s, expecting: tuple[Int64s, Int64s]
+    proposal: Proposal, replay: _Replay, told: _Creations, named: Int64s, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, Int64s, _Slots]:
     """What versions count: compare-and-sets and the places before which they go, and slots of puts.
 
     A record's version counts from its creation as told, known or hidden; where none was told, from the last one seen.
     `named`: places that get a write anyway.
     """
-    order = proposal.order
-    number, creation = counts(order, before)
-    number = number + np.cumsum(np.bincount(named, minlength=len(order)))
+    order, before, creation = proposal.order, replay.before, replay.creation
+    number = replay.number + so_far(named, len(order)) if len(named) else replay.number
     tells = np.flatnonzero((order.version >= 0) & (before.writer >= 0) & before.present)
-    tells = tells[np.diff(before.writer[tells], prepend=NOTHING) != 0]  # One for each record.
+    tells = tells[np.flatnonzero(np.diff(before.writer[tells], prepend=NOTHING))]  # One for each record.
     writer = before.writer[tells]
     epoch, base, until = creation[writer], number[creation[writer]] - 1, creation[writer]
     of = told.of[tells]
@@ -223,9 +244,10 @@ def _versions(
     before_it = np.where(goes_on, np.r_[NOTHING, writer[:-1]], until) if len(tells) else until
     missing = excess - np.where(goes_on, np.r_[0, excess[:-1]], 0) if len(tells) else excess
     glued = (order.finds >= 0) | (order.expected_revision >= 0)
-    place = last_place((order.writes >= 0) & ~glued)[writer]
-    missing = np.where(place > before_it, np.clip(missing, 0, len(order)), 0)
-    swaps, swapped, missing = _swaps(proposal, _Gaps(writer, before_it, missing), glued, expecting)
+    place = last_of(before.writes[~glued[before.writes]], len(order))[writer]
+    missing = np.clip(missing, 0, len(order)) * (place > before_it)
+    gaps = _Gaps(writer, before_it, missing)
+    swaps, swapped, missing = _swaps(proposal, replay, gaps, glued, expecting)
     return swaps, swapped, _Slots.at(np.repeat(place, missing), _COUNTS)
 
 
@@ -239,19 +261,21 @@ class _Gaps:
 
 
 def _swaps(
-    proposal: Proposal, gaps: _Gaps, glued: Bools, expecting: tuple[Int64s, Int64s]
+    proposal: Proposal, replay: _Replay, gaps: _Gaps, glued: Bools, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, Int64s, Int64s]:
     """Unknown compare-and-sets that fit into gaps, the places before which they go; what is missing then."""
-    order, given = proposal.order, proposal.given
+    order, given, writers = proposal.order, proposal.given, replay.before.writes
     swaps, wrote = expecting
-    place = _next_writer(order.writes >= 0)[wrote]
+    if not len(swaps):
+        return swaps, swaps, gaps.missing
+    place = np.append(writers, len(order))[np.searchsorted(writers, wrote, side="right")]  # The next one.
     known = place < len(order)
     swaps, place = swaps[known], place[known]
     gap = np.searchsorted(gaps.until, place)
     fits = gap < len(gaps.until)
     swaps, place, gap = swaps[fits], place[fits], gap[fits]
     fits = (gaps.after[gap] < place) & (gaps.missing[gap] > 0) & ~glued[place]
-    fits &= given.call[swaps] <= _deadlines(order.ret)[place]
+    fits &= given.call[swaps] <= replay.deadline[place]
     swaps, place, gap = swaps[fits], place[fits], gap[fits]
     _, once = np.unique(place, return_index=True)
     once = once[_numbered(gap[once]) < gaps.missing[gap[once]]]
@@ -259,25 +283,13 @@ def _swaps(
     return swaps, place, gaps.missing - np.bincount(gap, minlength=len(gaps.missing))
 
 
-def _next_writer(writes: Bools) -> Int64s:
-    """Per place the first write behind it; the number of places if there is none."""
-    found = np.full(len(writes), len(writes), np.int64)
-    found[:-1] = np.where(writes[1:], np.arange(1, len(writes)), len(writes))
-    return np.minimum.accumulate(found[::-1])[::-1]
-
-
-def _deadlines(ret: Int64s) -> Int64s:
-    """Per place by when a write put there must have been called: the least return from there on (see Block)."""
-    return np.minimum.accumulate(ret[::-1])[::-1]
-
-
-def _filled(proposal: Proposal, wanted: tuple[tuple[_Slots, Bools], ...], rows: Int64s, slots: _Slots) -> Proposal:
+def _filled(
+    proposal: Proposal, deadline: Int64s, wanted: tuple[tuple[_Slots, Int64s], ...], rows: Int64s, slots: _Slots
+) -> Proposal:
     """The slots wanted filled from the rows that may fill them, as far as these go; and these rows in these slots."""
-    deadline = _deadlines(proposal.order.ret)
-    for some, fillers in wanted:
+    for some, candidates in wanted:
         taken = np.isin(some.place * 4 + some.rank, slots.place * 4 + slots.rank) & (some.rank == _CREATES)
         place, rank, revision = (column[~taken] for column in _parts(some))
-        candidates = np.flatnonzero(fillers)
         chosen, filler = _last_called(deadline[place], proposal.given.call[candidates], proposal.block.origin)
         rows = np.r_[rows, candidates[filler]]
         slots = _together(slots, _Slots(place[chosen], rank[chosen], revision[chosen]))

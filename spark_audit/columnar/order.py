@@ -4,12 +4,12 @@ Whoever proposed it, a verified order is a proof: this is the only part of the w
 stricter than `model.py` in one point: a number that a response tells of a record whose write has none is refused.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from spark_audit.columnar.blocks import last_place
+from spark_audit.columnar.blocks import last_of, last_place
 from spark_audit.columnar.columns import NOTHING, PRESENT, Bools, Int64s
 
 
@@ -42,6 +42,13 @@ class Order:
         rest: dict[str, Any] = {name: _taken(getattr(self, name), places) for name in _TAKEN}
         return Order(begins=begins, absence=absence, **rest)
 
+    def changed(self, places: Int64s, to: "Order") -> "Order":
+        """With the columns of `to` at these places; `begins` and `absence` stay."""
+        names: dict[str, Any] = {
+            name: _changed(getattr(self, name), places, getattr(to, name)) for name in _TAKEN
+        }  # fmt: skip
+        return replace(self, **names)
+
 
 _TAKEN = tuple(name for name in Order.__slots__ if name not in ("begins", "absence"))
 
@@ -54,27 +61,40 @@ def _taken(column: Int64s, places: Int64s) -> Int64s:
     return taken
 
 
+def _changed(column: Int64s, places: Int64s, to: Int64s) -> Int64s:
+    if (column[places] == to).all():
+        return column
+    changed = column.copy()
+    changed[places] = to
+    return changed
+
+
 @dataclass(frozen=True, slots=True)
 class States:
-    """The state before each operation: `writer`, the place of the last write, -1 if none; `token`; `revision`."""
+    """The state before each operation: `writer`, the place of the last write, -1 if none; `token`; `revision`.
+
+    `writes`: the places of all writes.
+    """
 
     writer: Int64s
     token: Int64s
     present: Bools
     revision: Int64s  # 0 for absence.
+    writes: Int64s
 
 
 def states(order: Order) -> States:
     """Replay by forward fill of the last writer."""
     before = np.empty(len(order), np.int64)
     before[:1] = NOTHING
-    before[1:] = last_place(order.writes >= 0)[:-1]
+    writes = np.flatnonzero(order.writes >= 0)
+    before[1:] = last_of(writes, len(order))[:-1]
     inside = before >= order.begins
     before = np.where(inside, before, NOTHING)
     token = np.where(inside, order.writes[before], order.absence) if len(order) else before
     present = token != order.absence
-    revision = np.where(present, order.revision[before], 0) if len(order) else before
-    return States(before, token, present, revision)
+    revision = order.revision[before] * present if len(order) else before
+    return States(before, token, present, revision, writes)
 
 
 def late(order: Order) -> Bools:
@@ -111,6 +131,11 @@ def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
 
 
 def counts(order: Order, before: States) -> tuple[Int64s, Int64s]:
-    """Per place: how many writes of a record there were up to it, and the place of the last creation (any key)."""
-    makes = (order.writes >= 0) & (order.writes != order.absence)
-    return np.cumsum(makes), last_place(makes & ~before.present)
+    """Per write, at its place: how many writes of a record there were up to it, and the place of the last creation (any
+    key; -1 if none). Of other places neither says anything."""
+    writes = before.writes
+    makes = order.writes[writes] != order.absence[writes]
+    number, creation = np.zeros(len(order), np.int64), np.full(len(order), NOTHING, np.int64)
+    number[writes] = np.cumsum(makes, dtype=np.int64)
+    creation[writes] = np.append(writes, NOTHING)[last_place(makes & ~before.present[writes])]
+    return number, creation

@@ -4,18 +4,47 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spark_audit.columnar.blocks import Block, any_of
+from spark_audit.columnar.blocks import Block, so_far
 from spark_audit.columnar.columns import NOTHING, Bools, Int64s, sorted_by
 from spark_audit.columnar.order import Order
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """`rows`: the block's rows, in the proposed order; `order`: their columns. `given`: all rows', in their own order.
+class Draft:
+    """`rows`: the block's rows, in the proposed order. `given`: the columns of all rows, in their own order.
 
     The `revision` of an unknown write, in `given`, is what responses told of it; -1 while none did. `sizes`: per key,
     how many places it has.
     """
+
+    block: Block
+    given: Order
+    rows: Int64s
+    sizes: Int64s
+
+    def inserted(self, rows: Int64s, places: Int64s, rank: Int64s, revision: Int64s) -> "Draft":
+        """With these rows put in immediately before the operations that are at these places, by `rank` among each."""
+        if not len(rows):
+            return self
+        by_place = np.lexsort((rank, places))
+        before = places[by_place]
+        merged = np.empty(len(self.rows) + len(rows), np.int64)
+        merged[np.arange(len(self.rows)) + so_far(before, len(self.rows))] = self.rows
+        merged[before + np.arange(len(rows))] = rows[by_place]
+        sizes = self.sizes + np.bincount(self.block.key[rows], minlength=self.block.keys)
+        return Draft(self.block, told(self.given, rows, revision), merged, sizes)
+
+    def in_order(self) -> "Proposal":
+        """With the columns of the rows."""
+        sizes = self.sizes
+        begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
+        order = self.given.taken(self.rows, begins=begins, absence=np.repeat(self.block.absence, sizes))
+        return Proposal(self.block, self.given, self.rows, order, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A draft, and `order`: the columns of its `rows`."""
 
     block: Block
     given: Order
@@ -37,28 +66,23 @@ class Proposal:
         """With these rows put in immediately before the operations that are at these places, by `rank` among each."""
         if not len(rows):
             return self
-        by_place = np.lexsort((rank, places))
-        shift = np.cumsum(np.bincount(places, minlength=len(self.rows)))
-        merged = np.empty(len(self.rows) + len(rows), np.int64)
-        merged[np.arange(len(self.rows)) + shift] = self.rows
-        merged[places[by_place] + np.arange(len(rows))] = rows[by_place]
-        sizes = self.sizes + np.bincount(self.block.key[rows], minlength=self.block.keys)
-        return _in_order(self.block, self._told(rows, revision), merged, sizes)
+        draft = Draft(self.block, self.given, self.rows, self.sizes)
+        return draft.inserted(rows, places, rank, revision).in_order()
 
     def revised(self, rows: Int64s, revision: Int64s) -> "Proposal":
         """The same order, these rows' revisions being these."""
-        given = self._told(rows, revision)
+        if not len(rows):
+            return self
+        given = told(self.given, rows, revision)
         order = replace(self.order, revision=given.revision[self.rows])
         return Proposal(self.block, given, self.rows, order, self.sizes)
 
-    def of_rows(self, rows: Int64s) -> "Proposal":
-        """With these in the places of `rows`; each of the same key, and with revisions of their own."""
-        return _in_order(self.block, self.given, rows, self.sizes)
-
-    def _told(self, rows: Int64s, revision: Int64s) -> Order:
-        told = self.given.revision.copy()
-        told[rows] = revision
-        return replace(self.given, revision=told)
+    def with_row(self, places: Int64s, rows: Int64s) -> "Proposal":
+        """With these at these places; each of the same key as what was there, and with a revision of its own."""
+        there = self.rows.copy()
+        there[places] = rows
+        order = self.order.changed(places, self.given.taken(rows, begins=rows, absence=rows))
+        return replace(self, rows=there, order=order)
 
     def out_of_turn(self) -> Bools:
         """Which places carry a revision below the one told before, or as writes the same: an unknown write is not
@@ -66,21 +90,36 @@ class Proposal:
 
         In an order without such a place, whoever reads has read the last write of a revision up to its own.
         """
-        told = np.flatnonzero(self.order.revision > 0)
-        rise = np.diff(self.order.revision[told])
-        falls = np.flatnonzero((rise < 0) | ((rise == 0) & (self.order.writes[told[1:]] >= 0)))
-        here, next_to_it = told[falls + 1], told[falls]
+        known = np.flatnonzero(self.order.revision > 0)
+        rise = np.diff(self.order.revision[known])
+        falls = np.flatnonzero(rise <= 0)
+        falls = falls[(rise[falls] < 0) | (self.order.writes[known[falls + 1]] >= 0)]
+        here, next_to_it = known[falls + 1], known[falls]
         wrong = np.zeros(len(self.rows), np.bool_)
         wrong[here] = self.order.begins[here] == self.order.begins[next_to_it]
         return wrong
 
     def guessed(self) -> Bools:
         """Per key: whether the place of some unknown write was told by no response."""
-        untold = (self.order.writes >= 0) & (self.order.revision < 0)
-        return any_of(self.key(), untold, self.block.keys)
+        untold = np.flatnonzero(self.order.revision < 0)
+        untold = untold[self.order.writes[untold] >= 0]
+        return self.keys_of(untold)
+
+    def keys_of(self, places: Int64s) -> Bools:
+        """Per key: whether any of these places is its own."""
+        found = np.zeros(self.block.keys, np.bool_)
+        found[self.block.key[self.rows[places]]] = True
+        return found
 
 
-def proposed(block: Block) -> Proposal:
+def told(given: Order, rows: Int64s, revision: Int64s) -> Order:
+    """The columns, these rows' revisions being these."""
+    revisions = given.revision.copy()
+    revisions[rows] = revision
+    return replace(given, revision=revisions)
+
+
+def proposed(block: Block) -> Draft:
     """The completed operations by (key, revision, writer first, call); the rows are sorted by (key, call) already."""
     given = given_order(block)
     completed = np.flatnonzero(~block.unknown)
@@ -92,18 +131,21 @@ def proposed(block: Block) -> Proposal:
         rows = completed[sorted_by(rank + block.key[completed] * (2 * span))]
     else:
         rows = completed[np.lexsort((rank, block.key[completed]))]
-    return _in_order(block, given, rows, np.bincount(block.key[completed], minlength=block.keys))
+    lost = np.bincount(block.key[block.unknown], minlength=block.keys)
+    return Draft(block, given, rows, np.diff(block.starts) - lost)
 
 
 def given_order(block: Block) -> Order:
     """The columns of the block's rows, in their own order."""
-    columns = block.columns
+    columns, sizes = block.columns, np.diff(block.starts)
+    revision = block.part(columns.revision).copy()
+    revision[block.unknown] = NOTHING
     return Order(
-        begins=block.starts[block.key],
-        absence=block.absence[block.key],
+        begins=np.repeat(block.starts[:-1], sizes),
+        absence=np.repeat(block.absence, sizes),
         call=block.call,
         ret=block.ret,
-        revision=np.where(block.unknown, NOTHING, block.part(columns.revision)),
+        revision=revision,
         failed=columns.failed[block.begin : block.end],
         writes=block.local_tokens(columns.writes),
         finds=block.local_tokens(columns.finds),
@@ -118,9 +160,3 @@ def given_order(block: Block) -> Order:
 def _or_nothing(column: Int64s) -> Int64s:
     """A column that tells nothing takes no room, and no time to be sorted (`Order.taken`)."""
     return column if column.max(initial=NOTHING) >= 0 else np.broadcast_to(np.int64(NOTHING), len(column))
-
-
-def _in_order(block: Block, given: Order, rows: Int64s, sizes: Int64s) -> Proposal:
-    begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    order = given.taken(rows, begins=begins, absence=np.repeat(block.absence, sizes))
-    return Proposal(block, given, rows, order, sizes)

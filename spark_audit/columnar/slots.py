@@ -4,8 +4,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from spark_audit.columnar.blocks import places_of
 from spark_audit.columnar.columns import FOREVER, NOTHING, Bools, Int64s
-from spark_audit.columnar.order import states
+from spark_audit.columnar.order import Order, States
 from spark_audit.columnar.proposal import Proposal
 from spark_audit.slots import BLIND, HIDDEN, LOOKS, PLACES_AWAY_MAX, STOP, UNTOLD, UNTOLD_PUT, elsewhere
 from spark_audit.traces import Stretch
@@ -70,18 +71,21 @@ def refilled(proposal: Proposal, told: Int64s) -> Proposal:
 
     `told`: rows whose revision a record showed. They stay.
     """
-    given, unknown = proposal.given, proposal.block.unknown.copy()
+    given, key = proposal.given, proposal.block.key
+    unknown = proposal.block.unknown.copy()
     unknown[told] = False
-    proposal = _puts_for_swaps(proposal, unknown)
+    places = _unknown_places(proposal)
+    proposal = _puts_for_swaps(proposal, unknown, places)
     rows = proposal.rows.copy()
-    puts = _hidden_puts(proposal) & unknown
-    unseen = _nobody_looks(proposal, puts)
-    puts[proposal.rows[~unseen]] = False
-    for alike in (puts, unknown & (given.writes == given.absence)):
-        places = np.flatnonzero(alike[proposal.rows])
-        if len(places):
-            rows[places] = _first_called(np.flatnonzero(alike), proposal.block.key, proposal.key()[places])
-    moved = np.flatnonzero(rows != proposal.rows)
+    puts = _where(unknown, _hidden_puts(proposal))
+    there = places[_among(rows[places], puts, len(key))]
+    seen = there[~_nobody_looks(proposal, there, there)]
+    deletions = np.flatnonzero(unknown)
+    deletions = deletions[given.writes[deletions] == given.absence[deletions]]
+    for alike in (np.setdiff1d(puts, rows[seen]), deletions):
+        there = places[_among(proposal.rows[places], alike, len(key))]
+        rows[there] = _first_called(alike, key, key[rows[there]])
+    moved = places[rows[places] != proposal.rows[places]]
     if not len(moved):
         return proposal
     order = proposal.order
@@ -90,54 +94,98 @@ def refilled(proposal: Proposal, told: Int64s) -> Proposal:
     return replace(proposal, rows=rows, order=replace(order, call=call, writes=writes))
 
 
-def _puts_for_swaps(proposal: Proposal, unknown: Bools) -> Proposal:
+def _puts_for_swaps(proposal: Proposal, unknown: Bools, places: Int64s) -> Proposal:
     """With an unused put in place of each compare-and-set which nobody can have seen, if it was called no later: it can
-    stand there, and elsewhere too."""
-    given, rows, key = proposal.given, proposal.rows, proposal.block.key
-    swaps = (given.writes >= 0) & ((given.finds != NOTHING) | (given.expected_revision >= 0)) & (given.revision <= 0)
-    swaps &= unknown & _not_found(proposal)
-    puts = _hidden_puts(proposal) & unknown
-    places = np.flatnonzero(swaps[rows])
-    places = places[_nobody_looks(proposal, puts)[places]]
-    if not len(places):
+    stand there, and elsewhere too. `places`: of unknown writes."""
+    given, key = proposal.given, proposal.block.key
+    puts = _where(unknown, _hidden_puts(proposal))
+    of_put = _among(proposal.rows[places], puts, len(key))
+    row = proposal.rows[places]
+    swaps = (given.writes[row] >= 0) & ((given.finds[row] != NOTHING) | (given.expected_revision[row] >= 0))
+    swaps &= (given.revision[row] <= 0) & unknown[row]
+    at = places[swaps]
+    at = at[~_found(proposal, given.writes[proposal.rows[at]])]
+    at = at[_nobody_looks(proposal, at, places[of_put])]
+    if not len(at):
         return proposal
-    unused = np.flatnonzero(puts & proposal.unused())
-    changed, used = rows.copy(), set[int]()
-    for place in places[np.argsort(given.call[rows[places]], kind="stable")].tolist():
-        mine = key[rows[place]]
-        first, end = np.searchsorted(key[unused], (mine, mine + 1)).tolist()
-        put = next((row for row in unused[first:end].tolist() if row not in used), None)
-        if put is not None and given.call[put] <= given.call[rows[place]]:
-            changed[place] = put
-            used.add(put)
-    return proposal.of_rows(changed)
+    at = at[np.argsort(given.call[proposal.rows[at]], kind="stable")]
+    unused = puts[proposal.unused()[puts]]
+    swap = proposal.rows[at]
+    taken, chosen = _taken_in_turn(key[unused], given.call[unused], key[swap], given.call[swap])
+    return proposal.with_row(at[taken], unused[chosen]) if len(chosen) else proposal
 
 
-def _not_found(proposal: Proposal) -> Bools:
-    """Per row: whether nothing in the order finds what it writes."""
+def _unknown_places(proposal: Proposal) -> Int64s:
+    """The places of unknown writes."""
+    return np.flatnonzero(proposal.block.unknown[proposal.rows])
+
+
+def _where(condition: Bools, rows: Int64s) -> Int64s:
+    return rows[condition[rows]]
+
+
+def _among(rows: Int64s, some: Int64s, count: int) -> Bools:
+    """Which of these rows are among `some`; there are `count`."""
+    chosen = np.zeros(count, np.bool_)
+    chosen[some] = True
+    among: Bools = chosen[rows]
+    return among
+
+
+def _found(proposal: Proposal, tokens: Int64s) -> Bools:
+    """Per token: whether something in the order finds it."""
     finds = proposal.order.finds
     found = np.zeros(proposal.block.tokens, np.bool_)
-    found[finds[finds >= 0]] = True
-    return ~found[proposal.given.writes]
+    found[finds[places_of(finds, tokens, len(found))]] = True
+    has_finder: Bools = found[tokens]
+    return has_finder
 
 
-def _hidden_puts(proposal: Proposal) -> Bools:
-    """Per row: a put of unknown outcome whose value nothing in the order finds."""
-    given, block = proposal.given, proposal.block
-    puts: Bools = block.unknown & (given.writes >= 0) & (given.writes != given.absence)
-    puts &= (given.finds == NOTHING) & (given.expected_revision < 0)
-    return puts & _not_found(proposal)
+def _hidden_puts(proposal: Proposal) -> Int64s:
+    """The puts of unknown outcome whose value nothing in the order finds: their rows, ascending."""
+    given = proposal.given
+    rows = np.flatnonzero(proposal.block.unknown)
+    puts = (given.writes[rows] >= 0) & (given.writes[rows] != given.absence[rows])
+    puts &= (given.finds[rows] == NOTHING) & (given.expected_revision[rows] < 0)
+    rows = rows[puts]
+    hidden: Int64s = rows[~_found(proposal, given.writes[rows])]
+    return hidden
 
 
-def _nobody_looks(proposal: Proposal, puts: Bools) -> Bools:
-    """Per place: whether what follows, such puts left out, does not say what is there; a deletion does not either."""
+def _nobody_looks(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
+    """Per place: whether what follows, what is at the places `puts` (ascending) left out, does not say what is there; a
+    deletion does not either."""
     order = proposal.order
-    blind = (order.writes >= 0) & (order.finds == NOTHING) & (order.expected_revision < 0)
-    blind |= order.writes == order.absence
-    others = np.append(~puts[proposal.rows], True)
-    following = np.flatnonzero(others)[np.cumsum(others)[:-1]]
-    unseen: Bools = np.append(blind, True)[following] | (np.append(order.begins, NOTHING)[following] != order.begins)
+    ends = np.append(np.flatnonzero(np.diff(puts) != 1), len(puts) - 1)  # Of runs of neighbours.
+    end = puts[ends][np.searchsorted(ends, np.arange(len(puts)))] if len(puts) else puts
+    at = np.searchsorted(puts, places + 1)
+    left_out = np.append(puts, NOTHING)[at] == places + 1
+    following = np.where(left_out, np.append(end, NOTHING)[at], places) + 1
+    inside = following < len(order)
+    following = np.minimum(following, len(order) - 1)
+    blind = (order.writes[following] >= 0) & (order.finds[following] == NOTHING)
+    blind &= order.expected_revision[following] < 0
+    blind |= order.writes[following] == order.absence[following]
+    unseen: Bools = ~inside | blind | (order.begins[following] != order.begins[places])
     return unseen
+
+
+def _taken_in_turn(key: Int64s, call: Int64s, slot_key: Int64s, slot_call: Int64s) -> tuple[Int64s, Int64s]:
+    """(slot, put): each slot, in turn, takes the first put of its key that none before it took, if that was called no
+    later. All are by (key, call)."""
+    begins, ends = np.searchsorted(key, slot_key), np.searchsorted(key, slot_key, side="right")
+    in_time = np.minimum(np.searchsorted(call, slot_call, side="right"), ends) - begins
+    slots: list[int] = []
+    puts: list[int] = []
+    now, used = NOTHING, 0
+    for slot, (mine, begin, some) in enumerate(zip(slot_key.tolist(), begins.tolist(), in_time.tolist(), strict=True)):
+        used = used if mine == now else 0
+        now = mine
+        if used < some:
+            slots.append(slot)
+            puts.append(begin + used)
+            used += 1
+    return np.array(slots, np.int64), np.array(puts, np.int64)
 
 
 def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
@@ -147,14 +195,15 @@ def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
     return candidates[begins + number]
 
 
-def placed(proposal: Proposal, told: Int64s, revision: Int64s) -> Placed:
-    """Of a proposal that is verified. `told`, `revision`: see `Placed`; all else that is unknown has a slot.
+def placed(proposal: Proposal, replayed: States, told: Int64s, revision: Int64s) -> Placed:
+    """Of a proposal that is verified, and was `replayed`. `told`, `revision`: see `Placed`; every other unknown write
+    has a slot.
 
     Its bounds: the nearest places of its key that have a revision; or the one that it has, if something other than a
     record named it: a creation, a comparison.
     """
     order, begins = proposal.order, proposal.order.begins
-    mine = np.flatnonzero(proposal.block.unknown[proposal.rows])
+    mine = _unknown_places(proposal)
     mine = mine[~np.isin(proposal.rows[mine], told)] if len(told) else mine
     known = np.flatnonzero(order.revision > 0)
     rows, own = proposal.rows[mine], order.revision[mine]
@@ -168,41 +217,54 @@ def placed(proposal: Proposal, told: Int64s, revision: Int64s) -> Placed:
     low = np.where(bounded, order.revision[before] + 1, 2)
     high = np.where(ends, order.revision[after] - (order.writes[after] >= 0), FOREVER)
     low, high = np.where(own > 0, own, low), np.where(own > 0, own, high)
-    return Placed(told, revision, rows, low, high, *_elsewhere(proposal, mine))
+    return Placed(told, revision, rows, low, high, *_elsewhere(proposal, replayed, known, mine))
 
 
-def _elsewhere(proposal: Proposal, mine: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+def _elsewhere(proposal: Proposal, replayed: States, known: Int64s, mine: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """(row, first, last) of what the operations at these places may have instead."""
-    kinds, order = _kinds(proposal), proposal.order
-    moving = mine[kinds[mine] == HIDDEN]
-    begins, ends = _around(kinds, order.revision, moving)
-    found: list[tuple[int, int, int]] = []
-    for place, begin, end in zip(moving.tolist(), begins.tolist(), ends.tolist(), strict=True):
-        window = slice(begin, end)
-        stretches = elsewhere(
-            kinds[window].tolist(), order.revision[window].tolist(), order.call[window].tolist(), place - begin
-        )
-        found += [(int(proposal.rows[place]), first, last) for first, last in stretches]
-    mover, first, last = np.array(found, np.int64).reshape(-1, 3).T
-    return mover, first, last
-
-
-def _around(kinds: Int64s, revision: Int64s, places: Int64s) -> tuple[Int64s, Int64s]:
-    """Per place where that begins, and ends, which `elsewhere` looks at: from what stops it to the first place behind
-    what stops it whose revision is known. A key begins with what stops: nothing is present."""
-    stops, known = np.flatnonzero(kinds == STOP), np.flatnonzero(revision > 0)
-    begin = np.append(stops, 0)[np.searchsorted(stops, places) - 1]
-    stop = np.append(stops, len(kinds))[np.searchsorted(stops, places)]
-    end = np.append(known, len(kinds))[np.searchsorted(known, stop)] + 1
-    return np.maximum(begin, places - PLACES_AWAY_MAX), np.minimum(end, places + PLACES_AWAY_MAX)
-
-
-def _kinds(proposal: Proposal) -> Int64s:
-    """Per place; see `slots.py`."""
     order = proposal.order
-    writes, told = order.writes >= 0, order.revision > 0
-    blind = writes & (order.finds == NOTHING) & (order.expected_revision < 0)
+    hidden = np.zeros(len(proposal.block.key), np.bool_)
+    hidden[_hidden_puts(proposal)] = True
+    stops = ~replayed.present | (order.version >= 0) | (order.writes == order.absence)
+    moving = mine[hidden[proposal.rows[mine]] & (order.revision[mine] <= 0) & ~stops[mine]]
+    begins, ends = _around(np.flatnonzero(stops), known, moving, len(order))
+    near = _within(begins, ends)
+    kinds = _kinds(order, near, hidden[proposal.rows[near]], stops[near]).tolist()
+    revision, call = order.revision[near].tolist(), order.call[near].tolist()
+    windows = zip(np.searchsorted(near, begins).tolist(), (ends - begins).tolist(), strict=True)
+    own = (moving - begins).tolist()
+    found: list[tuple[int, int, int]] = []
+    for number, (begin, size) in enumerate(windows):
+        window = slice(begin, begin + size)
+        stretches = elsewhere(kinds[window], revision[window], call[window], own[number])
+        found += [(number, first, last) for first, last in stretches]
+    mover, first, last = np.array(found, np.int64).reshape(-1, 3).T
+    return proposal.rows[moving[mover]], first, last
+
+
+def _around(stops: Int64s, known: Int64s, places: Int64s, count: int) -> tuple[Int64s, Int64s]:
+    """Per place (ascending) where that begins, and ends, which `elsewhere` looks at: from what stops it to the first
+    place behind what stops it whose revision is `known`. A key begins with what stops: nothing is present."""
+    begin = np.append(stops, 0)[np.searchsorted(stops, places) - 1]
+    stop = np.append(stops, count)[np.searchsorted(stops, places)]
+    end = np.append(known, count)[np.searchsorted(known, stop)] + 1
+    begin, end = np.maximum(begin, places - PLACES_AWAY_MAX), np.minimum(end, places + PLACES_AWAY_MAX)
+    return begin, np.minimum(end, count)
+
+
+def _within(begins: Int64s, ends: Int64s) -> Int64s:
+    """All places of these stretches, of which none begins, or ends, before the one before it does; each place once."""
+    fresh = np.maximum(begins, np.append(0, ends[:-1]))
+    sizes = ends - fresh
+    skipped = fresh - (np.cumsum(sizes) - sizes)
+    within: Int64s = np.arange(int(sizes.sum())) + np.repeat(skipped, sizes)
+    return within
+
+
+def _kinds(order: Order, places: Int64s, hidden: Bools, stops: Bools) -> Int64s:
+    """Of these places, of which those are hidden puts, and those stop; see `slots.py`."""
+    told = order.revision[places] > 0
+    blind = (order.writes[places] >= 0) & (order.finds[places] == NOTHING) & (order.expected_revision[places] < 0)
     kinds = np.where(told, np.where(blind, BLIND, LOOKS), np.where(blind, UNTOLD_PUT, UNTOLD))
-    kinds[_hidden_puts(proposal)[proposal.rows] & ~told] = HIDDEN
-    stops = ~states(order).present | (order.version >= 0) | (order.writes == order.absence)
+    kinds[hidden & ~told] = HIDDEN
     return np.where(stops, STOP, kinds)

@@ -4,48 +4,54 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_audit.columnar.blocks import first_place
+from spark_audit.columnar.blocks import first_places, places_of
 from spark_audit.columnar.columns import NOTHING, Int64s
 from spark_audit.columnar.jump import depths, least_of_descendants
-from spark_audit.columnar.proposal import Proposal
+from spark_audit.columnar.proposal import Draft, Proposal
 
 
-def with_observed(proposal: Proposal) -> Proposal:
-    """With every unknown put and compare-and-set that an observer needs, and those that these need in turn."""
-    block, given, order = proposal.block, proposal.given, proposal.order
+def with_observed(draft: Draft) -> Proposal:
+    """With every unknown put and compare-and-set that an observer needs, and those that these need in turn.
+
+    `draft`: of the completed operations.
+    """
+    block, given = draft.block, draft.given
     rows = np.flatnonzero(block.unknown & (given.writes >= 0) & (given.writes != given.absence))
+    written = given.writes[rows]
     owner = np.full(block.tokens, NOTHING, np.int64)
-    owner[given.writes[rows[::-1]]] = np.arange(len(rows))[::-1]  # Of several, the one called first.
-    owner[order.writes[order.writes >= 0]] = NOTHING  # What an acknowledged write wrote needs nobody else.
-    rows_find, places_find, told = _finds(proposal, owner)
-    mine = owner[given.writes[rows]] == np.arange(len(rows))
-    first = first_place(places_find, block.tokens)[given.writes[rows]]
-    none = len(proposal.rows)
+    owner[written[::-1]] = np.arange(len(rows))[::-1]  # Of several, the one called first.
+    also = places_of(given.writes, written, block.tokens)
+    owner[given.writes[also[~block.unknown[also]]]] = NOTHING  # What an acknowledged write wrote needs nobody else.
+    rows_find, places_find, told = _finds(draft, owner)
+    mine = owner[written] == np.arange(len(rows))
+    first = first_places(places_find, written, block.tokens)
+    none = len(draft.rows)
     wanted = rows_find[rows]
     parent = np.where((wanted >= 0) & mine, owner[wanted], NOTHING)
     place = least_of_descendants(parent, np.where(mine, first, none))
     _, depth, cyclic = depths(parent)
     used = (place < none) & ~cyclic
-    return proposal.inserted(rows[used], place[used], depth[used], told[given.writes[rows[used]]])
+    return draft.inserted(rows[used], place[used], depth[used], told[written[used]]).in_order()
 
 
-def _finds(proposal: Proposal, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+def _finds(draft: Draft, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """`finds` of rows and of places, comparisons of revisions put into tokens; per token its revision, as told or -1.
 
-    Comparisons only with what an unknown write may have written (`owner`): any other has a revision of its own.
+    Only of what an unknown write may have written (`owner`): any other write has a revision of its own.
     """
-    given, order = proposal.given, proposal.order
-    told = np.full(proposal.block.tokens, NOTHING, np.int64)
-    tells = np.flatnonzero((order.finds >= 0) & (order.mod >= 0))[::-1]
-    told[order.finds[tells]] = order.mod[tells]  # The last one written stays: the first in order.
+    block, given = draft.block, draft.given
+    told = np.full(block.tokens, NOTHING, np.int64)
+    places_find = given.finds[draft.rows]
+    tells = draft.rows[places_of(places_find, np.flatnonzero(owner >= 0), block.tokens)]
+    tells = tells[given.mod[tells] >= 0][::-1]
+    told[given.finds[tells]] = given.mod[tells]  # The last one written stays: the first in order.
     if given.expected_revision.max(initial=NOTHING) < 0:
-        return given.finds, order.finds, told
-    tells = tells[owner[order.finds[tells]] >= 0]
-    known = _Revisions(proposal.block.key[proposal.rows[tells]], order.mod[tells], order.finds[tells])
+        return given.finds, places_find, told
+    known = _Revisions(block.key[tells], given.mod[tells], given.finds[tells])
     rows_find = given.finds.copy()
     asking = np.flatnonzero((given.expected_revision >= 0) & ~given.failed)
-    rows_find[asking] = known.tokens(proposal.block.key[asking], given.expected_revision[asking])
-    return rows_find, rows_find[proposal.rows], told
+    rows_find[asking] = known.tokens(block.key[asking], given.expected_revision[asking])
+    return rows_find, rows_find[draft.rows], told
 
 
 @dataclass(frozen=True, slots=True)

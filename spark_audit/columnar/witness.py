@@ -14,8 +14,8 @@ import numpy as np
 from spark_audit.columnar.blocks import BLOCK_ROWS, Block, any_of, blocks, not_covered
 from spark_audit.columnar.columns import NOTHING, Bools, Columns, Int8s, Int64s, rows_of
 from spark_audit.columnar.hidden import with_hidden
-from spark_audit.columnar.order import Order, late, states, unexplained
-from spark_audit.columnar.proposal import Proposal, proposed
+from spark_audit.columnar.order import Order, States, late, states, unexplained
+from spark_audit.columnar.proposal import Draft, Proposal, proposed
 from spark_audit.columnar.slots import Placed, placed, refilled
 from spark_audit.columnar.unknowns import with_observed
 
@@ -80,40 +80,44 @@ def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, Placed |
     status = np.where(bare | (at >= 0), SUSPECT, OK)
     status = np.where(not_covered(block), NOT_COVERED, status).astype(np.int8)
     if placed is not None:
-        fine = status[block.key] == OK
-        here = np.arange(block.begin, block.end)
-        placed = placed.where(fine[placed.told], fine[placed.slot]).at(here)
+        fine, here = status == OK, np.arange(block.begin, block.end)
+        placed = placed.where(fine[block.key[placed.told]], fine[block.key[placed.slot]]).at(here)
     return status, guessed & (status == OK), at, placed
 
 
 def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, Placed | None]:
     """The order that the revisions propose, unknown writes put in; which of its places are wrong; and what was put in,
     by row of the block (None: the block has no unknown ones)."""
-    proposal = proposed(block)
-    return _with_unknown(proposal, patient) if block.unknown.any() else (proposal, _wrong(proposal.order), None)
+    draft = proposed(block)
+    if block.unknown.any():
+        return _with_unknown(draft, patient)
+    proposal = draft.in_order()
+    return proposal, _wrong(proposal.order, states(proposal.order)), None
 
 
-def _with_unknown(proposal: Proposal, patient: bool) -> tuple[Proposal, Bools, Placed]:
+def _with_unknown(draft: Draft, patient: bool) -> tuple[Proposal, Bools, Placed]:
     """With unknown writes put in; which places are wrong then; and what was put in.
 
     `patient`: until nothing helps, or nothing is wrong. Else another round is made only if most of the block would have
     to be gone through again in any case.
     """
-    block = proposal.block
+    block = draft.block
     sizes = np.diff(block.starts)
-    now = with_observed(proposal)
-    told = np.flatnonzero(block.unknown & (now.given.revision > 0))
+    now = with_observed(draft)
+    told = np.flatnonzero(block.unknown)
+    told = told[now.given.revision[told] > 0]
     revision = now.given.revision[told]
     for _ in range(ROUNDS_MAX):
         more = with_hidden(now)
         filled = refilled(more, told)
-        wrong = _wrong(filled.order) | filled.out_of_turn()
+        before = states(filled.order)
+        wrong = _wrong(filled.order, before) | filled.out_of_turn()
         changed, now = len(more.rows) > len(now.rows), more
-        rows_left = int(sizes[any_of(now.key(), wrong, block.keys)].sum())
+        rows_left = int(sizes[filled.keys_of(np.flatnonzero(wrong))].sum())
         if not changed or rows_left == 0 or not (patient or 4 * rows_left > len(block.key)):
             break
-    return filled, wrong, placed(filled, told, revision)
+    return filled, wrong, placed(filled, before, told, revision)
 
 
-def _wrong(order: Order) -> Bools:
-    return late(order) | unexplained(order, states(order))
+def _wrong(order: Order, before: States) -> Bools:
+    return late(order) | unexplained(order, before)
