@@ -1,7 +1,9 @@
 """`python -m benchmarks.audit.kernel`: seconds of the columnar kernels for a million operations, and of the encoding.
 
-Every cell is the median of REPETITIONS runs over the same columns, after one that is not counted. `witness` is given
-revisions; `zones` is given none, and no deletions: what made an absence then has no name, and such keys are searched.
+Every cell is the median of REPETITIONS runs over the same columns, after one that is not counted; the encoding is one
+run, after one that is not counted either: the first of a size asks the system for memory, which can take as long again.
+`witness` is given revisions; `zones` is given none, and no deletions: what made an absence then has no name, and such
+keys are searched.
 """
 
 import json
@@ -62,6 +64,7 @@ def _cell(
     name: str, kernel: Callable[[Columns], Any], shape: Shape, operations: int, repetitions: int
 ) -> Cell:  # fmt: skip
     rows = table(generate(shape, operations, seed=operations))
+    encode(rows)
     encoding, columns = _timed(lambda: encode(rows))
     result = kernel(columns)
     seconds = tuple(_timed(lambda: kernel(columns))[0] for _ in range(repetitions))
