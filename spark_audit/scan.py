@@ -78,11 +78,10 @@ def scan(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) -> Iterator[
         return
     taking = _taking(frame)
     yield from _totals(frame, many, taking)
-    keys = _narrow(_of_keys(frame, many))
-    for number, one in enumerate(hot):
-        ranges, keys = _parted(keys, one)
-        yield from _hot(ranges, one, partitions + number)
-    yield from _keys(keys, partitions)
+    keys = Frame(_narrow(_of_keys(frame, many)))
+    owner = _owners(keys, hot)
+    yield from _hot(keys, hot, owner, partitions)
+    yield from _keys(keys, np.flatnonzero(owner < 0), partitions)
     yield from _ids(frame, partitions)
     yield from _clients(frame, partitions)
     order = frame.table.select(list(_ORDER)).append_column("reads", pa.array(~(changed(frame) | many.changed)))
@@ -216,38 +215,41 @@ def _indexed(column: Any, kind: pa.DataType) -> Any:
     return pa.DictionaryArray.from_arrays(indices, coded.dictionary)
 
 
-def _keys(table: pa.Table, partitions: int) -> Iterator[Cut]:
-    frame = Frame(table)
+def _keys(frame: Frame, rows: Int64s, partitions: int) -> Iterator[Cut]:
+    """Of these rows."""
     run, key = frame.codes("run_id"), frame.codes("key")
-    targets = _targets(run.ids, run.texts, key.ids, key.texts, partitions)
-    yield from _pieces(KEYS, _short_dictionaries(table), targets, partitions)
+    targets = _targets(run.ids[rows], run.texts, key.ids[rows], key.texts, partitions)
+    yield from _pieces(KEYS, _short_dictionaries(frame.table), targets, partitions, rows)
 
 
-def _parted(table: pa.Table, hot: Hot) -> tuple[pa.Table, pa.Table]:
-    """(rows of this key, all others)."""
-    frame = Frame(table)
-    mine = frame.codes("run_id").among(hot.run_id) & frame.codes("key").among(hot.key)
-    if not mine.any():
-        return table.slice(0, 0), table
-    return table if mine.all() else table.take(np.flatnonzero(mine)), table.take(np.flatnonzero(~mine))
+def _owners(frame: Frame, hot: Sequence[Hot]) -> Int64s:
+    """Per row the number of its key among the hot ones, or -1."""
+    owner = np.full(frame.rows, -1, np.int64)
+    for number, one in enumerate(hot):
+        owner[frame.codes("run_id").among(one.run_id) & frame.codes("key").among(one.key)] = number
+    return owner
 
 
-def _hot(table: pa.Table, hot: Hot, target: int) -> Iterator[Cut]:
-    if not table.num_rows:
+def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> Iterator[Cut]:
+    """Of the rows of hot keys. They are copied once for all of these keys: a copy of each took longer than all else."""
+    rows = np.flatnonzero(owner >= 0)
+    if not len(rows):
         return
-    frame = Frame(table)
-    revision = frame.numbers("revision", 0)
-    ranked = frame.codes("status").among("ok") & (revision > 0) & (revision < 2**61)
-    rank = 2 * np.where(ranked, revision, 0) + ~changed(frame)
-    places = np.where(ranked, 1 + hot.ranges_of(rank, frame.numbers("call_ns", 0)), 0)
-    table = _short_dictionaries(table)
-    order = sorted_by(places)
-    edges = np.flatnonzero(np.diff(places[order], prepend=-1)).tolist()
-    ordered = table.take(order)
+    owner, revision, call = owner[rows], frame.numbers("revision", 0)[rows], frame.numbers("call_ns", 0)[rows]
+    ranked = frame.codes("status").among("ok")[rows] & (revision > 0) & (revision < 2**61)
+    rank = 2 * np.where(ranked, revision, 0) + ~changed(frame)[rows]
+    places = np.zeros(len(rows), np.int64)
+    for number in np.unique(owner).tolist():
+        mine = np.flatnonzero((owner == number) & ranked)
+        places[mine] = 1 + hot[number].ranges_of(rank[mine], call[mine])
+    target = owner * (int(places.max()) + 1) + places
+    order = sorted_by(target)
+    ordered = _short_dictionaries(frame.table).take(rows[order])
+    edges = np.flatnonzero(np.diff(target[order], prepend=-1)).tolist()
     for first, end in pairwise([*edges, len(order)]):
         for begin in range(first, end, PIECE_ROWS_MAX):
             piece = piece_of(ordered.slice(begin, min(PIECE_ROWS_MAX, end - begin)))
-            yield Cut(HOT, target, piece, int(places[order[first]]))
+            yield Cut(HOT, partitions + int(owner[order[first]]), piece, int(places[order[first]]))
 
 
 def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str], partitions: int) -> Int64s:
