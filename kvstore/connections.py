@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvstore.limits import AdmissionLimits
 from raft import FRAME_BYTES_MAX_CLIENT, MIB, Completion, FrameSplitter
@@ -44,13 +44,41 @@ class Connection:
         """True if it may be served one more request."""
         return self.in_flight < limits.in_flight_max and self.unsent_bytes < limits.unsent_bytes_max
 
+    def may_skip_the_line(self, limits: ServiceLimits) -> bool:
+        """True if what comes now begins with a whole request, and nothing waits before it."""
+        return (
+            self.greeted
+            and not self.backlog
+            and not self.splitter.buffered_bytes
+            and self.unsent_bytes < limits.unsent_bytes_max
+        )
+
+
+class OpenGroup(NamedTuple):
+    """Commands of one connection that were proposed together. Their tickets follow each other."""
+
+    connection_id: int
+    request_ids: Sequence[int]
+    session_ids: Sequence[int]
+
+
+GROUP_MIN = 4
+"""Fewer commands are as well kept one by one."""
+
 
 class OpenRequests:
-    """The requests that wait for the node, in `rows` by ticket. A ticket is used once."""
+    """The requests that wait for the node. A ticket is used once.
+
+    They are in `rows` by ticket, or, where nobody has asked for one of them alone, in `groups` by their first ticket.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[int, OpenRow] = {}
+        self.groups: dict[int, OpenGroup] = {}
         self._last_ticket = 0
+
+    def __len__(self) -> int:
+        return len(self.rows) + sum([len(group.request_ids) for group in self.groups.values()])
 
     def tickets(self, count: int) -> range:
         """So many new ones."""
@@ -61,9 +89,35 @@ class OpenRequests:
     def commands(
         self, connection: Connection, tickets: range, request_ids: Sequence[int], session_ids: Sequence[int]
     ) -> None:
-        """These commands were proposed. Rows are made without a loop: 0.2 µs each."""
+        """These commands were proposed."""
         connection.in_flight += len(tickets)
-        rows = zip(repeat(connection.connection_id), request_ids, session_ids, repeat(0), repeat(None))
+        group = OpenGroup(connection.connection_id, request_ids, session_ids)
+        if len(tickets) >= GROUP_MIN:
+            self.groups[tickets[0]] = group
+        else:
+            self._in_rows(tickets, group)
+
+    def take(self, ticket: int) -> OpenRow | None:
+        """What waits for this ticket, and waits no longer; None if nobody does any more."""
+        row = self.rows.pop(ticket, None)
+        if row is None and self.groups:  # Hardly ever: what is proposed together mostly ends together.
+            self.all_in_rows()
+            row = self.rows.pop(ticket, None)
+        return row
+
+    def all_in_rows(self) -> None:
+        """Let each request be found by its own ticket."""
+        for first in list(self.groups):
+            self.in_rows(first)
+
+    def in_rows(self, first_ticket: int) -> None:
+        """Let each of the group that begins with this ticket be found by its own."""
+        group = self.groups.pop(first_ticket)
+        self._in_rows(range(first_ticket, first_ticket + len(group.request_ids)), group)
+
+    def _in_rows(self, tickets: range, group: OpenGroup) -> None:
+        """Made without a loop: 0.2 µs each."""
+        rows = zip(repeat(group.connection_id), group.request_ids, group.session_ids, repeat(0), repeat(None))
         self.rows.update(zip(tickets, rows))  # noqa: B905 - `repeat` has no end.
 
     def reads(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import chain, repeat
 from struct import Struct
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kvstore.connections import Connection, OpenRequests, OpenRow
 from kvstore.heads import bytes_head, uint_head
@@ -49,12 +49,35 @@ class HotAnswers:
         self._put, self._answer = put, answer
 
     def applied(self, batch: AppliedBatch) -> None:
+        """As `answer` for each. What was proposed together is mostly answered together."""
+        tickets, results, opened = batch.tickets, batch.results, self._opened
+        assert len(tickets) == len(results), batch.index
+        place, end = 0, len(tickets)
+        while place < end:
+            start = place
+            group = opened.groups.get(tickets[start])
+            if group is None:
+                while place < end and tickets[place] not in opened.groups:
+                    place += 1
+                self._apart(tickets[start:place], results[start:place], batch.index)
+                continue
+            count = len(group.request_ids)
+            part = results[start : start + count]
+            revisions = [result[1] for result in part if result[-1] is PUT_DONE]
+            if len(revisions) == count and tickets[start + count - 1] == tickets[start] + count - 1:
+                del opened.groups[tickets[start]]
+                self._puts(self._connections.get(group.connection_id), group.request_ids, revisions)
+                place += count
+            else:
+                opened.in_rows(tickets[start])  # Something else than puts, or the rest is in the next entry.
+
+    def _apart(self, tickets: Sequence[int], results: Sequence[Any], index: int) -> None:
         """As `answer` for each. Commands of one connection mostly stand side by side."""
-        close, last_id, connection = self._opened.rows.pop, 0, None
+        last_id, connection = 0, None
         ids: list[int] = []
         revisions: list[int] = []
-        for ticket, result in zip(batch.tickets, batch.results, strict=True):
-            opened = close(ticket, None)
+        for ticket, result in zip(tickets, results, strict=True):
+            opened = self._opened.take(ticket)
             if opened is None:
                 continue  # Nobody waits any more.
             if opened[0] != last_id:
@@ -64,7 +87,7 @@ class HotAnswers:
                 ids.append(opened[1])
                 revisions.append(result[1])
             else:
-                self._answer(opened, Applied(ticket, batch.index, result))
+                self._answer(opened, Applied(ticket, index, result))
         self._puts(connection, ids, revisions)
 
     def reads_ready(self, ready: ReadsReady, machine: KvMachine, unsent_bytes_max: int) -> None:
@@ -92,7 +115,7 @@ class HotAnswers:
         for row, completion in others:
             self._answer(row, completion)
 
-    def _puts(self, connection: Connection | None, ids: list[int], revisions: list[int]) -> None:
+    def _puts(self, connection: Connection | None, ids: Sequence[int], revisions: Sequence[int]) -> None:
         if connection is not None and ids:
             connection.in_flight -= len(ids)
             self._put(connection, self._encoder.puts(ids, revisions))

@@ -19,7 +19,7 @@ from kvstore.cluster_requests import ClusterRequests
 from kvstore.commands import CommandKind, Txn, encode_command
 from kvstore.connections import Connection, OpenRequests, OpenRow, ServiceLimits
 from kvstore.hot_answers import HotAnswers
-from kvstore.hot_requests import RUN_MAX, SEPARATOR, HotRun, sort_out
+from kvstore.hot_requests import RUN_MAX, SEPARATOR, HotRun, puts_alike, sort_out
 from kvstore.machine import KvMachine
 from kvstore.protocol import (
     Asked,
@@ -90,6 +90,8 @@ class Service:
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed:
             return
+        if connection.may_skip_the_line(self.limits):
+            data = data[self._serve_alike(connection, data) :]
         try:
             connection.backlog.extend(connection.splitter.feed(data))
         except ProtocolError as error:
@@ -149,8 +151,8 @@ class Service:
                 else:
                     for ticket in told.tickets:
                         self._answer(self._open.rows.pop(ticket), ReadReady(ticket, told.way))
-            elif told.ticket in self._open.rows:
-                self._answer(self._open.rows.pop(told.ticket), told)
+            elif (opened := self._open.take(told.ticket)) is not None:
+                self._answer(opened, told)
         term = self._node.core.leading_term
         if term != self._leading_term:
             self._leading_term = term
@@ -198,9 +200,17 @@ class Service:
     @property
     def open_requests(self) -> int:
         """Requests that wait for the node."""
-        return len(self._open.rows)
+        return len(self._open)
 
     # Requests.
+
+    def _serve_alike(self, connection: Connection, data: bytes) -> int:
+        """Take up puts of one shape, of which most of a load consists; returns how many bytes that were."""
+        run = puts_alike(data, min(RUN_MAX, self.limits.in_flight_max - connection.in_flight), self.limits.admission)
+        if run is None:
+            return 0
+        self._take_up(connection, run)
+        return run.end
 
     def _serve(self, connection: Connection) -> None:
         """Take up the frames that have come, while there is room."""
@@ -384,6 +394,7 @@ class Service:
 
     def _stepped_down(self) -> None:
         """Who has a session may try again elsewhere at once; the others wait for the node's own word (FORMATS §9)."""
+        self._open.all_in_rows()
         for ticket, opened in list(self._open.rows.items()):
             if opened[2]:
                 del self._open.rows[ticket]

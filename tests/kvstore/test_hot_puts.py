@@ -42,12 +42,16 @@ class SlowMachine(KvMachine):
     def apply_run(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
         return [self.apply(entry) for entry in entries]
 
-    def _apply_batches(self, batches: Sequence[tuple[Any, ...]]) -> list[list[ResultItem]]:
-        (items,) = batches
-        if items[0] > self._leader_time:
-            self._leader_time = items[0]
-            self._sessions.expire(items[0])
-        return [[self._apply_command(item) for item in items[1:]]]
+    def apply(self, entry: Entry) -> list[ResultItem]:
+        if entry.kind is EntryKind.CONFIGURATION:
+            return []
+        time, items = decode_payload(entry.payload, entry.index)
+        if entry.kind is EntryKind.NO_OP and len(items) != 1:
+            raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
+        if time > self._leader_time:
+            self._leader_time = time
+            self._sessions.expire(time)
+        return [self._apply_command(item) for item in items[1:]]
 
 
 LIMITS = st.sampled_from(

@@ -1,0 +1,148 @@
+"""Puts that are read by their shape, many at a time, against the decoder: the same, or not taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstore.commands import Put, decode_payload, encode_command
+from kvstore.hot_requests import SEPARATOR, puts_alike, sort_out
+from kvstore.limits import AdmissionLimits
+from kvstore.protocol import command_request, encode_request
+from kvstore.put_rows import RUN_MAX, UNUSUAL, batch_of_runs, rows_of_items
+from raft import INT64_MAX, decode_joined, encode_batch, encode_item, frame
+from raft.frames import FrameSplitter
+
+LIMITS = AdmissionLimits(key_bytes_max=5, value_bytes_max=300)
+EDGES = (0, 1, 22, 23, 24, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32, INT64_MAX)
+
+numbers = st.sampled_from(EDGES)
+runs = st.tuples(
+    st.integers(1, 90),  # Puts.
+    numbers,  # Of the session.
+    st.integers(1, 70_000),  # The first request, and what is acknowledged in all of them.
+    numbers,
+    st.integers(0, 5),  # Bytes of keys and values.
+    st.sampled_from([0, 3, 23, 24, 255, 256, 300]),
+)
+odd_items: st.SearchStrategy[Any] = st.sampled_from(
+    [0, -1, None, (), (1, 2, 0, 2, b"k"), (1, 2, 0, 1, b"k"), (1, 2, 0, 1, "k", b"v"), {}]
+)
+flips = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=2)
+
+
+def commands_of(run: tuple[int, ...]) -> list[bytes]:
+    """Puts of consecutive requests under one session."""
+    count, session_id, first, floor, key_bytes, value_bytes = run
+    return [
+        encode_command(
+            Put(bytes([number % 256]) * key_bytes, bytes([number % 251]) * value_bytes),
+            session_id=session_id,
+            request_no=first + number,
+            acknowledged_up_to=floor,
+        )
+        for number in range(count)
+    ]
+
+
+def flipped(data: bytes, at: list[tuple[int, int]]) -> bytes:
+    """With some bytes replaced."""
+    changed = bytearray(data)
+    for place, byte in at:
+        changed[place % len(changed)] = byte
+    return bytes(changed)
+
+
+@settings(deadline=None, max_examples=300)
+@given(time=numbers, parts=st.lists(runs, max_size=4), odd=st.lists(odd_items, max_size=1), at=flips, cut=st.booleans())
+def test_a_payload_that_is_read_by_shapes_says_what_the_decoder_says(
+    time: int, parts: list[tuple[int, ...]], odd: list[Any], at: list[tuple[int, int]], cut: bool
+) -> None:
+    commands = [command for part in parts for command in commands_of(part)]
+    payload = flipped(encode_batch(time, [*commands, *map(cbor2.dumps, odd)]), at)[: -1 if cut else None]
+
+    batch = batch_of_runs(payload)
+
+    if batch is not None:
+        decoded_time, items = decode_payload(payload)
+        assert repr(batch) == repr((decoded_time, rows_of_items(items[1:])))
+        assert all(row[0] != UNUSUAL for row in batch[1])
+
+
+@pytest.mark.parametrize("count", [1, 17, 64, 65, RUN_MAX + 100])
+@pytest.mark.parametrize("session_id", [3, 200])
+def test_runs_of_clients_are_read_by_shapes(count: int, session_id: int) -> None:
+    parts = [(count, session_id, 66_000, 65_990, 16, 128), (count, 7, 300, 290, 1, 0)]
+    commands = [command for part in parts for command in commands_of(part)]
+    payload = encode_batch(5, commands)
+
+    batch = batch_of_runs(payload)
+
+    if count < 16:
+        assert batch is None  # Not worth it.
+    else:
+        assert batch == (5, rows_of_items(decode_payload(payload)[1][1:]))
+
+
+def test_what_is_no_batch_of_puts_is_left_to_the_decoder() -> None:
+    whole = encode_batch(5, commands_of((40, 1, 100, 90, 3, 9)))
+    no_time, no_array = whole[:2] + b"\x20" + whole[3:], b"\xa1" + whole[1:]
+    for payload in (b"", b"\x80", b"\x81\x01", whole[:-1], whole + b"\x00", no_time, no_array, whole[:1] * 40):
+        assert batch_of_runs(payload) is None
+
+
+def test_commands_that_are_no_sound_puts_are_kept_as_they_are() -> None:
+    items = [
+        (1, 2, 0, 1, b"k", b"v"),
+        (1, 2, 0, 1, b"", b"v"),
+        (1, True, 0, 1, b"k", b"v"),
+        (1, INT64_MAX + 1, 0, 1),
+        7,
+    ]
+    assert rows_of_items(items) == [(1, 2, 0, b"k", b"v"), *[(UNUSUAL, 0, 0, b"", item) for item in items[1:]]]
+
+
+@settings(deadline=None, max_examples=300)
+@given(parts=st.lists(runs, min_size=1, max_size=3), first_id=st.integers(0, 70_000), at=flips, cut=st.integers(0, 9))
+def test_requests_that_are_read_by_their_shape_are_those_that_the_general_way_takes(
+    parts: list[tuple[int, ...]], first_id: int, at: list[tuple[int, int]], cut: int
+) -> None:
+    commands = [command for part in parts for command in commands_of(part)]
+    frames = [frame(b"\x83" + encode_item(number) + b"\x02" + each) for number, each in enumerate(commands, first_id)]
+    data = flipped(b"".join(frames), at)
+    data = data[: len(data) - cut]
+
+    run = puts_alike(data, 1_000, LIMITS)
+
+    if run is not None:
+        bodies = FrameSplitter(1 << 20).feed(data[: run.end])
+        general = sort_out(bodies, decode_joined(bodies, SEPARATOR), 0, LIMITS)  # type: ignore[arg-type]
+        assert general.end == len(bodies) == len(run.commands)
+        assert run.commands == general.commands
+        assert [*run.command_ids] == general.command_ids
+        assert [*run.session_ids] == general.session_ids
+        assert not run.reads
+
+
+def test_the_puts_of_a_client_are_read_by_their_shape_up_to_what_is_of_another_one() -> None:
+    frames = [
+        frame(encode_request(no, command_request(Put(b"k", b"v" * 9)), session_id=1, request_no=no))
+        for no in range(300, 340)
+    ]
+    run = puts_alike(b"".join(frames) + frame(b"\x01") + frames[0], 1_000, LIMITS)
+
+    assert run is not None
+    assert (len(run.commands), run.end) == (40, sum(map(len, frames)))
+    assert puts_alike(b"".join(frames), 39, LIMITS) is None  # More than there is room for.
+    assert puts_alike(b"".join(frames[:3]), 1_000, LIMITS) is None
+    assert puts_alike(b"".join(frames), 1_000, AdmissionLimits(value_bytes_max=8)) is None
+    assert puts_alike(b"".join(frames), 1_000, AdmissionLimits(key_bytes_max=1)) is not None
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", bytes(4), bytes(200), b"\xff" * 200, b"\x00\x00\x00\x01\x83" * 40])
+def test_bytes_that_are_no_requests_are_left_to_the_general_way(data: bytes) -> None:
+    assert puts_alike(data, 1_000, LIMITS) is None
