@@ -17,7 +17,13 @@ from typing import Any
 LONG_NS = 5_000_000
 """A collection that takes longer has met something large and lasting, which is then frozen."""
 
+YOUNG_MAX = 1_000
+"""Commands after which the youngest generation is collected: 0.1 ms. By itself it would be when 700 more objects have
+come than gone, and under a steady load as many records and results go as come: they gather for seconds, up to 10⁵, and
+are then walked in one go, for 20 to 50 ms."""
+
 _began_at = 0
+_young = 0
 
 
 @contextmanager
@@ -53,3 +59,13 @@ def _freeze_after_a_long_one(phase: str, _: dict[str, Any]) -> None:
         _began_at = time.thread_time_ns()
     elif time.thread_time_ns() - _began_at > LONG_NS:
         gc.freeze()
+
+
+def made(count: int) -> None:
+    """So many commands were applied, and left about as many young objects of each sort behind."""
+    global _young
+    _young += count
+    if _young >= YOUNG_MAX:
+        _young = 0
+        if _freeze_after_a_long_one in gc.callbacks:
+            gc.collect(0)

@@ -18,8 +18,9 @@ from kvstore.client_port import ClientPort
 from kvstore.errors import StoreError
 from kvstore.joining import Joining, MemberRemoved, hold_or_join
 from kvstore.limits import FEATURE_LEVELS
-from kvstore.machine import KvMachine, initial_header
+from kvstore.machine import initial_header
 from kvstore.service import Service, ServiceLimits
+from kvstore.tidy_machine import TidyMachine
 from raft import (
     Configuration,
     Identity,
@@ -274,7 +275,7 @@ async def _run(
         torn = "of a write that was under way when it last ended were cut off the log; nothing of it was promised"
         logger.info("%s: %d bytes %s", identity.node_id, storage.torn_bytes, torn)
     random = Random(SystemRandom().getrandbits(64))
-    machine = KvMachine()
+    machine = TidyMachine()
     node = Node(
         identity=identity,
         config=config.raft,

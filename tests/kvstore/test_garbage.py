@@ -177,3 +177,20 @@ async def ask(client: Client, calls: int) -> None:
     async with trio.open_nursery() as nursery:
         for task in range(TASKS):
             nursery.start_soon(one_task, task)
+
+
+@pytest.mark.parametrize(("machine", "gather"), [("KvMachine", True), ("TidyMachine", False)])
+def test_records_that_replace_others_gather_among_the_young_unless_these_are_walked_now_and_then(
+    machine: str, gather: bool
+) -> None:
+    """Under a steady load as many objects go as come, which starts no collection, until one has much to walk."""
+    in_a_process(f"""
+from kvstore import garbage
+from kvstore.tidy_machine import TidyMachine
+machine = {machine}()
+garbage.spare_the_state()
+for _ in range(2):
+    for first in range(0, 20_000, 200):
+        put(first, 200)
+assert (len(gc.get_objects(generation=0)) > 3 * garbage.YOUNG_MAX) is {gather}
+""")

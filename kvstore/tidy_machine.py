@@ -1,0 +1,26 @@
+"""The state machine of a member that may have a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvstore import garbage
+from kvstore.machine import KvMachine
+from kvstore.results import ResultItem
+from raft import Entry
+
+
+class TidyMachine(KvMachine):
+    """As a `KvMachine`; besides, the garbage collector hears what was made, and walks it while it is little."""
+
+    def apply(self, entry: Entry) -> list[ResultItem]:
+        """As a `KvMachine`."""
+        results = super().apply(entry)
+        garbage.made(len(results))
+        return results
+
+    def apply_run(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
+        """As a `KvMachine`."""
+        results = super().apply_run(entries)
+        garbage.made(sum(map(len, results)))
+        return results
