@@ -20,7 +20,8 @@ def check_built(member: Member, storage: OpenedStorage) -> None:
     require(ledger.is_committed(index, term), "a snapshot is of what is committed", who, index, term)
     members = ledger.members.in_force(member.copies.memory, index)
     require(info.header.configuration == members, "a snapshot has the members as of its index", who, index, members)
-    image, machine = member.image, KvMachine()
+    image = member.image
+    machine = KvMachine(levels=member.world.upgrading.levels[member.node_id])  # Of the build that wrote it.
     to_fail, image.fails_read_of = image.fails_read_of, None  # What follows are our reads.
     machine.restore(info.header.machine, storage.snapshots.chunks(info))
     image.fails_read_of = to_fail

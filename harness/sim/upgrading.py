@@ -114,7 +114,7 @@ class Upgrading:
                 self._rolled = min(self._rolled + 1, LEVEL_MAX)
                 pause = int(step.shape * world.plan.raft.election_timeout_max_ns)
                 for place, member in enumerate(members):
-                    world.heap.after(place * pause, self._give, member, self._rolled, pause)
+                    world.heap.after(place * pause, self._reach, member, self._rolled, pause)
             case "raise":
                 self._raise(1 + int(step.shape * LEVEL_MAX))
             case "back":
@@ -122,6 +122,11 @@ class Upgrading:
                 self._give(member, max(1, self._next[member.node_id] - 1), PAUSE_NS)
             case _:
                 raise AssertionError(step.what)
+
+    def _reach(self, member: Member, highest: int, pause_ns: int) -> None:
+        """It is its turn in a build that is being rolled out; in the end everybody has the newest one already."""
+        if not self._operator.is_stopped:
+            self._give(member, highest, pause_ns)
 
     def _give(self, member: Member, highest: int, pause_ns: int) -> None:
         """Its process ends, and another build starts in its place."""
@@ -184,7 +189,8 @@ class Upgrading:
 
         The operator sees it, and gives it the build that the others have.
         """
-        name = member.node_id
+        name, levels = member.node_id, self.levels[member.node_id]
+        require(error.level not in levels, "a build goes on at every level that it knows", f"{name}, {levels}: {error}")
         could = self.best[name] >= error.level
         came_later = any(level >= error.level and name not in ids for level, ids in self._asked)
         require(could or came_later, "nobody is led where its build cannot go", f"{name}: {error}")

@@ -8,6 +8,7 @@ import pytest
 
 from harness.sim.errors import Violation
 from harness.sim.member import Member
+from harness.sim.retention import check_built
 from harness.sim.upgrading import LEVEL_MAX, UpgradeStep
 from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
 from raft import Entry, EntryKind, LevelRange, encode_batch
@@ -81,6 +82,17 @@ def test_a_member_that_stops_though_it_never_knew_the_level_is_seen() -> None:
     assert stage.upgrading.levels[stage.follower.node_id].highest == LEVEL_MAX
 
 
+def test_a_member_that_stops_at_a_level_that_its_build_knows_is_seen() -> None:
+    stage = Upgraded()
+    stage.upgrading.best[stage.follower.node_id] = 2
+    stage.upgrading.levels[stage.follower.node_id] = LevelRange(1, 2)
+
+    with pytest.raises(Violation) as caught:
+        stage.upgrading.has_stopped(stage.follower, UnsupportedFeatureLevel(2, LevelRange(1, 1)))
+
+    assert rule_of(caught) == "a build goes on at every level that it knows"
+
+
 def test_a_hello_that_should_be_refused_is_seen() -> None:
     stage = Upgraded()
     node, machine = stage.node(stage.leader), stage.leader.machine
@@ -111,3 +123,38 @@ def test_a_rolled_out_build_lets_the_level_be_raised() -> None:
     stage.run(3_000)
     assert "a member stopped at a level that its build does not know" in stage.world.marks
     assert {m.machine.feature_level for m in stage.world.members.values() if m.machine} == {2}
+
+
+def test_a_snapshot_of_a_raised_level_is_read_back_by_a_build_that_knows_it() -> None:
+    """Nobody dies of it, and its state is compared like any other."""
+    stage = Upgraded()
+    stage.upgrading._carry_out(UpgradeStep(at_ns=0, what="roll", shape=0.9))
+    stage.run(3_000)
+    stage.upgrading._raise(2, 12)
+    stage.run(1_000)
+    life = stage.follower.life
+
+    stage.node(stage.follower).snapshot_now()
+    stage.run(200)
+
+    storage = stage.follower.watch._storage
+    header = storage.snapshots.latest().header
+    assert header.machine["feature_level"] == 2
+    assert stage.follower.life == life
+    stage.world.ledger._hashes[header.index] = ("another", b"another state")
+    with pytest.raises(Violation) as caught:
+        check_built(stage.follower, storage)
+    assert rule_of(caught) == "state machine agreement"
+
+
+def test_who_has_its_last_build_is_left_in_peace() -> None:
+    """A build that is being rolled out when the faults end is given to all at once, and to nobody later."""
+    stage = Upgraded()
+    stage.upgrading._carry_out(UpgradeStep(at_ns=0, what="roll", shape=0.9))
+    stage.upgrading.stop()
+    stage.run(40)
+    lives = [member.life for member in stage.world.members.values()]
+
+    stage.run(3_000)
+
+    assert [member.life for member in stage.world.members.values()] == lives
