@@ -6,6 +6,7 @@ This is the public face: other packages import from `storage`, never a submodule
 from __future__ import annotations
 
 from storage.datadir import DataFolder, create_data_folder, holder_of, open_data_folder
+from storage.disk import read_all
 from storage.errors import (
     CorruptLog,
     CorruptMeta,
@@ -91,5 +92,6 @@ __all__ = [
     "inspect",
     "open_data_folder",
     "open_storage",
+    "read_all",
     "read_identity",
 ]

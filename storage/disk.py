@@ -7,6 +7,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from storage.files import (
@@ -46,14 +47,8 @@ class Disk:
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Bytes from `offset`, shorter only at the end of the file."""
-        parts: list[bytes] = []
         with self._read.in_use:
-            descriptor = self._read.of(self._full(path))
-            while length > 0 and (part := os.pread(descriptor, length, offset)):
-                parts.append(part)
-                offset += len(part)
-                length -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            return read_all(partial(os.pread, self._read.of(self._full(path))), length, offset)
 
     def size_bytes(self, path: str) -> int:
         """The size of a file."""
@@ -143,6 +138,19 @@ class _OpenFiles:
         with self.in_use:
             while self._descriptors:
                 os.close(self._descriptors.popitem()[1])
+
+
+def read_all(read_at: Callable[[int, int], bytes], length: int, offset: int) -> bytes:
+    """Bytes from `offset`, however little the system gives at once; shorter only at the end of the file.
+
+    `read_at(length, offset)` is `os.pread` of a file: nothing comes at the end only.
+    """
+    parts: list[bytes] = []
+    while length > 0 and (part := read_at(length, offset)):
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def write_all(

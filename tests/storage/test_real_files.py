@@ -25,6 +25,7 @@ from storage import (
     SyncFile,
     SyncFolder,
     Write,
+    read_all,
 )
 from storage.disk import BUFFERS_MAX, OPEN_FILES_MAX, Disk, write_all
 from tests.storage.builders import entries, everything, first_start, opened, synced, write
@@ -200,6 +201,33 @@ def test_short_writes_are_continued_where_they_stopped(tmp_path: Path, bytes_max
     os.close(descriptor)
 
     assert path.read_bytes() == b"abcdefghijklmnop"
+
+
+@pytest.mark.parametrize("bytes_max", [1, 2, 3, 5, 7])
+def test_short_reads_are_continued_where_they_stopped(bytes_max: int) -> None:
+    """A read may be short anywhere; only nothing at all is the end. To take less for the end would cut a sound log."""
+    content = b"abcdefghijklmnop"
+
+    def a_little(length: int, offset: int) -> bytes:
+        return content[offset : offset + min(length, bytes_max)]
+
+    assert read_all(a_little, 10, 3) == content[3:13]
+    assert read_all(a_little, 100, 3) == content[3:]
+    assert read_all(a_little, 0, 3) == read_all(a_little, 5, 16) == b""
+
+
+def test_a_member_opens_from_short_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it reads: `meta`, `pins`, log and snapshot."""
+    files = RunnableRealFiles(tmp_path)
+    first_start(files)
+    synced(files, opened(files).log, write(*entries(1, 500), term=1, voted_for="n1"))
+    files.close()
+    whole_read = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, length, offset: whole_read(fd, min(length, 113), offset))
+
+    files = RunnableRealFiles(tmp_path)
+    assert everything(opened(files).log) == [*entries(1, 500)]
+    files.close()
 
 
 def test_no_more_than_the_bound_of_files_is_open(tmp_path: Path) -> None:
