@@ -23,8 +23,8 @@ class DamageBudget:
 
     def allows(self, member: Member) -> bool:
         """True if `member` may be damaged now. One damage at a time: what a second one hides, nobody must see."""
-        if self._world.plan.changes:
-            return False  # A minority of which members? See `with_changes`.
+        if self._world.plan.founders:
+            return False  # A minority of which members? See `with_changes`, `with_losses`.
         members = self._world.members.values()
         spent = sum(other.is_damaged or other.is_lost for other in members)
         return not (member.is_damaged or member.is_lost) and spent < (len(members) - 1) // 2

@@ -104,6 +104,11 @@ class Changing:
         """Nothing more is begun; what is under way goes on to its end."""
         self._operator.is_stopped = True
 
+    def next_ticket(self) -> int:
+        """For a change of the members, whoever asks for it."""
+        self._last_ticket -= 1
+        return self._last_ticket
+
     def _try(self, step: ChangeStep) -> None:
         world = self._world
 
@@ -111,8 +116,7 @@ class Changing:
             change = self._change(step, node.core.configuration)
             if change is None:
                 return
-            self._last_ticket -= 1
-            node.propose_change(change, self._last_ticket)
+            node.propose_change(change, self.next_ticket())
             world.mark(f"a change was begun: {step.what}")
             if step.cut_off_ns:
                 world.heap.after(0, self._cut_off, step, node.identity.node_id)

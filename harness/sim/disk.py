@@ -14,7 +14,7 @@ from random import Random
 
 from harness.sim.image import DiskImage, parent
 from harness.sim.names import check_rename
-from storage import CreateFile, Done, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
+from storage import CreateFile, Done, Operation, Rename, SetSize, SyncFile, SyncFolder, Write, read_all
 
 MICROSECOND_NS = 1_000
 MILLISECOND_NS = 1_000_000
@@ -49,6 +49,7 @@ class SimFiles:
         self.on_lie: Callable[[str], None] = lambda _: None  # Told once, in words, when it has happened.
         self.has_failed = False  # A sync on which something was to rest did.
         self.has_erred = False  # A sync or a read did.
+        self.has_read_short = False  # The system gave less than it was asked for.
         self.on_start: Callable[[int], None] | None = None  # Told once, with its duration, when a submission begins.
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
@@ -64,7 +65,11 @@ class SimFiles:
         if start is not None and path.startswith(start):
             self._image.fails_read_of, self.has_erred = None, True
             raise OSError(errno.EIO, "Input/output error", path)
-        return bytes(self._image.file(path).current[offset : offset + length])
+        content = self._image.file(path).current
+        if not self._image.reads_are_short:
+            return bytes(content[offset : offset + length])
+        self.has_read_short = self.has_read_short or length > 1
+        return read_all(lambda wanted, at: bytes(content[at : at + (wanted + 1) // 2]), length, offset)
 
     def size_bytes(self, path: str) -> int:
         """See storage.Files."""

@@ -21,8 +21,10 @@ DISK_KINDS: Kinds = {
     "hanging disk": (0.2, 6.0),  # What it is asked for does not end for a while; reads do.
     "fail a sync": (0.4, 2.0),  # The next one of some files or of a folder fails; the process must stop.
     "fail a read": (0.2, 1.0),
+    "short reads": (0.3, 3.0),  # The system gives half of what it is asked for, again and again.
     "full disk": (0.3, 3.0),  # No room for a while, or for a few bytes only.
     "bit rot": (0.4, 1.0),  # Power is lost, and one bit of what must be noticed changes; or one of a snapshot in use.
+    "lose a disk": (0.0, 0.5),  # With every file. Drawn by `with_losses` alone, with machines for new members.
     "lying disk": (0.3, 3.0),  # A write of the log is lost or misdirected, and its sync succeeds; power is lost later.
 }
 
@@ -64,6 +66,9 @@ class DiskFaults:
             case "fail a read":
                 self._failing[member.node_id] = fault
                 member.image.fails_read_of = FAILING_READS[int(fault.shape * len(FAILING_READS))]
+            case "short reads":
+                member.image.reads_are_short = True
+                world.heap.after(fault.duration_ns, self._read_whole, member)
             case "full disk":
                 self._failing[member.node_id] = fault
                 member.image.size_bytes_max = member.image.size_bytes + int(ROOM_BYTES_MAX * fault.shape**2)
@@ -77,6 +82,8 @@ class DiskFaults:
             case "lying disk":
                 if member.is_up and self._budget.allows(member):
                     self._let_lie(member, fault)
+            case "lose a disk":
+                world.losing.lose(fault, member)
             case "slow disk":
                 if member.files is not None:
                     member.files.slow_factor = SLOW_FACTOR
@@ -93,6 +100,7 @@ class DiskFaults:
         self._is_healed = True
         for member in self._world.members.values():
             member.image.size_bytes_max = None
+            member.image.reads_are_short = False
             member.image.fails_sync = member.image.fails_read_of = None
             if member.files is not None:
                 member.files.slow_factor = 1
@@ -147,6 +155,9 @@ class DiskFaults:
 
     def _give_room(self, member: Member) -> None:
         member.image.size_bytes_max = None
+
+    def _read_whole(self, member: Member) -> None:
+        member.image.reads_are_short = False
 
     def _quicken(self, member: Member, life: int) -> None:
         if member.life == life and member.files is not None:

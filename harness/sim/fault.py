@@ -20,4 +20,4 @@ class Fault:
 
 
 Kinds = dict[str, tuple[float, float]]
-"""kind: (greatest rate per simulated second, longest duration in seconds)."""
+"""kind: (greatest rate per simulated second, longest duration in seconds). Rate 0: it is not drawn with the others."""

@@ -24,6 +24,8 @@ def draw_faults(seed: int, until_ns: int) -> tuple[Fault, ...]:
     on_share = 0.05 + 0.75 * stream(seed, "fault").random()
     faults: list[Fault] = []
     for kind, (rate_max, duration_max) in KINDS.items():
+        if not rate_max:
+            continue  # Something else draws it.
         random = stream(seed, f"fault/{kind}")
         if random.random() >= on_share:
             continue

@@ -125,6 +125,7 @@ class DiskImage:
         self.size_bytes_max: int | None = None  # All files together; None: there is room.
         self.fails_sync: SyncFile | SyncFolder | None = None  # The next one of this folder (or in it) fails.
         self.fails_read_of: str | None = None  # The next read of a file whose path begins so fails.
+        self.reads_are_short = False  # The system gives a part of what is asked for at a time.
 
     def file(self, path: str) -> Inode:
         """The file with this name as programs see it. Raises FileNotFoundError."""

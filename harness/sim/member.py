@@ -55,6 +55,8 @@ class Member:
             node_id=node_id,
             incarnation_id=identifier(plan.seed, f"incarnation/{node_id}"),
         )
+        self.says_it_is = self.identity  # In hellos: who has lost its disk may come as another incarnation (losing.py).
+        self.stand_in: Member | None = None  # And is then another process, with another disk.
         self.image = DiskImage()
         self.copies = Copies(node_id, world.ledger)
         self.life = 0
@@ -138,6 +140,8 @@ class Member:
         require(isinstance(outcome, OpenedStorage), "a member can always restart", self.node_id, repr(outcome))
         assert isinstance(outcome, OpenedStorage)
         header = outcome.snapshots.latest().header
+        if self.files.has_read_short:
+            world.mark("a member started from short reads")
         to_fail, self.image.fails_read_of = self.image.fails_read_of, None  # What follows are our reads.
         if self.is_damaged and not self._is_whole(outcome):
             self._lose("its disk has lost what it said was synced")
@@ -246,6 +250,12 @@ class Member:
         self.clock.go_on()
         self.life += 1
 
+    def lose_disk(self) -> None:
+        """While it is down, every file goes. What it had promised others rely on all the same."""
+        self.image = DiskImage()
+        self.proven = Proven(self.image)
+        self.is_damaged = self.is_lost = True
+
     def rot(self, random: Random) -> None:
         """While it is down, one bit changes of what its log has proven to be durable, or of another file."""
         rot = self.proven.rot if random.random() < 0.6 else self.proven.rot_elsewhere
@@ -302,15 +312,19 @@ class Member:
 
     def deliver(self, sender: str, frame: bytes) -> None:
         """A frame from a peer arrives."""
+        if self.stand_in is not None:
+            self.world.losing.deliver(self.stand_in, sender, frame)
+            return
         if self.node is None or self.attention.postpones(self.deliver, sender, frame):
             return
         try:
             if sender not in self._greeted:
-                self.world.upgrading.greet(self.node, self.machine, self.world.members[sender].identity)
+                self.world.upgrading.greet(self.node, self.machine, self.world.members[sender].says_it_is)
+                self.world.losing.greeted(self, sender)
                 self._greeted.add(sender)
             _, message = decode_message(frame)
         except (ProtocolError, PeerRefused) as error:
-            if isinstance(error, PeerRefused) and self.world.may_refuse(error.code):
+            if isinstance(error, PeerRefused) and self.world.may_refuse(error.code, sender):
                 self.world.mark(f"a hello was refused: {error.code}")
                 return
             raise Violation("peers understand each other", f"{sender} → {self.node_id}: {error}") from error

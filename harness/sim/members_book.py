@@ -59,6 +59,16 @@ class MembersBook:
             self._newest_first = sorted(self._written, reverse=True)
             self.fresh.append((node_id, entry.index, entry.term))
 
+    @property
+    def ever(self) -> frozenset[str]:
+        """Everybody that any of them names."""
+        everybody = (self._founding, *self._written.values())
+        return frozenset(member.node_id for configuration in everybody for member in configuration.members)
+
+    def that_may_be_in_force(self, commit_index: int) -> list[Configuration]:
+        """The one that is committed, and what was written behind it."""
+        return [self.committed, *(made for (index, _), made in self._written.items() if index > commit_index)]
+
     def is_written(self, index: int, term: int) -> bool:
         """True if the entry (index, term) is a configuration."""
         return (index, term) in self._written

@@ -17,6 +17,7 @@ from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
 from harness.sim.faults import draw_faults
 from harness.sim.healing import ALL_HEALED, HealPlan, draw_heal
 from harness.sim.lines import LinesPlan
+from harness.sim.losing import with_losses
 from harness.sim.moods import draw_mood
 from harness.sim.network import NetworkPlan
 from harness.sim.streams import stream
@@ -140,7 +141,7 @@ def draw_plan(seed: int) -> Plan:
     machines = [f"n{number}" for number in range(1, MEMBERS_MAX + 1)]
     disks = {machine: draw_disk(stream(seed, f"plan/disk/{machine}")) for machine in machines}
     plan = with_reads(mood.bend(plan), stream(seed, "plan/reads"))
-    return with_upgrades(with_changes(plan, disks))
+    return with_upgrades(with_losses(with_changes(plan, disks), disks))
 
 
 def with_reads(plan: Plan, random: Random) -> Plan:

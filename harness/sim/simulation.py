@@ -14,6 +14,7 @@ from harness.sim.errors import Violation, escaped, require
 from harness.sim.healing import CALM_ELECTION_TIMEOUTS, Healing
 from harness.sim.heap import EventHeap
 from harness.sim.ledger import Ledger
+from harness.sim.losing import Losing
 from harness.sim.member import Member
 from harness.sim.network import Network
 from harness.sim.plan import PROBE_ELECTION_TIMEOUTS_MAX, Plan, draw_plan
@@ -71,6 +72,7 @@ class Simulation:
         self.striker = Striker(self)
         self.changing = Changing(self)
         self.upgrading = Upgrading(self)
+        self.losing = Losing(self)
         self.healing = Healing(self)
         self.commitment = Commitment(self)
         self.read_book = ReadBook(self)
@@ -113,6 +115,7 @@ class Simulation:
         self.load.stop()
         self.changing.stop()
         self.upgrading.stop()
+        self.losing.stop()
         self.healing.heal()
         self.note_world("healed")
         self._probe()
@@ -205,11 +208,13 @@ class Simulation:
         """Something worth telling happened at least once."""
         self.marks.add(name)
 
-    def may_refuse(self, code: str) -> bool:
-        """True if a member may refuse another's hello with this code: members change, or builds do."""
+    def may_refuse(self, code: str, sender: str) -> bool:
+        """True if a member may refuse the hello of `sender` so: members change, builds do, or it has lost its disk."""
+        peer = self.members[sender]
         return bool(
-            (self.plan.changes and code in ("not_a_member", "removed"))
+            (self.plan.founders and code in ("not_a_member", "removed"))
             or (self.plan.upgrades and code == "feature_level")
+            or (peer.says_it_is != peer.identity and code == "wrong_incarnation")
         )
 
     def on_up(self, member: Member) -> None:

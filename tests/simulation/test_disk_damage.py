@@ -16,6 +16,7 @@ from harness.sim.errors import Violation
 from harness.sim.fault import SECOND_NS, Fault
 from harness.sim.image import SECTOR_BYTES, DiskImage
 from harness.sim.ledger import Ledger
+from harness.sim.losing import LOSS
 from harness.sim.plan import Plan, draw_plan
 from harness.sim.proven import SEALED_PATHS, SNAPSHOT_FOLDER, Proven
 from harness.sim.simulation import Simulation
@@ -272,7 +273,7 @@ def dense(seed: int) -> Plan:
     more = [
         Fault(
             at_ns=int(plan.until_ns * random.random()),
-            kind=random.choice(list(DISK_KINDS)),
+            kind=random.choice([kind for kind in DISK_KINDS if kind != LOSS]),  # Which spends the budget, once.
             duration_ns=int(2e8 * random.random()),
             target=None if random.random() < 0.5 else random.random(),
             shape=random.random(),
