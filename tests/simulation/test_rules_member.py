@@ -79,7 +79,7 @@ class Stage:
         names = ("term", "role", "commit_index", "last_applied", "first_index", "snapshot_index", "last_index")
         core = self.node(member).core
         shown = {name: getattr(core, name) for name in (*names, "durable_index", "low_watermark")} | changes
-        member.watch.check(cast(Node, SimpleNamespace(core=SimpleNamespace(**shown))))
+        member.watch.check(cast(Node, SimpleNamespace(core=SimpleNamespace(**shown), failure=None)))
 
     def has(self, member: Member, index: int, term: int, *, durable: bool) -> None:
         """One more entry on this member."""
