@@ -22,7 +22,7 @@ from kvstore.limits import (
     TIME_NS_MAX,
     StoreLimits,
 )
-from kvstore.put_rows import UNUSUAL, Batch, batch_of_runs, rows_of_items
+from kvstore.put_rows import UNUSUAL, Batch, batch_of_runs, batches_alike, rows_of_items
 from kvstore.records import SLOTS, RecordItem
 from kvstore.refusals import Reason, ResultCode, StoreBusy
 from kvstore.restoring import Restoring
@@ -199,6 +199,8 @@ class KvMachine:
         """
         commands = EntryKind.COMMANDS  # Looked up once: 50 ns.
         payloads = [entry.payload for entry in entries if entry.kind is commands]
+        if len(payloads) == len(entries) > 1 and (batches := batches_alike(payloads)) is not None:
+            return self._apply_batches(batches)
         decoded = decode_payloads(payloads) if len(payloads) == len(entries) else None
         if decoded is None:
             return [self.apply(entry) for entry in entries]

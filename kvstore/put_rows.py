@@ -37,7 +37,8 @@ PUT = 1  # `CommandKind.PUT`.
 _SMALL = bytes(range(24))  # Integers that are their own head.
 _SIZES = {24: 1, 25: 2, 26: 4, 27: 8}  # Of what follows a head, by its lower five bits.
 NUMBER_BYTES_MAX = 4  # Larger ones are left to the decoder: they may be beyond 64 bits with sign.
-_FORMS = {0: "B", 1: "xB", 2: "xH", 4: "xI"}
+TIME_BYTES_MAX = 8
+_FORMS = {0: "B", 1: "xB", 2: "xH", 4: "xI", 8: "xQ"}
 
 
 class Sizes(NamedTuple):
@@ -119,6 +120,24 @@ def batch_of_runs(payload: bytes) -> Batch | None:
     return (time, rows) if left == 0 and at == size and 0 <= time <= TIME_NS_MAX else None
 
 
+def batches_alike(payloads: Sequence[bytes]) -> list[Batch] | None:
+    """What is in payloads of one put each, all of one shape: the log of a client alone. None of any others."""
+    length, data = len(payloads[0]), b"".join(payloads)
+    if payloads[0][:1] != b"\x82" or list(map(len, payloads)) != [length] * len(payloads):
+        return None
+    of_time = size_of_number(payloads[0], 1)
+    sizes = sizes_at(payloads[0], 2 + of_time)
+    if of_time > TIME_BYTES_MAX or sizes is None:
+        return None
+    shape = _shape_of_payloads(of_time, sizes)
+    if shape.length != length or shape.alike(data, 0, len(payloads)) < len(payloads):
+        return None
+    found = list(shape.read.iter_unpack(data))
+    if max(found)[0] > TIME_NS_MAX:
+        return None
+    return [(row[0], (row[1:],)) for row in found]
+
+
 def sizes_at(data: bytes, at: int) -> Sizes | None:
     """Of the put at byte `at`; None if there is none, or one of an uncommon shape. Its value may be cut off."""
     if data[at : at + 1] != b"\x86":
@@ -138,9 +157,9 @@ def sizes_at(data: bytes, at: int) -> Sizes | None:
 
 
 def size_of_number(data: bytes, at: int) -> int:
-    """Bytes behind the head of the integer at byte `at`, which is 0 or more; above NUMBER_BYTES_MAX if it is none."""
+    """Bytes behind the head of the integer at byte `at`, which is 0 or more; above all bounds if it is none."""
     first = data[at] if at < len(data) else 0xFF
-    return 0 if first < 24 else _SIZES.get(first, NUMBER_BYTES_MAX + 1)
+    return 0 if first < 24 else _SIZES.get(first, TIME_BYTES_MAX + 1)
 
 
 def places_of(sizes: Sequence[int], at: int, fixed: list[int], small: list[int]) -> tuple[str, int]:
@@ -159,6 +178,17 @@ def _shape_of_puts(sizes: Sizes) -> Shape:
     value_head_at = key_at + sizes.key
     fixed += [*range(place, key_at), *range(value_head_at, value_head_at + sizes.value_head)]
     read = Struct(f">x{numbers}x{sizes.key_head}x{sizes.key}s{sizes.value_head}x{sizes.value}s")
+    return Shape(read.size, read, tuple(fixed), tuple(small))
+
+
+@lru_cache(maxsize=256)
+def _shape_of_payloads(of_time: int, sizes: Sizes) -> Shape:
+    """Of `[time, put]`."""
+    put, fixed, small = _shape_of_puts(sizes), [0], list[int]()
+    form, place = places_of((of_time,), 1, fixed, small)
+    fixed += [place + each for each in put.fixed]
+    small += [place + each for each in put.small]
+    read = Struct(f">x{form}{put.read.format.removeprefix('>')}")
     return Shape(read.size, read, tuple(fixed), tuple(small))
 
 

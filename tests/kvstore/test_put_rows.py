@@ -13,7 +13,7 @@ from kvstore.commands import Put, decode_payload, encode_command
 from kvstore.hot_requests import SEPARATOR, puts_alike, sort_out
 from kvstore.limits import AdmissionLimits
 from kvstore.protocol import command_request, encode_request
-from kvstore.put_rows import RUN_MAX, UNUSUAL, batch_of_runs, rows_of_items
+from kvstore.put_rows import RUN_MAX, UNUSUAL, batch_of_runs, batches_alike, rows_of_items
 from raft import INT64_MAX, decode_joined, encode_batch, encode_item, frame
 from raft.frames import FrameSplitter
 
@@ -86,6 +86,32 @@ def test_runs_of_clients_are_read_by_shapes(count: int, session_id: int) -> None
         assert batch is None  # Not worth it.
     else:
         assert batch == (5, rows_of_items(decode_payload(payload)[1][1:]))
+
+
+@settings(deadline=None, max_examples=300)
+@given(time=st.sampled_from([0, 22, 300, 1 << 33, 2**62 - 3, 2**62]), run=runs, at=flips, place=st.integers(0, 89))
+def test_payloads_of_one_put_each_that_are_read_by_their_shape_say_what_the_decoder_says(
+    time: int, run: tuple[int, ...], at: list[tuple[int, int]], place: int
+) -> None:
+    payloads = [encode_batch(time + number, [each]) for number, each in enumerate(commands_of(run))]
+    place %= len(payloads)
+    payloads[place] = flipped(payloads[place], at)
+
+    batches = batches_alike(payloads)
+
+    if batches is not None:
+        decoded = [decode_payload(payload) for payload in payloads]
+        assert repr(batches) == repr([(found, tuple(rows_of_items(items[1:]))) for found, items in decoded])
+        assert all(row[0] != UNUSUAL for _, rows in batches for row in rows)
+
+
+def test_the_log_of_a_lone_client_is_read_by_its_shape() -> None:
+    payloads = [encode_batch(1 << 40, [each]) for each in commands_of((64, 9, 300, 299, 16, 128))]
+    batches = batches_alike(payloads)
+    assert batches == [(1 << 40, tuple(rows_of_items(decode_payload(each)[1][1:]))) for each in payloads]
+    assert batches_alike([*payloads, payloads[0] + b"\x00"]) is None
+    assert batches_alike([*payloads, encode_batch(7, [])]) is None
+    assert batches_alike([b"", b""]) is None
 
 
 def test_what_is_no_batch_of_puts_is_left_to_the_decoder() -> None:
