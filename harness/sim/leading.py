@@ -105,6 +105,7 @@ class LeadingWatch:
         """Rounds are told apart by their counter."""
         require(counter > self._round, "each round of reads has its own counter", self._node_id, counter, self._round)
         self._round = counter
+        self._count_answers()  # A leader that is alone has its majority at once, and may be less alone a moment later.
 
     def read_ready(self, ticket: int, last_applied: int) -> None:
         """A read is let through: all that anybody had committed when it was asked is applied, and a round says so."""

@@ -132,6 +132,23 @@ def test_a_round_that_began_before_the_read_is_no_answer_to_it() -> None:
         watch.read_ready(1, last_applied=0)
 
 
+def test_a_round_of_a_leader_that_is_alone_is_confirmed_though_others_join_before_the_read_is_let_through() -> None:
+    """It waits to be applied, and meanwhile the members change: its majority was there when the round began."""
+    halves: list[tuple[str, ...]] = [("s1",)]
+    watch = LeadingWatch("s1", ["s2"], CONFIG, Ledger(), lambda: tuple(halves))
+    watch.seen(core(), 0)
+    watch.read_asked(1)
+    watch.round_began(1)
+    halves.append(("s2",))
+
+    watch.read_ready(1, last_applied=0)
+
+    watch.read_asked(2)
+    watch.round_began(2)
+    with pytest.raises(Violation, match=CONFIRMED):
+        watch.read_ready(2, last_applied=0)
+
+
 def test_a_copy_counts_when_it_was_acknowledged_to_this_leadership() -> None:
     """Raft §5.3: what was acknowledged to an earlier one may have been cut since."""
     a_leader(peers=2).received(core(match_index=1), "s2", accepted(), 5)
