@@ -189,6 +189,8 @@ class Upgrading:
 
         The operator sees it, and gives it the build that the others have.
         """
+        if member.node is not None:  # It did run, and its last step is not looked at in any other way.
+            member.watch.stopped(member.node.core)
         name, levels = member.node_id, self.levels[member.node_id]
         require(error.level not in levels, "a build goes on at every level that it knows", f"{name}, {levels}: {error}")
         could = self.best[name] >= error.level

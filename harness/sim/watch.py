@@ -78,11 +78,24 @@ class Watch:
             broken("applied is what was applied", node_id, applied, self._applied_index)
         if core.low_watermark != self._low_watermark and node.failure is None:  # Who fails in a step tells nobody.
             self._check_low_watermark(core)
-        book = self._world.ledger.members
-        if book.fresh:
-            committed_term = self._world.ledger.committed_term(commit)
-            book.check_fresh(node_id, self._copies.memory, commit, committed_term)
+        self._check_changes(commit)
         check_standing(self._member, node)
+
+    def stopped(self, core: RaftCore) -> None:
+        """The node ended in the middle of an event, applying what its build does not know.
+
+        What it wrote before that may be on its disk. It is judged by the mark of this life, for the next one has
+        another.
+        """
+        self._world.commitment.reached(self._member, core.commit_index)
+        self._check_changes(core.commit_index)
+
+    def _check_changes(self, commit_index: int) -> None:
+        """What this member has appended about the members since it was asked last."""
+        ledger = self._world.ledger
+        if ledger.members.fresh:
+            committed_term = ledger.committed_term(commit_index)
+            ledger.members.check_fresh(self._node_id, self._copies.memory, commit_index, committed_term)
 
     def _check_low_watermark(self, core: RaftCore) -> None:
         """A leader says it, of all who are members then; the others repeat what was said."""

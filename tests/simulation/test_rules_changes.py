@@ -13,7 +13,8 @@ from harness.sim.errors import Violation
 from harness.sim.ledger import Ledger
 from harness.sim.members_book import MembersBook, halves_of, has_majorities
 from harness.sim.retention import check_built
-from raft import Applied, Configuration, Effects, Entry, EntryKind, HardState, LogPosition, Node, Role
+from kvstore import UnsupportedFeatureLevel
+from raft import Applied, Configuration, Effects, Entry, EntryKind, HardState, LevelRange, LogPosition, Node, Role
 from tests.raft.membership_bench import configuration
 from tests.simulation.test_rules_member import Stage
 
@@ -52,6 +53,33 @@ def test_a_change_before_a_commit_of_the_own_term_is_seen() -> None:
     with pytest.raises(Violation) as caught:
         book.check_fresh("n1", log, 1, 1)
 
+    assert caught.value.rule == "members change behind a commit of the leader's own term"
+
+
+@pytest.mark.parametrize("has_committed", [True, False])
+def test_a_change_in_a_step_in_which_the_leader_stops_is_judged_by_that_step(has_committed: bool) -> None:
+    """What it commits in it may be of a level that its build does not know; its next life has another mark."""
+    stage = Stage()
+    leader, term, own_first = stage.leader, stage.term + 1, stage.index + 1
+    ledger, upgrading = stage.world.ledger, stage.world.upgrading
+    upgrading.best[leader.node_id] = 2
+    for member in (leader, stage.follower):
+        stage.has(member, own_first, term, durable=True)
+    ledger.wrote(leader.node_id, entry_of(own_first + 1, term, THREE), term)
+    stage.has(leader, own_first + 1, term, durable=False)
+
+    def stops() -> Effects:
+        raise UnsupportedFeatureLevel(2, LevelRange(1, 1))
+
+    core = SimpleNamespace(role=Role.LEADER, term=term, commit_index=own_first if has_committed else stage.index)
+    leader.node = cast(Node, SimpleNamespace(core=core, take_effects=stops))
+    if has_committed:
+        leader.settle("disk")
+        assert (ledger.commit_index, ledger.members.fresh) == (own_first, [])
+        assert not leader.is_up
+        return
+    with pytest.raises(Violation) as caught:
+        leader.settle("disk")
     assert caught.value.rule == "members change behind a commit of the leader's own term"
 
 
