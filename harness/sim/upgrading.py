@@ -93,7 +93,7 @@ class Upgrading:
         self._operator.is_stopped = True
         if self._world.plan.upgrades:
             for member in self._world.members.values():
-                if self.levels[member.node_id].highest < LEVEL_MAX:
+                if self._next[member.node_id] < LEVEL_MAX:  # It may run a newer one still, or be down.
                     self._give(member, LEVEL_MAX, 0)
 
     def starts(self, member: Member) -> LevelRange:

@@ -158,3 +158,19 @@ def test_who_has_its_last_build_is_left_in_peace() -> None:
     stage.run(3_000)
 
     assert [member.life for member in stage.world.members.values()] == lives
+
+
+def test_who_was_taken_back_while_it_was_down_has_the_last_build_in_the_end() -> None:
+    """Else its old build hears a leader that does not hear it, and it follows nobody for ever."""
+    stage = Upgraded()
+    stage.upgrading._carry_out(UpgradeStep(at_ns=0, what="roll", shape=0.0))
+    stage.upgrading._carry_out(UpgradeStep(at_ns=0, what="roll", shape=0.0))
+    stage.run(1_000)
+    name = stage.follower.node_id
+    assert stage.upgrading.levels[name].highest == LEVEL_MAX
+
+    stage.upgrading._give(stage.follower, LEVEL_MAX - 1, 10**9)
+    stage.upgrading.stop()
+    stage.run(3_000)
+
+    assert stage.upgrading.levels[name].highest == LEVEL_MAX
