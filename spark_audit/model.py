@@ -58,9 +58,8 @@ def _compare_and_set(state: State, step: Step, revision: int | None) -> State | 
         return state if step.seen is None else observed(state, step.seen)
     if holds is False:
         return None
-    if holds is None:
-        state = (state[0], step.expected_mod_revision, state[2], state[3])
-    return _written(state, step.value, revision)
+    found = _told(state, step.expected_mod_revision, None) if holds is None else state
+    return None if found is None else _written(found, step.value, revision)
 
 
 def _expectation_holds(state: State, step: Step) -> bool | None:
@@ -80,21 +79,31 @@ def _written(state: State, value: str, revision: int | None) -> State:
 
 def observed(state: State, seen: Seen) -> State | None:
     """The state, made no less certain by a response that reports `seen`; None if the two disagree."""
-    value, mod, create, version = state
+    value, _, _, version = state
     if not seen.found:
         return state if value is None else None
     if value is None or (seen.value is not None and seen.value != value):
         return None
     if seen.version is not None and seen.version != version:
         return None
-    if seen.mod_revision is not None and seen.mod_revision != mod:
+    return _told(state, seen.mod_revision, seen.create_revision)
+
+
+def _told(state: State, told_mod: int | None, told_create: int | None) -> State | None:
+    """The state when these revisions of its record are told; None if it has others."""
+    value, mod, create, version = state
+    if told_mod is not None and told_mod != mod:
         if mod is not None:
             return None
-        mod = seen.mod_revision
-    if seen.create_revision is not None and seen.create_revision != create:
+        mod = told_mod
+    if told_create is not None and told_create != create:
         if create is not None:
             return None
-        create = seen.create_revision
+        create = told_create
+    if version == 1:
+        mod, create = (create if mod is None else mod), (mod if create is None else create)
+    if mod is not None and create is not None and (mod == create) != (version == 1):
+        return None  # The first write of a record is its creation, and no other is.
     return state if (mod, create) == state[1:3] else (value, mod, create, version)
 
 

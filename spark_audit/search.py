@@ -11,6 +11,7 @@ return. Memory is bounded by the concurrency, not by the length.
 - A read that agrees with the state and changes nothing takes effect at once: it can only help.
 - What no response shows is forgotten: a number of the state that nobody reports, a value that nobody reads.
 - A value that calls to come must still find, and that nobody is left to write, is not overwritten.
+- Each change has a revision of its own: what is told of an unknown write is no other's (`distinct.py`).
 - When a put takes effect, open puts that nobody reads take effect before it: it overwrites them, so they cost nothing
   (unless something depends on a record without naming its value, as a deletion that found one).
 - `ordered`: acknowledged writes take effect in the order of their revisions. What is found so is an order like any
@@ -24,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from spark_audit.distinct import Named
 from spark_audit.model import ABSENT, State, advance
 from spark_audit.operation import FOREVER, Operation
 from spark_audit.shown import UNREAD, Demand, Shown
@@ -93,6 +95,7 @@ class _Walk:
         self._sort_position: dict[int, int] = {}
         self._available: list[int] = []  # Per sort: how many have been called.
         self._demand = Demand(self._operations)
+        self._named = Named(self._operations)
         told_apart = self._shown.version or self._shown.create or _depends_on_any_record(self._operations)
         self._idle = {p for p, op in enumerate(self._operations) if not ordered and not told_apart and _is_idle(op)}
         self._rank = _write_ranks(self._operations) if ordered else {}
@@ -120,6 +123,7 @@ class _Walk:
 
     def _call(self, position: int, op: Operation) -> None:
         self._demand.called(position)
+        self._named.called(position)
         if op.return_ns == FOREVER and op.unknown:
             sort = self._sorts.setdefault((op.steps, op.guards, op.guards_hold, self._twin(op)), len(self._available))
             if sort == len(self._available):
@@ -175,7 +179,7 @@ class _Walk:
     def _eager(self, configuration: Configuration) -> Configuration:
         state, mask, spent = configuration
         for position, bit in self._open_reads.items():
-            if not mask & bit and self._advance(state, self._operations[position]) == state:
+            if not mask & bit and self._advance(state, position) == state:
                 mask |= bit
         return (state, mask, spent)
 
@@ -188,15 +192,17 @@ class _Walk:
         for position, bit in self._open.items():
             if mask & bit or self._rank.get(position, due) != due:
                 continue
-            op = self._operations[position]
-            after = self._advance(state, op)
-            if after is not None and not (held and after[0] != state[0]):
-                yield (after, mask | bit | (idle if _is_put(op) else 0), spent)
+            after = self._advance(state, position)
+            if after is None or (held and after[0] != state[0]) or self._parts(state, after, position, mask | bit):
+                continue
+            yield (after, mask | bit | (idle if _is_put(self._operations[position]) else 0), spent)
         for sort, available in enumerate(self._available):
             if counts.get(sort, 0) < available and not self._branch_taken(sort, counts):
-                after = self._advance(state, self._sort_samples[sort])
-                if after is not None and not (held and after[0] != state[0]):
-                    yield (after, mask, tuple(sorted({**counts, sort: counts.get(sort, 0) + 1}.items())))
+                position = self._sort_position[sort]
+                after = self._advance(state, position)
+                if after is None or (held and after[0] != state[0]) or self._parts(state, after, position, mask):
+                    continue
+                yield (after, mask, tuple(sorted({**counts, sort: counts.get(sort, 0) + 1}.items())))
 
     def _must_be_kept(self, state: State, mask: int, counts: dict[int, int]) -> bool:
         """Whether the value is still to be read, and nobody is left to write it again."""
@@ -210,9 +216,13 @@ class _Walk:
             for sort, available in enumerate(self._available)
         )
 
-    def _advance(self, state: State, op: Operation) -> State | None:
+    def _advance(self, state: State, position: int) -> State | None:
+        op = self._operations[position]
         after = advance(state, op, op.revision)
-        return None if after is None else self._shown.of_state(after)
+        return None if after is None or not self._named.fits(state, position) else self._shown.of_state(after)
+
+    def _parts(self, state: State, after: State, position: int, mask: int) -> bool:
+        return self._named.parts(state, after, position, (p for p, bit in self._open.items() if not mask & bit))
 
     def _branch_taken(self, sort: int, counts: dict[int, int]) -> bool:
         op = self._sort_samples[sort]

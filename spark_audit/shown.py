@@ -47,7 +47,14 @@ class Shown:
         value, mod, create, version = state
         if self.begun is not None and value is not None and not self._begins_one(value):
             value = UNREAD
-        return (value, mod if self.mod else None, create if self.create else None, version if self.version else 0)
+        if not self.version:
+            version = min(version, self._version_max)
+        return (value, mod if self.mod else None, create if self.create else None, version)
+
+    @property
+    def _version_max(self) -> int:
+        """Unless versions are shown, it is enough to know whether a record is as it was created."""
+        return 2 if self.mod and self.create else 0
 
     def _begins_one(self, value: str) -> bool:
         assert self.begun is not None

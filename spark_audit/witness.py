@@ -6,7 +6,7 @@
    place is the best one. Chains of them (an unknown compare-and-set over the value of another) are followed.
 3. Real time: the order is wrong iff some operation returned before an earlier one of the order was called, that is, iff
    a prefix maximum of the calls exceeds a return.
-4. Replay: every answer must follow from the state at its place.
+4. Replay: every answer must follow from the state at its place, and a revision is told of one write only.
 
 Cost: O(n log n) for n operations of a key, and a bounded search at each gap that unknown writes must fill. A key that
 fails here is suspect, not wrong: `kernel.py` then looks for a violation, or for another order.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from spark_audit.clocks import Clocks
+from spark_audit.distinct import Fresh
 from spark_audit.model import ABSENT, State, advance
 from spark_audit.operation import FOREVER, Operation, Seen
 from spark_audit.slots import refilled
@@ -163,7 +164,8 @@ def _replay(
         chain = chains.get(position, [])
         order.extend((op, None) for op in chain)
         order.append((place.operation, place.revision))
-    assert explains(order, clocks, initial=initial)  # However it was found.
+    if not explains(order, clocks, initial=initial):
+        return Witness(False, reason="a revision is told of two writes")
     return Witness(True, tuple(order), guessed=bool(chains))
 
 
@@ -178,8 +180,11 @@ def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: 
 def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, initial: State = ABSENT) -> bool:
     """Whether this order of (operation, revision of its writes) respects real time and every answer follows from it."""
     state: State | None = initial
+    fresh = Fresh(revision for op, revision in order if op.writes and revision is not None)
     for op, revision in order:
-        state = None if state is None else advance(state, op, revision)
+        if state is None or not fresh.take(state, op):
+            return False
+        state = advance(state, op, revision)
     return state is not None and late_operation([op for op, _ in order], clocks) is None
 
 

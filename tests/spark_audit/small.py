@@ -1,34 +1,49 @@
 """Small random histories of one key, corrupted on purpose, and a checker that tries every order there is."""
 
 import re
+from collections.abc import Iterable
 from itertools import chain, combinations, permutations
 from random import Random
-from typing import Any
 
 from spark_audit.clocks import Clocks
 from spark_audit.generate import Row, Shape, generate
 from spark_audit.operation import Operation, operation_of
 
-_UNTOLD = object()
+
+class Change:
+    """One change of the key. `revision` None: nobody has told it yet."""
+
+    def __init__(self, revision: int | None) -> None:
+        self.revision = revision
 
 
 class Register:
-    """FORMATS §8 for one key, written a second time, without looking at `spark_audit.model`."""
+    """FORMATS §8 for one key, written a second time, without looking at `spark_audit.model`.
 
-    def __init__(self) -> None:
+    `carried`: the revisions of the acknowledged writes. A change that nobody acknowledged has one of its own.
+    """
+
+    def __init__(self, carried: Iterable[int] = ()) -> None:
         self.value: str | None = None
-        self.mod: Any = 0
-        self.create: Any = 0
+        self.mod = self.create = Change(0)
         self.version = 0
+        self.taken = {0, *carried}  # 0: of what is absent.
 
     def set(self, value: str, revision: int | None) -> None:
-        self.mod = _UNTOLD if revision is None else revision
+        self.mod = Change(revision)
         if self.value is None:
             self.create, self.version = self.mod, 0
         self.value, self.version = value, self.version + 1
 
     def clear(self) -> None:
-        self.value, self.mod, self.create, self.version = None, 0, 0, 0
+        self.value, self.mod, self.create, self.version = None, Change(0), Change(0), 0
+
+    def agrees(self, change: Change, told: int) -> bool:
+        """Whether this change may have that revision; from then on it has."""
+        if change.revision is None and told not in self.taken:
+            change.revision = told
+            self.taken.add(told)
+        return change.revision == told
 
     def shows(self, row: Row) -> bool:
         if bool(row["found"]) != (self.value is not None):
@@ -37,13 +52,8 @@ class Register:
             return True
         if row["value"] not in (None, self.value) or row["version"] not in (None, self.version):
             return False
-        for name in ("mod", "create"):
-            told = row[f"{name}_revision"]
-            if told is not None:
-                if getattr(self, name) not in (_UNTOLD, told):
-                    return False
-                setattr(self, name, told)
-        return True
+        told = ((self.mod, row["mod_revision"]), (self.create, row["create_revision"]))
+        return all(revision is None or self.agrees(change, revision) for change, revision in told)
 
     def take(self, row: Row) -> bool:
         """Apply the row; False if it cannot have answered so here."""
@@ -64,16 +74,14 @@ class Register:
             self.clear()
             return True
         by_revision = row["expected_mod_revision"]
-        holds: bool | None = self.value == row["expected"]
-        if by_revision is not None:
-            untold = self.value is not None and self.mod is _UNTOLD and by_revision != 0
-            holds = None if untold else self.mod == by_revision
         if unknown or output["succeeded"]:
-            if holds is False:
+            holds = self.value == row["expected"] if by_revision is None else self.agrees(self.mod, by_revision)
+            if not holds:
                 return unknown  # Evaluated and false: it changed nothing.
             self.set(row["value"], row["revision"])
             return True
-        return not holds and self.shows(output)
+        shown = self.shows(output)
+        return shown and (self.value != row["expected"] if by_revision is None else self.mod.revision != by_revision)
 
 
 def has_an_order(rows: list[Row]) -> bool:
@@ -89,8 +97,15 @@ def _explains(order: tuple[Row, ...]) -> bool:
         end = row["return_ns"]
         if end is not None and any(end < earlier["call_ns"] for earlier in order[:position]):
             return False
-    register = Register()
+    carried = [row["revision"] for row in order if row["status"] == "ok" and _changed(row)]
+    register = Register(revision for revision in carried if revision is not None)
     return all(register.take(row) for row in order)
+
+
+def _changed(row: Row) -> bool:
+    if row["op"] == "delete":
+        return bool(row["output"]["found"])
+    return row["op"] in ("put", "append") or (row["op"] == "cas" and bool(row["output"]["succeeded"]))
 
 
 def small_history(random: Random, *, revisions: bool, values: int, appends: bool = False) -> list[Row]:

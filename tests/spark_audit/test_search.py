@@ -40,6 +40,44 @@ def test_a_key_beyond_the_cap_is_undecided() -> None:
     assert decision.status == "undecided"
 
 
+def test_a_revision_that_an_acknowledged_write_carries_is_told_of_no_other_write() -> None:
+    """FORMATS §8: each change has a revision of its own. The put that nobody acknowledged cannot be revision 2, too."""
+    h = History()
+    h.put("a", 0, None)
+    h.put("b", 10, 20, 2)
+    h.put("c", 30, 40, 4)
+    h.cas("d", None, True, 50, 60, 3, expected_mod_revision=2)
+
+    assert search(operations_in(h.rows), configurations_max=1_000).linearizable is False
+    assert decide(operations_in(h.rows), ONE_CLOCK).status == "violation"
+
+
+def test_a_revision_is_told_of_one_unknown_write_only() -> None:
+    """Once the record of revision 3 was overwritten, nobody can find a record of revision 3 again."""
+    h = History()
+    h.put("a", 0, None)
+    h.put("a", 0, None)
+    h.get("a", 10, 20, 3, mod_revision=3)
+    h.put("b", 30, 40, 4)
+    h.get("a", 50, 60, 5, mod_revision=3)
+
+    assert search(operations_in(h.rows), configurations_max=1_000).linearizable is False
+    h.rows[-1]["output"]["mod_revision"] = 5
+    assert search(operations_in(h.rows), configurations_max=1_000).linearizable
+    assert decide(operations_in(h.rows), ONE_CLOCK).status == "linearizable"
+
+
+def test_a_record_is_created_by_its_first_write_and_by_no_other() -> None:
+    """A put that nobody acknowledged came first, version 2 says; so the record was not created at revision 2."""
+    h = History()
+    h.put("a", 0, None)
+    h.put("b", 10, 20, 2)
+    h.get("b", 30, 40, 2, mod_revision=2, create_revision=2, version=2)
+
+    assert search(operations_in(h.rows), configurations_max=1_000).linearizable is False
+    assert decide(operations_in(h.rows), ONE_CLOCK).status == "violation"
+
+
 def test_an_unknown_operation_may_take_effect_at_any_later_time_or_never() -> None:
     """DESIGN, The harness: an operation whose end is unknown stays open for ever."""
     late, never = History(), History()
