@@ -69,7 +69,8 @@ def decide(
     if found.linearizable:
         return Decision("linearizable", "search", found.configurations, (), seen.reason, True)
     assert found.at is not None
-    shown = told.with_tellers(_smallest(excerpt, found.at))
+    refuted = excerpt if told.exact else Excerpt(strict)  # What was forgotten may be what makes it impossible.
+    shown = told.with_tellers(_smallest(refuted, found.at))
     return Decision("violation", "search", found.configurations, tuple(_by_time(shown)), seen.reason)
 
 
