@@ -6,6 +6,7 @@ No clock ever goes back while a process can look at it. Nothing here reads a wal
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,10 +21,14 @@ BEGINS_NS_MAX = 10**12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockPlan:
-    """How wrong the clocks of a seed may be: each runs at a rate from 1 / spread to spread, of its own and for ever."""
+    """How wrong the clocks of a seed may be: each runs at a rate from 1 / spread to spread, of its own and for ever.
+
+    `at_edges`: those of members run at one of these two.
+    """
 
     spread: float = 1.01
     client_spread: float = 1.01
+    at_edges: bool = False
 
 
 GOOD_CLOCKS = ClockPlan()
@@ -34,12 +39,13 @@ class Clock:
 
     __slots__ = ("_heap", "_random", "_rate", "_shown_fs", "_since", "usual_rate")
 
-    def __init__(self, heap: EventHeap, seed: int, name: str, spread: float) -> None:
+    def __init__(self, heap: EventHeap, seed: int, name: str, spread: float, *, at_edges: bool = False) -> None:
         self._heap = heap
         self._random = stream(seed, f"clock/{name}")
         self._since = heap.now  # In the future while it stands still.
         self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS  # At `_since`.
-        self.usual_rate = int(FS_PER_NS * spread ** (2 * self._random.random() - 1))
+        place = 2 * self._random.random() - 1
+        self.usual_rate = int(FS_PER_NS * spread ** (math.copysign(1, place) if at_edges else place))
         self._rate = self.usual_rate
 
     def now(self) -> int:

@@ -122,13 +122,18 @@ class DirectLoad:
             return
         world, plan, random = self.world, self._plan, self._random[number]
         draws = (random.random(), random.random(), random.random(), random.random())
-        target = self._hint if draws[0] < 0.8 else world.plan.members[int(draws[0] * 1e6) % len(world.members)]
-        member = world.members[target]
+        member = world.members[self._target(number, draws[0])]
         if draws[1] < plan.read_share:
             self._read(member)
         else:
             self._propose(member, b"k%d" % int(draws[2] * plan.keys), bytes(int(draws[3] ** 3 * plan.value_bytes_max)))
         world.heap.after(1 + int(random.expovariate(1) * plan.think_ns), self._act, number)
+
+    def _target(self, number: int, draw: float) -> str:
+        members = self.world.plan.members
+        if number < self._plan.loyal:
+            return members[number % len(members)]
+        return self._hint if draw < 0.8 else members[int(draw * 1e6) % len(members)]
 
     def _ticket(self, member: Member, value: bytes) -> int:
         self._last_ticket += 1

@@ -169,7 +169,7 @@ class Losing:
         member.stand_in, member.says_it_is = reborn, reborn.identity
         self._reborn = reborn
         reborn.boot()
-        world.heap.after(REBORN_TIMEOUTS * world.plan.raft.election_timeout_max_ns, self._is_noticed, member)
+        world.heap.after(REBORN_TIMEOUTS * world.plan.election_timeout_max_ns, self._is_noticed, member)
 
     def _is_noticed(self, member: Member) -> None:
         self._end_reborn()

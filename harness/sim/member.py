@@ -66,7 +66,7 @@ class Member:
         self.service: Service | None = None
         self.files: SimFiles | None = None
         self.attention = Attention(world.heap)
-        self.clock = Clock(world.heap, plan.seed, node_id, plan.clocks.spread)
+        self.clock = Clock(world.heap, plan.seed, node_id, plan.clocks.spread, at_edges=plan.clocks.at_edges)
         self.applied_max = 0  # Over all lives.
         self.is_damaged = False  # A bit has rotted, or its disk has lied (budget.py).
         self.is_lost = False  # It has refused to start on that, or cannot know what it lost, and stays down.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from harness.sim.plan import Plan
 
 Trait = Callable[["Plan", Random], "Plan"]
+Strikes = Callable[[int, int, Random], list[Fault]]
 
 STRIKES = ("cut off", "kill", "pause", "lose power", "cut one way")
 
@@ -334,21 +335,25 @@ def leased(plan: Plan, random: Random) -> Plan:
     promise_ns = random.choice((80, 120)) * MILLISECOND_NS
     drift_ppm = random.choice((10_000, 450_000))
     until_ns = int((2 + random.random()) * SECOND_NS)
-    groups = (_a_follower_forgets, _a_transfer_unheard, _late_answers)
+    is_quiet = False
+    groups: tuple[Strikes, ...] = (_a_follower_forgets, _a_transfer_unheard, _late_answers)
     if drift_ppm > 10_000:  # Leases are short then; what is left out of them is long.
         groups = (_a_cut, _a_cut, _a_transfer_unheard)
+    elif random.random() < 0.5:  # Without writes: who misses the leader misses no entry, and can be elected.
+        is_quiet, groups = True, (_a_follower_forgets,)
     struck_at = range(3 * promise_ns, until_ns, 3 * promise_ns)
     faults = [fault for at_ns in struck_at for fault in random.choice(groups)(at_ns, promise_ns, random)]
-    load = replace(plan.load, read_ways=True, read_share=0.6, patience_ns=SECOND_NS)
-    if load.with_service:
+    load = replace(plan.load, read_ways=True, read_share=1.0 if is_quiet else 0.6, patience_ns=SECOND_NS)
+    if random.random() < 0.3 and not is_quiet:
         limits = replace(load.client_limits, attempt_timeout_ns=promise_ns, pause_max_ns=50 * MILLISECOND_NS)
-        load = replace(load, clients=4, workers=2, keys=2, think_ns=10 * MILLISECOND_NS, client_limits=limits)
+        load = replace(load, with_service=True, clients=4, workers=2, keys=2, client_limits=limits)
+        load = replace(load, think_ns=10 * MILLISECOND_NS)
     else:
-        load = replace(load, clients=8, think_ns=3 * MILLISECOND_NS)
+        load = replace(load, with_service=False, clients=8, loyal=6, think_ns=3 * MILLISECOND_NS)
     return replace(
         plan,
         until_ns=until_ns,
-        clocks=replace(plan.clocks, spread=1 + drift_ppm / 1_000_000),
+        clocks=replace(plan.clocks, spread=1 + drift_ppm / 1_000_000, at_edges=drift_ppm > 10_000),
         raft=RaftConfig(
             heartbeat_interval_ns=promise_ns // 6,
             election_timeout_min_ns=promise_ns,
@@ -374,10 +379,10 @@ def leased(plan: Plan, random: Random) -> Plan:
 def _a_cut(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
     """The others elect somebody else, whose writes the leader does not hear of.
 
-    Who has the quickest clock is elected most often; others lead as well, where leadership was handed over before.
+    Who has the quickest clock is elected most often; so anybody takes over before, the slowest one, too.
     """
-    transfer = [_strike("transfer", at_ns - promise_ns, 0, 0.0)] if random.random() < 0.7 else []
-    return [*transfer, _strike("cut off", at_ns, promise_ns * 3 // 2, 0.0)]
+    handover = _strike("take over", at_ns - promise_ns, 0, 0.0, target=random.random())
+    return [handover, _strike("cut off", at_ns, promise_ns * 3 // 2, 0.0)]
 
 
 def _a_transfer_unheard(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:

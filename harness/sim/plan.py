@@ -20,6 +20,7 @@ from harness.sim.lines import LinesPlan
 from harness.sim.losing import with_losses
 from harness.sim.moods import draw_mood
 from harness.sim.network import NetworkPlan
+from harness.sim.odds import with_odds
 from harness.sim.streams import stream
 from harness.sim.upgrading import UpgradeStep, with_upgrades
 from kvstore import ClientLimits, StoreLimits
@@ -56,6 +57,7 @@ class LoadPlan:
     client_limits: ClientLimits
     lines: LinesPlan
     read_ways: bool = False  # Reads of every way, by lease, on followers and of bounded age too.
+    loyal: int = 0  # Without service: so many of the clients ask their own member, whoever leads.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,8 @@ class Plan:
     clocks: ClockPlan = GOOD_CLOCKS
     heal: HealPlan = ALL_HEALED
     priorities: dict[str, int] = field(default_factory=dict)  # In elections; 0 for who is not named.
+    patience: dict[str, int] = field(default_factory=dict)  # Whose time-outs are so many times as long as `raft` says.
+    leaseless: tuple[str, ...] = ()  # Who does not read by lease when it leads, whatever `raft` says.
     founders: int = 0  # So many of the machines are voters at first; 0: all.
     changes: tuple[ChangeStep, ...] = ()
     upgrades: tuple[UpgradeStep, ...] = ()
@@ -95,7 +99,19 @@ class Plan:
 
     def raft_of(self, node_id: str) -> RaftConfig:
         """The settings of one member."""
-        return replace(self.raft, election_priority=self.priorities.get(node_id, 0))
+        times = self.patience.get(node_id, 1)
+        return replace(
+            self.raft,
+            election_timeout_min_ns=times * self.raft.election_timeout_min_ns,
+            election_timeout_max_ns=times * self.raft.election_timeout_max_ns,
+            lease_reads=self.raft.lease_reads and node_id not in self.leaseless,
+            election_priority=self.priorities.get(node_id, 0),
+        )
+
+    @property
+    def election_timeout_max_ns(self) -> int:
+        """The longest of any member."""
+        return max(self.patience.values(), default=1) * self.raft.election_timeout_max_ns
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -141,6 +157,7 @@ def draw_plan(seed: int) -> Plan:
     machines = [f"n{number}" for number in range(1, MEMBERS_MAX + 1)]
     disks = {machine: draw_disk(stream(seed, f"plan/disk/{machine}")) for machine in machines}
     plan = with_reads(mood.bend(plan), stream(seed, "plan/reads"))
+    plan = with_odds(plan, stream(seed, "plan/odds"))
     return with_upgrades(with_losses(with_changes(plan, disks), disks))
 
 

@@ -21,6 +21,7 @@ PROCESS_KINDS: Kinds = {
     "lose power everywhere": (0.2, 1.0),
     "stop": (0.4, 1.0),  # The process is asked to end, as for a rolling restart: a leader hands over first.
     "transfer": (0.4, 1.0),  # A leader is asked to hand over, and stays.
+    "take over": (0.0, 0.0),  # Whoever leads is asked to hand over to this member.
     "pause": (0.3, 1.5),  # The process stands still and then goes on as if nothing had happened.
     "slow process": (0.3, 2.0),  # Starved of processor time: each event takes a while, and the next ones wait.
 }
@@ -64,6 +65,10 @@ class ProcessFaults:
             case "transfer":
                 if member.is_up:
                     member.call("transfer", self._transfer)
+            case "take over":
+                leader = world.members[world.striker.aim(None)]
+                if leader.is_up and leader is not member:
+                    leader.call("hand over", lambda node: self._transfer(node, member.node_id))
             case "pause":
                 if member.is_up:
                     member.attention.pause(world.heap.now + fault.duration_ns)
@@ -80,9 +85,9 @@ class ProcessFaults:
         self._world.mark("a member stopped in order")
         self.take_down([member], replace(fault, kind="kill", duration_ns=0 if self._is_healed else fault.duration_ns))
 
-    def _transfer(self, node: Node) -> None:
+    def _transfer(self, node: Node, successor_id: str | None = None) -> None:
         with suppress(NotLeader, TransferRefused, NodeStopped):
-            node.transfer_leadership()
+            node.transfer_leadership(successor_id)
 
     def amid_an_install(self, member: Member) -> None:
         """A snapshot that it received is durable, and the log that it has instead of its own is not."""

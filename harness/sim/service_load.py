@@ -291,7 +291,7 @@ class ServiceLoad:
         for client in {worker.client.name: worker.client for worker in self._workers}.values():
             client.vanish()
         patience_ns = self._plan.session_ttl_ns + EXPIRY_LOOKS * EXPIRY_NS
-        patience_ns += EXPIRY_ELECTION_TIMEOUTS * plan.raft.election_timeout_max_ns
+        patience_ns += EXPIRY_ELECTION_TIMEOUTS * plan.election_timeout_max_ns
         end = heap.now + int(patience_ns * plan.clocks.spread)
         while self._are_sessions_open() and (due := heap.next_time()) is not None and due <= end:
             heap.step()

@@ -152,7 +152,7 @@ class Simulation:
 
     def _bring_back(self) -> None:
         """The dead live again: a quorum that worked without them works on as before, and they reach its state."""
-        quiet_ns = CALM_ELECTION_TIMEOUTS * self.plan.raft.election_timeout_max_ns
+        quiet_ns = CALM_ELECTION_TIMEOUTS * self.plan.election_timeout_max_ns
         before = self.healing.leadership()
         self._run_until(self.heap.now + quiet_ns, lambda: False)
         was_calm = before is not None and before == self.healing.leadership() and self._is_quick()
@@ -179,7 +179,7 @@ class Simulation:
 
     def _limit_ns(self) -> int:
         """PROBE_ELECTION_TIMEOUTS_MAX of the longest time-outs, for frames under way, and for clients of the dead."""
-        limit_ns = PROBE_ELECTION_TIMEOUTS_MAX * self.plan.raft.election_timeout_max_ns + 4 * self.plan.network.late_ns
+        limit_ns = PROBE_ELECTION_TIMEOUTS_MAX * self.plan.election_timeout_max_ns + 4 * self.plan.network.late_ns
         limit_ns += self.healing.dead_count * ClientLimits().attempt_timeout_ns
         return int(limit_ns * max(self.plan.clocks.spread, self.plan.clocks.client_spread))  # By the slowest clock.
 

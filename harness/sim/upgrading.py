@@ -112,7 +112,7 @@ class Upgrading:
         match step.what:
             case "roll":
                 self._rolled = min(self._rolled + 1, LEVEL_MAX)
-                pause = int(step.shape * world.plan.raft.election_timeout_max_ns)
+                pause = int(step.shape * world.plan.election_timeout_max_ns)
                 for place, member in enumerate(members):
                     world.heap.after(place * pause, self._reach, member, self._rolled, pause)
             case "raise":

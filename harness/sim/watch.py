@@ -34,7 +34,7 @@ class Watch:
         self.level = 1  # The feature level in force, as far as it was seen.
         peer_ids = [peer_id for peer_id in self._world.plan.members if peer_id != self._node_id]
         self.leading = LeadingWatch(
-            self._node_id, peer_ids, self._world.plan.raft, self._world.ledger, lambda: self._halves
+            self._node_id, peer_ids, self._world.plan.raft_of(self._node_id), self._world.ledger, lambda: self._halves
         )
         self._reads = ReadWatch(member)
 

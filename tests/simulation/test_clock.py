@@ -123,6 +123,13 @@ def test_two_clocks_of_a_seed_differ_and_each_is_the_same_again() -> None:
     assert all(FS_PER_NS / 2 <= Clock(EventHeap(), s, "n1", 2.0).usual_rate <= 2 * FS_PER_NS for s in SEEDS)
 
 
+def test_clocks_at_the_edges_are_as_wrong_as_a_plan_allows() -> None:
+    """Both ways: what a lease leaves out for clocks shows where one is the slowest and the others are the quickest."""
+    rates = {Clock(EventHeap(), seed, "n1", 2.0, at_edges=True).usual_rate for seed in SEEDS}
+
+    assert rates == {FS_PER_NS // 2, 2 * FS_PER_NS}
+
+
 # How a process deals with what happens.
 
 

@@ -57,6 +57,33 @@ def test_the_stock_mood_leaves_production_defaults_untouched() -> None:
     assert plan.load.client_limits == ClientLimits()
 
 
+def test_where_leaders_read_by_lease_the_settings_of_members_are_often_at_odds() -> None:
+    """One has more patience than the rest, and it never is one of those that do not read by lease themselves."""
+    leased = [plan for plan in map(draw_plan, range(1, 200)) if plan.raft.lease_reads]
+    at_odds = [plan for plan in leased if plan.patience]
+
+    assert 0.3 * len(leased) < len(at_odds) < 0.7 * len(leased)
+    assert any(plan.leaseless for plan in at_odds)
+    for plan in at_odds:
+        (patient, times), usual = *plan.patience.items(), plan.raft.election_timeout_min_ns
+        assert plan.raft_of(patient).lease_reads
+        waits = {plan.raft_of(member).election_timeout_min_ns for member in plan.members if member != patient}
+        assert (waits, plan.raft_of(patient).election_timeout_min_ns) == ({usual}, times * usual)
+        assert plan.election_timeout_max_ns == plan.raft_of(patient).election_timeout_max_ns
+        assert not any(plan.raft_of(member).lease_reads for member in plan.leaseless)
+    assert not any(plan.patience or plan.leaseless for plan in map(draw_plan, range(1, 200)) if plan not in leased)
+
+
+@pytest.mark.timeout(60)
+def test_a_patient_leader_takes_over_and_others_lead_while_it_is_cut_off() -> None:
+    """Otherwise nobody could see that it takes its own settings for what the others have promised."""
+    plan = next(plan for plan in map(draw_plan, range(1, 1_000)) if plan.mood == "leased" and plan.patience)
+
+    marks = Simulation(plan).run().marks
+
+    assert marks >= {"take over", "leadership was transferred", "a read was let through: lease", "stepped_down"}
+
+
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize("mood", [mood.name for mood in MOODS])
 def test_a_seed_in_each_mood_holds_every_rule_and_commits(mood: str) -> None:

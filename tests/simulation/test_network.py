@@ -223,6 +223,6 @@ def test_the_fault_plans_of_some_seeds_have_every_kind_in_them_and_some_none() -
 
     drawn_here = {kind for kind, (rate_max, _) in KINDS.items() if rate_max}
     assert {fault.kind for plan in plans for fault in plan} == drawn_here
-    assert set(KINDS) - drawn_here == {"lose a disk"}
+    assert set(KINDS) - drawn_here == {"lose a disk", "take over"}
     assert min(len({fault.kind for fault in plan}) for plan in plans) <= 2
     assert all(0 <= fault.at_ns < 10**10 and fault.duration_ns >= 0 for plan in plans for fault in plan)
