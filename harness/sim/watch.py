@@ -61,11 +61,8 @@ class Watch:
             if self._world.ledger.leads(node_id, self._member.life, core.term):
                 self._check_leader_completeness(core.term)
                 self._check_votes(core.term)
+        self._judge_step(core, is_last=node.failure is not None)
         commit, applied = core.commit_index, core.last_applied
-        if commit != self._commit_index:
-            require(commit > self._commit_index, "the mark never falls in a life", node_id, self._commit_index, commit)
-            self._commit_index = commit
-            self._world.commitment.reached(self._member, commit)
         if applied != self._last_applied:
             require(applied > self._last_applied, "applied never falls", node_id, self._last_applied, applied)
             self._last_applied = applied
@@ -76,19 +73,28 @@ class Watch:
             broken("durable means synced", node_id, core.durable_index, self._copies.durable.last_index)
         if applied != self._applied_index:
             broken("applied is what was applied", node_id, applied, self._applied_index)
-        if core.low_watermark != self._low_watermark and node.failure is None:  # Who fails in a step tells nobody.
-            self._check_low_watermark(core)
-        self._check_changes(commit)
         check_standing(self._member, node)
 
     def stopped(self, core: RaftCore) -> None:
-        """The node ended in the middle of an event, applying what its build does not know.
+        """The node ended in the middle of an event, applying what its build does not know."""
+        self._judge_step(core, is_last=True)
 
-        What it wrote before that may be on its disk. It is judged by the mark of this life, for the next one has
-        another.
+    def _judge_step(self, core: RaftCore, *, is_last: bool) -> None:
+        """What it has committed, written about the members, and told the others in this step.
+
+        In a step in which it ends, of whatever, it tells nobody; what it wrote before that may be on its disk, and is
+        judged by the mark of this life, for the next one has another.
         """
-        self._world.commitment.reached(self._member, core.commit_index)
-        self._check_changes(core.commit_index)
+        commit = core.commit_index
+        if commit != self._commit_index:
+            require(
+                commit > self._commit_index, "the mark never falls in a life", self._node_id, self._commit_index, commit
+            )
+            self._commit_index = commit
+            self._world.commitment.reached(self._member, commit)
+        self._check_changes(commit)
+        if not is_last and core.low_watermark != self._low_watermark:
+            self._check_low_watermark(core)
 
     def _check_changes(self, commit_index: int) -> None:
         """What this member has appended about the members since it was asked last."""
