@@ -20,7 +20,7 @@ from kvstore.errors import InvalidAddress, StoreError
 from kvstore.joining import MemberRemoved
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
 from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
-from raft import InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError
+from raft import DiskForgotten, InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, DiskFailing, StorageError
 
 REPLACE = (
@@ -28,6 +28,12 @@ REPLACE = (
     "replace --endpoints HOST:PORT,… OLD_ID NEW_ID=PEER/CLIENT`; a store of one is restored from a saved snapshot"
 )
 """What helps a member whose folder is damaged."""
+
+FORGOTTEN = (
+    "bring the old folder back; or put a new member in its place, under a new id, with `hwm member replace`, and leave "
+    "out --bootstrap; if no member of this cluster ever held anything, empty all of their folders and start anew"
+)
+"""What helps a member whose folder was lost and made anew."""
 
 
 def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
@@ -102,6 +108,8 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             hint = "nothing acknowledged is lost; start it again once its disk is well"
             if isinstance(error.__cause__, CorruptLog | CorruptSnapshot):
                 hint = REPLACE
+            elif isinstance(error.__cause__, DiskForgotten):
+                hint = FORGOTTEN
             return Failure(str(error), ExitCode.STOPPED, hint)
         case UnreadablePayload() | UnsupportedFeatureLevel() | NewerConfiguration() | InvalidSnapshot():
             return Failure(str(error), ExitCode.STOPPED)

@@ -61,7 +61,7 @@ from raft.messages import (
     VoteResponse,
 )
 from raft.node import Node
-from raft.pins import PeerRefused
+from raft.pins import DiskForgotten, PeerRefused
 from raft.ports import (
     Done,
     LogStore,
@@ -143,6 +143,7 @@ __all__ = [
     "Compacted",
     "Completion",
     "Configuration",
+    "DiskForgotten",
     "DiskFull",
     "Done",
     "Effects",

@@ -35,7 +35,7 @@ from raft.node_view import NodeView
 from raft.open_reads import OpenReads
 from raft.outcomes import Outcomes
 from raft.pending import PendingCommands
-from raft.pins import REMOVED, PeerPins, PeerRefused
+from raft.pins import REMOVED, WRONG_INCARNATION, DiskForgotten, PeerPins, PeerRefused
 from raft.ports import LogStore, PinStore, SnapshotStore, StateMachine
 from raft.reads import ReadWay
 from raft.ready import Ready, TraceEvent
@@ -107,6 +107,7 @@ class Node(NodeView):
         self._stop_by: int | None = None  # Monotonic ns; set when this node was asked to stop.
         self._stopped = False
         self._is_told_removed = False
+        self._began_empty = log.last_index == 0
         self._snapshots = Snapshotting(
             core=self._core,
             config=config,
@@ -154,13 +155,14 @@ class Node(NodeView):
             self._snapshots.peer_unreachable(peer_id, self._now)
 
     def peer_refused(self, peer_id: str, code: str) -> None:
-        """A peer does not take our connection, and says why with `code` (`PeerRefused`).
+        """A peer does not take our connection; `code`: why (`PeerRefused`). `removed` is said of what is committed.
 
-        `removed` is final: it says so only of what is committed, and an id never comes back. Who was away while it was
-        told learns it so. Anything else may change.
+        Who began empty and was known before has lost its disk: it ends, lest one who never met the old one believe it.
         """
-        if code == REMOVED and self._core.is_peer(peer_id):
-            self._is_told_removed = True
+        is_peer = self._core.is_peer(peer_id)
+        self._is_told_removed |= is_peer and code == REMOVED
+        if is_peer and code == WRONG_INCARNATION and self._began_empty:
+            self._fail(f"its hello to {peer_id}", DiskForgotten(peer_id))
 
     def tick(self, now: int) -> None:
         """Time has passed: `now` is monotonic ns. To be called by `next_deadline`, and before other events."""

@@ -19,6 +19,9 @@ PINS_MAX = 1_024
 REMOVED = "removed"
 """The code of a refusal that is final: it was a member, and is none for ever."""
 
+WRONG_INCARNATION = "wrong_incarnation"
+"""The code of a refusal: it was known with another data folder, and so has forgotten what it promised."""
+
 
 class PeerRefused(RaftError):
     """This peer's messages are not used. `code` is a stable word, `reason` says why and what to do."""
@@ -29,6 +32,23 @@ class PeerRefused(RaftError):
 
     def __str__(self) -> str:
         return f"peer {self.peer_id} is refused: {self.reason}"
+
+
+class DiskForgotten(RaftError):
+    """This member began with nothing, and was refused by a peer that knows it with another data folder.
+
+    Its folder was lost and made anew. What it voted and acknowledged before is forgotten, so it must not promise again.
+    """
+
+    def __init__(self, peer_id: str) -> None:
+        super().__init__(peer_id)
+        self.peer_id = peer_id
+
+    def __str__(self) -> str:
+        return (
+            f"{self.peer_id} knows this member with another data folder, which was lost or made anew. What it voted "
+            "and acknowledged there is forgotten, so it might break its promises"
+        )
 
 
 class PeerPins:
@@ -66,7 +86,7 @@ class PeerPins:
         elif pinned != incarnation_id:
             raise PeerRefused(
                 peer_id,
-                "wrong_incarnation",
+                WRONG_INCARNATION,
                 f"it was known here as incarnation {pinned.hex()} and now comes as {incarnation_id.hex()}. Its data "
                 "folder was lost or made anew, so it has forgotten its votes. Restore the old folder, or replace it "
                 "as a new member with a new node id",

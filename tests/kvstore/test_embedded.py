@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,20 @@ async def test_three_programs_form_a_cluster_and_each_sees_what_the_others_write
             local = await store.status(store.node_id)
             assert local.node_id == store.node_id
         closed.set()
+
+
+async def test_a_member_whose_folder_is_made_anew_ends_when_those_who_knew_it_tell_it_so(tmp_path: Path) -> None:
+    """FORMATS §1: whoever never met the old one might count a vote of the new one."""
+    members = three_members()
+    words = {"members": members, "bootstrap": True, "deadline_seconds": 20.0}
+    async with open_node(tmp_path / "s0", node_id="s0", **words):  # type: ignore[arg-type]
+        async with open_node(tmp_path / "s1", node_id="s1", **words) as store:  # type: ignore[arg-type]
+            await store.put("key", "needs both")
+        shutil.rmtree(tmp_path / "s1")
+
+        with trio.fail_after(20), pytest.raises(NodeStopped, match="s0 knows this member with another data folder"):
+            async with open_node(tmp_path / "s1", node_id="s1", **words):  # type: ignore[arg-type]
+                await trio.sleep_forever()
 
 
 async def test_the_programs_exception_comes_out_as_itself(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from kvstore.cli import cli
 from kvstore.commands import UnreadablePayload
 from kvstore.protocol import encode_client_hello
 from kvstore.server import failure_of_member
-from raft import Hello, HelloRole, NewerConfiguration, NodeStopped, Refusal, decode_hello, frame
+from raft import DiskForgotten, Hello, HelloRole, NewerConfiguration, NodeStopped, Refusal, decode_hello, frame
 from storage import DiskFailing
 from tests.process.servers import Server, free_ports, hwm, running_cluster
 
@@ -437,6 +437,10 @@ def test_whatever_ends_a_member_is_one_line_a_hint_and_an_exit_code(tmp_path: Pa
     newer = failure_of_member(UnreadablePayload(7, "its kind is 99"), tmp_path)
     later = failure_of_member(NewerConfiguration(4, 3), tmp_path)
 
+    anew = NodeStopped("s2", "its hello to s1 failed")
+    anew.__cause__ = DiskForgotten("s1")
+
+    assert "hwm member replace" in failure_of_member(anew, tmp_path).hint
     assert [each.exit_code for each in (disk, broken, newer, later)] == [6, 6, 6, 6]
     assert (later.message, later.hint) == (str(NewerConfiguration(4, 3)), "")
     assert "No space left" in disk.message

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from raft import (
+    DiskForgotten,
     PeerRefused,
     RaftConfig,
     VoteRequest,
 )
-from tests.raft.node_world import OneNode, incarnation_of
+from tests.raft.node_world import OneNode, World, incarnation_of
 
 
 def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
@@ -43,6 +44,36 @@ def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> Non
         s1.node.peer_hello("s2", b"another one 1234")
 
     assert caught.value.code == "wrong_incarnation"
+
+
+def test_a_member_that_began_empty_and_was_known_before_promises_nothing_more() -> None:
+    """FORMATS §1: its folder was made anew, and somebody who never met the old one might count its vote."""
+    s2 = OneNode("s2", ("s1", "s2", "s3"), RaftConfig())
+    s2.settle()
+
+    s2.node.peer_refused("s9", "wrong_incarnation")  # It is no member: what it knows does not matter.
+    s2.node.peer_refused("s1", "not_a_member")
+    assert s2.flush().failure is None
+    s2.node.peer_refused("s1", "wrong_incarnation")
+
+    failure = s2.flush().failure
+    assert failure is not None
+    assert "s1 knows this member with another data folder" in str(failure)
+    assert isinstance(failure.__cause__, DiskForgotten)
+    s2.node.receive("s3", VoteRequest(term=5, last_index=0, last_term=0, transfer=False))
+    assert not s2.flush().send
+
+
+def test_a_member_with_a_log_stays_whatever_one_peer_says_of_its_data_folder() -> None:
+    """It is the peer that may be mistaken: this one was believed by those who gave it its log."""
+    world = World()
+    world.elect()
+    follower, other = world.followers()
+    follower.crash()
+
+    follower.node.peer_refused(other.node_id, "wrong_incarnation")
+
+    assert follower.flush().failure is None
 
 
 @pytest.mark.parametrize(("peer_id", "code"), [("s9", "not_a_member"), ("s1", "own_id")])
