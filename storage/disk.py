@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -37,12 +38,19 @@ class Disk:
         self._read = _OpenFiles(os.O_RDONLY)
 
     def carry_out(self, operations: Sequence[Operation]) -> OSError | None:
-        """One after the other, up to the first that fails, whose error is returned."""
+        """One after the other, up to the first that fails, whose error is returned.
+
+        An error of the program counts as one of the disk: what was asked for is not done, and whoever waits must know.
+        """
         try:
             for operation in operations:
                 self._carry_out(operation)
         except OSError as error:
             return error
+        except Exception as error:
+            failed = OSError(errno.EIO, f"it was not carried out: {type(error).__name__}: {error}")
+            failed.__cause__ = error
+            return failed
         return None
 
     def read(self, path: str, offset: int, length: int) -> bytes:

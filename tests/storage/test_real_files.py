@@ -140,6 +140,19 @@ def test_the_first_failure_ends_a_submission_and_is_reported(tmp_path: Path) -> 
     files.close()
 
 
+def test_a_mistake_of_the_program_is_told_like_a_failure_of_the_disk(tmp_path: Path) -> None:
+    """Else the thread would end in silence, and the node wait for ever."""
+    loop = Loop()
+    files = RealFiles(tmp_path, loop.post)
+
+    error = carried_out(files, loop, CreateFile("x"), Write("x", 0, ("no bytes",)))  # type: ignore[arg-type]
+
+    assert isinstance(error, OSError)
+    assert "TypeError" in str(error)
+    assert carried_out(files, loop, Write("x", 0, (b"a",))) is None
+    files.close()
+
+
 def test_submissions_run_in_order_in_one_thread_and_done_on_the_callers(tmp_path: Path) -> None:
     loop = Loop()
     files = RealFiles(tmp_path, loop.post)
