@@ -28,9 +28,12 @@ class RaftConfig:
     unapplied_bytes_max: int = 64 * MIB  # A follower's tail above last_applied; more is not taken.
     log_cache_bytes_max: int = 64 * MIB  # Recent entries kept in memory; older ones are read from the log.
     append_bytes_max: int = MIB  # Entries in one append request; larger only if a single entry is.
+    append_entries_max: int = 128  # The same in entries: decoded and appended in 1 ms, however small they are.
     window_messages_max: int = 64  # Unanswered append requests per peer.
     window_bytes_max: int = 8 * MIB  # The same in bytes.
-    apply_bytes_max: int = MIB  # Applied before other events get their turn: tens of ms of small commands.
+    window_entries_max: int = 1_024  # And in entries: what a leader encodes, or a peer writes, in one go. 1 ms.
+    apply_bytes_max: int = MIB // 4  # Applied, and read for that, before other events get their turn.
+    apply_commands_max: int = 1_024  # The same in commands, 1 ms; an entry is as long as eight, besides its own.
     reads_pending_max: int = 100_000  # Linearizable reads that wait for their round.
     proposals_pending_max: int = 100_000  # Proposals whose outcome is open, in commands.
 

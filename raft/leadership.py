@@ -393,8 +393,9 @@ class Leadership:
                 peer.sent(log.last_index, 0)
             return False
         entries = self._last_append.entries if self._last_append is not None else ()
-        if not entries or entries[0].index != peer.next_index or entries[-1].index != log.last_index:
-            entries = tuple(log.read(peer.next_index, log.last_index, config.append_bytes_max))
+        last_index = min(log.last_index, peer.next_index + config.append_entries_max - 1)
+        if not entries or entries[0].index != peer.next_index or entries[-1].index != last_index:
+            entries = tuple(log.read(peer.next_index, last_index, config.append_bytes_max))
             self._last_append_bytes = sum([entry.size_bytes for entry in entries])
         self._send_append(peer_id, peer.next_index - 1, entries)
         peer.sent(entries[-1].index, self._last_append_bytes)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 
-from raft.applying import apply_run
+from raft.applying import ENTRY_AS_COMMANDS, apply_run
 from raft.change import MembershipChange
 from raft.config import RaftConfig
 from raft.core import RaftCore
@@ -394,9 +394,9 @@ class Node(NodeView):
         return tells_the_core
 
     def _apply_slice(self) -> None:
-        """Give committed entries to the state machine, at most `apply_bytes_max` before others get their turn."""
-        budget_bytes = self._config.apply_bytes_max
-        while self._to_apply and budget_bytes > 0:
+        """Give committed entries to the state machine, so many, or so much, at most before others get their turn."""
+        budget, budget_bytes = self._config.apply_commands_max, self._config.apply_bytes_max
+        while self._to_apply and budget > 0 and budget_bytes > 0:
             for entry, results in apply_run(self._machine, self._to_apply, budget_bytes):
                 self._snapshots.applied(entry)
                 if entry.kind is _CONFIGURATION:
@@ -404,8 +404,9 @@ class Node(NodeView):
                     self._effects.completions += self._outcomes.configured(entry, members)
                 elif (batch := self._outcomes.applied(entry, results)) is not None:
                     self._effects.completions.append(batch)
+                budget -= ENTRY_AS_COMMANDS + len(results)
                 budget_bytes -= entry.size_bytes
-            if not self._to_apply or budget_bytes <= 0:
+            if not self._to_apply or budget <= 0 or budget_bytes <= 0:
                 self._core.applied(entry.index)
                 self._drain_core()  # May bring the next ones, and reads that waited for these.
 

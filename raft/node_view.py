@@ -55,6 +55,11 @@ class NodeView:
         return has_gathered or self._core.has_work() or self._commit.is_waited_for
 
     @property
+    def has_unapplied(self) -> bool:
+        """True if entries that may be applied wait: a slice was bounded, or something was more urgent."""
+        return bool(self._to_apply)
+
+    @property
     def wants_turn(self) -> bool:
         """True if `take_effects` may have something to do. Not so after the last of the answers to a lone put."""
         return self.has_more or self._snapshots.has_work or self.failure is not None or self._stop_by is not None

@@ -1,6 +1,6 @@
 """How far one peer is, in its leader's eyes, and how much may be on its way there (Raft Figure 2, leader's state).
 
-`PROBE`: one append at a time, until one is accepted. `REPLICATE`: a window of appends in messages and bytes.
+`PROBE`: one append at a time, until one is accepted. `REPLICATE`: a window in messages, entries and bytes.
 `SNAPSHOT`: the log cannot help; a transfer is under way, and only heartbeats are sent.
 """
 
@@ -50,6 +50,8 @@ class Progress:
     def may_send(self, config: RaftConfig) -> bool:
         """True if one more append may leave."""
         if self.state is PeerState.SNAPSHOT or self.paused:
+            return False
+        if self.state is PeerState.REPLICATE and self.next_index - self.match_index > config.window_entries_max:
             return False
         return len(self._window) < config.window_messages_max and self._window_bytes < config.window_bytes_max
 

@@ -235,8 +235,8 @@ class Driver:
             has_more = node.wants_turn if self._start_io() or has_applied else node.has_more
             if not has_more and not self._take_answers():
                 return False
-            if now_ns() - self._now > ROUNDS_NS_MAX:
-                break
+            if (has_applied and node.has_unapplied) or now_ns() - self._now > ROUNDS_NS_MAX:
+                break  # Who has to catch up applies one slice a turn.
         self.wake()
         return False
 

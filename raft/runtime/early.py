@@ -46,21 +46,33 @@ class EarlyReader:
     @contextmanager
     def watched(
         self, stream: trio.abc.ReceiveStream, peer_id: str, splitter: FrameSplitter, scope: trio.CancelScope
-    ) -> Iterator[None]:
+    ) -> Iterator[Way | None]:
         """While this lasts, `stream` may be read early. Its reader feeds the same `splitter`, and sees the end.
 
         `scope` is the reader's: whoever gets nonsense cancels it, and says `forget`.
         """
         number = stream.socket.fileno() if type(stream) is trio.SocketStream else -1
         if self._poll is None or number < 0:
+            yield None
+            return
+        way = Way(number, peer_id, splitter, scope)
+        self._watch(way)
+        try:
+            yield way
+        finally:
+            self.forget(way)
+
+    @contextmanager
+    def paused(self, way: Way | None) -> Iterator[None]:
+        """While this lasts, the connection is not read early: its reader has not handed over all that it read."""
+        if way is None or self._ways.get(way.number) is not way:
             yield
             return
-        way = self._ways[number] = Way(number, peer_id, splitter, scope)
-        self._poll.register(number, select.POLLIN)
+        self.forget(way)
         try:
             yield
         finally:
-            self.forget(way)
+            self._watch(way)
 
     def read(self, *, may_wait: bool) -> list[tuple[Way, bytes]]:
         """What has come, and by which way, to be fed to its splitter; waits for the first if it may."""
@@ -81,6 +93,11 @@ class EarlyReader:
             else:
                 self.forget(way)  # Its reader will see why.
         return arrived
+
+    def _watch(self, way: Way) -> None:
+        assert self._poll is not None
+        self._ways[way.number] = way
+        self._poll.register(way.number, select.POLLIN)
 
     def forget(self, way: Way) -> None:
         """Read no more of it."""

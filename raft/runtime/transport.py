@@ -16,10 +16,10 @@ import trio
 from raft.errors import ProtocolError
 from raft.levels import LEVELS_AT_FIRST, LevelRange
 from raft.membership import Configuration, Identity, Member
-from raft.messages import Message
+from raft.messages import AppendEntries, Message
 from raft.pins import PeerRefused
 from raft.runtime.addresses import is_loopback
-from raft.runtime.early import RECEIVE_BYTES, EarlyReader
+from raft.runtime.early import RECEIVE_BYTES, EarlyReader, Way
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
 from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, PeerHello, own_hello, receive_hello, send_refusal
 from raft.runtime.outbound import Outbound
@@ -31,6 +31,10 @@ logger = logging.getLogger("raft.transport")
 
 CONNECTIONS_MAX = 64
 """Inbound connections, strangers included: several times the members there can be."""
+
+TURN_ENTRIES_MAX = 128
+"""Of what was read at once, so many entries are decoded and taken before the others on the loop get their turn: 1 ms.
+A read may bring thousands, when this member has to catch up."""
 
 COMPLAINTS_MAX = 100
 """Different complaints that are remembered, so that each is logged as a warning only once in a while."""
@@ -262,11 +266,30 @@ class Transport:
 
     async def _receive(self, stream: trio.SocketStream, peer_id: str, scope: trio.CancelScope) -> None:
         splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
-        with self._early.watched(stream, peer_id, splitter, scope):
+        with self._early.watched(stream, peer_id, splitter, scope) as way:
             while data := await receive_at_once(stream, RECEIVE_BYTES):
                 bodies = splitter.feed(data)
-                if bodies:
-                    self._told.receive(peer_id, [self._decode(body) for body in bodies])
+                if len(bodies) == 1:
+                    self._told.receive(peer_id, [self._decode(bodies[0])])
+                elif bodies:
+                    await self._take_in_turns(peer_id, bodies, way)
+
+    async def _take_in_turns(self, peer_id: str, bodies: Sequence[bytes], way: Way | None) -> None:
+        """Hand over all of these messages, with a turn for others after each TURN_ENTRIES_MAX entries.
+
+        Nobody reads this connection meanwhile: what came later would overtake what is left here.
+        """
+        messages: list[Message] = []
+        entries = 0
+        for place, body in enumerate(bodies, 1):
+            messages.append(message := self._decode(body))
+            entries += len(message.entries) if type(message) is AppendEntries else 0
+            if entries >= TURN_ENTRIES_MAX and place < len(bodies):
+                with self._early.paused(way):
+                    self._told.receive(peer_id, messages)
+                    await trio.lowlevel.checkpoint()
+                messages, entries = [], 0
+        self._told.receive(peer_id, messages)
 
     def _complain_of(self, peer_id: str, error: ProtocolError) -> None:
         logger.warning("%s: peer %s broke the protocol: %s", self._identity.node_id, peer_id, error)

@@ -24,6 +24,7 @@ from raft import (
     encode_batch,
     encode_item,
 )
+from raft.applying import ENTRY_AS_COMMANDS, RUN_MAX
 from tests.raft.node_world import MS, OneNode, World, a_single_leader
 
 
@@ -314,6 +315,24 @@ def test_applying_is_cut_into_slices_so_that_other_events_get_their_turn() -> No
     s1.settle()
 
     assert [completion.ticket for completion in s1.applied] == list(range(20))
+
+
+def test_a_slice_is_bounded_in_commands_for_bytes_say_little_of_the_time_they_take() -> None:
+    """apply_commands_max, whatever their size; an entry counts as `ENTRY_AS_COMMANDS` besides."""
+    count = 5 * RUN_MAX
+    s1 = a_single_leader(apply_commands_max=RUN_MAX * (ENTRY_AS_COMMANDS + 1), batch_bytes_max=1)
+    for ticket in range(count):
+        s1.propose("x", ticket)
+    s1.flush()
+    s1.disk.complete_one()
+
+    slices = []
+    while len(s1.applied) < count:
+        before = len(s1.applied)
+        s1.flush()
+        slices.append(len(s1.applied) - before)
+    assert slices == [RUN_MAX] * 5
+    assert [completion.ticket for completion in s1.applied] == list(range(count))
 
 
 def test_a_read_waits_for_what_was_committed_before_it() -> None:

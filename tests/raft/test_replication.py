@@ -94,6 +94,30 @@ def test_the_window_is_bounded_in_bytes() -> None:
     assert appended(leader, "s2") == [4, 5]
 
 
+def test_the_window_is_bounded_in_entries() -> None:
+    """`window_entries_max`: what a peer that is behind has to take, and to write, in one go."""
+    leader = a_leader_with_commits(config=RaftConfig(window_entries_max=3))
+
+    for _ in range(8):
+        leader.propose()
+    assert appended(leader, "s2") == [2, 3, 4]
+
+    leader.take_sent()
+    leader.step("s2", accepted(1, 2))
+    assert appended(leader, "s2") == [5, 6, 7, 8, 9]  # One message may go beyond it.
+
+
+def test_who_is_far_behind_is_sent_requests_of_few_entries() -> None:
+    """`append_entries_max`: small entries cost as much to decode as large ones, so bytes alone are no bound."""
+    leader = a_leader(term=2, log_terms=[1] * 8, config=RaftConfig(append_entries_max=4))
+    leader.take_sent()
+    leader.step("s2", rejected(2, rejected_index=8))
+    leader.step("s2", accepted(2, 4))
+
+    sent = [message.entries for message in leader.sent_to("s2", AppendEntries) if message.entries]
+    assert [[entry.index for entry in entries] for entries in sent] == [[1, 2, 3, 4], [5, 6, 7, 8], [9]]
+
+
 def test_many_proposals_of_one_flush_leave_as_one_append() -> None:
     """Nothing on the hot path happens per request that could happen per batch."""
     leader = a_leader_with_commits()
@@ -351,7 +375,7 @@ def test_an_append_that_contradicts_itself_is_a_mistake_of_the_peer_and_changes_
 @given(st.lists(st.tuples(st.sampled_from(["accept", "reject", "send", "lost", "beat"]), st.integers(0, 30))))
 def test_next_index_stays_above_match_index_whatever_arrives(events: list[tuple[str, int]]) -> None:
     """Invariants of a peer's progress, under any order of events."""
-    config, last_index = RaftConfig(window_messages_max=3, window_bytes_max=25), 30
+    config, last_index = RaftConfig(window_messages_max=3, window_bytes_max=25, window_entries_max=2), 30
     peer = Progress(next_index=31, now=0)
     confirmed = 0
     for what, index in events:
@@ -370,4 +394,5 @@ def test_next_index_stays_above_match_index_whatever_arrives(events: list[tuple[
         assert peer.match_index == confirmed
         assert peer.match_index < peer.next_index <= last_index + 1
         assert peer.window_bytes <= config.window_bytes_max + 10
+        assert peer.state is PeerState.PROBE or peer.next_index - 1 - peer.match_index <= config.window_entries_max
         assert peer.state is not PeerState.SNAPSHOT

@@ -84,6 +84,7 @@ class Machine:
         group_id: int = 0,
         pins: Mapping[str, bytes] | None = None,
         own_address: str = "",
+        config: RaftConfig | None = None,
     ) -> None:
         self.identity = Identity(
             cluster_id=cluster_id,
@@ -98,7 +99,7 @@ class Machine:
         configuration = Configuration.of([Member(voter) for voter in voters])
         self.node = Node(
             identity=self.identity,
-            config=RaftConfig(),
+            config=config or RaftConfig(),
             log=MemoryLog(self.disk),
             snapshots=MemorySnapshots(self.disk, configuration, ListMachine().header()),
             pins=MemoryPins(self.disk, pins),

@@ -116,3 +116,28 @@ async def test_what_follows_nonsense_is_not_read() -> None:
             reader.forget(way)
             theirs.send(frame(b"a message"))
             assert reader.read(may_wait=True) == []
+
+
+async def test_a_connection_is_not_read_early_before_its_reader_has_handed_over_all() -> None:
+    """What came later would overtake the rest."""
+    reader = EarlyReader()
+    ours, theirs = a_pair()
+    async with ours:
+        with theirs, reader.watched(ours, "n2", FrameSplitter(100), trio.CancelScope()) as way:
+            theirs.send(frame(b"a message"))
+            with reader.paused(way):
+                assert reader.read(may_wait=True) == []
+            assert len(reader.read(may_wait=False)) == 1
+
+
+async def test_a_connection_that_was_given_up_is_not_read_again_after_a_pause() -> None:
+    reader = EarlyReader()
+    ours, theirs = a_pair()
+    async with ours:
+        with theirs, reader.watched(ours, "n2", FrameSplitter(100), trio.CancelScope()) as way:
+            assert way is not None
+            reader.forget(way)
+            with reader.paused(way):
+                pass
+            theirs.send(frame(b"a message"))
+            assert reader.read(may_wait=True) == []
