@@ -166,7 +166,7 @@ async def main() -> None:
 
         with garbage.suspended():  # As `hwm serve` does.
             member: RunningMember = await nursery.start(run)
-        garbage.spare_the_state()
+            garbage.spare_the_state()
         nursery.start_soon(lateness.watch)
         nursery.start_soon(obey, member, lateness, slices)
 

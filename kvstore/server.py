@@ -72,7 +72,7 @@ async def _serve(config: MemberConfig, ready_file: Path | None) -> None:
             nursery.start_soon(_obey, signals, running, nursery.cancel_scope)
             with garbage.suspended():
                 member: RunningMember = await nursery.start(run)
-            garbage.spare_the_state()
+                garbage.spare_the_state()
             running.append(member)
             _announce(member, ready_file)
 
