@@ -22,7 +22,8 @@ from kvstore.limits import (
     TIME_NS_MAX,
     StoreLimits,
 )
-from kvstore.put_rows import UNUSUAL, Batch, batch_of_runs, batches_alike, rows_of_items
+from kvstore.plain_puts import put_lone_ones
+from kvstore.put_rows import UNUSUAL, Batch, LonePut, batch_of_runs, lone_puts_alike, lone_puts_of_items, rows_of_items
 from kvstore.records import SLOTS, RecordItem
 from kvstore.refusals import Reason, ResultCode, StoreBusy
 from kvstore.restoring import Restoring
@@ -199,12 +200,24 @@ class KvMachine:
         """
         commands = EntryKind.COMMANDS  # Looked up once: 50 ns.
         payloads = [entry.payload for entry in entries if entry.kind is commands]
-        if len(payloads) == len(entries) > 1 and (batches := batches_alike(payloads)) is not None:
-            return self._apply_batches(batches)
+        if len(payloads) == len(entries) > 1 and (rows := lone_puts_alike(payloads)) is not None:
+            return self._apply_lone_puts(rows)
         decoded = decode_payloads(payloads) if len(payloads) == len(entries) else None
         if decoded is None:
             return [self.apply(entry) for entry in entries]
+        if (rows := lone_puts_of_items(decoded)) is not None:
+            return self._apply_lone_puts(rows)
         return self._apply_batches([(items[0], rows_of_items(items[1:])) for items in decoded])
+
+    def _apply_lone_puts(self, rows: Sequence[LonePut]) -> list[list[ResultItem]]:
+        """Apply entries of one put each; from the first on that is unusual, in the way that can do everything."""
+        self._leader_time, answers = put_lone_ones(
+            self._store, self._sessions, self._limits, self._leader_time, self._expiry_due, rows
+        )
+        results = [[answer] for answer in answers]
+        if len(results) < len(rows):
+            results += self._apply_batches([(row[0], (row[1:],)) for row in rows[len(results) :]])
+        return results
 
     def _apply_batches(self, batches: Sequence[Batch]) -> list[list[ResultItem]]:
         """Apply the commands of each batch at its time.

@@ -19,6 +19,9 @@ from raft import INT64_MAX
 PutRow = tuple[int, int, int, bytes, Any]
 """(session_id, request_no, acknowledged_up_to, key, value), all of them what they must be; or UNUSUAL and an item."""
 
+LonePut = tuple[int, int, int, int, bytes, bytes]
+"""The leader time of an entry, and its only command: a put, and a row of it that is not UNUSUAL."""
+
 UNUSUAL = -1
 """In the place of the session id: the command is no put, or not a sound one. As it was decoded it stands as the value.
 The others are `[session_id, request_no, acknowledged_up_to, 1, key, value]` with a key that is not empty, and numbers
@@ -33,6 +36,7 @@ RUN_MIN = 16
 RUN_FIRST, RUN_MAX = 64, 1_024
 """So many commands are looked at together at first, and at most: of no more is the look in vain."""
 
+_PUT_TYPES = (int, int, int, int, bytes, bytes)
 PUT = 1  # `CommandKind.PUT`.
 _SMALL = bytes(range(24))  # Integers that are their own head.
 _SIZES = {24: 1, 25: 2, 26: 4, 27: 8}  # Of what follows a head, by its lower five bits.
@@ -120,7 +124,7 @@ def batch_of_runs(payload: bytes) -> Batch | None:
     return (time, rows) if left == 0 and at == size and 0 <= time <= TIME_NS_MAX else None
 
 
-def batches_alike(payloads: Sequence[bytes]) -> list[Batch] | None:
+def lone_puts_alike(payloads: Sequence[bytes]) -> list[LonePut] | None:
     """What is in payloads of one put each, all of one shape: the log of a client alone. None of any others."""
     length, data = len(payloads[0]), b"".join(payloads)
     if payloads[0][:1] != b"\x82" or list(map(len, payloads)) != [length] * len(payloads):
@@ -132,10 +136,25 @@ def batches_alike(payloads: Sequence[bytes]) -> list[Batch] | None:
     shape = _shape_of_payloads(of_time, sizes)
     if shape.length != length or shape.alike(data, 0, len(payloads)) < len(payloads):
         return None
-    found = list(shape.read.iter_unpack(data))
-    if max(found)[0] > TIME_NS_MAX:
-        return None
-    return [(row[0], (row[1:],)) for row in found]
+    rows = list(shape.read.iter_unpack(data))
+    return rows if of_time < TIME_BYTES_MAX or max(rows)[0] <= TIME_NS_MAX else None
+
+
+def lone_puts_of_items(decoded: Sequence[Sequence[Any]]) -> list[LonePut] | None:
+    """What is in payloads of one put each, as a decoder gave them, in tuples. None if there are others among them."""
+    rows = [
+        (items[0], item[0], item[1], item[2], item[4], item[5])
+        for items in decoded
+        if (
+            len(items) == 2
+            and type(item := items[1]) is tuple
+            and tuple(map(type, item)) == _PUT_TYPES
+            and item[3] == PUT
+            and item[4]
+            and (item[0] | item[1] | item[2]) >> 63 == 0  # From 0 to INT64_MAX, each of them.
+        )
+    ]
+    return rows if len(rows) == len(decoded) else None
 
 
 def sizes_at(data: bytes, at: int) -> Sizes | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import cbor2
 import pytest
@@ -218,3 +219,56 @@ def test_sound_payloads_are_decoded_together() -> None:
     raw = [encode_batch(time, [encode_command(Put(b"k", b"v" * time))]) for time in range(300)]
     assert decode_payloads(raw) == [decode_payload(each)[1] for each in raw]
     assert decode_payloads([]) == []
+
+
+usual = st.tuples(
+    st.integers(1, SESSIONS),
+    st.sampled_from([1] * 8 + [0, 2, 30, -4]),  # Behind the last request of the session.
+    st.sampled_from([0, 1, 1, 1, 2, 5, 40]),  # Still open, of its requests.
+    st.sampled_from([b"a", b"b", b"c", b"dd"]),
+    st.sampled_from([b"", b"1", b"v" * 100]),
+    st.sampled_from([0] * 12 + [1, 30]),  # The time since the entry before.
+)
+unusual = st.one_of(others, odd_puts, wrong_lengths)
+
+
+def log_of_lone_clients(plan: list[tuple[Any, ...]], oddities: dict[int, Any]) -> list[Entry]:
+    """An entry for each command: clients that count on, nearly always, and what is not so."""
+    payloads, last, time = [encode_batch(0, [encode_command(RegisterSession(20))] * SESSIONS)], [0] * 99, 0
+    for place, (session_id, step, behind, key, value, pause) in enumerate(plan):
+        request_no = max(1, last[session_id] + step)
+        last[session_id] = request_no
+        time += pause
+        item = (session_id, request_no, max(0, request_no - 1 - behind), 1, key, value)
+        payloads.append(encode_batch(time, [cbor2.dumps(oddities.get(place, item))]))
+    return [Entry(index, 1, EntryKind.COMMANDS, payload) for index, payload in enumerate(payloads, start=1)]
+
+
+@settings(deadline=None, max_examples=250)
+@given(
+    limits=LIMITS,
+    plan=st.lists(usual, min_size=5, max_size=60),
+    oddities=st.dictionaries(st.integers(0, 60), unusual, max_size=2),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+    watched=st.booleans(),
+)
+def test_entries_of_one_put_each_are_applied_in_runs_as_they_are_one_by_one(
+    limits: StoreLimits, plan: list[Any], oddities: dict[int, Any], cuts: list[int], watched: bool
+) -> None:
+    log = log_of_lone_clients(plan, oddities)
+    hot, slow = KvMachine(limits), SlowMachine(limits)
+    pictures = [machine.snapshot() for machine in (hot, slow) if watched]
+
+    cuts = [min(cut, len(log)) for cut in cuts]
+    assert outcome(hot, log, cuts) == outcome(slow, log, [])
+    assert list(hot.snapshot().chunks) == list(slow.snapshot().chunks)
+    assert len({tuple(picture.chunks) for picture in pictures}) == watched
+
+
+def test_what_is_usual_about_lone_clients_takes_no_other_way() -> None:
+    log = log_of_lone_clients([(1 + no % 3, 1, 1, b"%d" % (no % 7), b"v" * (no % 5), 0) for no in range(200)], {})
+    hot, slow = KvMachine(), SlowMachine()
+    hot.apply(log[0])
+    with mock.patch.object(KvMachine, "_apply_batches", side_effect=AssertionError):
+        hot.apply_run(log[1:])
+    assert outcome(hot, [], [])[1:] == outcome(slow, log, [])[1:]

@@ -13,7 +13,7 @@ from kvstore.commands import Put, decode_payload, encode_command
 from kvstore.hot_requests import SEPARATOR, puts_alike, sort_out
 from kvstore.limits import AdmissionLimits
 from kvstore.protocol import command_request, encode_request
-from kvstore.put_rows import RUN_MAX, UNUSUAL, batch_of_runs, batches_alike, rows_of_items
+from kvstore.put_rows import RUN_MAX, UNUSUAL, batch_of_runs, lone_puts_alike, lone_puts_of_items, rows_of_items
 from raft import INT64_MAX, decode_joined, encode_batch, encode_item, frame
 from raft.frames import FrameSplitter
 
@@ -31,6 +31,14 @@ runs = st.tuples(
 )
 odd_items: st.SearchStrategy[Any] = st.sampled_from(
     [0, -1, None, (), (1, 2, 0, 2, b"k"), (1, 2, 0, 1, b"k"), (1, 2, 0, 1, "k", b"v"), {}]
+)
+sound_puts = st.tuples(numbers, numbers, numbers, st.just(1), st.sampled_from([b"k", b"l"]), st.just(b"v"))
+plain_or_odd: st.SearchStrategy[Any] = st.one_of(
+    *[sound_puts] * 6,
+    odd_items,
+    st.tuples(sound_puts, st.integers(0, 5), st.sampled_from([-1, 1 << 63, True, b"", "k", None, 2, ()])).map(
+        lambda odd: (*odd[0][: odd[1]], odd[2], *odd[0][odd[1] + 1 :])
+    ),
 )
 flips = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=2)
 
@@ -97,21 +105,31 @@ def test_payloads_of_one_put_each_that_are_read_by_their_shape_say_what_the_deco
     place %= len(payloads)
     payloads[place] = flipped(payloads[place], at)
 
-    batches = batches_alike(payloads)
+    rows = lone_puts_alike(payloads)
 
-    if batches is not None:
+    if rows is not None:
         decoded = [decode_payload(payload) for payload in payloads]
-        assert repr(batches) == repr([(found, tuple(rows_of_items(items[1:]))) for found, items in decoded])
-        assert all(row[0] != UNUSUAL for _, rows in batches for row in rows)
+        expected = [(found, rows_of_items(items[1:])) for found, items in decoded]
+        assert repr(rows) == repr([(found, *row) for found, (row,) in expected])
+        assert all(row[1] != UNUSUAL for row in rows)
 
 
 def test_the_log_of_a_lone_client_is_read_by_its_shape() -> None:
     payloads = [encode_batch(1 << 40, [each]) for each in commands_of((64, 9, 300, 299, 16, 128))]
-    batches = batches_alike(payloads)
-    assert batches == [(1 << 40, tuple(rows_of_items(decode_payload(each)[1][1:]))) for each in payloads]
-    assert batches_alike([*payloads, payloads[0] + b"\x00"]) is None
-    assert batches_alike([*payloads, encode_batch(7, [])]) is None
-    assert batches_alike([b"", b""]) is None
+    rows = lone_puts_alike(payloads)
+    assert rows == [(1 << 40, *rows_of_items(decode_payload(each)[1][1:])[0]) for each in payloads]
+    assert lone_puts_alike([*payloads, payloads[0] + b"\x00"]) is None
+    assert lone_puts_alike([*payloads, encode_batch(7, [])]) is None
+    assert lone_puts_alike([b"", b""]) is None
+
+
+@given(st.lists(st.tuples(numbers, st.lists(plain_or_odd, min_size=1, max_size=2)), min_size=1, max_size=4))
+def test_decoded_payloads_of_one_put_each_are_taken_for_what_their_rows_are(batches: list[tuple[int, Any]]) -> None:
+    rows = lone_puts_of_items([(time, *items) for time, items in batches])
+
+    expected = [(time, *row) for time, items in batches for row in rows_of_items(items)]
+    is_lone = len(expected) == len(batches) and all(row[1] != UNUSUAL for row in expected)
+    assert repr(rows) == repr(expected if is_lone else None)
 
 
 def test_what_is_no_batch_of_puts_is_left_to_the_decoder() -> None:
