@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import repeat
+from operator import eq
 
 import google_crc32c
 
@@ -28,6 +30,22 @@ from storage.frame import (
     MalformedFrame,
     parse_frame,
 )
+from storage.frame_rows import (
+    BATCH_AT,
+    DURABLE_BATCH_AT,
+    PREVIOUS_CHECKSUM_AT,
+    ROWS_MAX,
+    ROWS_MIN,
+    SORT_BYTES,
+    chained,
+    payloads_of_rows,
+    rows_ahead,
+    rows_alike,
+    sound_checksums,
+)
+
+LOOK_AGAIN = 4
+"""Times ROWS_MIN: after so many frames, one by one, the next look at many is worth what it costs if it is in vain."""
 
 _PLAIN_KINDS = frozenset(KINDS) - {EntryKind.CONFIGURATION}  # Where that one is, `LogState` is to know.
 _PADDINGS = frozenset(bytes(size) for size in range(8))
@@ -101,7 +119,7 @@ def read_run(
     unpack, value, checksum_at, end_max = layout.unpack_from, google_crc32c.value, CHECKSUM.unpack_from, len(data) - 4
     last_offset = len(data) - extra_bytes
     index, hint, durable_batch = example.first_index, 0, 0
-    offsets, lengths = array("Q"), array("Q")
+    offsets, lengths, look_at = array("Q"), array("Q"), offset
     while batch < batch_max and offset <= last_offset:
         (
             found_salt, length, previous_checksum, found_batch, found_durable, found_sort,
@@ -133,6 +151,18 @@ def read_run(
         batch += 1
         index += 1
         offset += length
+        if offset >= look_at:  # Perhaps there are many that only count on.
+            more = _more_of(data, offset - length, layout, length, payload_length, batch_max - batch)
+            if more:
+                offsets.extend(range(offset, offset + len(more) * length, length))
+                lengths.extend(array("Q", [length]) * len(more))
+                checksum = more[-1]
+                batch += len(more)
+                index += len(more)
+                offset += len(more) * length
+                durable_batch, hint = layout.unpack_from(data, offset - length)[4:7:2]
+            if len(more) < ROWS_MIN:
+                look_at = offset + LOOK_AGAIN * ROWS_MIN * length
     if not offsets:
         return None
     if hard_state is not None:
@@ -140,20 +170,36 @@ def read_run(
     return FrameRun(offsets, lengths, example.first_index, term, batch, checksum, durable_batch, hard_state)
 
 
+def _more_of(
+    data: bytes, at: int, layout: struct.Struct, length: int, payload_length: int, count_max: int
+) -> Sequence[int]:
+    """The checksums of the plain frames behind the sound one at byte `at`, of its length, that differ from it only in
+    what counts on, and in their payloads and hints. None that breaks a rule which `read_run` has for one frame."""
+    count = min(rows_ahead(data, at, length, layout.size - SORT_BYTES), 1 + count_max)
+    if count < ROWS_MIN:
+        return ()
+    index_at = layout.size - _INDEX_AND_ENTRY.size
+    same = _places_alike(layout.size, length, payload_length)
+    count = rows_alike(data, at, length, count, same, (BATCH_AT, DURABLE_BATCH_AT, index_at))
+    checksums = sound_checksums(data, at, length, count)
+    return checksums[1 : chained(data, at, length, checksums)]
+
+
 def plain_entries(data: bytes, base: int, offsets: Sequence[int], lengths: Sequence[int], index: int) -> list[Entry]:
     """The entries of the plain frames at `offsets`, with the indexes from `index` on, up to the first other frame.
 
     `data` holds all these frames, whole; it begins at byte `base` of the file. Nothing is said of the frame at which
-    the list ends: `parse_frame` judges it. A hot loop, a quarter of what `parse_frame` and `Frame.entries` take.
+    the list ends: `parse_frame` judges it. A hot loop, a quarter of what `parse_frame` and `Frame.entries` take, or
+    less where frames have one length.
     """
     found: list[Entry] = []
+    look_at = 0
     layout, sort, vote = _sort_of(data, offsets[0] - base)
     unpack, unpack_checksum, value, kinds = layout.unpack_from, CHECKSUM.unpack_from, google_crc32c.value, KINDS
     size, length_min = layout.size, layout.size + CHECKSUM.size
-    for offset, length in zip(offsets, lengths, strict=True):
-        if length < length_min:
-            break
-        at = offset - base
+    number, count = 0, len(offsets)
+    while number < count and (length := lengths[number]) >= length_min:
+        at = offsets[number] - base
         end = at + length - 4
         found_length, found_sort, found_vote, found_index, term, payload_length, kind = unpack(data, at)
         payload_at = at + size
@@ -171,7 +217,55 @@ def plain_entries(data: bytes, base: int, offsets: Sequence[int], lengths: Seque
             break
         found.append(Entry(index, term, kinds[kind], data[payload_at:payload_end]))
         index += 1
+        number += 1
+        if number >= look_at:  # Perhaps there are many that only count on.
+            more = _more_payloads(data, at, length, _how_many_abut(offsets, lengths, number - 1), size, payload_length)
+            found += map(Entry, range(index, index + len(more)), repeat(term), repeat(kinds[kind]), more)
+            index += len(more)
+            number += len(more)
+            look_at = number if len(more) >= ROWS_MIN else number + LOOK_AGAIN * ROWS_MIN
     return found
+
+
+def _more_payloads(data: bytes, at: int, length: int, count: int, size: int, payload_length: int) -> Sequence[bytes]:
+    """The payloads of the sound frames behind the one at byte `at`, of its length, that differ from it only in what
+    counts on, and in their payloads and hints. `count`: so many may be looked at; `size`: bytes before a payload."""
+    count = min(rows_ahead(data, at, length, size - SORT_BYTES), count)
+    if count < ROWS_MIN:
+        return ()
+    same = _places_alike(size, length, payload_length)
+    count = rows_alike(data, at, length, count, same, (size - _INDEX_AND_ENTRY.size,))
+    count = len(sound_checksums(data, at, length, count)) - 1
+    return payloads_of_rows(data, at + length, length, count, size, payload_length)
+
+
+def _how_many_abut(offsets: Sequence[int], lengths: Sequence[int], number: int) -> int:
+    """How many frames of one length follow each other from `number` on, ROWS_MAX at most; 1 if they are few."""
+    offset, length = offsets[number], lengths[number]
+    last = number + ROWS_MIN - 1
+    if last >= len(offsets) or offsets[last] != offset + (ROWS_MIN - 1) * length:
+        return 1
+    some = offsets[number : number + ROWS_MAX]
+    abut = map(eq, some, range(offset, offset + len(some) * length, length))
+    alike = map(eq, lengths[number : number + ROWS_MAX], repeat(length))
+    return min(_true_at_first(abut), _true_at_first(alike))
+
+
+def _true_at_first(judged: Iterable[bool]) -> int:
+    """How many are true before the first that is not."""
+    found = list(judged)
+    return len(found) if all(found) else found.index(False)
+
+
+@lru_cache(maxsize=64)  # A client has a few lengths at a time.
+def _places_alike(size: int, length: int, payload_length: int) -> tuple[int, ...]:
+    """Where plain frames that follow each other have the same bytes, if their payloads, from byte `size` on, have one
+    length: all but for payloads and hints, for what counts on, and for checksums."""
+    index_at = size - _INDEX_AND_ENTRY.size
+    hint_at = HEAD.size + INDEX.size
+    rest = [*range(HEAD.size, hint_at), *range(hint_at + INDEX.size, index_at)] if index_at > HEAD.size else []
+    numbers = [*range(PREVIOUS_CHECKSUM_AT), *range(DURABLE_BATCH_AT + INDEX.size, HEAD.size)]
+    return (*numbers, *rest, *range(index_at + INDEX.size, size), *range(size + payload_length, length - CHECKSUM.size))
 
 
 def _sort_of(data: bytes, at: int) -> tuple[struct.Struct, bytes, bytes]:

@@ -36,9 +36,7 @@ RandomBytes = Callable[[int], bytes]
 AHEAD_SHARE = 8
 """What a frame takes of `ahead_bytes` at most, if zeroes are to follow it: behind larger ones too few would fit."""
 
-READ_AHEAD_BYTES_MAX = (
-    MIB  # Of a segment, fetched in one go for the frames that one `read` needs; gone when it returns.
-)
+READ_AHEAD_BYTES_MAX = MIB  # Of a segment, in one go for the frames that one `read` needs; gone when it returns.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,9 +248,12 @@ class Wal:
         """Entries from `first_index` on, below `limit`, of as many frames as are fetched in one go: those needed.
 
         An entry takes 13 bytes and its payload in a frame (ENTRY), and counts for 32 and its payload: the frames in a
-        third of `bytes_max` are needed all, so that damage is not reported early. What was cut is read with them.
+        third of `bytes_max` are needed all, so that damage is not reported early. Of frames of one entry, which take
+        more than these count for, so are those in all of it. What was cut is read with them.
         """
-        frames = self._index.stretch(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max // 3))
+        frames = self._index.stretch(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
+        if frames.ends[-1] - frames.first_indexes[0] > len(frames.offsets):
+            frames = self._index.stretch(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max // 3))
         path, base = self._path(frames.segment), frames.offsets[0]
         fetched_bytes = frames.offsets[-1] + frames.lengths[-1] - base
         data = self._files.read(path, base, fetched_bytes)

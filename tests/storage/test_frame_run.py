@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import astuple
 from typing import Any
 from unittest import mock
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from storage import CorruptLog, NewerFormat, StorageLimits
 from storage.frame import CHECKSUM, Frame
+from storage.frame_rows import rows_alike
 from storage.frame_run import FrameRun
 from storage.recovery import Recovered, recover_log
 from storage.segment import decode_header, scan_frames, scan_parts
@@ -24,6 +26,19 @@ steps = st.lists(
         ["put"] * 4 + ["put, with a hint"] * 6 + ["put two", "empty payload", "vote", "replace", "reset", "idle"]
     )
 )
+
+
+@pytest.fixture(params=[(16, 512), (2, 3)], ids=["many", "few"], autouse=True)
+def rows_together(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How many frames are compared with each other at once: also so few that the logs of these tests have them."""
+    fewest, most = request.param
+    with (
+        mock.patch("storage.frame_rows.ROWS_MIN", fewest),
+        mock.patch("storage.frame_run.ROWS_MIN", fewest),
+        mock.patch("storage.frame_rows.ROWS_MAX", most),
+        mock.patch("storage.frame_run.ROWS_MAX", most),
+    ):
+        yield
 
 
 def a_log(plan: list[str], segment_bytes_max: int) -> MemoryFiles:
@@ -181,3 +196,22 @@ def test_a_run_can_be_divided_after_each_of_its_frames() -> None:
             assert head is not None
             assert (head.batch, head.checksum, head.durable_batch) == (last.batch, last.checksum, last.durable_batch)
             assert (head.offset, head.end_offset, head.first_index) == (last.offset, last.end_offset, 1)
+
+
+@pytest.mark.parametrize("step", ["put", "put, with a hint"])
+def test_frames_of_one_length_are_compared_with_each_other_and_not_parsed(step: str) -> None:
+    files = a_log([step] * 300, 100_000)
+    path = segments(files)[-1]
+    data = files.read(path, 0, files.size_bytes(path))
+    header = decode_header(path, data)
+    counts: list[int] = []
+
+    def noted(*arguments: Any) -> int:
+        counts.append(rows_alike(*arguments))
+        return counts[-1]
+
+    with mock.patch("storage.frame_run.rows_alike", noted):
+        found = [each for part in scan_parts(path, data, header).parts if isinstance(part, FrameRun)
+                 for each in part.offsets]  # fmt: skip
+    assert found == [frame.offset for frame in frames(files, path)][-len(found) :]
+    assert sum(counts) - len(counts) >= 150

@@ -27,7 +27,9 @@ from tests.storage.builders import (
     write,
 )
 from tests.storage.memory_files import MemoryFiles
-from tests.storage.test_frame_run import a_log, steps
+from tests.storage.test_frame_run import a_log, rows_together, steps
+
+__all__ = ["rows_together"]
 
 Answer = list[Entry] | tuple[str, int] | str
 MANY = 1 << 40
