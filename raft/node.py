@@ -35,7 +35,7 @@ from raft.node_view import NodeView
 from raft.open_reads import OpenReads
 from raft.outcomes import Outcomes
 from raft.pending import PendingCommands
-from raft.pins import REMOVED, WRONG_INCARNATION, DiskForgotten, PeerPins, PeerRefused
+from raft.pins import REMOVED, PeerPins, PeerRefused
 from raft.ports import LogStore, PinStore, SnapshotStore, StateMachine
 from raft.reads import ReadWay
 from raft.ready import Ready, TraceEvent
@@ -95,7 +95,7 @@ class Node(NodeView):
         self._leading_term: int | None = None
         self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
         self._disk = DiskWatch(config, self._core, self._commit, log)
-        self._pins = PeerPins(pins, self._fail)
+        self._pins = PeerPins(pins, self._fail, is_blank=log.last_index == 0)
         self._levels = MemberLevels(levels)
         self._pending = PendingCommands(config)
         self._outcomes = Outcomes()
@@ -107,7 +107,6 @@ class Node(NodeView):
         self._stop_by: int | None = None  # Monotonic ns; set when this node was asked to stop.
         self._stopped = False
         self._is_told_removed = False
-        self._began_empty = log.last_index == 0
         self._snapshots = Snapshotting(
             core=self._core,
             config=config,
@@ -155,14 +154,13 @@ class Node(NodeView):
             self._snapshots.peer_unreachable(peer_id, self._now)
 
     def peer_refused(self, peer_id: str, code: str) -> None:
-        """A peer does not take our connection; `code`: why (`PeerRefused`). `removed` is said of what is committed.
+        """A peer does not take our connection, and says why with `code` (`PeerRefused`).
 
-        Who began empty and was known before has lost its disk: it ends, lest one who never met the old one believe it.
+        `removed` is final: it is said of what is committed only. Who was away while it was told learns it so.
         """
-        is_peer = self._core.is_peer(peer_id)
-        self._is_told_removed |= is_peer and code == REMOVED
-        if is_peer and code == WRONG_INCARNATION and self._began_empty:
-            self._fail(f"its hello to {peer_id}", DiskForgotten(peer_id))
+        if self._core.is_peer(peer_id):
+            self._is_told_removed |= code == REMOVED
+            self._pins.refused_by(peer_id, code)
 
     def tick(self, now: int) -> None:
         """Time has passed: `now` is monotonic ns. To be called by `next_deadline`, and before other events."""

@@ -52,11 +52,12 @@ class DiskForgotten(RaftError):
 
 
 class PeerPins:
-    """The durable pins, and those that are on their way to the disk."""
+    """The durable pins, and those that are on their way to the disk. `is_blank`: this node began with an empty log."""
 
-    def __init__(self, store: PinStore, failed: Callable[[str, BaseException], None]) -> None:
+    def __init__(self, store: PinStore, failed: Callable[[str, BaseException], None], *, is_blank: bool) -> None:
         self._store = store
         self._failed = failed
+        self._is_blank = is_blank
         self._durable = dict(store.pins())
         self._under_way: dict[str, bytes] = {}
 
@@ -91,6 +92,11 @@ class PeerPins:
                 "folder was lost or made anew, so it has forgotten its votes. Restore the old folder, or replace it "
                 "as a new member with a new node id",
             )
+
+    def refused_by(self, peer_id: str, code: str) -> None:
+        """A member refused this node. If it is blank and was known before, it ends, lest somebody new believe it."""
+        if code == WRONG_INCARNATION and self._is_blank:
+            self._failed(f"its hello to {peer_id}", DiskForgotten(peer_id))
 
     def _pinned(self, peer_id: str, incarnation_id: bytes, error: BaseException | None) -> None:
         if error is not None:
