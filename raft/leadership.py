@@ -6,8 +6,9 @@ as one append, and many reads share one round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from raft.asked_first import AskedFirst
 from raft.batch import encode_batch
 from raft.change import MembershipChange
 from raft.changing import Changing
@@ -47,6 +48,7 @@ class Leadership:
         self.changing = Changing(state, own_first_index=self._own_first_index)
         self._peers = self.changing.peers
         self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
+        self._asked_first = AskedFirst(mark_delay_ns)
         self.lease = Lease(state)
         self.handing_over = HandingOver(state, self._peers, self.lease)
         self.feed_wanted = True  # Something happened that may let a message leave.
@@ -55,9 +57,7 @@ class Leadership:
         self._marks_due_at: int | None = None  # Monotonic ns; set while an idle peer may not know the mark.
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         self._quorum_deadline = state.now + state.config.election_timeout_max_ns  # Or later: see has_lost_its_quorum.
-        self._append(
-            EntryKind.NO_OP, encode_batch(self.leader_time_now(), ())
-        )  # Thesis §6.4: commits what came before.
+        self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))  # Commits what came before (§6.4).
 
     # Time
 
@@ -75,9 +75,7 @@ class Leadership:
     @property
     def due_at(self) -> int:
         """When `tick` has something to do (monotonic ns)."""
-        if self._marks_due_at is None:
-            return self._heartbeat_deadline
-        return min(self._heartbeat_deadline, self._marks_due_at)
+        return min(self._heartbeat_deadline, self._marks_due_at or self._heartbeat_deadline, self._asked_first.over_at)
 
     @property
     def has_lost_its_quorum(self) -> bool:
@@ -106,16 +104,18 @@ class Leadership:
         state = self._state
         if state.now < self._heartbeat_deadline:
             self.feed_wanted |= self._marks_due_at is not None and state.now >= self._marks_due_at
+            if self._asked_first.is_over(state.now):
+                self._heartbeat_to(self._asked_first.silent(self._peers, self.reads.counter))
             return
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         if self.changing.departing:
             self.changing.let_go()
         if self.reads.is_wanted and self._has_committed_in_its_term:
             self.reads.without_lease()
-            self._begin_read_round()
+            self._begin_read_round(is_heartbeat=True)
         else:
             self._begin_lease_round()
-            self._heartbeat_all()
+            self._heartbeat_to(self._peers)
         self.handing_over.go_on()
         if self._has_committed_in_its_term and not self.changing.is_under_way:
             self.handing_over.make_way()
@@ -283,6 +283,7 @@ class Leadership:
     def _confirm_reads(self) -> None:
         counters = [peer.read_counter for peer in self._peers.values()]
         for ended in self.reads.confirmed_up_to(self._agreed(self.reads.counter, counters)):
+            self._asked_first.confirmed(self._peers, ended.counter)
             self._state.freshness.proved(ended.began_at, ended.read_index)
             self._answer_asks(ended.asks, ended.read_index)
             self.feed_wanted |= self.reads.is_wanted
@@ -348,12 +349,13 @@ class Leadership:
             for peer_id in waiting:
                 self._send_heartbeat(peer_id)
 
-    def _begin_read_round(self) -> None:
+    def _begin_read_round(self, *, is_heartbeat: bool = False) -> None:
         """Only after a commit of this term: before it, the mark may be behind what others saw (thesis §6.4)."""
+        is_lone = self.reads.is_lone and not is_heartbeat
         counter = self.reads.begin_round(self._state.commit_index, self._state.now)
         self.lease.sent(counter)
         self._state.trace("read_round", counter=counter, read_index=self._state.commit_index)
-        self._heartbeat_all()
+        self._heartbeat_to(self._asked_first.of(self._peers, self._state.now, is_lone=is_lone))
         if self._state.is_alone:
             self._confirm_reads()  # A single voter agrees with itself.
 
@@ -364,8 +366,8 @@ class Leadership:
             self.lease.sent(self.reads.counter)
             self._state.trace("lease_round", counter=self.reads.counter)
 
-    def _heartbeat_all(self) -> None:
-        for peer_id in self._peers:
+    def _heartbeat_to(self, peer_ids: Iterable[str]) -> None:
+        for peer_id in peer_ids:
             self._send_heartbeat(peer_id)
 
     def _send_heartbeat(self, peer_id: str) -> None:

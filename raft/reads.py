@@ -57,6 +57,11 @@ class ReadRounds:
         """True if something waits that is not part of a round."""
         return bool(self.waiting or self.asks or self.by_lease)
 
+    @property
+    def is_lone(self) -> bool:
+        """True if one read waits for a round, and nobody else."""
+        return len(self.waiting) == 1 and not self.asks
+
     def add(self, ticket: int, *, by_lease: bool = False) -> None:
         """A read came; it joins the next round, unless it may go by lease. Raises Busy at the bound."""
         if self._count >= self._reads_pending_max:
