@@ -233,6 +233,7 @@ def serve_command(
                 retention_bytes_max=retention_bytes,
             ),
             storage=StorageLimits() if segment_bytes is None else StorageLimits(segment_bytes_max=segment_bytes),
+            has_own_loop=True,
         )
     except (InvalidConfiguration, InvalidAddress) as error:
         raise Failure(str(error), ExitCode.USAGE, "see `hwm serve --help`") from error

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import trio
 
 from kvstore.service import Service
 from raft import Told, TraceEvent
-from raft.runtime import receive_at_once, send_at_once
+from raft.runtime import Lingerer, receive_at_once, send_at_once
 
 logger = logging.getLogger("kvstore.client_port")
 
@@ -48,13 +49,16 @@ class _Connection:
         self.has_output = trio.Event()
         self.has_room = trio.Event()
         self.is_closing = False
+        self.has_unread = False  # Its reader has bytes in hand that wait for their turn: nothing may overtake them.
 
 
 class ClientPort:
     """Serves streams with one `Service`. It is also the application of the node's driver: call `attach` before use."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, lingerer: Lingerer | None = None) -> None:
+        """What comes while the member lingers is taken up at once, too."""
         self._service = service
+        self._lingerer = lingerer
         self._wake: Callable[[], None] = _nobody
         self._flush_node: Callable[[], None] = _nobody
         self._turn: Callable[[], int] = lambda: 0
@@ -105,7 +109,7 @@ class ClientPort:
             async with stream, trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_forever, stream, connection_id, connection)
                 self._flush()
-                with trio.move_on_after(HELLO_SECONDS_MAX) as patience:
+                with trio.move_on_after(HELLO_SECONDS_MAX) as patience, self._watched(stream, connection_id, patience):
                     await self._read_forever(stream, connection_id, connection, patience)
                 nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -131,23 +135,48 @@ class ClientPort:
                 return
             is_greeted = is_greeted or self._service.is_greeted(connection_id)
             if is_greeted:
-                is_half = self._service.is_within_a_frame(connection_id)
-                if is_half:
-                    patience.deadline = trio.current_time() + HALF_FRAME_SECONDS_MAX
-                elif patience.deadline != math.inf:  # To set it costs something, whatever it was.
-                    patience.deadline = math.inf
+                self._set_patience(connection_id, patience)
             data = await receive_at_once(stream, RECEIVE_BYTES_MAX)
             if not data:
                 return
             if self._turnstile.locked() or not self._has_turn_for(data):
                 patience.deadline = math.inf  # Waiting for its turn is not its fault.
+                connection.has_unread = True
                 await self._wait_for_turn(data)
+                connection.has_unread = False
             self._service.receive(connection_id, data)
             if patience.deadline != math.inf and self._service.is_greeted(connection_id):
                 patience.deadline = math.inf  # Waiting for room is not its fault.
             if self._service.has_output:  # Mostly the node has to be asked first.
                 self._flush()
             self._bring_in(connection_id)
+
+    def _set_patience(self, connection_id: int, patience: trio.CancelScope) -> None:
+        if self._service.is_within_a_frame(connection_id):
+            patience.deadline = trio.current_time() + HALF_FRAME_SECONDS_MAX
+        elif patience.deadline != math.inf:  # To set it costs something, whatever it was.
+            patience.deadline = math.inf
+
+    def _watched(
+        self, stream: trio.abc.Stream, connection_id: int, patience: trio.CancelScope
+    ) -> AbstractContextManager[None]:
+        if self._lingerer is None:
+            return nullcontext()
+        connection = self._connections[connection_id]
+
+        def may_take() -> bool:
+            is_in_order = not connection.has_unread and not connection.is_closing and not self._turnstile.locked()
+            return is_in_order and self._service.is_greeted(connection_id) and self._service.wants_input(connection_id)
+
+        def take(data: bytes) -> None:
+            self._has_turn_for(data)
+            self._service.receive(connection_id, data)
+            self._set_patience(connection_id, patience)
+            if self._service.has_output:
+                self._flush()
+            self._bring_in(connection_id)
+
+        return self._lingerer.watched(stream, take, may_take)
 
     async def _wait_for_turn(self, data: bytes) -> None:
         """First come, first served: the order in which trio runs tasks is none, and would forget some for long."""

@@ -32,7 +32,7 @@ from raft import (
     RaftConfig,
     derive_cluster_id,
 )
-from raft.runtime import CompletionQueue, Driver, Transport, is_loopback, now_ns
+from raft.runtime import CompletionQueue, Driver, Lingerer, Transport, is_loopback, now_ns
 from storage import (
     DataFolder,
     Files,
@@ -129,6 +129,7 @@ class MemberConfig:
     raft: RaftConfig = field(default_factory=RaftConfig)
     storage: StorageLimits = field(default_factory=StorageLimits)
     service: ServiceLimits = field(default_factory=ServiceLimits)
+    has_own_loop: bool = False  # Nothing else happens on it that could not wait for some ms.
     wrap_files: Callable[[Files], Files] = lambda files: files  # For tests that watch the disk.
 
     def __post_init__(self) -> None:
@@ -296,6 +297,7 @@ async def _run(
     has_peers = not is_known or len(configuration.members) > 1 or bool(config.listen_peer or own.peer_address)
     metrics = None if config.metrics is None else _metrics_port(config, files, identity)
     listeners = await _listen_all(config, own, has_peers=has_peers)
+    lingerer = Lingerer() if config.has_own_loop else None
     transport = (
         Transport(
             identity=identity,
@@ -306,6 +308,7 @@ async def _run(
             listeners=listeners.peers,
             insecure=config.insecure,
             levels=FEATURE_LEVELS,
+            lingerer=lingerer,
         )
         if has_peers
         else None
@@ -313,12 +316,16 @@ async def _run(
     service = (metrics.service if metrics else Service)(node, machine, config.service)
     service.cluster.own_address = _address_of(listeners.clients)
     service.cluster.own_peer_address = _address_of(listeners.peers)
-    port = ClientPort(service)
+    port = ClientPort(service, lingerer)
     driver = (metrics.driver if metrics else Driver)(
-        node, completions=completions, application=port, transport=transport, start_io=files.start
+        node, completions=completions, application=port, transport=transport, start_io=files.start, lingerer=lingerer
     )
     port.attach(driver.wake, driver.flush, lambda: driver.turns)
-    await _serve(RunningMember(driver, port, listeners), driver, listeners, metrics, task_status)
+    try:
+        await _serve(RunningMember(driver, port, listeners), driver, listeners, metrics, task_status)
+    finally:
+        if lingerer is not None:
+            lingerer.close()
 
 
 def _metrics_port(config: MemberConfig, files: RealFiles, identity: Identity) -> MetricsPort:

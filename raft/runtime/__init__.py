@@ -9,6 +9,7 @@ from raft.runtime.addresses import is_loopback, parse_address
 from raft.runtime.completions import CompletionQueue
 from raft.runtime.driver import Application, Driver, now_ns
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress, InvalidAddress
+from raft.runtime.lingering import Lingerer
 from raft.runtime.measures import Histogram, MeasuredDriver
 from raft.runtime.outbound import OUTBOUND_BYTES_MAX
 from raft.runtime.peers import PeerWays
@@ -26,6 +27,7 @@ __all__ = [
     "Histogram",
     "InsecureAddress",
     "InvalidAddress",
+    "Lingerer",
     "MeasuredDriver",
     "PeerEvents",
     "PeerWays",

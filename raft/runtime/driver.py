@@ -17,7 +17,9 @@ from raft.levels import LEVELS_AT_FIRST, LevelRange
 from raft.messages import Message
 from raft.node import Node
 from raft.ready import TraceEvent
+from raft.runtime import lingering
 from raft.runtime.completions import CompletionQueue
+from raft.runtime.lingering import Lingerer
 from raft.runtime.transport import Transport
 from raft.state import Role
 
@@ -47,10 +49,12 @@ SECOND_NS = 1_000_000_000
 LONE_REQUESTS_MAX = 2
 """With more open there is always something better to do than to wait for an answer."""
 
-ROUNDS_MAX = 8
+ROUNDS_MAX = 64
 ROUNDS_NS_MAX = 5_000_000
 """What the disk did at once may ask for the next write, and there may be more to apply. But a round may apply a whole
 slice, and peers and the clock want their turn before a second one."""
+
+LINGER_NS_MAX = lingering.WAIT_MS * 1_000_000
 
 REMOVED_SECONDS = 0.3
 """A member that knows of its removal runs on for some heartbeats: by their answers its leader learns that it knows, and
@@ -88,14 +92,19 @@ class Driver:
         application: Application,
         transport: Transport | None = None,
         start_io: Callable[[], bool] = lambda: False,
+        lingerer: Lingerer | None = None,
     ) -> None:
-        """`start_io` begins what the node's storage has been asked for since; True if its end was told already."""
+        """`start_io` begins what the node's storage has been asked for since; True if its end was told already.
+
+        `lingerer`, where nothing else has to happen on this loop, is asked for more when all is done.
+        """
         self.node = node
         node.leave_untold(TOLD_TO_NOBODY)
         self._completions = completions
         self._application = application
         self._transport = transport
         self._start_io = start_io
+        self._lingerer, self._is_lingering = lingerer, False
         self.turns = 0  # Flushes so far.
         self._awaited_peers = False  # In the last round.
         self._now = 0  # When this turn began, monotonic ns.
@@ -119,6 +128,8 @@ class Driver:
             self._flush_here()
 
     def _may_flush(self) -> bool:
+        if self._is_lingering:
+            return False  # There is another round of the flush that waits for it.
         if self._scope is not None and not self._woken.is_set():
             return True
         self.wake()
@@ -227,18 +238,36 @@ class Driver:
 
         The disk comes last: peers and clients wait for what was sent to them, and it may be waited for.
         """
-        node = self.node
+        node, began = self.node, self._now
         for _ in range(ROUNDS_MAX):
             if self._carry_out():
                 return True
             has_applied = node.begin_sync()
             has_more = node.wants_turn if self._start_io() or has_applied else node.has_more
-            if not has_more and not self._take_answers():
+            if not has_more and not self._take_answers() and not self._linger():
                 return False
-            if (has_applied and node.has_unapplied) or now_ns() - self._now > ROUNDS_NS_MAX:
+            if (has_applied and node.has_unapplied) or now_ns() - began > ROUNDS_NS_MAX:
                 break  # Who has to catch up applies one slice a turn.
         self.wake()
         return False
+
+    def _linger(self) -> bool:
+        """Wait for what a lone client, or its leader, wants next; True if something came."""
+        if self._lingerer is None or self._woken.is_set() or self.node.open_requests > LONE_REQUESTS_MAX:
+            return False
+        if self.node.next_alarm - now_ns() < LINGER_NS_MAX:
+            return False
+        began, self._is_lingering = self._now, True
+        try:
+            has_come = self._lingerer.wait()
+        finally:
+            self._is_lingering = False
+        if self._woken.is_set():
+            self._lingerer.spare()
+            return False  # Others bring something, too: in a turn of the loop it gathers.
+        if has_come and self._now == began:  # What peers bring has caught up already.
+            self._catch_up()
+        return has_come
 
     def _take_answers(self) -> bool:
         """What quick peers say to a lone request; True if there was any.

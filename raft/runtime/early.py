@@ -85,7 +85,7 @@ class EarlyReader:
         if may_wait and not ready:
             self._spared = WAITS_SPARED
         arrived = []
-        for number, _ in ready:
+        for number, _ in ready[:1] if may_wait else ready:  # One may be enough: the others follow when that is told.
             way = self._ways[number]
             data = _read(number)
             if data:
@@ -93,6 +93,10 @@ class EarlyReader:
             else:
                 self.forget(way)  # Its reader will see why.
         return arrived
+
+    def watches(self, way: Way) -> bool:
+        """False while its reader has something in hand that came before, and once there is no more to read."""
+        return self._ways.get(way.number) is way
 
     def _watch(self, way: Way) -> None:
         assert self._poll is not None

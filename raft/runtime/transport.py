@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Protocol
 
@@ -22,6 +23,7 @@ from raft.runtime.addresses import is_loopback
 from raft.runtime.early import RECEIVE_BYTES, EarlyReader, Way
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
 from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, PeerHello, own_hello, receive_hello, send_refusal
+from raft.runtime.lingering import Lingerer
 from raft.runtime.outbound import Outbound
 from raft.runtime.peers import PeerWays
 from raft.runtime.sockets import receive_at_once
@@ -82,6 +84,7 @@ class Transport:
         listeners: Sequence[trio.SocketListener] | None = None,
         insecure: bool = False,
         levels: LevelRange = LEVELS_AT_FIRST,
+        lingerer: Lingerer | None = None,
     ) -> None:
         hosts = [listen_host] if listeners is None else [each.socket.getsockname()[0] for each in listeners]
         for host in hosts:
@@ -97,6 +100,7 @@ class Transport:
         self._ways.want([member for member in configuration.members if member.node_id != identity.node_id])
         self._inbound: dict[str, trio.CancelScope] = {}  # The newest connection of each peer.
         self._early = EarlyReader()
+        self._lingerer = lingerer
         self._connections = 0
         self._complaints: set[str] = set()  # Said before: a misconfigured member tries again every second.
         self.port = 0
@@ -266,13 +270,33 @@ class Transport:
 
     async def _receive(self, stream: trio.SocketStream, peer_id: str, scope: trio.CancelScope) -> None:
         splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
-        with self._early.watched(stream, peer_id, splitter, scope) as way:
+        with (
+            self._early.watched(stream, peer_id, splitter, scope) as way,
+            self._lingered(stream, peer_id, splitter, scope, way),
+        ):
             while data := await receive_at_once(stream, RECEIVE_BYTES):
                 bodies = splitter.feed(data)
                 if len(bodies) == 1:
                     self._told.receive(peer_id, [self._decode(bodies[0])])
                 elif bodies:
                     await self._take_in_turns(peer_id, bodies, way)
+
+    def _lingered(
+        self, stream: trio.SocketStream, peer_id: str, splitter: FrameSplitter, scope: trio.CancelScope, way: Way | None
+    ) -> AbstractContextManager[None]:
+        if self._lingerer is None or way is None:
+            return nullcontext()
+
+        def take(data: bytes) -> None:
+            try:
+                if bodies := splitter.feed(data):
+                    self._told.receive(peer_id, [self._decode(body) for body in bodies])
+            except ProtocolError as error:  # The stream has no meaning after that.
+                self._complain_of(peer_id, error)
+                self._early.forget(way)
+                scope.cancel()
+
+        return self._lingerer.watched(stream, take, lambda: self._early.watches(way))
 
     async def _take_in_turns(self, peer_id: str, bodies: Sequence[bytes], way: Way | None) -> None:
         """Hand over all of these messages, with a turn for others after each TURN_ENTRIES_MAX entries.

@@ -1,0 +1,214 @@
+"""What a lone client or a leader wants next is taken between two turns of the loop: once, and not for long."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+import trio
+import trio.testing
+
+from raft import Role, encode_item
+from raft.runtime import Driver, Lingerer, lingering
+from raft.runtime.driver import SECOND_NS
+from raft.runtime.lingering import WAITS_SPARED
+from tests.raft.runtime.machines import Machine, until
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def a_pair() -> tuple[trio.SocketStream, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return trio.SocketStream(trio.socket.from_stdlib_socket(ours)), theirs
+
+
+def always() -> bool:
+    return True
+
+
+def nobodys(data: bytes) -> None:
+    raise AssertionError(data)
+
+
+class CountingEpoll:
+    """Stands for `select.epoll()`: nothing is ever ready."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def register(self, number: int, events: int) -> None: ...
+
+    def unregister(self, number: int) -> None: ...
+
+    def poll(self, timeout: float) -> list[tuple[int, int]]:
+        assert timeout == lingering.WAIT_MS / 1000
+        self.waits += 1
+        return []
+
+
+async def test_what_comes_is_taken_and_its_reader_sees_only_what_comes_later() -> None:
+    lingerer, taken = Lingerer(), list[bytes]()
+    ours, theirs = a_pair()
+    async with ours:
+        with theirs, lingerer.watched(ours, taken.append, always):
+            theirs.send(b"first")
+            assert lingerer.wait()
+            theirs.send(b"second")
+            with trio.fail_after(10):
+                assert await ours.receive_some() == b"second"
+    assert taken == [b"first"]
+    lingerer.close()
+
+
+async def test_what_may_not_be_taken_now_is_left_to_its_reader() -> None:
+    """It has something in hand that came before."""
+    lingerer = Lingerer()
+    ours, theirs = a_pair()
+    async with ours:
+        with theirs, lingerer.watched(ours, nobodys, lambda: False):
+            theirs.send(b"later")
+            assert not lingerer.wait()
+            with trio.fail_after(10):
+                assert await ours.receive_some() == b"later"
+    lingerer.close()
+
+
+async def test_the_end_of_a_connection_is_left_to_its_reader() -> None:
+    lingerer = Lingerer()
+    ours, theirs = a_pair()
+    async with ours:
+        with lingerer.watched(ours, nobodys, always):
+            theirs.close()
+            assert not lingerer.wait()
+            with trio.fail_after(10):
+                assert await ours.receive_some() == b""
+    lingerer.close()
+
+
+async def test_nothing_is_taken_once_the_reader_is_gone_or_all_is_closed() -> None:
+    lingerer = Lingerer()
+    ours, theirs = a_pair()
+    async with ours:
+        with theirs:
+            with lingerer.watched(ours, nobodys, always):
+                pass
+            theirs.send(b"late")
+            assert not lingerer.wait()
+            with lingerer.watched(ours, nobodys, always):
+                lingerer.close()
+                assert not lingerer.wait()
+
+
+async def test_a_stream_that_is_no_socket_is_left_alone() -> None:
+    lingerer = Lingerer()
+    _, theirs = trio.testing.memory_stream_pair()
+    with lingerer.watched(theirs, nobodys, always):
+        assert not lingerer.wait()
+    lingerer.close()
+
+
+async def test_after_a_wait_in_vain_many_are_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is seldom asked for anything hardly ever holds up the loop for it."""
+    epoll = CountingEpoll()
+    monkeypatch.setattr("select.epoll", lambda: epoll)
+    lingerer = Lingerer()
+    ours, theirs = a_pair()
+    async with ours:
+        with theirs, lingerer.watched(ours, nobodys, always):
+            for _ in range(2 * (WAITS_SPARED + 1)):
+                assert not lingerer.wait()
+    assert epoll.waits == 2
+
+
+class Script:
+    """Stands for a lingerer: each wait does what is next, if anything is left."""
+
+    def __init__(self) -> None:
+        self.next: list[Callable[[], object]] = []
+        self.waits = self.spared = 0
+
+    def wait(self) -> bool:
+        self.waits += 1
+        if not self.next:
+            return False
+        self.next.pop(0)()
+        return True
+
+    def spare(self) -> None:
+        self.spared += 1
+
+
+async def a_store_of_one(nursery: trio.Nursery, script: Script) -> Machine:
+    machine = Machine("s1", ["s1"])
+    machine.driver = Driver(
+        machine.node,
+        completions=machine.completions,
+        application=machine.recorder,
+        start_io=lambda: machine.completions.run_pending() > 0,  # A disk that is waited for.
+        lingerer=script,  # type: ignore[arg-type]
+    )
+    await nursery.start(machine.driver.run)
+    await until(lambda: machine.node.core.role is Role.LEADER and machine.node.core.commit_index > 0)
+    await trio.testing.wait_all_tasks_blocked()
+    script.waits = script.spared = 0
+    return machine
+
+
+async def test_a_client_that_puts_one_thing_after_the_other_is_answered_in_one_flush(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("raft.runtime.driver.ROUNDS_NS_MAX", 20 * SECOND_NS)
+    monkeypatch.setattr("raft.runtime.driver.LINGER_NS_MAX", -20 * SECOND_NS)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            script = Script()
+            machine = await a_store_of_one(nursery, script)
+
+            def bring(ticket: int) -> None:
+                machine.node.propose(encode_item(ticket), ticket)
+                machine.driver.flush()
+
+            script.next = [lambda: bring(2), lambda: bring(3)]
+            bring(1)
+
+            assert [applied.ticket for applied in machine.recorder.applied] == [1, 2, 3]
+            assert (script.waits, script.spared) == (3, 0)
+            nursery.cancel_scope.cancel()
+
+
+async def test_where_others_bring_something_too_it_gathers_for_a_turn_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("raft.runtime.driver.ROUNDS_NS_MAX", 20 * SECOND_NS)
+    monkeypatch.setattr("raft.runtime.driver.LINGER_NS_MAX", -20 * SECOND_NS)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            script = Script()
+            machine = await a_store_of_one(nursery, script)
+
+            def bring_one_of_many() -> None:
+                machine.node.propose(encode_item("next"), 2)
+                machine.driver.wake()
+
+            script.next = [bring_one_of_many]
+            machine.node.propose(encode_item("first"), 1)
+            machine.driver.flush()
+
+            assert [applied.ticket for applied in machine.recorder.applied] == [1]
+            assert script.spared == 1
+            await machine.recorder.wait_for(lambda: len(machine.recorder.applied) == 2)
+            nursery.cancel_scope.cancel()
+
+
+async def test_nobody_lingers_when_an_alarm_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raft.runtime.driver.LINGER_NS_MAX", 20 * SECOND_NS)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            script = Script()
+            machine = await a_store_of_one(nursery, script)
+            machine.node.propose(encode_item("alone"), 1)
+            machine.driver.flush()
+
+            assert script.waits == 0
+            nursery.cancel_scope.cancel()
