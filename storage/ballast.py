@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from storage.files import CreateFile, Delete, Done, Files, Operation, SyncFile, SyncFolder, Write
 
@@ -14,8 +14,7 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _BLOCK = bytes(64 * 1024)
 
 
-@dataclass(frozen=True, slots=True)
-class _Submission:
+class _Submission(NamedTuple):
     """One `Ballast.submit`, given to each callback: functions that held each other would keep what was written until
     a garbage collection finds them, 100 MiB and more of it under load."""
 
@@ -100,6 +99,9 @@ class Ballast:
         self._files.submit(operations, partial(self._tried, submission))
 
     def _tried(self, submission: _Submission, error: BaseException | None) -> None:
+        if error is None:
+            submission.done(None)
+            return
         if is_disk_full(error) and submission.had_spare_room:
             self.is_released = True
             self._retry(submission)

@@ -26,6 +26,7 @@ from storage.files import (
 BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS: `writev` of more fails.
 OPEN_FILES_MAX = 32  # Per direction: the last segment, a snapshot in the making, and what slow peers read.
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+_HAS_FDATASYNC = hasattr(os, "fdatasync")
 
 
 class Disk:
@@ -43,8 +44,11 @@ class Disk:
         An error of the program counts as one of the disk: what was asked for is not done, and whoever waits must know.
         """
         try:
-            for operation in operations:
-                self._carry_out(operation)
+            if len(operations) == 2 and type(operations[0]) is Write and type(operations[1]) is SyncFile:
+                self._append(operations[0], operations[1])
+            else:
+                for operation in operations:
+                    self._carry_out(operation)
         except OSError as error:
             return error
         except Exception as error:
@@ -74,22 +78,26 @@ class Disk:
         self._written.close()
         self._read.close()
 
-    def _carry_out(self, operation: Operation) -> None:
-        if isinstance(
-            operation, Write
-        ):  # These two are nearly all there is: a `match` takes five times as long to find them.
-            with self._written.in_use:
-                descriptor, buffers = self._written.of(self._prefix + operation.path), operation.buffers
-                if len(buffers) != 1 or os.pwrite(descriptor, buffers[0], operation.offset) != len(buffers[0]):
-                    write_all(descriptor, buffers, operation.offset)
-        elif isinstance(operation, SyncFile):
-            with self._written.in_use:
-                sync_data(self._written.of(self._prefix + operation.path))
-        else:
-            self._carry_out_rare(operation)
+    def _append(self, write: Write, sync: SyncFile) -> None:
+        """Nearly all there is. Both in one hold of the file: to look for it twice took half of the program's time here.
 
-    def _carry_out_rare(self, operation: Operation) -> None:
+        One call with RWF_DSYNC in the place of the two takes as long as they do, and the same CPU time.
+        """
+        with self._written.in_use:
+            path, buffers = write.path, write.buffers
+            descriptor = self._written.of(self._prefix + path)
+            if len(buffers) != 1 or os.pwrite(descriptor, buffers[0], write.offset) != len(buffers[0]):
+                write_all(descriptor, buffers, write.offset)
+            sync_data(descriptor if sync.path == path else self._written.of(self._prefix + sync.path))
+
+    def _carry_out(self, operation: Operation) -> None:
         match operation:
+            case Write(path, offset, buffers):
+                with self._written.in_use:
+                    write_all(self._written.of(self._full(path)), buffers, offset)
+            case SyncFile(path):
+                with self._written.in_use:
+                    sync_data(self._written.of(self._full(path)))
             case SyncFolder(path):
                 sync_folder(self.folder / path)
             case SetSize(path, size_bytes):
@@ -121,22 +129,27 @@ class _OpenFiles:
     def __init__(self, flags: int) -> None:
         self._flags = flags | os.O_CLOEXEC
         self._descriptors: OrderedDict[str, int] = OrderedDict()
+        self._last_path, self._last = "", -1  # The one used last, which is at the end of them; "" if it is closed.
         self.in_use = threading.Lock()
 
     def of(self, path: str) -> int:
         """The descriptor of an existing file, for as long as the caller holds `in_use`."""
         assert self.in_use.locked(), path
+        if path == self._last_path:
+            return self._last
         descriptor = self._descriptors.get(path)
         if descriptor is None:
             descriptor = self._descriptors[path] = os.open(path, self._flags)
             if len(self._descriptors) > OPEN_FILES_MAX:
                 os.close(self._descriptors.popitem(last=False)[1])
         self._descriptors.move_to_end(path)
+        self._last_path, self._last = path, descriptor
         return descriptor
 
     def forget(self, path: str) -> None:
         """Close the file, if it is open: its name will mean another one."""
         with self.in_use:
+            self._last_path = ""
             descriptor = self._descriptors.pop(path, None)
             if descriptor is not None:
                 os.close(descriptor)
@@ -144,6 +157,7 @@ class _OpenFiles:
     def close(self) -> None:
         """Close all."""
         with self.in_use:
+            self._last_path = ""
             while self._descriptors:
                 os.close(self._descriptors.popitem()[1])
 
@@ -185,7 +199,7 @@ def sync_data(descriptor: int) -> None:
     """Make a file's bytes and size durable, drive caches included where the system distinguishes."""
     if _FULL_SYNC is not None:
         fcntl.fcntl(descriptor, _FULL_SYNC)
-    elif hasattr(os, "fdatasync"):
+    elif _HAS_FDATASYNC:
         os.fdatasync(descriptor)
     else:
         os.fsync(descriptor)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -36,6 +37,7 @@ POSITION = struct.Struct(">QQ")
 HARD_STATE = struct.Struct(">QQH")
 INDEX = struct.Struct(">Q")
 ENTRY = struct.Struct(">QIB")
+ONE_ENTRY = struct.Struct(">QQIB")  # INDEX and ENTRY.
 CHECKSUM = struct.Struct(">I")
 ALIGNMENT_BYTES = 8
 
@@ -61,8 +63,7 @@ class NewerFrame(MalformedFrame):
         self.what, self.found, self.supported = what, found, supported
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameBody:
+class FrameBody(NamedTuple):
     """What a frame says, apart from its place in the chain."""
 
     start: LogPosition | None = None
@@ -72,8 +73,7 @@ class FrameBody:
     entries: Sequence[Entry] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedFrame:
+class EncodedFrame(NamedTuple):
     """A frame ready to be written. `buffers` holds large payloads themselves, not copies."""
 
     buffers: tuple[bytes, ...]
@@ -138,12 +138,16 @@ def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum
         flags |= HAS_REPLACE
         parts += INDEX.pack(body.replace_from)
     payloads = [entry.payload for entry in body.entries]
-    first_index = 0
-    if payloads:
-        first_index = body.entries[0].index
+    first_index = payload_bytes = 0
+    if len(payloads) == 1:  # Of a lone put: the same, without a list of one.
+        entry, payload_bytes = body.entries[0], len(payloads[0])
+        first_index = entry.index
+        parts += ONE_ENTRY.pack(first_index, entry.term, payload_bytes, entry.kind)
+    elif payloads:
+        first_index, payload_bytes = body.entries[0].index, sum(map(len, payloads))
         table = [ENTRY.pack(entry.term, len(entry.payload), entry.kind) for entry in body.entries]
         parts = b"".join((parts, INDEX.pack(first_index), *table))
-    size = HEAD.size + len(parts) + sum(map(len, payloads))
+    size = HEAD.size + len(parts) + payload_bytes
     length = -(-(size + CHECKSUM.size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     head = HEAD.pack(salt, length, previous_checksum, batch, durable_batch, flags, len(payloads)) + parts
     padding = _PADDING[length - CHECKSUM.size - size]

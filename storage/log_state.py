@@ -86,7 +86,7 @@ class LogState:
     def _extend(self, first_index: int, terms: Sequence[int]) -> str | None:
         if first_index != self.last_index + 1:
             return f"entry {first_index} follows entry {self.last_index}"
-        term = self.end.term
+        term = self.runs[-1].term if self.runs else self.start.term
         for index, entry_term in enumerate(terms, start=first_index):
             if entry_term != term or not self.runs:
                 if entry_term < term:

@@ -25,12 +25,11 @@ SHORT_BYTES_MAX = 32 * 1024
 class _Submission:
     """Some operations and whom to tell; whoever takes `end` first, the thread or who waits for it, decides how."""
 
-    __slots__ = ("done", "end", "error", "is_awaited", "operations")
+    __slots__ = ("done", "end", "error", "operations")
 
     def __init__(self, operations: Sequence[Operation], done: Done) -> None:
         self.operations, self.done = operations, done
-        self.is_awaited = False  # Set before it is handed over.
-        self.end = threading.Lock()  # Never given back.
+        self.end: threading.Lock | None = None  # Only if it is waited for; never given back.
         self.error: OSError | None = None  # By the thread, before it takes `end`.
 
 
@@ -118,11 +117,11 @@ class RealFiles:
 
         The thread has it, not this one, for a disk may hang: then peers and the clock get their turn.
         """
-        submission.is_awaited = True
+        end = submission.end = threading.Lock()  # Before it is handed over.
         began = time.perf_counter_ns()
         self._submissions.put(submission)
         if not self._answered.acquire(timeout=self._wait_seconds_max):
-            if submission.end.acquire(blocking=False):  # It is posted when it is done.
+            if end.acquire(blocking=False):  # It is posted when it is done.
                 self._untold += 1
                 self._pace.took(time.perf_counter_ns() - began)
                 return False
@@ -172,7 +171,7 @@ class RealFiles:
     def _run(self) -> None:
         while (submission := self._submissions.get()) is not None:
             submission.error = self._carry_out(submission.operations)
-            if submission.is_awaited and submission.end.acquire(blocking=False):
+            if submission.end is not None and submission.end.acquire(blocking=False):
                 self._answered.release()
             elif not self._is_closed:
                 self._post(partial(self._tell, submission))
@@ -187,7 +186,8 @@ def is_short(operations: Sequence[Operation]) -> bool:
     """True for an append of at most SHORT_BYTES_MAX with its sync, which is nearly all that a log asks for."""
     if len(operations) != 2 or type(operations[0]) is not Write or type(operations[1]) is not SyncFile:
         return False
-    return sum(map(len, operations[0].buffers)) <= SHORT_BYTES_MAX
+    buffers = operations[0].buffers
+    return (len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))) <= SHORT_BYTES_MAX
 
 
 class InlineFiles:

@@ -23,6 +23,7 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import google_crc32c
 
@@ -54,6 +55,7 @@ class SegmentHeader:
     previous_checksum: int
 
 
+@lru_cache(maxsize=8)  # Of the newest it is asked for at every write.
 def segment_name(number: int) -> str:
     """The file name of segment `number` ≥ 1."""
     return f"{number:016d}.wal"

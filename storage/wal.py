@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
+from typing import NamedTuple
 
-from raft import (
-    ENTRY_OVERHEAD_BYTES,
-    Compacted,
-    Done,
-    Entry,
-    EntryKind,
-    HardState,
-    Identity,
-    LogPosition,
-    LogWrite,
-)
+from raft import ENTRY_OVERHEAD_BYTES, Compacted, Done, Entry, EntryKind, HardState, Identity, LogPosition, LogWrite
 from storage.ballast import Ballast, is_disk_full
 from storage.errors import CorruptLog, LogFailed
 from storage.files import Delete, Files, Operation, SetSize, SyncFile, SyncFolder, Write
@@ -39,8 +30,7 @@ AHEAD_SHARE = 8
 READ_AHEAD_BYTES_MAX = MIB  # Of a segment, in one go for the frames that one `read` needs; gone when it returns.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _Plan(NamedTuple):
     """How one group gets to disk."""
 
     operations: list[Operation]
@@ -140,7 +130,8 @@ class Wal:
 
     def append(self, write: LogWrite) -> None:
         """Take one step of the write stream into memory. Raises LogFailed after a failed sync."""
-        self._raise_if_failed()
+        if self._failure is not None:
+            raise LogFailed(str(self._failure))
         problem = self.take(write)
         assert problem is None, (problem, write)
 
@@ -149,15 +140,14 @@ class Wal:
         hard_state = write.hard_state
         if hard_state is not None:  # The hint goes to disk at a sync, when it is known what is durable.
             hard_state = replace(hard_state, commit_index=self._state.hard_state.commit_index)
-        first_index = write.entries[0].index if write.entries else 0
-        if len(write.entries) > 1 and any(
-            entry.index != first_index + position for position, entry in enumerate(write.entries)
-        ):
+        entries = write.entries
+        first_index = entries[0].index if entries else 0
+        if len(entries) > 1 and any(entry.index != first_index + place for place, entry in enumerate(entries)):
             return "the entries are not in index order"
-        terms = [entry.term for entry in write.entries]
+        terms = (entries[0].term,) if len(entries) == 1 else [entry.term for entry in entries]
         problem = self._state.apply(hard_state, write.reset, write.replace_from, first_index, terms)
         if problem is None:
-            for entry in write.entries:
+            for entry in entries:
                 if entry.kind is _CONFIGURATION:
                     self._state.configuration_indexes.append(entry.index)
             self._pending.take(write)
@@ -170,7 +160,8 @@ class Wal:
         behind its last synced frame never counts; without room even then, it waits for `look_for_room`. Any other error
         is final. Raises LogFailed.
         """
-        self._raise_if_failed()
+        if self._failure is not None:
+            raise LogFailed(str(self._failure))
         size_bytes = self._segments[-1].size_bytes + self._pending.size_bytes() + FRAME_EXTRA_BYTES_MAX
         self._start(commit_hint, done, to_new_segment=size_bytes > self._limits.segment_bytes_max)
 
@@ -222,10 +213,6 @@ class Wal:
         del self._segments[:count]
         self._state.drop_before(self._disk_end.index + 1 if first_index is None else first_index)
         self._delete_doomed()
-
-    def _raise_if_failed(self) -> None:
-        if self._failure is not None:
-            raise LogFailed(str(self._failure))
 
     def _run_from(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
         """Some entries from `first_index` on, from wherever they are. At least one, none above `last_index`.
@@ -280,9 +267,9 @@ class Wal:
         group = self._flight = self._pending
         self._pending = WriteGroup(group.last_index + 1)
         durable_index = min(self._disk_end.index, group.from_index - 1)
-        hint = max(self._state.hard_state.commit_index, min(commit_hint, durable_index))
         state = self._state.hard_state
-        hard_state = HardState(state.term, state.voted_for, min(hint, self.last_index))
+        hint = max(state.commit_index, min(commit_hint, durable_index))
+        hard_state = HardState(state.term, state.voted_for, min(hint, self._state.last_index))
         self._state.hard_state, end = hard_state, self._state.end
         plan = self._plan(group, hard_state, to_new_segment)
 
@@ -352,9 +339,12 @@ class Wal:
         A write into blocks that the file has already changes no metadata, so that its sync waits for no journal: with
         three members on one disk an eighth to a third less. A frame of zeroes is never valid: they are the end.
         """
-        frames_bytes = sum([frame.length for frame in frames])
+        if len(frames) == 1:
+            frames_bytes, buffers = frames[0].length, frames[0].buffers
+        else:
+            frames_bytes = sum([frame.length for frame in frames])
+            buffers = tuple(buffer for each in frames for buffer in each.buffers)
         end, file_bytes = last.size_bytes + frames_bytes, self._file_bytes
-        buffers = frames[0].buffers if len(frames) == 1 else tuple(buffer for each in frames for buffer in each.buffers)
         if end > file_bytes:
             file_bytes = end
             ahead = min(self._limits.ahead_bytes, self._limits.segment_bytes_max - end)
@@ -369,7 +359,7 @@ class Wal:
             salt=salt,
             offset=last.size_bytes,
             file_bytes=file_bytes,
-            has_zeroes=file_bytes > max(end, self._file_bytes),
+            has_zeroes=file_bytes > end and file_bytes > self._file_bytes,
         )
 
     def _written(self, plan: _Plan, group: WriteGroup, hard_state: HardState, end: LogPosition) -> None:

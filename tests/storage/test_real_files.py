@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import subprocess
@@ -25,6 +26,7 @@ from storage import (
     SyncFile,
     SyncFolder,
     Write,
+    disk,
     read_all,
 )
 from storage.disk import BUFFERS_MAX, OPEN_FILES_MAX, Disk, write_all
@@ -151,6 +153,76 @@ def test_a_mistake_of_the_program_is_told_like_a_failure_of_the_disk(tmp_path: P
     assert "TypeError" in str(error)
     assert carried_out(files, loop, Write("x", 0, (b"a",))) is None
     files.close()
+
+
+APPENDS: list[list[Operation]] = [
+    [Write("x", 2, (b"alone",)), SyncFile("x")],
+    [Write("x", 2, (b"a head", b"", b"and more")), SyncFile("x")],
+    [Write("x", 2, ()), SyncFile("x")],
+    [Write("x", 2, (b"here",)), SyncFile("y")],
+    [Write("x", 2, (b"here",)), SyncFile("missing")],
+    [Write("missing", 2, (b"nowhere",)), SyncFile("x")],
+]
+
+
+@pytest.mark.parametrize("append", APPENDS)
+def test_an_append_with_its_sync_does_what_the_two_do_one_by_one(
+    append: list[Operation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced_inodes: list[list[int]] = []
+    monkeypatch.setattr(disk, "sync_data", lambda descriptor: synced_inodes[-1].append(os.fstat(descriptor).st_ino))
+    seen = []
+    for name, parts in (("together", [append]), ("apart", [append[:1], append[1:]])):
+        (tmp_path / name).mkdir()
+        on_disk = Disk(tmp_path / name)
+        assert on_disk.carry_out([CreateFile("x"), Write("x", 0, (b"0123456789",)), CreateFile("y")]) is None
+        names = {(tmp_path / name / each).stat().st_ino: each for each in ("x", "y")}
+        synced_inodes.append([])
+        errors = [error for part in parts if (error := on_disk.carry_out(part)) is not None]
+        synced_names = [names[inode] for inode in synced_inodes[-1]]
+        seen.append((on_disk.read("x", 0, 99), type(errors[0]) if errors else None))
+        assert not errors or name == "apart" or synced_names == []  # After a failure nothing more is tried.
+        assert errors or synced_names == [append[1].path]  # type: ignore[union-attr]
+        on_disk.close()
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("failing", ["write", "sync"])
+def test_an_append_that_fails_tells_why_and_is_not_synced_behind_a_failed_write(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk = Disk(tmp_path)
+    assert on_disk.carry_out([CreateFile("x")]) is None
+    broken = OSError(errno.EIO, "the medium is gone")
+    syncs: list[int] = []
+
+    def fail(*_: object) -> int:
+        raise broken
+
+    monkeypatch.setattr(disk, "sync_data", fail if failing == "sync" else syncs.append)
+    if failing == "write":
+        monkeypatch.setattr(os, "pwrite", fail)
+
+    assert on_disk.carry_out([Write("x", 0, (b"abc",)), SyncFile("x")]) is broken
+    assert not syncs
+    monkeypatch.undo()
+    on_disk.close()
+
+
+def test_a_short_append_that_the_system_cuts_is_continued_and_synced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk = Disk(tmp_path)
+    assert on_disk.carry_out([CreateFile("x")]) is None
+    syncs: list[int] = []
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: whole(descriptor, data[:2], offset))
+    monkeypatch.setattr(disk, "sync_data", syncs.append)
+
+    assert on_disk.carry_out([Write("x", 1, (b"abcdef",)), SyncFile("x")]) is None
+
+    assert (on_disk.read("x", 0, 99), len(syncs)) == (b"\0abcdef", 1)
+    on_disk.close()
 
 
 def test_submissions_run_in_order_in_one_thread_and_done_on_the_callers(tmp_path: Path) -> None:
