@@ -35,7 +35,7 @@ class Asking:
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._last_number = state.now  # An answer to an earlier life is none to this one: its numbers are others.
-        self._count = 0
+        self.count = 0  # Reads that are open here.
         self._waiting: list[Reading] = []
         self._is_new = False  # Something has come since `feed`.
         self._question: _Question | None = None
@@ -44,18 +44,18 @@ class Asking:
     def add(self, ticket: int, staleness_ns_max: int | None) -> None:
         """A read came: of at most this age, or (None) a linearizable one. Raises Busy at the bound, NotLeader."""
         state = self._state
-        if self._count >= state.config.reads_pending_max:
+        if self.count >= state.config.reads_pending_max:
             raise Busy("linearizable reads", state.config.reads_pending_max)
         if staleness_ns_max is None and state.leader_id is None:
             raise NotLeader(state.node_id, None)
-        self._count += 1
+        self.count += 1
         self._waiting.append((ticket, staleness_ns_max))
         self._is_new = True
 
     @property
     def wants_turn(self) -> bool:
         """True if `feed` has something to do."""
-        if not self._count:
+        if not self.count:
             return False
         if self._is_new or (self._answered and self._answered[0][0] <= self._state.last_applied):
             return True
@@ -85,7 +85,7 @@ class Asking:
         self._is_new = False
         self._let_through()
         reads = (self._question.reads if self._question is not None else []) + self._waiting
-        self._count -= len(reads)
+        self.count -= len(reads)
         self._waiting, self._question = [], None
         return reads
 
@@ -102,13 +102,13 @@ class Asking:
         state, ready = self._state, self._state.outbox.ready.reads_ready_otherwise
         while self._answered and self._answered[0][0] <= state.last_applied:
             reads = self._answered.popleft()[1]
-            self._count -= len(reads)
+            self.count -= len(reads)
             ready += [(ticket, ReadWay.ASKED) for ticket, _ in reads]
         age_ns = state.state_age_ns() if self._waiting else None
         if age_ns is not None:
             fresh = [ticket for ticket, age_ns_max in self._waiting if age_ns_max is not None and age_ns <= age_ns_max]
             self._waiting = [each for each in self._waiting if each[1] is None or age_ns > each[1]]
-            self._count -= len(fresh)
+            self.count -= len(fresh)
             ready += [(ticket, ReadWay.BOUNDED) for ticket in fresh]
 
     def _fail_waiting(self) -> None:
@@ -118,7 +118,7 @@ class Asking:
             if age_ns_max is not None:
                 error = TooStale(state.node_id, state.state_age_ns(), age_ns_max)
             failed.append((ticket, error))
-        self._count -= len(self._waiting)
+        self.count -= len(self._waiting)
         self._waiting = []
 
     def _ask(self, question: _Question) -> None:

@@ -41,6 +41,7 @@ from raft.state import EntryKind, HardState, LogPosition, Role
 
 _VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # `A | B` would be made anew for every message.
 _REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot, TimeoutNow)
+_OF_REPLICATION = (AppendEntries, AppendAccepted)
 
 
 class RaftCore(CoreReads):
@@ -102,7 +103,10 @@ class RaftCore(CoreReads):
             return
         if isinstance(message, AppendEntries):
             check_entries(message)
-        self._step(peer_id, message)
+        if message.term == self._state.term and type(message) in _OF_REPLICATION:
+            self._step_in_term(peer_id, message)  # All that `_step` would do with nearly all there are.
+        else:
+            self._step(peer_id, message)
         if self._leadership is not None and self._leadership.changing.is_over:
             self._end_leadership(self._leadership)
         self._check_invariants()
@@ -113,13 +117,13 @@ class RaftCore(CoreReads):
         assert now >= state.now, (now, state.now)
         state.now = now
         if leadership is not None:
+            if leadership.is_calm():
+                return  # The usual one: nothing but the time has changed.
             if leadership.has_lost_its_quorum:
                 self._become_follower(reason="its quorum is silent")
             elif leadership.has_lost_its_disk():
                 self._become_follower(reason="its own disk is silent")
-            elif now < leadership.due_at:
-                return  # The usual one: nothing but the time has changed.
-            else:
+            elif now >= leadership.due_at:
                 leadership.tick()
         elif now < self._elections.deadline:
             return
@@ -240,14 +244,14 @@ class RaftCore(CoreReads):
         leadership, state = self._leadership, self._state
         if leadership is not None and leadership.feed_wanted:
             return True
-        if state.writes.pending or not state.outbox.ready.is_idle or self._asking.wants_turn:
+        if state.writes.pending or not state.outbox.ready.is_idle or (self._asking.count and self._asking.wants_turn):
             return True
         return state.last_applied < state.commit_index and self._may_hand_out()
 
     def take_ready(self) -> Ready:
         """All effects since the last call. The caller owes them in the order that `Ready` states."""
         state = self._state
-        if self._asking.wants_turn:
+        if self._asking.count and self._asking.wants_turn:
             self._serve_asking()
         if self._leadership is not None and self._leadership.feed_wanted:
             self._leadership.feed()
@@ -255,17 +259,15 @@ class RaftCore(CoreReads):
         if state.writes.pending:
             ready.write = state.writes.take(HardState(state.term, state.voted_for, state.appliable_index))
         if state.last_applied < state.commit_index and self._may_hand_out():
-            first_index = self._handed_out_index + 1
-            ready.apply = state.log.read(first_index, state.appliable_index, state.config.apply_bytes_max)
+            first, last = self._handed_out_index + 1, state.appliable_index
+            ready.apply = state.log.read(first, last, state.config.apply_bytes_max)
             self._handed_out_index = ready.apply[-1].index
         return ready
 
     def _may_hand_out(self) -> bool:
         """One batch to apply at a time, so that other events get their turn."""
         state = self._state
-        return self._handed_out_index == state.last_applied < state.commit_index and (
-            state.last_applied < state.appliable_index
-        )
+        return self._handed_out_index == state.last_applied < state.appliable_index
 
     # Messages
 
@@ -340,7 +342,7 @@ class RaftCore(CoreReads):
                 assert_never(message)
 
     def _answer_stale(self, peer_id: str, message: Message) -> None:
-        match message:
+        match message:  # All others answer a question of an older term: settled.
             case AppendEntries() | InstallSnapshot():
                 self._following.refuse_stale(peer_id, message)
             case VoteRequest():
@@ -348,8 +350,6 @@ class RaftCore(CoreReads):
             case PreVoteRequest():
                 refusal = PreVoteResponse(term=self._state.term, next_term=message.next_term, granted=False)
                 self._state.send(peer_id, refusal)
-            case _:
-                pass  # An answer to a question of an older term: settled.
 
     def _on_vote(self, peer_id: str, message: VoteResponse) -> None:
         if self._state.role is not Role.CANDIDATE:
@@ -437,10 +437,9 @@ class RaftCore(CoreReads):
         self.leading_term = state.term
 
     def _check_invariants(self) -> None:
-        state, log, leadership = self._state, self._state.log, self._leadership
-        last_index = log.last_index
-        assert log.base_index <= state.snapshot_index <= state.last_applied <= state.commit_index <= last_index, self
-        assert state.writes.durable_index <= last_index, self
+        state, log, leadership, end = self._state, self._state.log, self._leadership, self._state.log.last_index
+        assert log.base_index <= state.snapshot_index <= state.last_applied <= state.commit_index <= end, self
+        assert state.writes.durable_index <= end, self
         assert log.last_term <= state.term, self
         if leadership is None:
             assert self.leading_term is None and state.role is not Role.LEADER, self  # noqa: PT018

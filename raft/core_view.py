@@ -176,7 +176,20 @@ class CoreView:
 
     def peers_status(self) -> list[PeerStatus]:
         """Every peer as the leader sees it, in the order of ids; empty on other members."""
-        return [] if self._leadership is None else list(self._leadership.peers_status())
+        if self._leadership is None:
+            return []
+        silent_before = self._state.now - self._state.config.election_timeout_max_ns
+        return [
+            PeerStatus(
+                peer_id=peer_id,
+                state=peer.state.value,
+                match_index=peer.match_index,
+                next_index=peer.next_index,
+                last_applied=peer.last_applied or 0,
+                recent_active=peer.heard_at > silent_before,
+            )
+            for peer_id, peer in self._leadership.changing.peers.items()
+        ]
 
     def _leading(self) -> Leadership:
         if self._leadership is None:

@@ -53,7 +53,9 @@ class DiskWatch:
     @property
     def is_wanted(self) -> bool:
         """True if `look` may have something to do at this tick."""
-        return self._commit.under_way or self.hangs or self._full_since is not None or self._log.is_disk_full
+        if self._commit.under_way or self._hung_since is not None:
+            return True
+        return self._full_since is not None or self._log.is_disk_full
 
     def look(self, now: int, events: list[TraceEvent]) -> None:
         """It is `now` (monotonic ns). What is to be told goes into `events`; the core may be told to hand over."""

@@ -6,14 +6,13 @@ as one append, and many reads share one round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from raft.asked_first import AskedFirst
 from raft.batch import encode_batch
 from raft.change import MembershipChange
 from raft.changing import Changing
 from raft.core_state import CoreState
-from raft.effects import PeerStatus
 from raft.errors import Busy, TooLarge, TransferUnderWay
 from raft.handover import HandingOver
 from raft.lease import Lease
@@ -70,12 +69,20 @@ class Leadership:
         """When `tick` has something to do, or the check of the quorum is due (monotonic ns)."""
         if self._quorum_deadline < self._heartbeat_deadline:
             self._look_when_the_quorum_was_heard()
-        return min(self.due_at, self._quorum_deadline)
+        due_at = self.due_at
+        return due_at if due_at < self._quorum_deadline else self._quorum_deadline
 
     @property
     def due_at(self) -> int:
         """When `tick` has something to do (monotonic ns)."""
         return min(self._heartbeat_deadline, self._marks_due_at or self._heartbeat_deadline, self._asked_first.over_at)
+
+    def is_calm(self) -> bool:
+        """True if nothing is due, and nothing lost, as at nearly every tick. As the three that say it one by one."""
+        now, marks_due_at = self._state.now, self._marks_due_at
+        if now >= self._quorum_deadline or now >= self._heartbeat_deadline or now >= self._asked_first.over_at:
+            return False
+        return not (marks_due_at and now >= marks_due_at) and not self.has_lost_its_disk()
 
     @property
     def has_lost_its_quorum(self) -> bool:
@@ -195,10 +202,11 @@ class Leadership:
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.priority = message.priority
         was_snapshot = peer.state is PeerState.SNAPSHOT
-        peer.accepted(message.match_index, first_index=log.first_index, last_index=log.last_index)
+        peer.accepted(message.match_index, first_index=log.base_index + 1, last_index=log.last_index)
         if was_snapshot and peer.state is not PeerState.SNAPSHOT:
             self._state.trace("snapshot_delivered", peer_id=peer_id, match_index=peer.match_index)
-        self.feed_wanted |= self._may_be_fed(peer)
+        if not self.feed_wanted:
+            self.feed_wanted = self._may_be_fed(peer)
         if self.handing_over.current is not None:
             self.handing_over.tell()
         self.marks_moved()
@@ -226,8 +234,10 @@ class Leadership:
     def _hear(self, peer_id: str, last_applied: int, read_counter: int) -> Progress:
         peer = self._peers[peer_id]
         peer.heard_at = self._state.now
-        peer.last_applied = max(last_applied, peer.last_applied or 0)
-        peer.read_counter = max(read_counter, peer.read_counter)
+        if peer.last_applied is None or last_applied > peer.last_applied:
+            peer.last_applied = last_applied
+        if read_counter > peer.read_counter:
+            peer.read_counter = read_counter
         return peer
 
     def _may_be_fed(self, peer: Progress) -> bool:
@@ -266,14 +276,17 @@ class Leadership:
     def _raise_low_watermark(self) -> None:
         """FORMATS §6: the minimum over all members, once each has reported to this leader."""
         state, departing = self._state, self.changing.departing
-        mark = min(state.last_applied, state.writes.durable_index)
+        mark, floor = min(state.last_applied, state.writes.durable_index), state.low_watermark
         for peer_id, peer in self._peers.items():
             if departing and peer_id in departing:
                 continue
             if peer.last_applied is None:
                 return
-            mark = min(mark, peer.last_applied, peer.match_index)
-        if mark > state.low_watermark:
+            applied = peer.last_applied if peer.last_applied < peer.match_index else peer.match_index
+            if applied <= floor:
+                return  # The usual one: somebody has yet to say that it has applied what is new.
+            mark = min(mark, applied)
+        if mark > floor:
             state.raise_low_watermark(mark)
 
     @property
@@ -384,7 +397,7 @@ class Leadership:
     def _send_entries(self, peer_id: str, peer: Progress) -> bool:
         """Send one append; False if there was nothing to send, or only a snapshot could help."""
         log, config = self._state.log, self._state.config
-        if peer.next_index < log.first_index or log.term_at(peer.next_index - 1) is None:
+        if peer.next_index <= log.base_index or log.term_at(peer.next_index - 1) is None:
             peer.want_snapshot()
             self._state.outbox.ready.snapshot_wanted.append(peer_id)
             self._state.trace("snapshot_wanted", peer_id=peer_id, next_index=peer.next_index)
@@ -398,7 +411,7 @@ class Leadership:
         last_index = min(log.last_index, peer.next_index + config.append_entries_max - 1)
         if not entries or entries[0].index != peer.next_index or entries[-1].index != last_index:
             entries = tuple(log.read(peer.next_index, last_index, config.append_bytes_max))
-            self._last_append_bytes = sum([entry.size_bytes for entry in entries])
+            self._last_append_bytes = sum([len(entry.payload) + ENTRY_OVERHEAD_BYTES for entry in entries])
         self._send_append(peer_id, peer.next_index - 1, entries)
         peer.sent(entries[-1].index, self._last_append_bytes)
         return True
@@ -409,7 +422,9 @@ class Leadership:
         prev_term = state.log.term_at(prev_index)
         assert prev_term is not None, (prev_index, state.log)
         peer = self._peers[peer_id]
-        peer.commit_told = max(peer.commit_told, min(state.commit_index, prev_index + len(entries)))
+        told = min(state.commit_index, prev_index + len(entries))
+        if told > peer.commit_told:
+            peer.commit_told = told
         same = self._last_append
         if (
             same is None
@@ -427,21 +442,6 @@ class Leadership:
                 read_counter=self.reads.counter,
             )
         state.send(peer_id, same)
-
-    # Looking at it
-
-    def peers_status(self) -> Iterator[PeerStatus]:
-        """Every peer, in the order of ids."""
-        silent_before = self._state.now - self._state.config.election_timeout_max_ns
-        for peer_id, peer in self._peers.items():
-            yield PeerStatus(
-                peer_id=peer_id,
-                state=peer.state.value,
-                match_index=peer.match_index,
-                next_index=peer.next_index,
-                last_applied=peer.last_applied or 0,
-                recent_active=peer.heard_at > silent_before,
-            )
 
     def check_invariants(self) -> None:
         """The leader's side of Figure 2; constant cost."""

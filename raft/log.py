@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from raft.ports import LogStore
-from raft.state import Entry, LogPosition
+from raft.state import ENTRY_OVERHEAD_BYTES, Entry, LogPosition
 from raft.writes import WriteStream
 
 CACHE_KEPT_EIGHTHS = 7
@@ -45,6 +45,8 @@ class RaftLog:
         self._left_behind: list[Entry] = []  # By a reset: nobody asks for them, and to free all at once takes long.
         self._sizes_from = store.last_index  # _sizes[k]: bytes of all entries after this index, up to it + k.
         self._sizes = [0]
+        self.last_term = self._find_last_term()
+        """The term of the last entry, or of the position where an empty log begins."""
         assert self.base_index <= snapshot.index <= self.last_index, (self.base_index, snapshot, self.last_index)
         assert self.term_at(snapshot.index) == snapshot.term, (snapshot, self.term_at(snapshot.index))
 
@@ -52,13 +54,6 @@ class RaftLog:
     def first_index(self) -> int:
         """The oldest entry; `last_index + 1` when there is none."""
         return self.base_index + 1
-
-    @property
-    def last_term(self) -> int:
-        """The term of the last entry, or of the position where an empty log begins."""
-        term = self._runs[-1].term if self._runs else self.base_term
-        assert term is not None, self.last_index
-        return term
 
     @property
     def last_position(self) -> LogPosition:
@@ -113,6 +108,8 @@ class RaftLog:
             stored = self._store.read(first_index, min(last_index, cache_first - 1), bytes_max)
             assert stored[0].index == first_index, (stored[0].index, first_index)
             return stored
+        if first_index == last_index:
+            return [self._cache[first_index - cache_first]]  # A lone put's.
         found: list[Entry] = []
         for entry in self._cache[first_index - cache_first : last_index - cache_first + 1]:
             bytes_max -= entry.size_bytes
@@ -129,11 +126,12 @@ class RaftLog:
         """Put entries right after the last one."""
         for entry in entries:
             assert entry.index == self.last_index + 1, (entry.index, self.last_index)
-            size_bytes, last_term = entry.size_bytes, self.last_term
-            assert entry.term >= last_term, (entry.term, last_term)
-            if not self._runs or self._runs[-1].term != entry.term:
+            size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
+            assert entry.term >= self.last_term, (entry.term, self.last_term)
+            if not self._runs or self.last_term != entry.term:
                 self._runs.append(LogPosition(entry.index, entry.term))
                 self._run_starts.append(entry.index)
+                self.last_term = entry.term
             self._sizes.append(self._sizes[-1] + size_bytes)
             self._cache_bytes += size_bytes + CACHED_OBJECT_BYTES
             self._cache.append(entry)
@@ -157,6 +155,7 @@ class RaftLog:
             self._runs.pop()
             self._run_starts.pop()
         self.last_index = index - 1
+        self.last_term = self._find_last_term()
         self._writes.truncate_from(index)
 
     def reset(self, position: LogPosition) -> None:
@@ -167,6 +166,7 @@ class RaftLog:
         self._cache_bytes = 0
         self._sizes_from, self._sizes = position.index, [0]
         self.base_index, self.base_term, self.last_index = position.index, position.term, position.index
+        self.last_term = self._find_last_term()
         self._writes.reset(position)
 
     def compact(self, index: int) -> None:
@@ -180,6 +180,7 @@ class RaftLog:
         if index < self.last_index and not (kept and kept[0].index == index + 1):
             kept.insert(0, LogPosition(index + 1, self._runs[passed - 1].term))
         self._runs, self._run_starts = kept, [run.index for run in kept]
+        self.last_term = self._find_last_term()
         self._evict()
 
     def forget_sizes(self, index: int) -> None:
@@ -188,6 +189,12 @@ class RaftLog:
         if passed > SIZES_FORGOTTEN_AT_ONCE or 0 < passed == len(self._sizes) - 1:
             del self._sizes[:passed]
             self._sizes_from += passed
+
+    def _find_last_term(self) -> int:
+        """After each change of `_runs` but a gain: the core asks for it at every event."""
+        term = self._runs[-1].term if self._runs else self.base_term
+        assert term is not None, self.last_index
+        return term
 
     def _evict(self) -> None:
         """Take the oldest entries out of memory: those that were compacted, and others while there are too many."""

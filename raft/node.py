@@ -41,7 +41,7 @@ from raft.reads import ReadWay
 from raft.ready import Ready, TraceEvent
 from raft.room_search import RoomSearch
 from raft.snapshotting import Snapshotting
-from raft.state import Entry, EntryKind, HardState, LogPosition, Role
+from raft.state import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition, Role
 from raft.wire import encode_batch
 
 _WAYS_OF_LEADERS = (ReadWay.ROUND, ReadWay.LEASE)
@@ -172,8 +172,7 @@ class Node(NodeView):
             self._disk.look(now, self._effects.events)
         if self._snapshots.is_sending:
             self._snapshots.tick(now)
-        outcomes_due = self._outcomes.next_deadline if self._outcomes.commands else None
-        if outcomes_due is not None and outcomes_due <= now:
+        if (due_at := self._outcomes.next_deadline) is not None and due_at <= now:
             self._effects.completions += self._outcomes.expire(now)
 
     def propose(self, command: bytes, ticket: int) -> None:
@@ -403,14 +402,15 @@ class Node(NodeView):
                 elif (batch := self._outcomes.applied(entry, results)) is not None:
                     self._effects.completions.append(batch)
                 budget -= ENTRY_AS_COMMANDS + len(results)
-                budget_bytes -= entry.size_bytes
+                budget_bytes -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
             if not self._to_apply or budget <= 0 or budget_bytes <= 0:
                 self._core.applied(entry.index)
                 self._drain_core()  # May bring the next ones, and reads that waited for these.
 
     def _prove_when_idle(self) -> None:
         """An idle node syncs once more, so that its last batch is proven; a closing node does so at once."""
-        if not self._commit.is_quiet or not self._log.has_unproven_batch:
+        commit = self._commit  # The first two: not `is_quiet`.
+        if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:
             self._prove_at = None
         elif self._prove_at is None:
             self._prove_at = self._now + self._config.election_timeout_min_ns  # Not between the puts of a slow client.

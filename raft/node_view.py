@@ -77,11 +77,15 @@ class NodeView:
     @property
     def next_alarm(self) -> int:
         """As `next_deadline`, when nothing is left to do but to wait."""
-        stop_by = None if self._stopped or self._stop_is_overdue else self._stop_by  # Then it waits for the disk only.
-        outcome = self._outcomes.next_deadline if self._outcomes.commands else None
-        snapshot = self._snapshots.next_deadline if self._snapshots.is_sending else None
-        deadlines = (outcome, snapshot, self._snapshots.next_step_at, self._prove_at, self._room.next_at, stop_by)
-        return min([self._core.next_deadline, *filter(None, deadlines)])
+        alarm, snapshots = self._core.next_deadline, self._snapshots
+        sending = snapshots.next_deadline if snapshots.is_sending else None
+        step_at, prove_at, room_at = snapshots.next_step_at, self._prove_at, self._room.next_at
+        for other in (self._outcomes.next_deadline, sending, step_at, prove_at, room_at):
+            if other and other < alarm:
+                alarm = other
+        if self._stop_by and self._stop_by < alarm and not self._stopped and not self._stop_is_overdue:
+            return self._stop_by  # Not so once that is over: then it waits for the disk only.
+        return alarm
 
     @property
     def is_stopped(self) -> bool:

@@ -43,8 +43,8 @@ class OpenProposals:
         if not self._ranges:
             return  # A follower's: nothing is its own.
         has_ended = False
-        for proposals in list(self._ranges):
-            while proposals.checked < min(proposals.last_index, commit_index):
+        for proposals in tuple(self._ranges):
+            while proposals.checked < proposals.last_index and proposals.checked < commit_index:
                 index = proposals.checked + 1
                 proposals.checked = index
                 if self._log.term_at(index) == proposals.term:
@@ -62,8 +62,11 @@ class OpenProposals:
         if not self._ranges:
             return
         for proposals in self._ranges:
-            proposals.first_index = max(proposals.first_index, min(index, proposals.checked) + 1)
-        self._forget_empty()
+            last_index = index if index < proposals.checked else proposals.checked
+            if last_index >= proposals.first_index:
+                proposals.first_index = last_index + 1
+        if len(self._ranges) > 1 or self._ranges[0].first_index > self._ranges[0].last_index:
+            self._forget_empty()
 
     def passed_by_snapshot(self, index: int) -> None:
         """A snapshot replaced the state up to `index`: it has no results in it."""
@@ -79,6 +82,9 @@ class OpenProposals:
         self._outbox.ready.ended.append(ProposalEnded(index, term, certainty))
 
     def _forget_empty(self) -> None:
+        if len(self._ranges) == 1 and self._ranges[0].first_index > self._ranges[0].last_index:
+            self._ranges.clear()  # The usual one.
+            return
         self._ranges = [proposals for proposals in self._ranges if proposals.first_index <= proposals.last_index]
         if len(self._ranges) > 1:
             self._ranges.sort(key=lambda proposals: (proposals.term, proposals.first_index))

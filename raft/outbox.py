@@ -39,7 +39,10 @@ class Outbox:
 
     def release(self, durable_sequence: int) -> None:
         """Everything up to this write is durable."""
-        self._durable_sequence = max(self._durable_sequence, durable_sequence)
+        if durable_sequence > self._durable_sequence:
+            self._durable_sequence = durable_sequence
+        if not self._waiting:
+            return  # A leader's: its appends have left.
         still_waiting = []
         for after, peer_id, message in self._waiting:
             if after <= self._durable_sequence:

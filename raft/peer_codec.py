@@ -49,6 +49,7 @@ APPEND_ENTRIES_MAX = ENTRY_PAYLOAD_BYTES_MAX // ENTRY_OVERHEAD_BYTES
 """As many as the largest `append_bytes_max` lets a leader put into one request, each counted with its overhead."""
 
 _ENTRY_KINDS = {int(kind): kind for kind in EntryKind}
+_NEWEST = max(_ENTRY_KINDS)
 
 
 _Other = (
@@ -250,10 +251,8 @@ def _entry(item: Any, index: int) -> Entry:
         raise ProtocolError(f"entry {index} is not [term, kind, payload]")
     term, kind_number, payload = item[:3]
     kind = _ENTRY_KINDS.get(kind_number) if type(kind_number) is int else None
-    if type(kind_number) is int and kind_number > max(EntryKind):
-        raise ProtocolError(
-            f"entry {index} is of kind {kind_number}; this build knows up to {max(EntryKind)}: upgrade it"
-        )
+    if type(kind_number) is int and kind_number > _NEWEST:
+        raise ProtocolError(f"entry {index} is of kind {kind_number}; this build knows up to {_NEWEST}: upgrade it")
     if type(term) is not int or term < 1 or kind is None or type(payload) is not bytes:
         raise ProtocolError(f"entry {index} has a term, kind or payload that cannot be")
     if len(payload) > ENTRY_PAYLOAD_BYTES_MAX:

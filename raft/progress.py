@@ -74,8 +74,8 @@ class Progress:
         """
         assert match_index <= last_index, (match_index, last_index)
         moved = match_index > self.match_index
-        self.match_index = max(self.match_index, match_index)
-        self._moved |= moved
+        if moved:
+            self.match_index, self._moved = match_index, True
         while self._window and self._window[0][0] <= self.match_index:
             self._window_bytes -= self._window.popleft()[1]
         if self.state is PeerState.PROBE and match_index >= min(self.next_index, last_index):
@@ -83,7 +83,8 @@ class Progress:
         elif self.state is PeerState.SNAPSHOT and moved and self.match_index + 1 >= first_index:
             self._enter(PeerState.PROBE)
             self.next_index = self.match_index + 1
-        self.next_index = max(self.next_index, self.match_index + 1)
+        if self.next_index <= self.match_index:
+            self.next_index = self.match_index + 1
         return moved
 
     def rejected(self, rejected_index: int, next_index: int) -> bool:

@@ -75,7 +75,7 @@ class Snapshotting:
             return True
         if self._log_bytes >= self._wanted_log_bytes:
             return True
-        return self._core.holds_what_its_snapshot_has and self._may_compact
+        return self._may_compact
 
     @property
     def next_deadline(self) -> int | None:

@@ -97,9 +97,12 @@ class WriteStream:
     def persisted(self, sequence: int) -> None:
         """Every write up to `sequence` is durable."""
         assert sequence <= self.issued_sequence, (sequence, self.issued_sequence)
-        self.durable_sequence = max(self.durable_sequence, sequence)
+        if sequence > self.durable_sequence:
+            self.durable_sequence = sequence
         while self._claims and self._claims[0][0] <= sequence:
-            self.durable_index = max(self.durable_index, self._claims.popleft()[1])
+            index = self._claims.popleft()[1]
+            if index > self.durable_index:
+                self.durable_index = index
 
     def _claim(self, index: int) -> None:
         sequence = self.issued_sequence + 1

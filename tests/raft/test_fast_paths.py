@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from random import Random
 from typing import Any
 
 import cbor2
@@ -12,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft.cbor_profile import ARRAY, BYTES, INT64_MAX, UNSIGNED, encode_head, encode_item
+from raft.config import MILLISECOND_NS
+from raft.elections import drawn
 from raft.errors import ProtocolError
 from raft.messages import AppendAccepted
 from raft.peer_codec import _Fields, decode_message, encode_message
 from raft.quorum import Quorum, majority_index
 from raft.ready import Ready
+from tests.raft.bench import a_leader, accepted
 
 NUMBERS = st.one_of(
     st.integers(0, INT64_MAX),
@@ -81,3 +85,35 @@ def test_a_leader_counts_its_peers_as_its_quorum_does(positions: list[int]) -> N
     """The own position first, then those of the peers, is one position per voter."""
     voters = tuple(f"s{place}" for place in range(len(positions)))
     assert majority_index(positions) == Quorum(voters).agreed(dict(zip(voters, positions, strict=True)))
+
+
+@given(st.integers(0, 2**32), st.integers(1, 2**40))
+def test_a_time_out_is_drawn_as_the_library_draws_it(seed: int, below: int) -> None:
+    """The same number, and the same ones after it: a simulation with this seed goes on as it would have."""
+    ours, theirs = Random(seed), Random(seed)
+    assert [drawn(ours, below) for _ in range(3)] == [theirs.randrange(below) for _ in range(3)]
+    assert ours.getstate() == theirs.getstate()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["wait", "propose", "accept", "persist"]), st.integers(0, 900)), max_size=12))
+def test_a_leader_that_is_calm_has_nothing_to_do_at_a_tick(steps: list[tuple[str, int]]) -> None:
+    """Its quorum, its disk and its own deadlines say so one by one, too."""
+    bench = a_leader(term=1)
+    leadership = bench.core._leadership
+    assert leadership is not None
+    for what, milliseconds in steps:
+        if what == "propose":
+            bench.propose()
+        elif what == "accept":
+            bench.step("s2", accepted(1, bench.core.last_index))
+        elif what == "persist":
+            bench.persist()
+        bench.now += milliseconds * MILLISECOND_NS
+        bench.core._state.now = bench.now
+        if leadership.is_calm():
+            assert bench.core._state.now < leadership.due_at
+            assert not leadership.has_lost_its_disk()
+            assert not leadership.has_lost_its_quorum
+        bench.advance(0)
+        if bench.core.leading_term is None:
+            break

@@ -187,7 +187,7 @@ async def test_no_second_slice_is_applied_before_the_clock_and_the_peers_had_the
                 rounds, now = rounds + 1, now + ROUNDS_NS_MAX + 1
                 return False
 
-            monkeypatch.setattr("raft.runtime.driver.now_ns", lambda: now)
+            monkeypatch.setattr(machine.driver, "_read_clock", lambda: now)
             monkeypatch.setattr(Node, "has_more", property(lambda _: rounds < 2))
             machine.driver._start_io = start_io
             machine.driver.flush()
