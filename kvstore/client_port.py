@@ -49,6 +49,8 @@ class _Connection:
         self.has_output = trio.Event()
         self.has_room = trio.Event()
         self.is_closing = False
+        self.is_greeted = False  # As far as anybody has asked.
+        self.is_hurried = True  # Its patience has a deadline. To ask the scope, or to set it anew, costs something.
         self.has_unread = False  # Its reader has bytes in hand that wait for their turn: nothing may overtake them.
 
 
@@ -122,7 +124,6 @@ class ClientPort:
     async def _read_forever(
         self, stream: trio.abc.Stream, connection_id: int, connection: _Connection, patience: trio.CancelScope
     ) -> None:
-        is_greeted = False
         while True:
             while not self._service.wants_input(connection_id) and not connection.is_closing:
                 self._stalled.add(connection_id)
@@ -133,29 +134,33 @@ class ClientPort:
                     while await stream.receive_some(RECEIVE_BYTES_MAX):
                         pass
                 return
-            is_greeted = is_greeted or self._service.is_greeted(connection_id)
-            if is_greeted:
-                self._set_patience(connection_id, patience)
+            connection.is_greeted = connection.is_greeted or self._service.is_greeted(connection_id)
+            if connection.is_greeted:
+                self._set_patience(connection_id, connection, patience)
             data = await receive_at_once(stream, RECEIVE_BYTES_MAX)
             if not data:
                 return
             if self._turnstile.locked() or not self._has_turn_for(data):
                 patience.deadline = math.inf  # Waiting for its turn is not its fault.
+                connection.is_hurried = False
                 connection.has_unread = True
                 await self._wait_for_turn(data)
                 connection.has_unread = False
             self._service.receive(connection_id, data)
-            if patience.deadline != math.inf and self._service.is_greeted(connection_id):
+            if connection.is_hurried and self._service.is_greeted(connection_id):
                 patience.deadline = math.inf  # Waiting for room is not its fault.
+                connection.is_hurried = False
             if self._service.has_output:  # Mostly the node has to be asked first.
                 self._flush()
             self._bring_in(connection_id)
 
-    def _set_patience(self, connection_id: int, patience: trio.CancelScope) -> None:
+    def _set_patience(self, connection_id: int, connection: _Connection, patience: trio.CancelScope) -> None:
         if self._service.is_within_a_frame(connection_id):
             patience.deadline = trio.current_time() + HALF_FRAME_SECONDS_MAX
-        elif patience.deadline != math.inf:  # To set it costs something, whatever it was.
+            connection.is_hurried = True
+        elif connection.is_hurried:
             patience.deadline = math.inf
+            connection.is_hurried = False
 
     def _watched(
         self, stream: trio.abc.Stream, connection_id: int, patience: trio.CancelScope
@@ -166,12 +171,12 @@ class ClientPort:
 
         def may_take() -> bool:
             is_in_order = not connection.has_unread and not connection.is_closing and not self._turnstile.locked()
-            return is_in_order and self._service.is_greeted(connection_id) and self._service.wants_input(connection_id)
+            return is_in_order and connection.is_greeted and self._service.wants_input(connection_id)
 
         def take(data: bytes) -> None:
             self._has_turn_for(data)
             self._service.receive(connection_id, data)
-            self._set_patience(connection_id, patience)
+            self._set_patience(connection_id, connection, patience)
             if self._service.has_output:
                 self._flush()
             self._bring_in(connection_id)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from kvstore.limits import AdmissionLimits
 from raft import FRAME_BYTES_MAX_CLIENT, MIB, Completion, FrameSplitter
 
+_HEADER_BYTES = 4  # Of a frame: its length.
+
 OpenRow = tuple[int, int, int, int, Any]
 """connection_id, request_id, session_id, how old (ms) a bounded read may be, body of a read or None"""
 
@@ -53,6 +55,29 @@ class Connection:
             and self.unsent_bytes < limits.unsent_bytes_max
         )
 
+    def lone_request(self, data: bytes, limits: ServiceLimits) -> bytes | None:
+        """The body, if `data` is one whole request, nothing waits before it, and there is room for it; else None.
+
+        So comes what a lone client wants. To split, line up and count it would cost more than to take it up.
+        """
+        length = len(data) - _HEADER_BYTES
+        is_alone = (
+            self.greeted
+            and not self.backlog
+            and self.in_flight < limits.in_flight_max
+            and self.unsent_bytes < limits.unsent_bytes_max
+            and 0 < length <= FRAME_BYTES_MAX_CLIENT
+            and int.from_bytes(data[:_HEADER_BYTES], "big") == length
+            and not self.splitter.buffered_bytes
+        )
+        return data[_HEADER_BYTES:] if is_alone else None
+
+    def take_out(self) -> bytes:
+        """What is to be sent. It counts as unsent until it was."""
+        data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
+        self.out.clear()
+        return data
+
 
 class OpenGroup(NamedTuple):
     """Commands of one connection that were proposed together. Their tickets follow each other."""
@@ -91,6 +116,9 @@ class OpenRequests:
     ) -> None:
         """These commands were proposed."""
         connection.in_flight += len(tickets)
+        if len(tickets) == 1:
+            self.rows[tickets[0]] = (connection.connection_id, request_ids[0], session_ids[0], 0, None)
+            return
         group = OpenGroup(connection.connection_id, request_ids, session_ids)
         if len(tickets) >= GROUP_MIN:
             self.groups[tickets[0]] = group
@@ -130,5 +158,8 @@ class OpenRequests:
     ) -> None:
         """These reads were asked for."""
         connection.in_flight += len(tickets)
+        if len(tickets) == 1:
+            self.rows[tickets[0]] = (connection.connection_id, request_ids[0], 0, bound_ms, bodies[0])
+            return
         rows = zip(repeat(connection.connection_id), request_ids, repeat(0), repeat(bound_ms), bodies)
         self.rows.update(zip(tickets, rows))  # noqa: B905

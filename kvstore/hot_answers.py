@@ -52,6 +52,9 @@ class HotAnswers:
         """As `answer` for each. What was proposed together is mostly answered together."""
         tickets, results, opened = batch.tickets, batch.results, self._opened
         assert len(tickets) == len(results), batch.index
+        if len(tickets) == 1 and results[0][-1] is PUT_DONE:
+            self._lone_put(tickets[0], results[0][1])
+            return
         place, end = 0, len(tickets)
         while place < end:
             start = place
@@ -90,8 +93,18 @@ class HotAnswers:
                 self._answer(opened, Applied(ticket, index, result))
         self._puts(connection, ids, revisions)
 
+    def _lone_put(self, ticket: int, revision: int) -> None:
+        opened = self._opened.take(ticket)
+        connection = None if opened is None else self._connections.get(opened[0])
+        if opened is not None and connection is not None:
+            connection.in_flight -= 1
+            self._put(connection, self._encoder.put(opened[1], revision))
+
     def reads_ready(self, ready: ReadsReady, machine: KvMachine, unsent_bytes_max: int) -> None:
         """As `answer` for each. What was asked for together is of one connection, and mostly gets of what is there."""
+        if len(ready.tickets) == 1:
+            self._lone_read(ready.tickets[0], machine, unsent_bytes_max)
+            return
         rows = list(map(self._opened.rows.pop, ready.tickets))
         connection = self._connections.get(rows[0][0])
         if connection is None:
@@ -115,6 +128,18 @@ class HotAnswers:
         for row, completion in others:
             self._answer(row, completion)
 
+    def _lone_read(self, ticket: int, machine: KvMachine, unsent_bytes_max: int) -> None:
+        opened = self._opened.rows.pop(ticket)
+        connection, body = self._connections.get(opened[0]), opened[4]
+        if connection is None:
+            return  # It has gone meanwhile.
+        (record,) = machine.records_of((body[1],))
+        if record is not None and body[0] == 2 and connection.unsent_bytes < unsent_bytes_max:
+            connection.in_flight -= 1
+            self._put(connection, self._encoder.get(opened[1], machine.revision, record))
+        else:
+            self._answer(opened, ReadReady(ticket))
+
     def _puts(self, connection: Connection | None, ids: Sequence[int], revisions: Sequence[int]) -> None:
         if connection is not None and ids:
             connection.in_flight -= len(ids)
@@ -125,7 +150,22 @@ class HotEncoder:
     """Encodes the answers of one member."""
 
     def __init__(self, node_id: str) -> None:
-        self._node_item = encode_item(node_id)
+        self._put_end = b"\x00" + encode_item(node_id) + b"\x81\x01"
+        self._get_middle = b"\x01" + encode_item(node_id) + b"\x82\x02"
+
+    def put(self, request_id: int, revision: int) -> bytes:
+        """As `puts` of one."""
+        pack, before, between, size_bytes = _layout(_form_of(request_id), _form_of(revision))
+        after = self._put_end
+        head = (size_bytes + len(after) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before
+        return pack(head, request_id, between, revision) + after
+
+    def get(self, request_id: int, revision: int, record: RecordItem) -> bytes:
+        """As `gets` of one."""
+        pack, before, between, size_bytes = _layout(_form_of(request_id), _form_of(revision))
+        rest = self._get_middle + _record_item(record)
+        head = (size_bytes + len(rest) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before
+        return pack(head, request_id, between, revision) + rest
 
     def puts(self, request_ids: Sequence[int], revisions: Sequence[int]) -> bytes:
         """Frames of `[request_id, 0, revision, 0, node_id, [1]]`."""
@@ -133,7 +173,7 @@ class HotEncoder:
         if len(request_ids) > 1 and (of_ids != _form_of(max(request_ids)) or of_revisions != _form_of(max(revisions))):
             return _halves(self.puts, request_ids, revisions)
         pack, before, between, size_bytes = _layout(of_ids, of_revisions)
-        after = b"\x00" + self._node_item + b"\x81\x01"
+        after = self._put_end
         head = (size_bytes + len(after) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before
         return after.join(map(pack, repeat(head), request_ids, repeat(between), revisions)) + after
 
@@ -143,7 +183,7 @@ class HotEncoder:
         if of_ids != _form_of(max(request_ids)):
             return _halves(lambda ids, rows: self.gets(ids, revision, rows), request_ids, records)
         pack, before, between, size_bytes = _layout(of_ids, _form_of(revision))
-        after = b"\x01" + self._node_item + b"\x82\x02"
+        after = self._get_middle
         rest_bytes = size_bytes + len(after) - _LENGTH_BYTES
         rows = list(map(_record_item, records))
         heads = [(rest_bytes + len(row)).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before for row in rows]

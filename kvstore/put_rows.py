@@ -33,6 +33,10 @@ Batch = tuple[int, Sequence[PutRow]]
 RUN_MIN = 16
 """With shorter runs of one shape, on average, the decoder is as quick."""
 
+TOO_FEW = bytes([0x80 + RUN_MIN])
+"""The first byte of a payload that has one command less than so many. What begins with it, or with less, is no batch of
+runs: `batch_of_runs` need not be asked."""
+
 RUN_FIRST, RUN_MAX = 64, 1_024
 """So many commands are looked at together at first, and at most: of no more is the look in vain."""
 

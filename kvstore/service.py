@@ -90,6 +90,9 @@ class Service:
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed:
             return
+        if (body := connection.lone_request(data, self.limits)) is not None:
+            self._serve_run(connection, (body,))
+            return
         if connection.may_skip_the_line(self.limits):
             data = data[self._serve_alike(connection, data) :]
         try:
@@ -157,7 +160,9 @@ class Service:
         if term != self._leading_term:
             self._leading_term = term
             self._stepped_down()
-        backlogged, self._backlogged = self._backlogged, {}
+        backlogged = self._backlogged
+        if backlogged:
+            self._backlogged = {}
         for connection in backlogged.values():
             self._serve(connection)
         return bool(backlogged)
@@ -185,12 +190,10 @@ class Service:
 
     def take_output(self) -> list[tuple[int, bytes]]:
         """Bytes to send, one item per connection. They count as unsent until `sent` is called."""
+        if not self._dirty:
+            return []
         dirty, self._dirty = self._dirty, {}
-        output = []
-        for connection in dirty.values():
-            output.append((connection.connection_id, b"".join(connection.out)))
-            connection.out.clear()
-        return output
+        return [(connection_id, connection.take_out()) for connection_id, connection in dirty.items()]
 
     def take_closed(self) -> list[int]:
         """Connections to hang up on, once their output has left; then call `disconnected`."""

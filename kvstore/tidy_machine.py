@@ -15,7 +15,7 @@ class TidyMachine(KvMachine):
 
     def apply(self, entry: Entry) -> list[ResultItem]:
         """As a `KvMachine`."""
-        results = super().apply(entry)
+        results = KvMachine.apply(self, entry)  # `super()` is made anew for each call.
         garbage.made(len(results))
         return results
 

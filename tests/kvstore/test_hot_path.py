@@ -139,6 +139,7 @@ def test_answers_to_puts_are_the_bytes_of_the_general_encoder(rows: list[tuple[i
     slow = [frame(encode_response(*row, 0, "s1", ((1,),))) for row in ((i, 0, r) for i, r in rows)]
 
     assert HotEncoder("s1").puts(request_ids, revisions) == b"".join(slow)
+    assert [HotEncoder("s1").put(*row) for row in rows] == slow
 
 
 @settings(deadline=None)
@@ -154,6 +155,8 @@ def test_answers_to_gets_are_the_bytes_of_the_general_encoder(rows: list[tuple[i
     slow = [frame(encode_response(request_id, 0, now, 1, "s1", ((2, record),))) for request_id, record in both]
 
     assert HotEncoder("s1").gets(request_ids, now, records) == b"".join(slow)
+    both = zip(request_ids, records, strict=True)
+    assert [HotEncoder("s1").get(request_id, now, record) for request_id, record in both] == slow
 
 
 def test_tickets_are_used_once_and_rows_say_whose_they_are() -> None:

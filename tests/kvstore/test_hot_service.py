@@ -43,7 +43,9 @@ def requests_under(session_id: int) -> list[bytes]:
     return bodies
 
 
-def answers(cluster: Cluster, connection_id: int, *, together: bool) -> list[tuple[object, ...]]:
+def answers(
+    cluster: Cluster, connection_id: int, *, together: bool = False, in_pieces: bool = False
+) -> list[tuple[object, ...]]:
     """By request id, without the revisions, which differ between two rounds of the same requests."""
     client = RawClient(cluster, connection_id)
     client.ask(encode_request(1, command_request(Put(b"always", b"there"))))
@@ -52,7 +54,9 @@ def answers(cluster: Cluster, connection_id: int, *, together: bool) -> list[tup
     session_id = client.ask(encode_request(1, command_request(RegisterSession(TTL_NS)))).fields[0][1]
     frames = [frame(body) for body in requests_under(session_id)]
     for data in [b"".join(frames)] if together else frames:
-        client.send(data)
+        if in_pieces:
+            client.send(data[:7])
+        client.send(data[7:] if in_pieces else data)
     responses = sorted(map(decode_response, client.bodies))
     assert len(responses) == len(frames)
     return [without_revisions(response) for response in responses]
@@ -72,6 +76,50 @@ def without_revisions(response: Response) -> tuple[object, ...]:
 
 def test_many_requests_in_one_read_are_answered_as_each_alone(cluster: Cluster) -> None:
     assert answers(cluster, 1, together=True) == answers(cluster, 2, together=False)
+
+
+def test_a_request_in_one_piece_is_answered_as_one_in_two_pieces(cluster: Cluster) -> None:
+    assert answers(cluster, 1) == answers(cluster, 2, in_pieces=True)
+
+
+def test_the_end_of_a_frame_that_looks_like_a_whole_one_is_none(cluster: Cluster) -> None:
+    client = RawClient(cluster)
+    inner = frame(encode_request(9, command_request(Put(b"never", b"there"))))
+    outer = frame(encode_request(8, command_request(Put(b"k", inner))))
+
+    client.send(outer[: -len(inner)])
+    client.send(inner)
+
+    assert [decode_response(body).request_id for body in client.bodies] == [8]
+    found = [encode_request(1, read_request(Get(key), Consistency.LINEARIZABLE)) for key in (b"never", b"k")]
+    client.bodies.clear()
+    assert client.ask(found[0]).fields[0][1] is None
+    assert client.ask(found[1]).fields[0][1][0] == inner
+
+
+@pytest.mark.parametrize("length_bytes", [b"\0\0\0\0", b"\xff\xff\xff\xff"])
+def test_a_lone_frame_of_an_impossible_length_ends_its_connection(cluster: Cluster, length_bytes: bytes) -> None:
+    client = RawClient(cluster)
+
+    client.send(length_bytes)
+
+    assert client.is_closed
+    assert client.last_words()[1] == Code.MALFORMED
+
+
+def test_lone_requests_that_follow_each_other_wait_at_the_bound_and_are_answered_in_order(cluster: Cluster) -> None:
+    client = RawClient(cluster)
+    service = cluster.hosts["s1"].service
+    service.limits = ServiceLimits(in_flight_max=3)
+
+    for number in range(1, 9):
+        service.receive(1, frame(encode_request(number, command_request(Put(b"k", b"v")))))
+    assert service.open_requests == 3
+    assert not service.wants_input(1)
+
+    cluster.settle()
+    client.fetch()
+    assert [decode_response(body).request_id for body in client.bodies] == list(range(1, 9))
 
 
 def test_what_is_told_of_many_tickets_is_answered_as_if_told_of_each(
