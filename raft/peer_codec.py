@@ -51,6 +51,9 @@ APPEND_ENTRIES_MAX = ENTRY_PAYLOAD_BYTES_MAX // ENTRY_OVERHEAD_BYTES
 _ENTRY_KINDS = {int(kind): kind for kind in EntryKind}
 _NEWEST = max(_ENTRY_KINDS)
 
+_NUMBERS_OF_USUAL = {b"\x86\x06": 5, b"\x89\x05": 7}  # By the heads of array and kind: how many follow the kind.
+_ONE_ENTRY = b"\x81\x83"  # The heads of an array of one, and of that one.
+
 
 _Other = (
     PreVoteRequest
@@ -80,6 +83,11 @@ def encode_message(group_id: int, message: Message) -> bytes:
 
 def decode_message(body: bytes) -> tuple[int, Message]:
     """Return (group_id, message). Raises ProtocolError for whatever `encode_message` of some version does not write."""
+    return decode_usual(body) or decode_any(body)
+
+
+def decode_any(body: bytes) -> tuple[int, Message]:
+    """As `decode_message`."""
     item = decode_item(body)
     if type(item) is not list or len(item) < 3:
         raise ProtocolError("a peer message is an array of kind, group_id, term and more")
@@ -92,15 +100,91 @@ def decode_message(body: bytes) -> tuple[int, Message]:
     return group_id, decode(term, reader)
 
 
+def decode_usual(body: bytes) -> tuple[int, Message] | None:
+    """As `decode_any`, of what a lone put is made of, in a fifth of the calls: an acknowledgement, or a request with
+    one short entry of the sender's term.
+
+    None for everything else, and wherever a byte is not as expected: what is wrong with it, that one finds out.
+    """
+    count = _NUMBERS_OF_USUAL.get(body[:2])
+    if count is None:
+        return None
+    numbers, places, at = [], [], 2
+    try:
+        for _ in range(count):
+            places.append(at)
+            number = body[at]
+            if number < 24:
+                at += 1
+            elif number == 24:
+                number, at = body[at + 1], at + 2
+            elif number == 25:
+                number, at = body[at + 1] << 8 | body[at + 2], at + 3
+            elif number <= 27:
+                start, at = at + 1, at + (5 if number == 26 else 9)
+                number = int.from_bytes(body[start:at], "big")
+                if number > INT64_MAX:
+                    return None
+            else:
+                return None
+            numbers.append(number)
+        if body[1] == 6:
+            return _usual_accepted(numbers) if at == len(body) else None
+        return _usual_append(body, at, numbers, body[places[1] : places[2]])
+    except IndexError:
+        return None
+
+
+def _usual_accepted(numbers: list[int]) -> tuple[int, Message]:
+    group_id, term, match_index, last_applied, read_counter = numbers
+    return group_id, AppendAccepted(
+        term=term, match_index=match_index, last_applied=last_applied, read_counter=read_counter
+    )
+
+
+def _usual_append(body: bytes, at: int, numbers: list[int], term_bytes: bytes) -> tuple[int, Message] | None:
+    """`at`: where the entries begin; `term_bytes`: the sender's term, which is to be the entry's."""
+    group_id, term, prev_index, prev_term, commit_index, low_watermark, read_counter = numbers
+    start = _ONE_ENTRY + term_bytes
+    if body[at : at + len(start)] != start or not 1 <= term >= prev_term or prev_index == INT64_MAX:
+        return None
+    at += len(start)
+    kind, length = _ENTRY_KINDS.get(body[at]), body[at + 1] - BYTES
+    if length < 24:
+        at += 2
+    elif length == 24:
+        length, at = body[at + 2], at + 3
+    elif length == 25:
+        length, at = body[at + 2] << 8 | body[at + 3], at + 4
+    else:
+        return None
+    if kind is None or length < 0 or at + length != len(body):
+        return None
+    return group_id, AppendEntries(
+        term=term,
+        prev_index=prev_index,
+        prev_term=prev_term,
+        entries=(Entry(prev_index + 1, term, kind, body[at:]),),
+        commit_index=commit_index,
+        low_watermark=low_watermark,
+        read_counter=read_counter,
+    )
+
+
 @lru_cache(maxsize=256)  # Terms, the group, and a few indexes again and again, in messages to one peer and the next.
 def _encode_number(number: int) -> bytes:
     return encode_head(UNSIGNED, number)
 
 
+@lru_cache(maxsize=64)
+def _array_head(count: int) -> bytes:
+    return encode_head(ARRAY, count)
+
+
 def _encode_append(group_id: int, m: AppendEntries) -> bytes:
     """The same bytes as `encode_item` would give, joined by hand: it copies each payload several times."""
     numbers = (5, group_id, m.term, m.prev_index, m.prev_term, m.commit_index, m.low_watermark, m.read_counter)
-    parts = [encode_head(ARRAY, len(numbers) + 1), *map(_encode_number, numbers), encode_head(ARRAY, len(m.entries))]
+    parts = [_array_head(len(numbers) + 1), *map(_encode_number, numbers), _array_head(len(m.entries))]
     for entry in m.entries:
         head = (
             b"\x83",
@@ -115,7 +199,7 @@ def _encode_append(group_id: int, m: AppendEntries) -> bytes:
 
 def _encode_numbers(*numbers: int) -> bytes:
     """The same bytes as `encode_item(list(numbers))`, in half the time: every second message is an acknowledgement."""
-    return encode_head(ARRAY, len(numbers)) + b"".join(map(_encode_number, numbers))
+    return _array_head(len(numbers)) + b"".join(map(_encode_number, numbers))
 
 
 def _fields(message: _Other) -> tuple[int, list[Any]]:

@@ -16,10 +16,11 @@ from raft.cbor_profile import ARRAY, BYTES, INT64_MAX, UNSIGNED, encode_head, en
 from raft.config import MILLISECOND_NS
 from raft.elections import drawn
 from raft.errors import ProtocolError
-from raft.messages import AppendAccepted
-from raft.peer_codec import _Fields, decode_message, encode_message
+from raft.messages import AppendAccepted, AppendEntries, Message
+from raft.peer_codec import _Fields, decode_any, decode_message, decode_usual, encode_message
 from raft.quorum import Quorum, majority_index
 from raft.ready import Ready
+from raft.state import Entry, EntryKind
 from tests.raft.bench import a_leader, accepted
 
 NUMBERS = st.one_of(
@@ -117,3 +118,65 @@ def test_a_leader_that_is_calm_has_nothing_to_do_at_a_tick(steps: list[tuple[str
         bench.advance(0)
         if bench.core.leading_term is None:
             break
+
+
+def usual_messages() -> st.SearchStrategy[Message]:
+    """What a lone put is made of, terms and indexes of every length."""
+    accepted = st.builds(
+        AppendAccepted,
+        term=NUMBERS,
+        match_index=NUMBERS,
+        last_applied=NUMBERS,
+        read_counter=NUMBERS,
+        priority=st.sampled_from([0, 0, 7]),
+    )
+    return st.one_of(accepted, st.builds(_an_append, NUMBERS, NUMBERS, st.tuples(*[NUMBERS] * 4), ENTRIES))
+
+
+ENTRIES = st.lists(
+    st.tuples(st.booleans(), NUMBERS, st.sampled_from(EntryKind), st.sampled_from([0, 1, 23, 24, 255, 256, 70_000])),
+    max_size=2,
+)
+
+
+def _an_append(
+    term: int, prev_index: int, others: tuple[int, ...], entries: list[tuple[bool, int, EntryKind, int]]
+) -> Message:
+    made = [
+        Entry(prev_index + place, term if is_of_sender else other_term, kind, bytes(length))
+        for place, (is_of_sender, other_term, kind, length) in enumerate(entries, 1)
+    ]
+    prev_term, commit_index, low_watermark, read_counter = others
+    return AppendEntries(
+        term=term,
+        prev_index=prev_index,
+        prev_term=prev_term,
+        entries=tuple(made),
+        commit_index=commit_index,
+        low_watermark=low_watermark,
+        read_counter=read_counter,
+    )
+
+
+def test_the_messages_of_a_lone_put_are_usual() -> None:
+    acknowledgement = AppendAccepted(term=3, match_index=70_000, last_applied=69_999, read_counter=0)
+    append = _an_append(3, 70_000, (3, 69_999, 69_998, 5), [(True, 0, EntryKind.COMMANDS, 200)])
+    for message in (acknowledgement, append):
+        assert decode_usual(encode_message(0, message)) == (0, message)
+
+
+@given(NUMBERS, usual_messages(), st.data())
+def test_what_is_decoded_by_hand_is_decoded_as_by_the_library(
+    group_id: int, message: Message, data: st.DataObject
+) -> None:
+    """Whatever comes instead, cut short, longer, or with any byte changed: the same message, or it is left to that."""
+    body = bytearray(encode_message(group_id, message))
+    for _ in range(data.draw(st.integers(0, 2))):
+        body[data.draw(st.integers(0, min(len(body) - 1, 90)))] = data.draw(st.integers(0, 255))
+    end = data.draw(st.one_of(st.just(len(body)), st.integers(0, len(body))))
+    changed = bytes(body[:end]) + data.draw(st.sampled_from([b"", b"", b"\x00"]))
+
+    by_hand = decode_usual(changed)
+
+    if by_hand is not None:
+        assert by_hand == decode_any(changed)
