@@ -257,7 +257,8 @@ class RaftCore(CoreReads):
             self._leadership.feed()
         ready, state.outbox.ready = state.outbox.ready, Ready()
         if state.writes.pending:
-            ready.write = state.writes.take(HardState(state.term, state.voted_for, state.appliable_index))
+            new = HardState(state.term, state.voted_for, state.appliable_index) if state.writes.wants_state else None
+            ready.write = state.writes.take(new)
         if state.last_applied < state.commit_index and self._may_hand_out():
             first, last = self._handed_out_index + 1, state.appliable_index
             ready.apply = state.log.read(first, last, state.config.apply_bytes_max)

@@ -132,7 +132,8 @@ class CoreState:
         assert self.commit_index < index <= self.log.last_index, (self.commit_index, index, self.log)
         was_pending = self.commit_index < self.configured_at <= index
         self.commit_index = index
-        self.trace("commit_advanced", commit_index=index)
+        if "commit_advanced" not in self.untold:  # Nearly always: it would be made for nobody at each put.
+            self.trace("commit_advanced", commit_index=index)
         if was_pending:
             self.outbox.ready.peers_changed = True
             self.trace("members_committed", index=self.configured_at, removed=self.is_removed)
@@ -142,7 +143,8 @@ class CoreState:
         """The low-water mark never goes back (FORMATS §6)."""
         if index > self.low_watermark:
             self.low_watermark = index
-            self.trace("low_watermark_advanced", low_watermark=index)
+            if "low_watermark_advanced" not in self.untold:
+                self.trace("low_watermark_advanced", low_watermark=index)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Put entries at the end of the log. A configuration among them is in force at once."""

@@ -9,7 +9,7 @@ from raft.core_state import CoreState
 from raft.errors import InvalidConfiguration, NewerConfiguration, ProtocolError
 from raft.membership import Configuration
 from raft.messages import AppendEntries, AppendRejected, InstallSnapshot
-from raft.state import Entry, EntryKind, LogPosition, Role
+from raft.state import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, LogPosition, Role
 
 
 def check_entries(message: AppendEntries) -> None:
@@ -125,7 +125,7 @@ class Following:
             entries = list(takewhile(lambda entry: entry.kind is not EntryKind.COMMANDS, entries))
         room = state.config.unapplied_bytes_max - state.log.bytes_after(state.last_applied)
         for place, entry in enumerate(entries):
-            room -= entry.size_bytes
+            room -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
             if room < 0 and state.commit_index > state.last_applied:
                 return entries[:place]
         return entries

@@ -267,16 +267,16 @@ class Leadership:
         self.applied()
 
     def applied(self) -> None:
-        """As `marks_moved`, when no other position than the own `last_applied` may have risen."""
+        """As `marks_moved`, when no other position than the own `last_applied` may have risen.
+
+        The low-water mark (FORMATS §6) is the minimum over all members, once each has reported to this leader.
+        """
         if self.reads.confirmed:
             self.feed_wanted = True
-        if self._state.low_watermark < self._state.last_applied:
-            self._raise_low_watermark()
-
-    def _raise_low_watermark(self) -> None:
-        """FORMATS §6: the minimum over all members, once each has reported to this leader."""
-        state, departing = self._state, self.changing.departing
-        mark, floor = min(state.last_applied, state.writes.durable_index), state.low_watermark
+        state, departing, floor = self._state, self.changing.departing, self._state.low_watermark
+        mark = state.last_applied if state.last_applied < state.writes.durable_index else state.writes.durable_index
+        if mark <= floor:
+            return
         for peer_id, peer in self._peers.items():
             if departing and peer_id in departing:
                 continue
@@ -285,9 +285,8 @@ class Leadership:
             applied = peer.last_applied if peer.last_applied < peer.match_index else peer.match_index
             if applied <= floor:
                 return  # The usual one: somebody has yet to say that it has applied what is new.
-            mark = min(mark, applied)
-        if mark > floor:
-            state.raise_low_watermark(mark)
+            mark = applied if applied < mark else mark
+        state.raise_low_watermark(mark)
 
     @property
     def _has_committed_in_its_term(self) -> bool:
@@ -419,8 +418,6 @@ class Leadership:
     def _send_append(self, peer_id: str, prev_index: int, entries: tuple[Entry, ...]) -> None:
         """Only append requests may race the leader's own disk (FORMATS §3.1); its term has long been durable."""
         state = self._state
-        prev_term = state.log.term_at(prev_index)
-        assert prev_term is not None, (prev_index, state.log)
         peer = self._peers[peer_id]
         told = min(state.commit_index, prev_index + len(entries))
         if told > peer.commit_told:
@@ -432,6 +429,8 @@ class Leadership:
             != (prev_index, state.commit_index, state.low_watermark, self.reads.counter)
             or same.entries != entries
         ):
+            prev_term = state.log.term_at(prev_index)
+            assert prev_term is not None, (prev_index, state.log)
             same = self._last_append = AppendEntries(
                 term=state.term,
                 prev_index=prev_index,

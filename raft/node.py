@@ -172,7 +172,7 @@ class Node(NodeView):
             self._disk.look(now, self._effects.events)
         if self._snapshots.is_sending:
             self._snapshots.tick(now)
-        if (due_at := self._outcomes.next_deadline) is not None and due_at <= now:
+        if self._outcomes.left_behind and (due_at := self._outcomes.next_deadline) is not None and due_at <= now:
             self._effects.completions += self._outcomes.expire(now)
 
     def propose(self, command: bytes, ticket: int) -> None:

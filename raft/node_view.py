@@ -80,7 +80,8 @@ class NodeView:
         alarm, snapshots = self._core.next_deadline, self._snapshots
         sending = snapshots.next_deadline if snapshots.is_sending else None
         step_at, prove_at, room_at = snapshots.next_step_at, self._prove_at, self._room.next_at
-        for other in (self._outcomes.next_deadline, sending, step_at, prove_at, room_at):
+        outcome = self._outcomes.next_deadline if self._outcomes.left_behind else None
+        for other in (outcome, sending, step_at, prove_at, room_at):
             if other and other < alarm:
                 alarm = other
         if self._stop_by and self._stop_by < alarm and not self._stopped and not self._stop_is_overdue:

@@ -29,15 +29,15 @@ class Outcomes:
     def __init__(self) -> None:
         self._open: dict[tuple[int, int], _OpenBatch] = {}  # By (index, term), in the order of proposal.
         self.commands = 0
-        self._left_behind = False  # Some of these may be of a term that is over. Asked many times per put.
+        self.left_behind = False  # Some of these may be of a term that is over. Asked many times per put.
 
     @property
     def next_deadline(self) -> int | None:
         """When the oldest batch left behind by a step-down becomes unknown, in monotonic ns."""
-        if not self._left_behind:
+        if not self.left_behind:
             return None
         first = next(iter(self._open.values()), None)
-        self._left_behind = first is not None and first.deadline is not None  # All later ones are of a later term.
+        self.left_behind = first is not None and first.deadline is not None  # All later ones are of a later term.
         return None if first is None else first.deadline
 
     def opened(self, position: LogPosition, tickets: list[int]) -> None:
@@ -74,7 +74,7 @@ class Outcomes:
 
     def stepped_down(self, deadline: int) -> None:
         """This node is no longer the leader of the term in which the open batches were proposed."""
-        self._left_behind = True
+        self.left_behind = True
         for batch in self._open.values():
             if batch.deadline is None:
                 batch.deadline = deadline

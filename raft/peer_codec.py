@@ -128,14 +128,12 @@ def decode_usual(body: bytes) -> tuple[int, Message] | None:
             else:
                 return None
             numbers.append(number)
-        if body[1] == 6:
-            return _usual_accepted(numbers) if at == len(body) else None
-        return _usual_append(body, at, numbers, body[places[1] : places[2]])
+        if body[1] == 5:
+            return _usual_append(body, at, numbers, body[places[1] : places[2]])
     except IndexError:
         return None
-
-
-def _usual_accepted(numbers: list[int]) -> tuple[int, Message]:
+    if at != len(body):
+        return None
     group_id, term, match_index, last_applied, read_counter = numbers
     return group_id, AppendAccepted(
         term=term, match_index=match_index, last_applied=last_applied, read_counter=read_counter

@@ -15,7 +15,7 @@ from raft.ports import LogStore, SnapshotHeader, SnapshotInfo, SnapshotStore, St
 from raft.progress import PeerState
 from raft.ready import Ready, TraceEvent
 from raft.snapshot_build import SnapshotBuild
-from raft.state import Entry, LogPosition, Role
+from raft.state import ENTRY_OVERHEAD_BYTES, Entry, LogPosition, Role
 from raft.transfer_in import IncomingTransfer
 from raft.transfer_out import OutgoingTransfers
 
@@ -75,7 +75,7 @@ class Snapshotting:
             return True
         if self._log_bytes >= self._wanted_log_bytes:
             return True
-        return self._may_compact
+        return self._core.holds_what_its_snapshot_has and self._may_compact
 
     @property
     def next_deadline(self) -> int | None:
@@ -93,7 +93,7 @@ class Snapshotting:
 
     def applied(self, entry: Entry) -> None:
         """`entry` was given to the state machine."""
-        self._log_bytes += entry.size_bytes
+        self._log_bytes += len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
 
     def leadership_changed(self) -> None:
         """A period of leadership began or ended: transfers belong to one."""

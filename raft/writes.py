@@ -42,6 +42,11 @@ class WriteStream:
                 return max(sequence, self.barrier_sequence)
         raise AssertionError(f"index {index} is beyond everything that was appended: {list(self._claims)}")
 
+    @property
+    def wants_state(self) -> bool:
+        """True if the next `take` is to be given term and vote: they have changed."""
+        return self._hard_state_changed
+
     def change_hard_state(self) -> None:
         """Term or vote changed; `take` is given their values."""
         self._hard_state_changed = self.pending = True
@@ -77,10 +82,14 @@ class WriteStream:
         self.durable_index = position.index
         self.barrier_sequence = self.issued_sequence + 1
 
-    def take(self, hard_state: HardState) -> LogWrite | None:
-        """Everything gathered, as the next write of the stream; None if there is nothing."""
+    def take(self, hard_state: HardState | None) -> LogWrite | None:
+        """Everything gathered, as the next write of the stream; None if there is nothing.
+
+        `hard_state` is needed where `wants_state`.
+        """
         if not self.pending:
             return None
+        assert hard_state is not None or not self._hard_state_changed, "the term and the vote are to be written"
         self.issued_sequence += 1
         write = LogWrite(
             sequence=self.issued_sequence,
