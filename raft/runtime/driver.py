@@ -53,6 +53,9 @@ ROUNDS_NS_MAX = 5_000_000
 """What the disk did at once may ask for the next write, and there may be more to apply. But a round may apply a whole
 slice, and peers and the clock want their turn before a second one."""
 
+QUIET_ARRIVALS_MAX = 4
+"""Then there is a round anyway, which looks at the time."""
+
 LINGER_NS_MAX = lingering.WAIT_MS * 1_000_000
 
 REMOVED_SECONDS = 0.3
@@ -105,6 +108,7 @@ class Driver:
         self._transport = transport
         self._start_io = start_io
         self._lingerer, self._is_lingering = lingerer, False
+        self._is_round_wanted = False  # By what came while this lingered.
         self.turns = 0  # Flushes so far.
         self._awaited_peers = False  # In the last round.
         self._now = 0  # When this turn began, monotonic ns.
@@ -133,6 +137,7 @@ class Driver:
 
     def _may_flush(self) -> bool:
         if self._is_lingering:
+            self._is_round_wanted = True
             return False  # There is another round of the flush that waits for it.
         if self._scope is not None and not self._woken.is_set():
             return True
@@ -248,12 +253,22 @@ class Driver:
                 return True
             has_applied = node.begin_sync()
             has_more = node.wants_turn if self._start_io() or has_applied else node.has_more
-            if not has_more and not self._take_answers() and not self._linger():
+            if not has_more and not self._await_more():
                 return False
             if (has_applied and node.has_unapplied) or self._read_clock() - began > ROUNDS_NS_MAX:
                 break  # Who has to catch up applies one slice a turn.
         self.wake()
         return False
+
+    def _await_more(self) -> bool:
+        """Wait for what comes at once; True if it asks for another round. The last answer to a lone put does not."""
+        for _ in range(QUIET_ARRIVALS_MAX):
+            self._is_round_wanted = False
+            if not self._take_answers() and not self._linger():
+                return False
+            if self._is_round_wanted or self.node.wants_turn:
+                return True
+        return True
 
     def _linger(self) -> bool:
         """Wait for what a lone client, or its leader, wants next; True if something came."""
@@ -270,7 +285,7 @@ class Driver:
             self._lingerer.spare()
             return False  # Others bring something, too: in a turn of the loop it gathers.
         if has_come and self._now == began:  # What peers bring has caught up already.
-            self._catch_up()
+            self._is_round_wanted |= self._catch_up()
         return has_come
 
     def _take_answers(self) -> bool:

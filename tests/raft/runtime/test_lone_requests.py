@@ -35,6 +35,7 @@ class Neighbours:
         self._answers: list[tuple[str, Message]] = []
         self._something = trio.Event()
         self.is_slow = True
+        self.is_one_by_one = False
         self.asked: list[bool] = []  # Whether it might wait, each time it was asked for early answers.
 
     async def listen(self) -> None: ...
@@ -68,7 +69,8 @@ class Neighbours:
         return not self.is_slow and self._hand_over(take)
 
     def _hand_over(self, take: Take) -> bool:
-        answers, self._answers = self._answers, []
+        count = 1 if self.is_one_by_one else len(self._answers)
+        answers, self._answers = self._answers[:count], self._answers[count:]
         for peer_id, answer in answers:
             take(peer_id, [answer])
         return bool(answers)
@@ -136,6 +138,22 @@ async def test_when_it_is_decided_nobody_is_waited_for_any_more() -> None:
             leader.driver.flush()
 
             assert network.asked == [True, False]
+
+
+async def test_the_last_answer_to_a_lone_proposal_is_taken_without_another_round() -> None:
+    """One round proposes, the next one answers; what the slower peer says changes nothing that anybody waits for."""
+    with trio.fail_after(20):
+        async with a_leader() as (leader, network):
+            network.is_slow, network.is_one_by_one = False, True
+            turns = leader.driver.turns
+
+            leader.node.propose(encode_item("alone"), 1)
+            leader.driver.flush()
+
+            assert leader.driver.turns - turns == 2
+            assert [applied.ticket for applied in leader.recorder.applied] == [1]
+            last_index = leader.node.core.last_index
+            assert [peer.match_index for peer in leader.node.core.peers_status()] == [last_index, last_index]
 
 
 async def test_an_answer_that_does_not_come_at_once_comes_through_the_loop() -> None:
