@@ -53,8 +53,9 @@ def sort_out(bodies: Sequence[bytes], items: Sequence[Any], start: int, limits: 
     """
     run = HotRun()
     key_bytes_max, value_bytes_max, int_max = limits.key_bytes_max, limits.value_bytes_max, INT64_MAX
-    commands, command_ids, session_ids = run.commands, list[int](), list[int]()
-    run.command_ids, run.session_ids = command_ids, session_ids
+    command_ids: list[int] = []  # `list[int]()` would take as long as the rest of a lone request.
+    session_ids: list[int] = []
+    commands, run.command_ids, run.session_ids = run.commands, command_ids, session_ids
     run.end = place = start
     for place in range(start, len(bodies)):
         item = items[place]

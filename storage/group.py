@@ -101,7 +101,7 @@ def _size_bytes(entries: list[Entry]) -> int:
 
 def _split(entries: list[Entry], bytes_max: int) -> list[list[Entry]]:
     """Cut into runs of at most `bytes_max`, or of one entry. At least one run, which may be empty."""
-    if _size_bytes(entries) <= bytes_max:
+    if len(entries) <= 1 or _size_bytes(entries) <= bytes_max:
         return [entries]
     runs: list[list[Entry]] = []
     size = 0
