@@ -101,7 +101,7 @@ class Driver:
         `lingerer`, where nothing else has to happen on this loop, is asked for more when all is done.
         """
         self.node = node
-        self._seconds = trio.lowlevel.current_clock().current_time  # `now_ns` asks for the clock anew each time.
+        self._seconds = trio.current_time  # Until it runs: then that of the clock, which need not be asked for.
         node.leave_untold(TOLD_TO_NOBODY)
         self._completions = completions
         self._application = application
@@ -165,6 +165,7 @@ class Driver:
         Raises NodeStopped when the node can promise no more, and CannotListen. Any other exception from a task is a
         broken invariant: it stops the node at once.
         """
+        self._seconds = trio.lowlevel.current_clock().current_time
         if self._transport is not None:
             await self._transport.listen()  # Outside the nursery, which would wrap its error.
         with self._completions.watched():
