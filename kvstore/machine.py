@@ -39,13 +39,7 @@ from kvstore.restoring import Restoring
 from kvstore.results import PUT_DONE, GetResult, RangeResult, ResultItem, read_result, refusal_item
 from kvstore.sessions import PUT_RESULT_BYTES, Session, Sessions
 from kvstore.shapes import HEAD_ITEMS, command_flaw, head_flaw
-from kvstore.snapshots import (
-    CHUNK_BYTES,
-    UnsupportedFeatureLevel,
-    header_of,
-    read_header,
-    take_picture,
-)
+from kvstore.snapshots import CHUNK_BYTES, UnsupportedFeatureLevel, header_of, read_header, take_picture
 from kvstore.store import Store
 from kvstore.transactions import compare_and_set, operation, put, txn
 from raft import Entry, EntryKind, LevelRange, StateSnapshot
