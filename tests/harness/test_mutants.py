@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,20 @@ def test_a_mutant_applies_to_the_code_as_it_is(mutant: Mutant) -> None:
     for file, text in texts.items():
         assert text != (ROOT / file).read_text(encoding="utf-8")
         ast.parse(text, file)
+
+
+def test_a_mutant_names_nothing_that_is_not_there(tmp_path: Path) -> None:
+    """A NameError would be a catch, and a worthless one."""
+    for number, mutant in enumerate(CATALOGUE):
+        for file, text in mutant.mutated(ROOT).items():
+            path = tmp_path / f"{number}" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    words = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "F821", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stdout
 
 
 CLASSICS = {
