@@ -85,8 +85,8 @@ def forgetting_votes(patch: pytest.MonkeyPatch) -> None:
     """The vote is not part of what is written."""
     take = raft.writes.WriteStream.take
 
-    def without_vote(self: raft.writes.WriteStream, hard_state: HardState) -> LogWrite | None:
-        return take(self, replace(hard_state, voted_for=None))
+    def without_vote(self: raft.writes.WriteStream, hard_state: HardState | None) -> LogWrite | None:
+        return take(self, hard_state and replace(hard_state, voted_for=None))
 
     patch.setattr(raft.writes.WriteStream, "take", without_vote)
 
