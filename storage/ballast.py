@@ -127,14 +127,26 @@ class Ballast:
         """Like `submit`, for a snapshot that becomes `size_bytes` large: beyond a bound it takes nothing of this room.
 
         What it cannot have is an OSError as on any full disk. Nothing depends on a snapshot yet, on a vote everything.
+
+        A sync is never tried again: some file systems find out only there that they have no room, forget what was
+        written, and have nothing to say against the next one. Another snapshot may use the room that is given back.
         """
-        if size_bytes <= self.snapshot_bytes_max:
+        if size_bytes <= self.snapshot_bytes_max and any(isinstance(each, SyncFile) for each in operations):
+            self._files.submit(operations, partial(self._snapshot_synced, done))
+        elif size_bytes <= self.snapshot_bytes_max:
             self.submit(operations, done)
         elif self.is_released:
             kept = OSError(errno.ENOSPC, "the disk is full; what is left is kept for votes")
             self._files.submit([], lambda error: done(error or kept))
         else:
             self._files.submit(operations, done)
+
+    def _snapshot_synced(self, done: Done, error: BaseException | None) -> None:
+        if is_disk_full(error) and not self.is_released and not self._is_restoring:
+            self.is_released = True
+            self._files.submit([Delete(BALLAST_PATH), SyncFolder("")], lambda _: done(error))
+        else:
+            done(error)
 
 
 def is_disk_full(error: BaseException | None) -> bool:

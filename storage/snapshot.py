@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from raft import Identity, LogPosition, SnapshotHeader, SnapshotInfo, SnapshotWriter
 from storage.ballast import Ballast
+from storage.discarding import PIECE_BYTES, discard
 from storage.errors import CorruptLog, CorruptSnapshot
-from storage.files import Delete, Files, Operation, SyncFolder
+from storage.files import Delete, Files, Operation, Rename, SyncFolder
 from storage.snapshot_format import SnapshotParser
 from storage.snapshot_writers import SnapshotBuilder, SnapshotReceiver, snapshot_name
 
@@ -60,6 +61,7 @@ class SnapshotFolder:
         self.folder, self.identity, self.ballast = folder, identity, ballast
         self._latest: SnapshotInfo | None = None
         self._damaged: set[str] = set()  # Names of files found damaged at open, until another file takes the name.
+        self._losing_name: set[str] = set()  # Large files about to be renamed, to be dropped.
         self._count = 0  # Of files written aside in this life: their names never meet.
 
     def open(self, log_first_index: int) -> list[CorruptSnapshot]:
@@ -143,13 +145,35 @@ class SnapshotFolder:
         older = {name for name, position in found if position is not None and position < newest}
         names, self._damaged = sorted((older | self._damaged).difference(keep)), set()
         if names:
-            operations: list[Operation] = [Delete(f"{self.folder}/{name}") for name in names]
-            self._files.submit([*operations, SyncFolder(self.folder)], _ignored)
+            self._drop(names)
+
+    def _drop(self, names: Sequence[str]) -> None:
+        """The large ones lose their names at once, and their room piece by piece."""
+        operations: list[Operation] = []
+        large: dict[str, tuple[str, int]] = {}
+        for name in names:
+            path, size_bytes = f"{self.folder}/{name}", self._size_bytes(name)
+            if size_bytes <= PIECE_BYTES:
+                operations.append(Delete(path))
+            elif name not in self._losing_name:
+                aside = f"{self.folder}/{self._next_aside('dropped')}"
+                large[name] = (aside, size_bytes)
+                operations.append(Rename(path, aside))
+        self._losing_name.update(large)
+
+        def dropped(error: BaseException | None) -> None:
+            self._losing_name.difference_update(large)
+            for aside, size_bytes in large.values() if error is None else ():
+                discard(self._files.submit, aside, size_bytes)
+
+        self._files.submit([*operations, SyncFolder(self.folder)], dropped)
+
+    def _size_bytes(self, name: str) -> int:
+        try:
+            return self._files.size_bytes(f"{self.folder}/{name}")
+        except FileNotFoundError:  # It was just deleted.
+            return 0
 
     def _next_aside(self, purpose: str) -> str:
         self._count += 1
         return f"{purpose}-{self._count}{TEMPORARY_SUFFIX}"
-
-
-def _ignored(_: BaseException | None) -> None:
-    """Deleting is a convenience: what is left is found again at the next start.."""

@@ -7,11 +7,16 @@ from typing import Protocol
 
 from raft import Done, Identity, LogPosition, SnapshotHeader, SnapshotInfo
 from storage.ballast import Ballast, is_disk_full
+from storage.discarding import discard
 from storage.errors import CorruptSnapshot, DiskFull, NewerFormat, SnapshotRefused
 from storage.files import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
 from storage.snapshot_format import SnapshotParser, encode_chunk, encode_header, encode_trailer
 
 Finished = Callable[[SnapshotInfo | BaseException], None]
+
+SYNC_EVERY_BYTES = 1024 * 1024
+"""So much is synced at once, in 1 or 2 ms. The log waits for the same thread and the same disk: one sync of 150 MiB at
+the end kept it, and with it every write of the cluster, for 0.1 s."""
 
 
 class SnapshotHome(Protocol):
@@ -39,14 +44,14 @@ class _WriterAside:
 
     def __init__(self, home: SnapshotHome, aside: str) -> None:
         self._home, self._aside = home, f"{home.folder}/{aside}"
-        self._size_bytes = 0
+        self._size_bytes = self._unsynced_bytes = 0
         self._is_created = self._is_busy = self._is_over = False
 
     def abandon(self) -> None:
         """Give it up; what was written aside is deleted when convenient. No `done` is called any more."""
         self._is_over = True
         if self._is_created:
-            self._home.ballast.submit([Delete(self._aside)], lambda _: None)
+            discard(self._home.ballast.submit, self._aside, self._size_bytes)
 
     def _put(self, buffers: tuple[bytes, ...], done: Done, *more: Operation) -> None:
         assert not self._is_busy, "one operation at a time"
@@ -56,7 +61,12 @@ class _WriterAside:
         if buffers:
             operations.append(Write(self._aside, self._size_bytes, buffers))
         self._is_created = True
-        self._size_bytes += sum(len(buffer) for buffer in buffers)
+        written_bytes = sum(len(buffer) for buffer in buffers)
+        self._size_bytes += written_bytes
+        self._unsynced_bytes += written_bytes
+        if self._unsynced_bytes >= SYNC_EVERY_BYTES and not more:
+            operations.append(SyncFile(self._aside))
+            self._unsynced_bytes = 0
 
         def put(error: BaseException | None) -> None:
             self._is_busy = False
@@ -79,7 +89,7 @@ class _WriterAside:
         def named(error: BaseException | None) -> None:
             self._is_over = True
             if error is not None:
-                self._home.ballast.submit([Delete(self._aside)], lambda _: None)
+                discard(self._home.ballast.submit, self._aside, self._size_bytes)
                 finished(DiskFull(f"the snapshot at {header.index}") if is_disk_full(error) else error)
                 return
             info = SnapshotInfo(header=header, name=name, size_bytes=self._size_bytes)

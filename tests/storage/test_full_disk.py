@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from storage import OpenedStorage, Operation, StorageLimits, Write
+from storage import DiskFull, OpenedStorage, Operation, StorageLimits, SyncFile, Write
 from tests.storage.builders import (
     LOG,
     SNAPSHOTS,
@@ -108,6 +108,27 @@ def test_a_small_snapshot_takes_a_part_of_the_ballasts_room() -> None:
 
     synced(files, storage.log, write(term=3, voted_for="n2"))
     assert opened(files).snapshots.latest().header.index == 8
+
+
+def test_a_snapshot_whose_sync_found_no_room_is_given_up_and_the_next_one_has_the_ballasts_room() -> None:
+    """Some file systems miss the room only then, and forget what was written: a second sync would say nothing."""
+    files, storage = with_room(100_000)
+    syncs: list[Operation] = []
+
+    def refuse(operation: Operation) -> OSError | None:
+        if isinstance(operation, SyncFile) and operation.path.startswith(SNAPSHOTS):
+            syncs.append(operation)
+            return OSError(errno.ENOSPC, "full") if len(syncs) == 1 else None
+        return None
+
+    files.refuse = refuse
+    with pytest.raises(DiskFull):
+        built(files, storage, snapshot_header(8), [bytes(1000)])
+
+    assert len(syncs) == 1
+    assert storage.log.is_disk_full
+    assert storage.snapshots.latest().header.index == 0
+    assert built(files, storage, snapshot_header(8), [bytes(1000)]).header.index == 8
 
 
 def test_peers_can_be_pinned() -> None:
