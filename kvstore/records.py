@@ -1,7 +1,8 @@
 """The map from key to record, in parts: a dict that grows is copied, and no part is so large that this takes long.
 
 One dict of 10⁶ keys stands still for 30, 70 and 120 ms when it passes 0.35, 0.7 and 1.4 million, twice that beside busy
-neighbours, and there is no way to ask for one of a given size. A part of it is copied in 1 ms. The parts have unequal
+neighbours, and there is no way to ask for one of a given size. A part of it is copied in 0.5 ms, or in 5 where the
+system is slow to give memory. The parts have unequal
 shares of all keys, so that they grow one after the other and not all in the same moment.
 
 In which part a key is differs from process to process, so nobody is told: nothing here has an order.
@@ -18,7 +19,7 @@ RecordItem = tuple[bytes, int, int, int, int]
 SHARES = tuple(range(8, 16))
 """Of the slots, one part each."""
 
-PARTS_OF_A_SHARE = 8
+PARTS_OF_A_SHARE = 16
 
 SLOTS = PARTS_OF_A_SHARE * sum(SHARES)
 
