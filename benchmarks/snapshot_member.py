@@ -4,6 +4,9 @@ It obeys lines on standard input (`begin`, `snapshot`, `marks`, `end`), and answ
 measured between `begin` and `end`: how late the loop is, asked every 5 ms; how long each slice of the snapshots' own
 work took, in time of the clock and of this thread's CPU; and how long each garbage collection took. What a collection
 took in a slice is not counted as the slice's CPU time: it may come at any moment, and walks what others left behind.
+
+Of each slice of LONG_MS of CPU or more: what the system did for it. And a yardstick: with each look at the loop some
+work that is always the same, and needs no memory. What makes that long is the machine, not the snapshot.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,9 @@ from raft.transfer_in import IncomingTransfer
 from raft.transfer_out import OutgoingTransfers
 
 LOOK_SECONDS = 0.005
+LONG_MS = 3.0
+YARDSTICK = range(25_000)
+"""To add up in as long as a slice takes."""
 
 PARTS = {
     "build": (SnapshotBuild, "pump"),
@@ -46,19 +54,22 @@ class Slices:
         self.cpu_ms: list[float] = []
         self.parts: dict[str, list[float]] = {name: [] for name in PARTS}  # CPU, ms.
         self.collections_ms: list[float] = []  # CPU.
+        self.yardstick_ms: list[float] = []  # CPU.
+        self.long: list[dict[str, float]] = []
         self._collected = self._began = 0.0  # CPU seconds of all collections, and when the last one began.
 
     def install(self) -> None:
         """Measure from now on. The methods are wrapped: what is measured is the product's own."""
         gc.callbacks.append(self._see_collection)
-        self._wrap(Snapshotting, "pump", self.cpu_ms, self.clock_ms)
+        self._wrap(Snapshotting, "pump", self.cpu_ms, self.clock_ms, self.long)
         for name, (owner, method) in PARTS.items():
             self._wrap(owner, method, self.parts[name], [])
 
     def clear(self) -> None:
         """Forget what was measured so far."""
-        for each in (self.clock_ms, self.cpu_ms, self.collections_ms, *self.parts.values()):
+        for each in (self.clock_ms, self.cpu_ms, self.collections_ms, self.yardstick_ms, *self.parts.values()):
             each.clear()
+        self.long.clear()
 
     def told(self) -> dict[str, Any]:
         """What was measured since."""
@@ -68,7 +79,15 @@ class Slices:
             "slice_cpu_ms": summary(self.cpu_ms),
             "part_cpu_ms": parts,
             "collection_cpu_ms": summary(self.collections_ms),
+            "yardstick_cpu_ms": summary(self.yardstick_ms),
+            "long_slices": self.long,
         }
+
+    def measure_yardstick(self) -> None:
+        """Once."""
+        began = time.thread_time()
+        sum(YARDSTICK)
+        self.yardstick_ms.append((time.thread_time() - began) * 1e3)
 
     def _see_collection(self, phase: str, _: dict[str, Any]) -> None:
         if phase == "start":
@@ -78,25 +97,46 @@ class Slices:
             self._collected += took
             self.collections_ms.append(took * 1e3)
 
-    def _wrap(self, owner: type, name: str, cpu_ms: list[float], clock_ms: list[float]) -> None:
+    def _wrap(
+        self,
+        owner: type,
+        name: str,
+        cpu_ms: list[float],
+        clock_ms: list[float],
+        long: list[dict[str, float]] | None = None,
+    ) -> None:
         method = getattr(owner, name)
 
         def measured(*arguments: Any) -> Any:
+            before = usage() if long is not None else {}
             began, cpu = time.perf_counter(), time.thread_time() - self._collected
             try:
                 return method(*arguments)
             finally:
                 cpu_ms.append((time.thread_time() - self._collected - cpu) * 1e3)
                 clock_ms.append((time.perf_counter() - began) * 1e3)
+                if long is not None and cpu_ms[-1] >= LONG_MS:
+                    did = {what: round(value - before[what], 3) for what, value in usage().items()}
+                    long.append(
+                        {"at": len(cpu_ms), "cpu_ms": round(cpu_ms[-1], 3), "clock_ms": round(clock_ms[-1], 3), **did}
+                    )
 
         setattr(owner, name, measured)
 
 
-class Lateness:
-    """How late this loop is."""
+def usage() -> dict[str, float]:
+    """What this thread has used so far, as the system counts it."""
+    used = resource.getrusage(resource.RUSAGE_THREAD)
+    return {"user_ms": used.ru_utime * 1e3, "system_ms": used.ru_stime * 1e3, "page_faults": used.ru_minflt,
+            "read_faults": used.ru_majflt, "waits": used.ru_nvcsw, "displaced": used.ru_nivcsw}  # fmt: skip
 
-    def __init__(self) -> None:
+
+class Lateness:
+    """How late this loop is. `look` is called with each look at it."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
         self.ms: list[float] = []
+        self._look = look
 
     async def watch(self) -> None:
         """Until cancelled."""
@@ -104,6 +144,7 @@ class Lateness:
             due = trio.current_time() + LOOK_SECONDS
             await trio.sleep_until(due)
             self.ms.append((trio.current_time() - due) * 1e3)
+            self._look()
 
 
 def quantile(sorted_values: list[float], share: float) -> float:
@@ -156,7 +197,8 @@ async def main() -> None:
         members=tuple(Member(*each) for each in settings["members"]),
         raft=RaftConfig(**settings["raft"]),
     )
-    lateness, slices = Lateness(), Slices()
+    slices = Slices()
+    lateness = Lateness(slices.measure_yardstick)
     slices.install()
     async with trio.open_nursery() as nursery:
 
