@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from storage import Delete, Done, OpenedStorage, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
+from storage import Delete, Done, InlineFiles, OpenedStorage, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
 from storage.discarding import PIECE_BYTES
 from storage.snapshot_writers import SYNC_EVERY_BYTES
 from tests.storage.builders import (
@@ -15,6 +16,7 @@ from tests.storage.builders import (
     built,
     entries,
     entry,
+    first_start,
     new_folder,
     opened,
     snapshot_header,
@@ -90,6 +92,21 @@ def test_a_large_older_one_loses_its_name_at_once_and_its_room_piece_by_piece(mo
     assert [name for name in left if name.endswith(".snap")] == [newer]
     assert asked == [[Delete, Rename, SyncFolder], [SetSize], [SetSize], [Delete]]
     assert files.names(SNAPSHOTS) == [newer]
+
+
+def test_on_a_real_disk_a_large_older_one_leaves_no_file_behind(tmp_path: Path) -> None:
+    files = InlineFiles(tmp_path)
+    first_start(files)
+    storage = opened(files)
+    synced(files, storage.log, write(*entries(1, 20), term=1))
+    built(files, storage, snapshot_header(5), [bytes(PIECE_BYTES), bytes(PIECE_BYTES)])
+    newer = built(files, storage, snapshot_header(10), CHUNKS)
+
+    storage.snapshots.drop_older()
+    files.run()
+    files.close()
+
+    assert [path.name for path in (tmp_path / SNAPSHOTS).iterdir()] == [newer.name]
 
 
 def test_what_is_left_of_a_large_older_one_when_the_process_ends_is_deleted_at_the_next_start() -> None:
