@@ -131,6 +131,8 @@ class Driver:
 
         Not while one is under way, or due in the next turn anyway: that one will do it all.
         """
+        if self._is_lingering:
+            self._catch_up()  # Peers may have done so before this came: a lease that ended since then holds no more.
         if self._may_flush():
             self._catch_up()
             self._flush_here()
@@ -277,7 +279,7 @@ class Driver:
             return False
         if self.node.next_alarm - self._read_clock() < LINGER_NS_MAX:
             return False
-        began, self._is_lingering = self._now, True
+        self._is_lingering = True
         try:
             has_come = self._lingerer.wait()
         finally:
@@ -285,8 +287,6 @@ class Driver:
         if self._woken.is_set():
             self._lingerer.spare()
             return False  # Others bring something, too: in a turn of the loop it gathers.
-        if has_come and self._now == began:  # What peers bring has caught up already.
-            self._is_round_wanted |= self._catch_up()
         return has_come
 
     def _take_answers(self) -> bool:

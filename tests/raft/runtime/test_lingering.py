@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from raft import Role, encode_item
+from raft import RaftConfig, ReadReady, ReadWay, Role, encode_item
 from raft.runtime import Driver, Lingerer, lingering
 from raft.runtime.driver import SECOND_NS
 from raft.runtime.lingering import WAITS_SPARED
@@ -139,8 +139,8 @@ class Script:
         self.spared += 1
 
 
-async def a_store_of_one(nursery: trio.Nursery, script: Script) -> Machine:
-    machine = Machine("s1", ["s1"])
+async def a_store_of_one(nursery: trio.Nursery, script: Script, config: RaftConfig | None = None) -> Machine:
+    machine = Machine("s1", ["s1"], config=config)
     machine.driver = Driver(
         machine.node,
         completions=machine.completions,
@@ -212,3 +212,38 @@ async def test_nobody_lingers_when_an_alarm_is_near(monkeypatch: pytest.MonkeyPa
 
             assert script.waits == 0
             nursery.cancel_scope.cancel()
+
+
+async def test_a_read_by_lease_is_judged_by_a_time_after_it_came_also_behind_what_a_peer_brings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process stood still between the two, so the lease may be over, and another member may have led since."""
+    monkeypatch.setattr("raft.runtime.driver.ROUNDS_NS_MAX", 20 * SECOND_NS)
+    monkeypatch.setattr("raft.runtime.driver.LINGER_NS_MAX", -20 * SECOND_NS)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            script = Script()
+            machine = await a_store_of_one(nursery, script, RaftConfig(lease_reads=True))
+            driver, node = machine.driver, machine.node
+            await until(lambda: reads_by_lease(machine, 1))
+            read_clock, stood_still_ns = driver._read_clock, 0
+            monkeypatch.setattr(driver, "_read_clock", lambda: read_clock() + stood_still_ns)
+
+            def bring() -> None:
+                nonlocal stood_still_ns
+                driver.receive("s2", [])
+                stood_still_ns = 10 * SECOND_NS
+                node.read_all((2,), ReadWay.LEASE)
+                driver.flush()
+
+            script.next = [bring]
+            driver.flush()
+
+            assert machine.recorder.completions[-1] == ReadReady(2, ReadWay.ROUND)
+            nursery.cancel_scope.cancel()
+
+
+def reads_by_lease(machine: Machine, ticket: int) -> bool:
+    machine.node.read_all((ticket,), ReadWay.LEASE)
+    machine.driver.flush()
+    return machine.recorder.completions[-1] == ReadReady(ticket, ReadWay.LEASE)
