@@ -25,6 +25,9 @@ WAITS_SPARED = 64
 RECEIVE_BYTES = 16 * 1024
 """Whoever sends more has no need of us: a turn of the loop gathers, and nobody is kept from his."""
 
+ARRIVALS_MAX = 4
+"""Of connections in one wait. Where more bring something it is a crowd: whoever is left has a reader."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
@@ -73,7 +76,7 @@ class Lingerer:
             self._spared -= 1
             return False
         has_taken = False
-        for number, _ in self._epoll.poll(WAIT_MS / 1000):
+        for number, _ in self._epoll.poll(WAIT_MS / 1000, ARRIVALS_MAX):
             way = self._ways.get(number)
             if way is None or not way.may_take():
                 continue  # Its reader's.

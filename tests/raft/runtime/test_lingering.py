@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ import trio.testing
 from raft import RaftConfig, ReadReady, ReadWay, Role, encode_item
 from raft.runtime import Driver, Lingerer, lingering
 from raft.runtime.driver import SECOND_NS
-from raft.runtime.lingering import WAITS_SPARED
+from raft.runtime.lingering import ARRIVALS_MAX, WAITS_SPARED
 from tests.raft.runtime.machines import Machine, until
 
 pytestmark = pytest.mark.timeout(30)
@@ -41,8 +42,8 @@ class CountingEpoll:
 
     def unregister(self, number: int) -> None: ...
 
-    def poll(self, timeout: float) -> list[tuple[int, int]]:
-        assert timeout == lingering.WAIT_MS / 1000
+    def poll(self, timeout: float, arrivals_max: int) -> list[tuple[int, int]]:
+        assert (timeout, arrivals_max) == (lingering.WAIT_MS / 1000, ARRIVALS_MAX)
         self.waits += 1
         return []
 
@@ -105,6 +106,23 @@ async def test_a_stream_that_is_no_socket_is_left_alone() -> None:
     _, theirs = trio.testing.memory_stream_pair()
     with lingerer.watched(theirs, nobodys, always):
         assert not lingerer.wait()
+    lingerer.close()
+
+
+async def test_of_a_crowd_a_few_are_taken_and_then_the_loop_has_its_turn() -> None:
+    """Each may bring RECEIVE_BYTES. In their turn all are taken: nobody is passed over."""
+    lingerer, taken = Lingerer(), list[int]()
+    with contextlib.ExitStack() as stack:
+        pairs = [a_pair() for _ in range(3 * ARRIVALS_MAX)]
+        for place, (ours, theirs) in enumerate(pairs):
+            stack.callback(ours.socket.close)
+            stack.enter_context(theirs)
+            stack.enter_context(lingerer.watched(ours, lambda _, place=place: taken.append(place), always))  # type: ignore[misc]
+            theirs.send(b"!")
+        for waits in range(1, 4):
+            assert lingerer.wait()
+            assert len(taken) == waits * ARRIVALS_MAX
+    assert sorted(taken) == list(range(3 * ARRIVALS_MAX))
     lingerer.close()
 
 
