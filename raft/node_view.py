@@ -65,6 +65,11 @@ class NodeView:
         return self.has_more or self._snapshots.has_work or self.failure is not None or self._stop_by is not None
 
     @property
+    def is_syncing(self) -> bool:
+        """True while the log's disk is at work: a completion will say that it is done."""
+        return self._commit.under_way
+
+    @property
     def open_requests(self) -> int:
         """How many commands and reads wait for peers, or for the disk."""
         return self._outcomes.commands + self._reads.count

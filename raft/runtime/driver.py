@@ -277,7 +277,7 @@ class Driver:
         """Wait for what a lone client, or its leader, wants next; True if something came."""
         if self._lingerer is None or self._woken.is_set() or self.node.open_requests > LONE_REQUESTS_MAX:
             return False
-        if self.node.next_alarm - self._read_clock() < LINGER_NS_MAX:
+        if self.node.is_syncing or self.node.next_alarm - self._read_clock() < LINGER_NS_MAX:
             return False
         self._is_lingering = True
         try:

@@ -265,3 +265,23 @@ def reads_by_lease(machine: Machine, ticket: int) -> bool:
     machine.node.read_all((ticket,), ReadWay.LEASE)
     machine.driver.flush()
     return machine.recorder.completions[-1] == ReadReady(ticket, ReadWay.LEASE)
+
+
+async def test_nobody_lingers_while_the_own_disk_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end is told by a turn of the loop, and whoever waits for it would wait for that."""
+    monkeypatch.setattr("raft.runtime.driver.LINGER_NS_MAX", -20 * SECOND_NS)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            script, submitted = Script(), list[Callable[[BaseException | None], None]]()
+            machine = await a_store_of_one(nursery, script)
+            machine.disk.submit = lambda name, done: submitted.append(done)  # type: ignore[method-assign]  # noqa: ARG005
+
+            machine.node.propose(encode_item("alone"), 1)
+            machine.driver.flush()
+            assert script.waits == 0
+
+            submitted.pop()(None)
+            machine.driver.flush()
+            assert [applied.ticket for applied in machine.recorder.applied] == [1]
+            assert script.waits == 1
+            nursery.cancel_scope.cancel()
