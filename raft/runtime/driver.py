@@ -374,6 +374,8 @@ class Driver:
         """A peer does not take our connection."""
         self.node.tick(self._read_clock())
         self.node.peer_refused(peer_id, code)
+        if self.node.failure is not None:
+            self.wake()  # It was known with another data folder: there is to be no further word of it.
         if self.node.is_removed and not self._is_over:
             logger.warning("%s: peer %s: %s", self.node.identity.node_id, peer_id, reason)
             self._removed.set()

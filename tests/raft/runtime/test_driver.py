@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from raft import Node, NodeStopped, Role, Told, TraceEvent
+from raft import Node, NodeStopped, RaftConfig, Role, Told, TraceEvent
 from raft.runtime import CompletionQueue, Driver
 from raft.runtime.driver import ROUNDS_MAX, ROUNDS_NS_MAX, SECOND_NS, TOLD_TO_NOBODY
 from tests.raft.runtime.machines import Machine, until
@@ -108,6 +108,19 @@ async def test_a_node_that_ends_in_a_flush_of_another_task_ends_the_run() -> Non
                 driver.flush()
                 assert machine.node.failure is not None
                 driver.flush()  # There is none any more.
+
+
+async def test_a_member_whose_folder_was_made_anew_ends_in_the_turn_in_which_it_is_told() -> None:
+    """Not with the next alarm, which may be far."""
+    hour_ns = 3600 * SECOND_NS
+    config = RaftConfig(election_timeout_min_ns=hour_ns, election_timeout_max_ns=2 * hour_ns)
+    with trio.fail_after(20):
+        machine = Machine("s1", ["s1", "s2"], config=config)
+        with pytest.RaisesGroup(NodeStopped):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(machine.driver.run)
+                await trio.testing.wait_all_tasks_blocked()
+                machine.driver.peer_refused("s2", "wrong_incarnation", "it has forgotten its votes")
 
 
 async def test_a_deadline_that_a_flush_of_another_task_brought_nearer_is_kept() -> None:

@@ -271,7 +271,9 @@ async def test_the_refused_side_logs_what_the_other_said(caplog: pytest.LogCaptu
     assert "s1: a connection is refused (wrong_cluster)" in caplog.text
 
 
-async def test_a_member_that_lost_its_disk_is_refused_by_both_sides(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_member_that_lost_its_disk_is_refused_and_ends_when_it_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """FORMATS §1: it is refused until it is replaced as a new member."""
     caplog.set_level(logging.WARNING, "raft")
     with trio.fail_after(20):
@@ -279,14 +281,29 @@ async def test_a_member_that_lost_its_disk_is_refused_by_both_sides(caplog: pyte
         dial = {"s1": first_address, "s2": second_address}
         s1 = Machine("s1", ["s1", "s2"], first, dial, pins={"s2": b"its former life."})
         s2 = Machine("s2", ["s1", "s2"], second, dial)
+        with pytest.RaisesGroup(NodeStopped):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(s1.driver.run)
+                await nursery.start(s2.driver.run)
+
+    assert "s2: peer s1: it refuses this connection (wrong_incarnation)" in caplog.text
+    assert "s1: a connection is refused (wrong_incarnation)" in caplog.text
+    assert s2.node.failure is not None
+    assert s1.node.core.role is not Role.LEADER
+
+
+async def test_a_member_that_lost_its_disk_is_refused_where_it_is_dialled(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "raft")
+    with trio.fail_after(20):
+        (first, _), (second, second_address) = await a_listener(), await a_listener()
+        s1 = Machine("s1", ["s1", "s2"], first, {"s2": second_address}, pins={"s2": b"its former life."})
+        s2 = Machine("s2", ["s1", "s2"], second)  # It reaches nobody, and is told nothing.
         async with trio.open_nursery() as nursery:
             await nursery.start(s1.driver.run)
             await nursery.start(s2.driver.run)
 
-            await until(lambda: "s2: peer s1: it refuses this connection (wrong_incarnation)" in caplog.text)
             await until(lambda: "s1: peer s2: peer s2 is refused" in caplog.text)
-            assert s1.node.core.role is not Role.LEADER
-            assert s2.node.core.role is not Role.LEADER
+            assert {machine.node.core.role for machine in (s1, s2)}.isdisjoint({Role.LEADER})
             nursery.cancel_scope.cancel()
 
 
