@@ -44,10 +44,11 @@ class AskedFirst:
         """True if who was asked has been silent for too long."""
         return now >= self.over_at
 
-    def silent(self, peers: Mapping[str, Progress], counter: int) -> Iterable[str]:
-        """The round `counter` takes too long: who else is to be asked."""
+    def others(self, peers: Mapping[str, Progress], counter: int) -> Iterable[str]:
+        """The round `counter` takes too long: who else is to be asked. Not twice who may only have a long way; what was
+        lost with a connection is asked again by the next heartbeat."""
         self.over_at, self._looks_anew = NEVER, True
-        return tuple([peer_id for peer_id, peer in peers.items() if peer.read_counter < counter])
+        return tuple([each for each, peer in peers.items() if peer.read_counter < counter and each not in self._quick])
 
     def confirmed(self, peers: Mapping[str, Progress], counter: int) -> None:
         """The answers up to now were enough for the round `counter`."""

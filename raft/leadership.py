@@ -112,7 +112,7 @@ class Leadership:
         if state.now < self._heartbeat_deadline:
             self.feed_wanted |= self._marks_due_at is not None and state.now >= self._marks_due_at
             if self._asked_first.is_over(state.now):
-                self._heartbeat_to(self._asked_first.silent(self._peers, self.reads.counter))
+                self._heartbeat_to(self._asked_first.others(self._peers, self.reads.counter))
             return
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         if self.changing.departing:

@@ -122,7 +122,7 @@ def decode_usual(body: bytes) -> tuple[int, Message] | None:
                 number, at = body[at + 1] << 8 | body[at + 2], at + 3
             elif number <= 27:
                 start, at = at + 1, at + (5 if number == 26 else 9)
-                number = int.from_bytes(body[start:at], "big")
+                number = int.from_bytes(body[start:at], "big")  # Of a body that is cut short: then `at` is beyond it.
                 if number > INT64_MAX:
                     return None
             else:

@@ -55,7 +55,7 @@ def test_when_it_is_silent_the_others_are_asked_and_the_quicker_of_them_from_the
     leader.advance(PATIENCE_NS - 1)
     assert asked(leader) == []
     leader.advance(1)
-    assert asked(leader) == ["s2", "s3"]
+    assert asked(leader) == ["s3"]  # The way to s2 may be long: it is not asked twice.
 
     leader.step("s3", accepted(1, 1, read_counter=2))
     assert leader.reads_ready == [1, 2]
