@@ -16,6 +16,9 @@ TINY = {
     "batch_bytes_max": 60,
     "append_bytes_max": 200,
     "apply_bytes_max": 300,
+    "append_entries_max": 3,
+    "window_entries_max": 5,
+    "apply_commands_max": 20,
 }
 
 
