@@ -44,6 +44,7 @@ class _Connection:
 
     def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
         self.stream = stream
+        self.patience = trio.CancelScope(deadline=trio.current_time() + HELLO_SECONDS_MAX)  # With its reader.
         self.outbox: list[bytes] = []
         self.is_writing = False  # The writer has something in hand: nothing may overtake it.
         self.has_output = trio.Event()
@@ -111,8 +112,8 @@ class ClientPort:
             async with stream, trio.open_nursery() as nursery:
                 nursery.start_soon(self._write_forever, stream, connection_id, connection)
                 self._flush()
-                with trio.move_on_after(HELLO_SECONDS_MAX) as patience, self._watched(stream, connection_id, patience):
-                    await self._read_forever(stream, connection_id, connection, patience)
+                with connection.patience, self._watched(stream, connection_id, connection):
+                    await self._read_forever(stream, connection_id, connection)
                 nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             logger.debug("a client's connection broke")
@@ -121,9 +122,7 @@ class ClientPort:
             self._stalled.discard(connection_id)
             self._service.disconnected(connection_id)
 
-    async def _read_forever(
-        self, stream: trio.abc.Stream, connection_id: int, connection: _Connection, patience: trio.CancelScope
-    ) -> None:
+    async def _read_forever(self, stream: trio.abc.Stream, connection_id: int, connection: _Connection) -> None:
         while True:
             while not self._service.wants_input(connection_id) and not connection.is_closing:
                 self._stalled.add(connection_id)
@@ -136,38 +135,40 @@ class ClientPort:
                 return
             connection.is_greeted = connection.is_greeted or self._service.is_greeted(connection_id)
             if connection.is_greeted:
-                self._set_patience(connection_id, connection, patience)
+                self._set_patience(connection_id, connection)
+            elif not connection.is_hurried:  # It had to wait for its turn.
+                connection.patience.deadline = trio.current_time() + HELLO_SECONDS_MAX
+                connection.is_hurried = True
             data = await receive_at_once(stream, RECEIVE_BYTES_MAX)
             if not data:
                 return
             if self._turnstile.locked() or not self._has_turn_for(data):
-                patience.deadline = math.inf  # Waiting for its turn is not its fault.
+                connection.patience.deadline = math.inf  # Waiting for its turn is not its fault.
                 connection.is_hurried = False
                 connection.has_unread = True
                 await self._wait_for_turn(data)
                 connection.has_unread = False
             self._service.receive(connection_id, data)
             if connection.is_hurried and self._service.is_greeted(connection_id):
-                patience.deadline = math.inf  # Waiting for room is not its fault.
+                connection.patience.deadline = math.inf  # Waiting for room is not its fault.
                 connection.is_hurried = False
             if self._service.has_output:  # Mostly the node has to be asked first.
                 self._flush()
             self._bring_in(connection_id)
 
-    def _set_patience(self, connection_id: int, connection: _Connection, patience: trio.CancelScope) -> None:
+    def _set_patience(self, connection_id: int, connection: _Connection) -> None:
         if self._service.is_within_a_frame(connection_id):
-            patience.deadline = trio.current_time() + HALF_FRAME_SECONDS_MAX
+            connection.patience.deadline = trio.current_time() + HALF_FRAME_SECONDS_MAX
             connection.is_hurried = True
         elif connection.is_hurried:
-            patience.deadline = math.inf
+            connection.patience.deadline = math.inf
             connection.is_hurried = False
 
     def _watched(
-        self, stream: trio.abc.Stream, connection_id: int, patience: trio.CancelScope
+        self, stream: trio.abc.Stream, connection_id: int, connection: _Connection
     ) -> AbstractContextManager[None]:
         if self._lingerer is None:
             return nullcontext()
-        connection = self._connections[connection_id]
 
         def may_take() -> bool:
             is_in_order = not connection.has_unread and not connection.is_closing and not self._turnstile.locked()
@@ -176,7 +177,7 @@ class ClientPort:
         def take(data: bytes) -> None:
             self._has_turn_for(data)
             self._service.receive(connection_id, data)
-            self._set_patience(connection_id, connection, patience)
+            self._set_patience(connection_id, connection)
             if self._service.has_output:
                 self._flush()
             self._bring_in(connection_id)
@@ -234,6 +235,8 @@ class ClientPort:
             connection = self._connections[connection_id]
             connection.is_closing = True
             connection.has_room.set()
+            # While the member lingers its reader sleeps, and need never wake. None of this is waited for longer.
+            connection.patience.deadline = trio.current_time() + LAST_WORDS_SECONDS_MAX
         if not self._stalled:
             return
         for connection_id in [each for each in self._stalled if self._service.wants_input(each)]:
