@@ -144,9 +144,14 @@ class Ballast:
     def _snapshot_synced(self, done: Done, error: BaseException | None) -> None:
         if is_disk_full(error) and not self.is_released and not self._is_restoring:
             self.is_released = True
-            self._files.submit([Delete(BALLAST_PATH), SyncFolder("")], lambda _: done(error))
+            self._retries += 1  # The next one's: until the file is gone nobody is to find it there.
+            self._files.submit([Delete(BALLAST_PATH), SyncFolder("")], lambda _: self._given_back(done, error))
         else:
             done(error)
+
+    def _given_back(self, done: Done, error: BaseException | None) -> None:
+        self._retries -= 1
+        done(error)
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 import pytest
 
-from storage import DiskFull, OpenedStorage, Operation, StorageLimits, SyncFile, Write
+from storage import Delete, DiskFull, Done, OpenedStorage, Operation, StorageLimits, SyncFile, Write
 from tests.storage.builders import (
     LOG,
     SNAPSHOTS,
@@ -129,6 +130,39 @@ def test_a_snapshot_whose_sync_found_no_room_is_given_up_and_the_next_one_has_th
     assert storage.log.is_disk_full
     assert storage.snapshots.latest().header.index == 0
     assert built(files, storage, snapshot_header(8), [bytes(1000)]).header.index == 8
+
+
+def test_a_ballast_that_a_slow_disk_has_yet_to_give_back_is_not_taken_for_one_that_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else nobody would make it again, and the next full disk had no room for votes."""
+    files, storage = with_room(100_000)
+    files.refuse = lambda each: OSError(errno.ENOSPC, "full") if _syncs_a_snapshot(each) else None
+    submit, slow = files.submit, list[tuple[Sequence[Operation], Done]]()
+
+    def submitted(operations: Sequence[Operation], done: Done) -> None:
+        if operations[:1] == [Delete("ballast")] and not slow:
+            slow.append((operations, done))
+        else:
+            submit(operations, done)
+
+    monkeypatch.setattr(files, "submit", submitted)
+    writer = storage.snapshots.create(snapshot_header(8))
+    writer.finish(lambda _: None)
+    files.run()
+    storage.log.look_for_room()
+    files.run()
+    submit(*slow[0])
+    files.run()
+
+    assert (storage.log.is_disk_full, "ballast" in files.names("")) == (True, False)
+    storage.log.look_for_room()
+    files.run()
+    assert (storage.log.is_disk_full, "ballast" in files.names("")) == (False, True)
+
+
+def _syncs_a_snapshot(operation: Operation) -> bool:
+    return isinstance(operation, SyncFile) and operation.path.startswith(SNAPSHOTS)
 
 
 def test_peers_can_be_pinned() -> None:
