@@ -21,7 +21,7 @@ from kvstore.joining import MemberRemoved
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
 from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
 from raft import DiskForgotten, InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError
-from storage import CorruptLog, CorruptMeta, CorruptSnapshot, DiskFailing, StorageError
+from storage import CorruptLog, CorruptMeta, CorruptSnapshot, DiskFailing, NotCarriedOut, StorageError
 
 REPLACE = (
     "nothing acknowledged is lost while a majority of the others is well: put a new member in its place, `hwm member "
@@ -101,6 +101,8 @@ def _announce(member: RunningMember, ready_file: Path | None) -> None:
 
 def failure_of_member(error: BaseException, folder: Path) -> Failure:
     """One line, a hint and an exit code for whatever ended a member or kept it from starting."""
+    if isinstance(error, NotCarriedOut) or isinstance(error.__cause__, NotCarriedOut):
+        return _mistake(error, folder)  # It came as a failure of the disk, with which nothing may be wrong.
     match error:
         case Failure():
             return error
@@ -128,12 +130,16 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             where = f"{error.filename or folder}: {(error.strerror or str(error)).lower()}"
             return Failure(where, ExitCode.FAILED, _remedy_of_system(error, folder))
         case _:
-            what = f"{type(error).__name__}: {error}".splitlines()[0]
-            return Failure(
-                f"this member stopped itself, because something that must hold does not: {what}",
-                ExitCode.STOPPED,
-                f"nothing acknowledged is lost; please report it with {_keep_traceback(error, folder)}",
-            )
+            return _mistake(error, folder)
+
+
+def _mistake(error: BaseException, folder: Path) -> Failure:
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    return Failure(
+        f"this member stopped itself, because something that must hold does not: {what}",
+        ExitCode.STOPPED,
+        f"nothing acknowledged is lost; please report it with {_keep_traceback(error, folder)}",
+    )
 
 
 def _remedy_of_system(error: OSError, folder: Path) -> str:

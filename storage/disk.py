@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from storage.errors import NotCarriedOut
 from storage.files import (
     CreateFile,
     Delete,
@@ -52,7 +52,7 @@ class Disk:
         except OSError as error:
             return error
         except Exception as error:
-            failed = OSError(errno.EIO, f"it was not carried out: {type(error).__name__}: {error}")
+            failed = NotCarriedOut(f"it was not carried out: {type(error).__name__}: {error}")
             failed.__cause__ = error
             return failed
         return None

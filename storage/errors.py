@@ -124,6 +124,14 @@ class DiskFailing(StorageError):
         )
 
 
+class NotCarriedOut(OSError):
+    """A mistake of this program, where it writes to the disk: what was asked for is not done.
+
+    To whoever waits it is a failure of the disk, after which nothing is promised; to people it is not. The mistake
+    itself is the `__cause__`.
+    """
+
+
 class NewerFormat(StorageError, NewerBuildNeeded):
     """A file was written by a newer build: it is sound, and this one does not know all that is in it.
 

@@ -19,6 +19,7 @@ from storage import (
     Files,
     InlineFiles,
     MakeFolder,
+    NotCarriedOut,
     Operation,
     RealFiles,
     Rename,
@@ -149,7 +150,9 @@ def test_a_mistake_of_the_program_is_told_like_a_failure_of_the_disk(tmp_path: P
 
     error = carried_out(files, loop, CreateFile("x"), Write("x", 0, ("no bytes",)))  # type: ignore[arg-type]
 
-    assert isinstance(error, OSError)
+    assert isinstance(error, OSError)  # After which a node promises nothing more.
+    assert isinstance(error, NotCarriedOut)
+    assert isinstance(error.__cause__, TypeError)
     assert "TypeError" in str(error)
     assert carried_out(files, loop, Write("x", 0, (b"a",))) is None
     files.close()
