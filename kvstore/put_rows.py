@@ -173,7 +173,7 @@ def sizes_at(data: bytes, at: int) -> Sizes | None:
         return None
     key_bytes, key_at = _number_at(data, place + 1, 0x40)
     value_bytes, value_at = _number_at(data, key_at + key_bytes, 0x40)
-    if key_bytes < 1 or value_bytes < 0:
+    if key_bytes < 1 or not 0 <= value_bytes <= len(data):  # Cut off, but not beyond all that a `struct` takes.
         return None
     key_head, value_head = key_at - place - 1, value_at - key_at - key_bytes
     return Sizes(of_session, of_request, of_floor, key_head, key_bytes, value_head, value_bytes)

@@ -139,6 +139,13 @@ def test_what_is_no_batch_of_puts_is_left_to_the_decoder() -> None:
         assert batch_of_runs(payload) is None
 
 
+def test_what_says_that_its_value_is_larger_than_all_there_is_is_left_to_the_decoder() -> None:
+    """It would be larger than any `struct`, which says so in its own way."""
+    put = b"\x86\x01\x01\x00\x01\x41k\x5b" + INT64_MAX.to_bytes(8, "big")
+    assert lone_puts_alike([b"\x82\x05" + put] * 2) is None
+    assert batch_of_runs(b"\x91\x05" + put * 16) is None
+
+
 def test_commands_that_are_no_sound_puts_are_kept_as_they_are() -> None:
     items = [
         (1, 2, 0, 1, b"k", b"v"),
