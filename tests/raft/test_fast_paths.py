@@ -21,7 +21,7 @@ from raft.peer_codec import _Fields, decode_any, decode_message, decode_usual, e
 from raft.quorum import Quorum, majority_index
 from raft.ready import Ready
 from raft.state import Entry, EntryKind
-from tests.raft.bench import a_leader, accepted
+from tests.raft.bench import a_leader_with_commits, accepted
 
 NUMBERS = st.one_of(
     st.integers(0, INT64_MAX),
@@ -96,20 +96,29 @@ def test_a_time_out_is_drawn_as_the_library_draws_it(seed: int, below: int) -> N
     assert ours.getstate() == theirs.getstate()
 
 
-@given(st.lists(st.tuples(st.sampled_from(["wait", "propose", "accept", "persist"]), st.integers(0, 900)), max_size=12))
+WAITS_US = st.one_of(st.sampled_from([0, 400, 1_000, 2_500, 5_000]), st.integers(0, 900_000))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["wait", "propose", "accept", "persist", "read"]), WAITS_US), max_size=16))
 def test_a_leader_that_is_calm_has_nothing_to_do_at_a_tick(steps: list[tuple[str, int]]) -> None:
-    """Its quorum, its disk and its own deadlines say so one by one, too."""
-    bench = a_leader(term=1)
+    """Its quorum, its disk and its deadlines say so one by one: for heartbeats, marks, and reads without answer."""
+    bench = a_leader_with_commits(mark_delay_ns=5 * MILLISECOND_NS)
     leadership = bench.core._leadership
     assert leadership is not None
-    for what, milliseconds in steps:
+    bench.core.request_read(-1)
+    bench.flush()
+    bench.step("s2", accepted(1, 1, read_counter=1))  # So it is the one to be asked first.
+    for ticket, (what, microseconds) in enumerate(steps):
         if what == "propose":
             bench.propose()
         elif what == "accept":
-            bench.step("s2", accepted(1, bench.core.last_index))
+            bench.step("s2", accepted(1, bench.core.last_index, read_counter=leadership.reads.counter))
+        elif what == "read":
+            bench.core.request_read(ticket)
+            bench.flush()
         elif what == "persist":
             bench.persist()
-        bench.now += milliseconds * MILLISECOND_NS
+        bench.now += microseconds * MILLISECOND_NS // 1_000
         bench.core._state.now = bench.now
         if leadership.is_calm():
             assert bench.core._state.now < leadership.due_at
