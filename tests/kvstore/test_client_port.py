@@ -12,7 +12,13 @@ import trio
 import trio.testing
 
 from kvstore import client_port
-from kvstore.client_port import HELLO_SECONDS_MAX, RECEIVE_BYTES_MAX, TURN_BYTES_MAX, ClientPort
+from kvstore.client_port import (
+    HALF_FRAME_SECONDS_MAX,
+    HELLO_SECONDS_MAX,
+    RECEIVE_BYTES_MAX,
+    TURN_BYTES_MAX,
+    ClientPort,
+)
 from kvstore.commands import Put
 from kvstore.protocol import Code, command_request, decode_response, encode_client_hello, encode_request
 from kvstore.service import ServiceLimits
@@ -127,6 +133,36 @@ async def test_nonsense_that_comes_while_the_member_lingers_ends_its_connection_
         assert [decode_response(body).request_id for body in answers[1:]] == [1] * is_served_later
         assert cbor2.loads(last_words)[1] == Code.MALFORMED
         cluster.kill("s1")
+
+
+async def test_half_a_frame_that_comes_while_the_member_lingers_is_waited_for_as_any_is(
+    quick_folder: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """For so long, and the rest of it makes an end of that."""
+    del autojump_clock
+    cluster = Cluster(quick_folder, 1)
+    lingerer = OneWatched()
+    port = ClientPort(cluster.hosts[cluster.leader()].service, lingerer)  # type: ignore[arg-type]
+    port.attach(lambda: None, cluster.settle, lambda: 0)
+    theirs, ours = trio.testing.memory_stream_pair()
+    put = frame(encode_request(1, command_request(Put(b"k", b"v"))))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(port.serve_stream, ours)
+        await theirs.send_all(frame(encode_client_hello()))
+        await trio.testing.wait_all_tasks_blocked()
+
+        lingerer.take(put[:9])
+        await trio.sleep(HALF_FRAME_SECONDS_MAX - 1)
+        lingerer.take(put[9:])
+        await trio.sleep(HALF_FRAME_SECONDS_MAX + 1)
+        assert lingerer.may_take()
+
+        began = trio.current_time()
+        lingerer.take(put[:9])
+        async for _ in theirs:
+            pass
+        assert trio.current_time() - began == pytest.approx(HALF_FRAME_SECONDS_MAX)
+    cluster.kill("s1")
 
 
 async def test_a_stranger_that_had_to_wait_for_its_turn_still_has_only_so_long_for_its_hello(
