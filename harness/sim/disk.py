@@ -51,6 +51,7 @@ class SimFiles:
         self.has_erred = False  # A sync or a read did.
         self.has_read_short = False  # The system gave less than it was asked for.
         self.on_start: Callable[[int], None] | None = None  # Told once, with its duration, when a submission begins.
+        self._owed: set[str] = set()  # Folders that were to get something which found no room, and nothing since.
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         """See storage.Files."""
@@ -82,11 +83,12 @@ class SimFiles:
     def is_synced(self, folder: str) -> bool:
         """True if everything ever submitted that puts bytes or names into `folder` is carried out and synced.
 
-        Files of `accepted` do not count: leftovers of an earlier life, of which nothing is needed.
+        Files of `accepted` do not count: leftovers of an earlier life, of which nothing is needed, and of what found no
+        room. That is owed until the folder takes something again: who says that it is written has written it anew.
         """
         start = f"{folder}/"
         waiting = any(adds_to(operation, start) for operations, _ in self._queue for operation in operations)
-        return not waiting and self._image.unsynced(folder) <= self.accepted
+        return not waiting and folder not in self._owed and self._image.unsynced(folder) <= self.accepted
 
     def crash(self, random: Random) -> None:
         """The process dies: the submission under way got some way, those behind it never began."""
@@ -129,15 +131,24 @@ class SimFiles:
         if self.hangs:
             return
         operations, done = self._queue.popleft()
-        error: BaseException | None = None
+        error: OSError | None = None
         try:
             for place, operation in enumerate(operations):
                 self._carry_out(operation, operations[:place])
         except OSError as failed:
             error = failed
+        if error is not None or self._owed:
+            self._note_room(operations, error)
         if self._queue:
             self._start()
         done(error)
+
+    def _note_room(self, operations: Sequence[Operation], error: OSError | None) -> None:
+        folders = {parent(path) for operation in operations if (path := put_at(operation)) is not None}
+        if error is None:
+            self._owed -= folders
+        elif error.errno == errno.ENOSPC:
+            self._owed |= folders
 
     def _carry_out(self, operation: Operation, before: Sequence[Operation]) -> None:
         if isinstance(operation, SyncFile | SyncFolder) and self._fails(operation):
@@ -179,11 +190,8 @@ class SimFiles:
 
 def is_relied_on(operation: Operation) -> bool:
     """True if this operation puts something there that a sync behind it is to make durable: no mere deletion."""
-    match operation:
-        case Write(path=path) | SetSize(path=path) | CreateFile(path=path) | Rename(new_path=path):
-            return path != BALLAST_PATH
-        case _:
-            return False
+    path = put_at(operation)
+    return path is not None and path != BALLAST_PATH
 
 
 def steps_done(operations: Sequence[Operation], random: Random) -> int:
@@ -194,13 +202,19 @@ def steps_done(operations: Sequence[Operation], random: Random) -> int:
     return random.randrange(len(operations) + 1)
 
 
-def adds_to(operation: Operation, start: str) -> bool:
-    """True if this operation puts bytes or a name below the folder whose path, with "/", is `start`."""
+def put_at(operation: Operation) -> str | None:
+    """The path at which this operation puts bytes or a name; None if it is another one."""
     match operation:
         case Write(path=path) | SetSize(path=path) | CreateFile(path=path) | Rename(new_path=path):
-            return path.startswith(start)
+            return path
         case _:
-            return False
+            return None
+
+
+def adds_to(operation: Operation, start: str) -> bool:
+    """True if this operation puts bytes or a name below the folder whose path, with "/", is `start`."""
+    path = put_at(operation)
+    return path is not None and path.startswith(start)
 
 
 class Immediately:

@@ -33,6 +33,10 @@ class LeadingWatch:
         self._round = 0
         self._confirmed = 0  # The highest round that majorities have answered, by the members of that moment.
         self._reads: dict[int, tuple[int, int]] = {}  # ticket → (mark when it was asked, earliest round for it)
+        self._config, self._now = config, 0  # ns: the time that it was told last, by which it goes in all things.
+        self._began: list[tuple[int, int]] = []  # (round, when it was sent), both rising.
+        self._by_lease: dict[int, int] = {}  # ticket → when it was asked
+        self._asked: dict[str, tuple[int, int]] = {}  # Who was asked to campaign: (the end of the log, when it left)
 
     def seen(self, core: RaftCore, now: int) -> None:
         """After an event in which it leads: if the term is new, all peers count as heard, and no round has begun."""
@@ -42,7 +46,8 @@ class LeadingWatch:
         self._heard_at = dict.fromkeys(self._peer_ids, now)
         self._answered = dict.fromkeys(self._peer_ids, 0)
         self._matched = dict.fromkeys(self._peer_ids, 0)
-        self._reads.clear()
+        for of_the_last_term in (self._reads, self._began, self._by_lease, self._asked):
+            of_the_last_term.clear()
         self._silent_at = now + self._silence_ns_max
 
     def received(self, core: RaftCore, peer_id: str, message: Message, now: int) -> None:
@@ -64,9 +69,13 @@ class LeadingWatch:
 
     def _count_answers(self) -> None:
         """What is confirmed stays so while a read waits to be applied, though the members may change."""
+        self._confirmed = max(self._confirmed, self._answered_round())
+
+    def _answered_round(self) -> int:
+        """The latest that majorities have answered, by the members of this moment."""
         known = self._answered | {self._node_id: self._round}
         halves = [sorted((known[voter] for voter in half), reverse=True) for half in self._halves()]
-        self._confirmed = max(self._confirmed, min(half[len(half) // 2] for half in halves))
+        return min(half[len(half) // 2] for half in halves)
 
     def _acknowledged(self, core: RaftCore, peer_id: str, message: AppendAccepted) -> None:
         """Raft §5.3: what a peer acknowledged to an earlier leadership may have been cut since."""
@@ -85,6 +94,7 @@ class LeadingWatch:
         The bound is the check of the quorum, one election time-out, and a heartbeat. However long the process stood
         still before: the first thing that it learns afterwards is the time.
         """
+        self._now = now
         if core.role is not Role.LEADER or core.term != self._term or now < self._silent_at:
             return
         known = self._heard_at | {self._node_id: now}
@@ -105,6 +115,7 @@ class LeadingWatch:
         """Rounds are told apart by their counter."""
         require(counter > self._round, "each round of reads has its own counter", self._node_id, counter, self._round)
         self._round = counter
+        self._began.append((counter, self._now))
         self._count_answers()  # A leader that is alone has its majority at once, and may be less alone a moment later.
 
     def read_ready(self, ticket: int, last_applied: int) -> None:
@@ -127,3 +138,35 @@ class LeadingWatch:
     def read_refused(self, ticket: int) -> None:
         """The end of a read, or of a command, whose ticket this is."""
         self._reads.pop(ticket, None)
+        self._by_lease.pop(ticket, None)
+
+    # Leases
+
+    def lease_asked(self, ticket: int) -> None:
+        """A read was taken that may go by lease."""
+        self._by_lease[ticket] = self._now
+
+    def asked_to_campaign(self, peer_id: str, last_index: int) -> None:
+        """It asks a peer to take over, for as long as the log ends at `last_index`."""
+        self._asked[peer_id] = (last_index, self._now)
+
+    def lease_ready(self, ticket: int, promise_ns: int) -> None:
+        """A read is let through by lease: one held when it was asked, or has begun since (thesis §6.4.1)."""
+        asked_at = self._by_lease.pop(ticket, None)
+        if asked_at is None:
+            return
+        answered = self._answered_round()
+        sent_at = next((at for counter, at in reversed(self._began) if counter <= answered), None)
+        ends_at = -1 if sent_at is None else sent_at + self._config.lease_of(promise_ns)
+        if asked_at >= ends_at:
+            broken(
+                "a lease begins when its round was sent",
+                f"{self._node_id} was asked at {asked_at}; round {answered}, the last that a majority has answered,",
+                f"was sent at {sent_at}, and the promise is {promise_ns} ns",
+            )
+        for peer_id, (last_index, left_at) in self._asked.items():
+            if left_at < asked_at and self._matched[peer_id] <= last_index:
+                broken(
+                    "nobody reads by lease while somebody may campaign for it",
+                    f"{self._node_id} asked {peer_id} at {left_at}, and the read came at {asked_at}",
+                )

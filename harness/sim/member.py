@@ -27,7 +27,6 @@ from raft import (
     Node,
     PeerRefused,
     ProtocolError,
-    Role,
     decode_message,
     encode_message,
 )
@@ -187,7 +186,7 @@ class Member:
             now=self.now(),
             levels=levels,
         )
-        node.read_asked = self.watch.read_asked
+        self.watch.begins(node)
         self.node = node
         if world.plan.load.with_service:
             self.service = Service(self.node, self.machine)
@@ -330,8 +329,7 @@ class Member:
             raise Violation("peers understand each other", f"{sender} → {self.node_id}: {error}") from error
         self._tick()
         self.node.receive(sender, message)
-        if self.node.core.role is Role.LEADER:
-            self.watch.leading.received(self.node.core, sender, message, self.now())
+        self.watch.received(self.node.core, sender, message)
         self.settle(f"from {sender}", frame, message)
 
     def lose_connection(self, peer_id: str) -> None:
@@ -417,6 +415,7 @@ class Member:
             return
         effects = node.take_effects()
         self.watch.check(node)
+        self.watch.voted(node.core, message)
         world.note(self, node, what, content, message, effects)
         self.watch.told(effects)
         self._check_failure(effects)

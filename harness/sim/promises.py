@@ -14,6 +14,7 @@ from raft import (
     Node,
     PreVoteRequest,
     PreVoteResponse,
+    Role,
     VoteRequest,
     VoteResponse,
 )
@@ -49,6 +50,7 @@ def check_promise(member: Member, node: Node, receiver: str, message: Message) -
             check_leads(member, message.term, receiver)
             if is_current:
                 check_acknowledgement(member, node, message.term, index)
+                check_equality(member, receiver, message.term, index)
         case AppendEntries(commit_index=commit_index):
             committed = member.world.ledger.commit_index
             if commit_index > committed:
@@ -96,6 +98,21 @@ def check_acknowledgement(member: Member, node: Node, term: int, index: int) -> 
             "an entry is durable before it is acknowledged",
             f"{member.node_id} acknowledges ({index}, {held}) in term {term},",
             f"its disk ends at {durable.last_index} and has term {durable.term_at(index)} there",
+        )
+
+
+def check_equality(member: Member, receiver: str, term: int, index: int) -> None:
+    """Raft §5.3: what is acknowledged is what the leader has, as long as it leads. It is counted as a copy of that."""
+    leader = member.world.members[receiver]
+    if leader.node is None or (leader.node.core.term, leader.node.core.role) != (term, Role.LEADER):
+        return
+    theirs, ours = leader.copies.memory, member.copies.durable.term_at(index)
+    expected = theirs.term_at(index)
+    if index > theirs.last_index or (ours != expected and ours is not None and expected is not None):
+        broken(
+            "an acknowledgement says what the leader has",
+            f"{member.node_id} acknowledges ({index}, {ours}) in term {term},",
+            f"the log of {receiver} ends at {theirs.last_index} and has term {expected} there",
         )
 
 

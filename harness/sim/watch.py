@@ -9,9 +9,23 @@ from harness.sim.changing import check_standing
 from harness.sim.errors import broken, require
 from harness.sim.leading import LeadingWatch
 from harness.sim.members_book import Halves, halves_of, has_majorities
+from harness.sim.pledge import Pledge
 from harness.sim.read_book import ReadWatch
 from harness.sim.retention import check_built
-from raft import Effects, Entry, Node, RaftCore, ReadReady, ReadWay, Refused, Role, one_by_one
+from harness.sim.taps import NodeTap
+from raft import (
+    Effects,
+    Entry,
+    Message,
+    Node,
+    RaftCore,
+    ReadReady,
+    ReadWay,
+    Refused,
+    Role,
+    TimeoutNow,
+    one_by_one,
+)
 from storage import OpenedStorage
 
 if TYPE_CHECKING:
@@ -37,12 +51,31 @@ class Watch:
             self._node_id, peer_ids, self._world.plan.raft_of(self._node_id), self._world.ledger, lambda: self._halves
         )
         self._reads = ReadWatch(member)
+        self._pledge: Pledge
+
+    def begins(self, node: NodeTap) -> None:
+        """The node of this life is there."""
+        self._pledge = Pledge(node.core, self._member.now())
+        node.read_asked = self.read_asked
 
     def read_asked(self, ticket: int, way: ReadWay) -> None:
         """The node has taken a read."""
         self._reads.asked(ticket)
         if way is ReadWay.ROUND:
             self.leading.read_asked(ticket)
+        elif way is ReadWay.LEASE:
+            self.leading.lease_asked(ticket)
+
+    def received(self, core: RaftCore, sender: str, message: Message) -> None:
+        """The node was handed a message."""
+        now = self._member.now()
+        self._pledge.received(core, sender, message, now)
+        if core.role is Role.LEADER:
+            self.leading.received(core, sender, message, now)
+
+    def voted(self, core: RaftCore, message: object) -> None:
+        """After an event: if it has voted, it was free to."""
+        self._pledge.check(core, message, self._member.now())
 
     @property
     def _halves(self) -> Halves:
@@ -156,11 +189,16 @@ class Watch:
                     assert node is not None
                     self._reads.ready(ticket, way)
                     self.leading.read_ready(ticket, node.core.last_applied)
+                    if way is ReadWay.LEASE:
+                        self.leading.lease_ready(ticket, node.core.committed_configuration.lease_ns)
                 case Refused(ticket=ticket):
                     self._reads.refused(ticket)
                     self.leading.read_refused(ticket)
                 case _:
                     pass
+        for peer_id, sent in effects.send:
+            if isinstance(sent, TimeoutNow):
+                self.leading.asked_to_campaign(peer_id, sent.last_index)
 
     def _read_round(self, term: int, read_index: int) -> None:
         """A leader lets reads wait for `read_index`: that must not be behind what earlier leaders committed (§6.4)."""

@@ -20,6 +20,9 @@ CONFIRMED = "a read is confirmed by answers to its own round"
 WAITS = "a read waits until its index is applied"
 COPIES = "a copy counts when it is acknowledged in this term"
 COUNTER = "each round of reads has its own counter"
+LEASE = "a lease begins when its round was sent"
+HANDED_OVER = "nobody reads by lease while somebody may campaign for it"
+PROMISE_NS = 1_000
 
 
 def core(term: int = 1, role: Role = Role.LEADER, *, match_index: int = 0) -> RaftCore:
@@ -201,3 +204,72 @@ def test_a_refused_read_is_forgotten() -> None:
     watch.read_refused(2)
 
     watch.read_ready(1, last_applied=0)  # Whether it is a read at all is for the book of reads to say.
+
+
+# Leases
+
+
+def a_leased_leader(*, sent_at: int, answered_at: int) -> LeadingWatch:
+    """One of two peers has answered the first round, long after it was sent."""
+    watch = a_leader(peers=2)
+    watch.ticked(core(), sent_at)
+    watch.round_began(1)
+    watch.received(core(), "s2", accepted(read_counter=1), answered_at)
+    return watch
+
+
+def asked_and_ready(watch: LeadingWatch, now: int, promise_ns: int = PROMISE_NS) -> None:
+    watch.ticked(core(), now)
+    watch.lease_asked(9)
+    watch.lease_ready(9, promise_ns)
+
+
+def test_a_lease_lasts_from_the_sending_of_its_round_less_what_clocks_may_differ_by() -> None:
+    """Thesis §6.4.1: when the answer comes, nobody here can know when the promise was made."""
+    lease_ns = CONFIG.lease_of(PROMISE_NS)
+    assert lease_ns < PROMISE_NS
+    watch = a_leased_leader(sent_at=5, answered_at=9)
+    asked_and_ready(watch, 9)
+
+    watch._silent_at = watch._silence_ns_max = 10 * PROMISE_NS
+    asked_and_ready(watch, 5 + lease_ns - 1)
+    with pytest.raises(Violation, match=LEASE):
+        asked_and_ready(watch, 5 + lease_ns)
+
+
+def test_without_a_promise_or_the_answer_of_a_majority_there_is_no_lease() -> None:
+    """It takes both."""
+    with pytest.raises(Violation, match=LEASE):
+        asked_and_ready(a_leased_leader(sent_at=5, answered_at=9), 9, promise_ns=0)
+
+    unheard = a_leader(peers=4)
+    unheard.round_began(1)
+    unheard.received(core(), "s2", accepted(read_counter=1), 3)
+    with pytest.raises(Violation, match=LEASE):
+        asked_and_ready(unheard, 9)
+
+
+def test_a_read_that_was_asked_for_in_time_may_wait_to_be_applied() -> None:
+    """The lease need not hold any more when the machine is far enough."""
+    watch = a_leased_leader(sent_at=5, answered_at=9)
+    watch._silent_at = watch._silence_ns_max = 10 * PROMISE_NS
+    watch.ticked(core(), 9)
+    watch.lease_asked(9)
+
+    watch.ticked(core(), 5 + PROMISE_NS)
+    watch.lease_ready(9, PROMISE_NS)
+    watch.lease_ready(10, PROMISE_NS)  # Of a term that is over: it is not known any more.
+
+
+def test_who_was_asked_to_campaign_ends_the_lease_until_it_has_acknowledged_more() -> None:
+    """It may have been told late: only where its log has gone on since is that void."""
+    watch = a_leased_leader(sent_at=5, answered_at=9)
+    watch.ticked(core(), 10)
+    watch.asked_to_campaign("s3", 7)
+
+    with pytest.raises(Violation, match=HANDED_OVER):
+        asked_and_ready(watch, 11)
+
+    more = AppendAccepted(term=1, match_index=8, last_applied=0, read_counter=0)
+    watch.received(core(), "s3", more, 12)
+    asked_and_ready(watch, 13)

@@ -290,6 +290,19 @@ def test_an_acknowledgement_to_who_does_not_lead_is_seen() -> None:
         stage.say(stage.other, replace(ACCEPTED, term=stage.term))
 
 
+@pytest.mark.parametrize("has_another", [True, False], ids=["another entry", "no entry"])
+def test_an_acknowledgement_of_what_the_leader_does_not_have_is_seen(*, has_another: bool) -> None:
+    """Raft §5.3: however durable it is, it is no copy of what the leader counts."""
+    stage = Stage()
+    stage.has(stage.follower, stage.index + 1, stage.term - 1, durable=True)
+    if has_another:
+        stage.has(stage.leader, stage.index + 1, stage.term, durable=False)
+
+    stage.say(stage.leader, replace(ACCEPTED, term=stage.term, match_index=stage.index))
+    with broken_rule("an acknowledgement says what the leader has"):
+        stage.say(stage.leader, replace(ACCEPTED, term=stage.term, match_index=stage.index + 1))
+
+
 def test_what_belongs_to_a_term_that_is_over_promises_nothing() -> None:
     """Nobody counts it any more."""
     stage = Stage()

@@ -1,0 +1,88 @@
+"""What members owe to leaders that read by lease: the watch sees who votes although it has promised not to."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from harness.sim.errors import Violation
+from harness.sim.pledge import Pledge
+from raft import AppendEntries, Message, RaftCore, TimeoutNow, VoteRequest
+
+RULE = "who has promised a leader its silence votes for nobody else"
+STARTED, PROMISE_NS = 50, 1_000
+HEARD = STARTED + PROMISE_NS  # When the silence of its start is over.
+
+
+def core(term: int, voted_for: str | None, *, leader: str | None = None, lease_ns: int = PROMISE_NS) -> RaftCore:
+    """What the watch looks at of s1."""
+    members = SimpleNamespace(lease_ns=lease_ns, voter_ids=("s1", "s2", "s3"))
+    seen = SimpleNamespace(node_id="s1", term=term, voted_for=voted_for, leader_id=leader, configuration=members)
+    return cast(RaftCore, seen)
+
+
+def heartbeat(term: int) -> Message:
+    return AppendEntries(
+        term=term, prev_index=0, prev_term=0, entries=(), commit_index=0, low_watermark=0, read_counter=0
+    )
+
+
+def asks(term: int, *, transfer: bool = False) -> Message:
+    return VoteRequest(term=term, last_index=0, last_term=0, transfer=transfer)
+
+
+def a_member_that_heard(leader: str = "s2", *, lease_ns: int = PROMISE_NS) -> Pledge:
+    """It follows `leader` in term 1, for which it has voted, and heard it at HEARD."""
+    pledge = Pledge(core(1, leader, lease_ns=lease_ns), STARTED)
+    pledge.received(core(1, leader, leader=leader, lease_ns=lease_ns), leader, heartbeat(1), HEARD)
+    return pledge
+
+
+def test_a_promise_outlasts_its_term_and_ends_after_its_time() -> None:
+    """Whatever the term is by then, by the own clock, and not a moment longer."""
+    with pytest.raises(Violation, match=RULE):
+        a_member_that_heard().check(core(3, "s3"), asks(3), HEARD + PROMISE_NS - 1)
+
+    a_member_that_heard().check(core(3, "s3"), asks(3), HEARD + PROMISE_NS)
+
+
+def test_a_campaign_of_its_own_breaks_the_promise_like_any_other_vote() -> None:
+    """Nobody was asked, and it votes for itself."""
+    with pytest.raises(Violation, match=RULE):
+        a_member_that_heard().check(core(2, "s1"), None, HEARD + 1)
+
+
+@pytest.mark.parametrize("message", [asks(2, transfer=True), TimeoutNow(term=1)], ids=["asked for", "asked to"])
+def test_a_campaign_that_a_leader_asked_for_is_no_breach(message: Message) -> None:
+    """Its lease is over when it asks."""
+    a_member_that_heard().check(core(2, "s3"), message, HEARD + 1)
+
+
+def test_whoever_has_promised_nothing_may_vote() -> None:
+    """Leaders do not read by lease; nobody was heard; the vote is an old one, or for whom it was promised."""
+    a_member_that_heard(lease_ns=0).check(core(2, "s3", lease_ns=0), asks(2), HEARD + 1)
+    Pledge(core(1, None), STARTED).check(core(2, "s3"), asks(2), HEARD)
+    a_member_that_heard().check(core(1, "s2"), asks(1), HEARD + 1)
+    a_member_that_heard().check(core(2, None), asks(2), HEARD + 1)
+    a_member_that_heard().check(core(2, "s2"), asks(2), HEARD + 1)
+
+
+def test_who_has_just_started_is_silent_towards_everybody() -> None:
+    """It may have promised something to anybody, and forgotten it. Only its leader may have it campaign."""
+    for transfer in (False, True):
+        with pytest.raises(Violation, match=RULE):
+            Pledge(core(1, None), STARTED).check(core(2, "s3"), asks(2, transfer=transfer), HEARD - 1)
+
+    Pledge(core(1, None), STARTED).check(core(2, "s1"), TimeoutNow(term=1), HEARD - 1)
+
+
+def test_only_a_message_of_the_leader_of_the_term_is_a_promise() -> None:
+    """A stale one is refused, and a request for votes promises nothing."""
+    pledge = Pledge(core(1, None), STARTED)
+    pledge.received(core(2, None, leader="s2"), "s3", heartbeat(2), HEARD)
+    pledge.received(core(2, None, leader="s2"), "s2", heartbeat(1), HEARD)
+    pledge.received(core(2, None, leader="s2"), "s2", asks(2), HEARD)
+
+    pledge.check(core(3, "s3"), asks(3), HEARD + 1)
