@@ -19,6 +19,9 @@ Ended = Callable[[CallEnded], None]
 FLUSHES_IN_PLACE_MAX = 1_000
 """A machine that wants to be called again so often without time passing is stuck."""
 
+CONNECTIONS_MAX = 1 << 20
+"""Of one process: the next one's have numbers behind these, so that what comes late for the first finds nobody."""
+
 
 class SimClient:
     """The host of one `ClientCore`: dials, moves bytes, keeps time, hands out how calls ended."""
@@ -35,6 +38,7 @@ class SimClient:
         self._last_ticket = 0
         self._timer_at: int | None = None
         self._flushes_in_place = 0
+        self._first_id = 0  # Of the connections of this process.
 
     def _new_core(self, ttl_ns: int) -> ClientCore:
         return ClientCore(
@@ -47,9 +51,24 @@ class SimClient:
 
     def vanish(self) -> None:
         """Its process dies, and says so to nobody but by its connections. The next one asks for nothing."""
-        self._lines.client_down(self)
-        self._core, self._timer_at = self._new_core(0), None
         self._waiting.clear()
+        self._begin_anew(ttl_ns=0)
+
+    def leave(self, *, is_told: bool, ttl_ns: int) -> None:
+        """Its program ends, and is started again: open calls end. `is_told`: the session is closed, as is in order."""
+        self._core.tick(self._clock.now())
+        self._core.close()
+        effects = self._core.take_effects()
+        for connection_id, data in effects.send if is_told else ():
+            self._lines.send(self, self._first_id + connection_id, data)
+        self._begin_anew(ttl_ns=ttl_ns)
+        for ended in effects.ended:
+            self._waiting.pop(ended.ticket)(ended)
+
+    def _begin_anew(self, *, ttl_ns: int) -> None:
+        self._lines.client_down(self)
+        self._first_id += CONNECTIONS_MAX
+        self._core, self._timer_at = self._new_core(ttl_ns), None
 
     def jump(self, by_ns: int) -> None:
         """Its clock shows so much more from now on."""
@@ -80,22 +99,25 @@ class SimClient:
 
     def connected(self, connection_id: int) -> None:
         """A dialed connection stands."""
-        self._core.tick(self._clock.now())
-        self._core.connected(connection_id)
-        self._flush()
+        if connection_id > self._first_id:
+            self._core.tick(self._clock.now())
+            self._core.connected(connection_id - self._first_id)
+            self._flush()
 
     def receive(self, connection_id: int, data: bytes) -> None:
         """Bytes from a member."""
-        self._core.tick(self._clock.now())
-        self._core.receive(connection_id, data)
-        self._world.note_client(self.name, data)
-        self._flush()
+        if connection_id > self._first_id:
+            self._core.tick(self._clock.now())
+            self._core.receive(connection_id - self._first_id, data)
+            self._world.note_client(self.name, data)
+            self._flush()
 
     def disconnected(self, connection_id: int, reason: str) -> None:
         """A connection is gone."""
-        self._core.tick(self._clock.now())
-        self._core.disconnected(connection_id, reason)
-        self._flush()
+        if connection_id > self._first_id:
+            self._core.tick(self._clock.now())
+            self._core.disconnected(connection_id - self._first_id, reason)
+            self._flush()
 
     # -- inside
 
@@ -108,11 +130,11 @@ class SimClient:
     def _flush(self) -> None:
         effects = self._core.take_effects()
         for connection_id, address in effects.dial:
-            self._lines.dial(self, connection_id, address)
+            self._lines.dial(self, self._first_id + connection_id, address)
         for connection_id, data in effects.send:
-            self._lines.send(self, connection_id, data)
+            self._lines.send(self, self._first_id + connection_id, data)
         for connection_id in effects.close:
-            self._lines.hang_up(self, connection_id)
+            self._lines.hang_up(self, self._first_id + connection_id)
         for ended in effects.ended:
             self._waiting.pop(ended.ticket)(ended)
         self._arm()

@@ -12,7 +12,9 @@ from random import Random
 from harness.sim.changing import ChangeStep, with_changes
 from harness.sim.clock import GOOD_CLOCKS, ClockPlan
 from harness.sim.clock_faults import CLOCK_KINDS
+from harness.sim.coincidences import with_coincidences
 from harness.sim.disk import MICROSECOND_NS, DiskPlan
+from harness.sim.extra_operations import NO_EXTRAS, ExtraPlan, draw_extras
 from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
 from harness.sim.faults import draw_faults
 from harness.sim.healing import ALL_HEALED, HealPlan, draw_heal
@@ -22,7 +24,7 @@ from harness.sim.moods import draw_mood
 from harness.sim.network import NetworkPlan
 from harness.sim.odds import with_odds
 from harness.sim.streams import stream
-from harness.sim.upgrading import UpgradeStep, with_upgrades
+from harness.sim.upgrading import UpgradeStep, with_observer, with_upgrades
 from kvstore import ClientLimits, StoreLimits
 from raft import MEMBERS_MAX, RaftConfig
 from storage import StorageLimits
@@ -58,6 +60,8 @@ class LoadPlan:
     lines: LinesPlan
     read_ways: bool = False  # Reads of every way, by lease, on followers and of bounded age too.
     loyal: int = 0  # Without service: so many of the clients ask their own member, whoever leads.
+    extras: ExtraPlan = NO_EXTRAS  # With service.
+    stay_ns: int = 0  # With service: for so long a client's program runs on average, then it is started again; 0: ever.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +140,8 @@ def draw_plan(seed: int) -> Plan:
     count = random.choices(list(mood.members), weights=list(mood.members.values()))[0]
     members = tuple(f"n{number}" for number in range(1, count + 1))
     load = draw_load(stream(seed, "plan/load"))
+    extras, stay_ns = draw_extras(stream(seed, "plan/extras")), draw_stay(stream(seed, "plan/stays"))
+    load = replace(load, extras=extras, stay_ns=stay_ns)
     busy = load.clients * (load.workers if load.with_service else 1)
     until = min(int((2 + 8 * random.random()) * SECOND_NS), OPERATIONS_MAX * load.think_ns // busy)
     disks = {member: draw_disk(stream(seed, f"plan/disk/{member}")) for member in members}
@@ -156,9 +162,21 @@ def draw_plan(seed: int) -> Plan:
     )
     machines = [f"n{number}" for number in range(1, MEMBERS_MAX + 1)]
     disks = {machine: draw_disk(stream(seed, f"plan/disk/{machine}")) for machine in machines}
-    plan = with_reads(mood.bend(plan), stream(seed, "plan/reads"))
-    plan = with_odds(plan, stream(seed, "plan/odds"))
-    return with_upgrades(with_losses(with_changes(plan, disks), disks))
+    plan = with_reads(with_coincidences(mood.bend(plan)), stream(seed, "plan/reads"))
+    plan = with_entry_bounds(with_odds(plan, stream(seed, "plan/odds")), stream(seed, "plan/entries"))
+    return with_observer(with_upgrades(with_losses(with_changes(plan, disks), disks)), disks)
+
+
+def with_entry_bounds(plan: Plan, random: Random) -> Plan:
+    """The bounds that count entries and commands, from one upwards. In `stock` they stay what production has."""
+    usual = RaftConfig()
+    append = often(random, 0.4, 1, 9, usual.append_entries_max)
+    window = often(random, 0.4, 1, 17, usual.window_entries_max)
+    applied = often(random, 0.4, 1, 65, usual.apply_commands_max)
+    if plan.mood == "stock":
+        return plan
+    raft = replace(plan.raft, append_entries_max=append, window_entries_max=window, apply_commands_max=applied)
+    return replace(plan, raft=raft)
 
 
 def with_reads(plan: Plan, random: Random) -> Plan:
@@ -288,6 +306,12 @@ def draw_load(random: Random) -> LoadPlan:
             late_ns=int(3 * SECOND_NS * random.random()),
         ),
     )
+
+
+def draw_stay(random: Random) -> int:
+    """In three of ten seeds programs come and go: the sessions of some are over while others go on."""
+    comes_and_goes, seconds = random.random() < 0.3, 0.2 * 10 ** random.random()
+    return int(seconds * SECOND_NS) if comes_and_goes else 0
 
 
 def draw_store(random: Random) -> StoreLimits:

@@ -16,6 +16,7 @@ from harness.history import Row
 from harness.sim.client import SimClient
 from harness.sim.direct_load import AGES_NS, Probe
 from harness.sim.errors import Violation, require
+from harness.sim.extra_operations import ExtraOperations
 from harness.sim.fault import SECOND_NS
 from harness.sim.history_book import HistoryBook
 from harness.sim.lines import Lines
@@ -26,6 +27,7 @@ from harness.workload.mix import OperationSource, Planned, View, key_names
 from kvstore import (
     CallEnded,
     ClientLimits,
+    Command,
     CommandKind,
     CompareAndSet,
     Consistency,
@@ -56,6 +58,9 @@ SEEN_TO_EXPIRE_NS_MAX = SECOND_NS
 EXPIRY_LOOKS, EXPIRY_ELECTION_TIMEOUTS = 3, 40
 """How often leaders may have to look, and how long they may have to be found, until nobody's sessions are left."""
 
+TOLD_SHARE = 0.7
+"""Of the clients that leave: so many close their sessions."""
+
 CLOSED_WORDS, INVALID_WORDS = "is closed: all up to", "invalid request"
 """Of a `RequestClosed` and an `InvalidRequest`."""
 
@@ -67,6 +72,7 @@ class Worker:
     client: SimClient
     number: int
     source: OperationSource
+    extras: ExtraOperations
     life: int = 0
 
     @property
@@ -85,6 +91,7 @@ class ServiceLoad:
         self._view = View()
         self._random = stream(world.plan.seed, "workers")
         self._ways = stream(world.plan.seed, "ways")
+        self._stays = stream(world.plan.seed, "stays")
         self._endpoints = [f"{machine}:1" for machine in world.plan.members]
         self._workers: list[Worker] = []
         self._book = HistoryBook(world.plan.seed, world.mark, trusts_clocks=world.plan.trusts_clocks)
@@ -97,19 +104,40 @@ class ServiceLoad:
             self._add_client(number)
 
     def _add_client(self, number: int) -> None:
-        plan, seed = self._plan, self.world.plan.seed
+        plan = self._plan
         client = SimClient(
             self.world, self.lines, f"c{number}", self._endpoints, plan.client_limits, plan.session_ttl_ns
         )
         for slot in range(plan.workers):
             place = number * plan.workers + slot
-            source = OperationSource(seed=seed, worker=place, keys=self._keys, view=self._view)
-            self._workers.append(Worker(client, place, source))
+            self._workers.append(self._worker(client, place))
+
+    def _worker(self, client: SimClient, place: int) -> Worker:
+        seed = self.world.plan.seed
+        source = OperationSource(seed=seed, worker=place, keys=self._keys, view=self._view)
+        return Worker(client, place, source, ExtraOperations(seed, place, self._keys, self._plan.extras))
 
     def start(self) -> None:
         """Put the first step of every worker on the heap."""
         for worker in self._workers:
             self.world.heap.after(self._random.randrange(self._plan.think_ns), self._act, worker)
+        if self._plan.stay_ns:
+            for client in self._clients():
+                self._stay(client)
+
+    def _clients(self) -> list[SimClient]:
+        return list({worker.client.name: worker.client for worker in self._workers}.values())
+
+    def _stay(self, client: SimClient) -> None:
+        self.world.heap.after(int(self._stays.expovariate(1) * self._plan.stay_ns), self._leave, client)
+
+    def _leave(self, client: SimClient) -> None:
+        """Its program ends: in order, or without a word to anybody. Another one begins in its place."""
+        if not self._stopped:
+            is_told = self._stays.random() < TOLD_SHARE
+            self.world.mark("a client closed its session" if is_told else "a client left its session open")
+            client.leave(is_told=is_told, ttl_ns=self._plan.session_ttl_ns)
+            self._stay(client)
 
     def stop(self) -> None:
         """Nobody begins anything more, and connections stop breaking."""
@@ -118,7 +146,7 @@ class ServiceLoad:
 
     def jump(self, whose: float, by_ns: int) -> None:
         """The clock of one client jumps forwards. `whose`: a share of them, in order."""
-        clients = list({worker.client.name: worker.client for worker in self._workers}.values())
+        clients = self._clients()
         clients[int(whose * len(clients))].jump(by_ns)
 
     def counts(self) -> dict[str, int]:
@@ -134,7 +162,11 @@ class ServiceLoad:
             self._again(worker)
             return
         patience = self._plan.patience_ns // (8 if self._random.random() < 0.2 else 1)
-        self._perform(worker, worker.source.next(), self.world.heap.now + patience, self._again)
+        deadline, extra = self.world.heap.now + patience, worker.extras.next()
+        if extra is None:
+            self._perform(worker, worker.source.next(), deadline, self._again)
+        else:
+            self._perform(worker, extra, deadline, self._again, in_usual_order(extra.command))
 
     def _again(self, worker: Worker) -> None:
         delay = 1 + int(self._random.expovariate(1) * self._plan.think_ns)
@@ -241,11 +273,9 @@ class ServiceLoad:
         Without a session, which a full store could refuse: whose outcome is unknown is followed by another.
         """
         self._probe = Probe(PROBE_VALUE)
-        seed, number = self.world.plan.seed, len(self._workers)
-        source = OperationSource(seed=seed, worker=number, keys=self._keys, view=self._view)
         client = SimClient(self.world, self.lines, "probe", self._endpoints, ClientLimits(), 0)
         self._final_reads_open = len(self._keys)
-        self._try_probe(Worker(client, number, source), deadline)
+        self._try_probe(self._worker(client, len(self._workers)), deadline)
         return self._probe
 
     def _try_probe(self, worker: Worker, deadline: int) -> None:
@@ -288,7 +318,7 @@ class ServiceLoad:
     def _see_sessions_expire(self) -> None:
         """All clients die, and nobody writes any more: a leader that is idle closes their sessions (FORMATS §9)."""
         heap, plan = self.world.heap, self.world.plan
-        for client in {worker.client.name: worker.client for worker in self._workers}.values():
+        for client in self._clients():
             client.vanish()
         patience_ns = self._plan.session_ttl_ns + EXPIRY_LOOKS * EXPIRY_NS
         patience_ns += EXPIRY_ELECTION_TIMEOUTS * plan.election_timeout_max_ns
@@ -300,6 +330,13 @@ class ServiceLoad:
     def _are_sessions_open(self) -> bool:
         machines = [member.machine for member in self.world.healing.living()]
         return any(machine is None or machine.next_deadline is not None for machine in machines)
+
+
+def in_usual_order(command: Command) -> Request:
+    """A read that the leader answers, by a round of its own; anything else through the log."""
+    if isinstance(command, Get | Range):
+        return read_request(command, Consistency.LINEARIZABLE)
+    return command_request(command)
 
 
 def check_store(machine: KvMachine) -> None:

@@ -98,6 +98,11 @@ WANTED: dict[str, int] = {
     "a level was refused: old_member": RARE,
     "a hello was refused: feature_level": RARE,
     "a member stopped at a level that its build does not know": SELDOM,
+    "a member was taken back while a level was raised": RARE,
+    "answered revision_compacted": SELDOM,
+    "answered revision_ahead": SELDOM,
+    "a client closed its session": SELDOM,
+    "a client left its session open": SELDOM,
 }
 """mark: one of how many seeds should hit it."""
 

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from harness.sim.changing import ADD, ChangeStep
 from harness.sim.errors import require
 from harness.sim.fault import Fault
 from harness.sim.insisting import PAUSE_NS, TRIES_MAX, Operator
 from harness.sim.streams import stream
 from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
 from raft import (
+    MEMBERS_MAX,
     AppliedBatch,
     Effects,
     Identity,
@@ -25,6 +27,7 @@ from raft import (
 )
 
 if TYPE_CHECKING:
+    from harness.sim.disk import DiskPlan
     from harness.sim.member import Member
     from harness.sim.plan import Plan
     from harness.sim.simulation import Simulation
@@ -37,6 +40,15 @@ LEVEL_MAX = 3
 
 OUR_TICKETS = -1_000_000
 """From here downwards: neither a client's nor those of changes of the members."""
+
+HASTY_SHARE = 0.25
+"""Of the proposals of a level: at that moment somebody takes a member back to the build before, which lacks it."""
+
+OBSERVED_SHARE = 0.5
+"""Of the seeds with upgrades and without other machines: one more machine joins as a learner, and stays one."""
+
+LEFT_OUT_SHARE = 0.6
+"""Of the machines that are no voters at first: whoever rolls builds out does not know of them."""
 
 ROLL, RAISE, BACK = "roll", "raise", "back"
 
@@ -67,6 +79,33 @@ def with_upgrades(plan: Plan) -> Plan:
     return replace(plan, upgrades=tuple(steps))
 
 
+def with_observer(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
+    """The plan, with a machine that watches: a learner that nobody promotes, and whom a roll-out may forget.
+
+    The level is asked for behind the first of the builds that know more, and again. `disks` has one for each machine
+    that there may be. As in `with_changes` damage is left out, and nobody stays dead.
+    """
+    random, founders = stream(plan.seed, "plan/observer"), len(plan.members)
+    if random.random() >= OBSERVED_SHARE or not plan.upgrades or plan.founders or founders == MEMBERS_MAX:
+        return plan
+    observer = f"n{founders + 1}"
+    moments = [(0.25, ROLL), *((0.4 + 0.5 * random.random(), RAISE) for _ in range(2))]
+    asked = [
+        UpgradeStep(at_ns=int(plan.until_ns * moment), what=what, shape=0.4 + 0.6 * random.random())
+        for moment, what in moments
+    ]
+    joins = ChangeStep(at_ns=int(plan.until_ns * 0.3 * random.random()), what=ADD, shape=0.5)
+    return replace(
+        plan,
+        members=(*plan.members, observer),
+        founders=founders,
+        disks={**plan.disks, observer: disks[observer]},
+        changes=(joins,),
+        upgrades=tuple(sorted([*plan.upgrades, *asked], key=lambda step: step.at_ns)),
+        heal=replace(plan.heal, dead=(), returns=False),
+    )
+
+
 class Upgrading:
     """Carries the steps out, and knows which build every member has, and ever had."""
 
@@ -78,6 +117,9 @@ class Upgrading:
         self._next = {name: 1 if place < newest else random.randint(1, LEVEL_MAX) for place, name in enumerate(members)}
         self.levels = {name: LevelRange(1, highest) for name, highest in self._next.items()}
         self.best = dict(self._next)  # The newest build that each ever ran.
+        forgets = stream(world.plan.seed, "upgrades/forgotten")
+        self._forgotten = {name for name in members[newest:] if forgets.random() < LEFT_OUT_SHARE}
+        self._haste = stream(world.plan.seed, "upgrades/haste")
         self._rolled = 1
         self._asked: list[tuple[int, frozenset[str]]] = []  # Levels that were proposed, and the members then.
         self._last_ticket = OUR_TICKETS
@@ -113,7 +155,8 @@ class Upgrading:
             case "roll":
                 self._rolled = min(self._rolled + 1, LEVEL_MAX)
                 pause = int(step.shape * world.plan.election_timeout_max_ns)
-                for place, member in enumerate(members):
+                known = [member for member in members if member.node_id not in self._forgotten]
+                for place, member in enumerate(known):
                     world.heap.after(place * pause, self._reach, member, self._rolled, pause)
             case "raise":
                 self._raise(1 + int(step.shape * LEVEL_MAX))
@@ -146,8 +189,18 @@ class Upgrading:
             self._last_ticket -= 1
             node.propose(encode_command(RaiseFeatureLevel(level)), self._last_ticket)
             self._world.mark("a level was proposed")
+            if level > machine.feature_level and self._haste.random() < HASTY_SHARE:
+                self._world.heap.after(0, self._take_back, level)
 
         self._operator.ask("a level", f"raise the level to {level}", attempt, tries_max)
+
+    def _take_back(self, level: int) -> None:
+        """Of those that lead nobody, one is given a build that lacks `level`, before it has heard of it."""
+        leader_id = self._world.striker.aim(None)
+        others = [member for member in self._world.members.values() if member.node_id != leader_id]
+        if others and level > 1 and not self._operator.is_stopped:
+            self._world.mark("a member was taken back while a level was raised")
+            self._give(self._haste.choice(others), level - 1, PAUSE_NS)
 
     def _check_asked(self, level: int, node: Node) -> None:
         """A leader would raise the level now."""

@@ -1,0 +1,122 @@
+"""Faults that show something only together, put upon some of the seeds that are in no mood.
+
+Each is a trait like those of `moods`, about a corner of the disk: what is on its way there while others decide, what
+finds no room, what is cut and written anew. Their stream is their own, so that moods stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.moods import in_order, syncing_in
+from harness.sim.streams import stream
+from raft import RaftConfig
+from storage import StorageLimits
+
+if TYPE_CHECKING:
+    from harness.sim.plan import Plan
+
+COINCIDENCE_SHARE = 0.3
+"""Of the seeds as drawn."""
+
+AS_DRAWN = "as drawn"
+
+QUICK = RaftConfig(
+    heartbeat_interval_ns=20 * MILLISECOND_NS,
+    election_timeout_min_ns=60 * MILLISECOND_NS,
+    election_timeout_max_ns=120 * MILLISECOND_NS,
+    room_search_ns=50 * MILLISECOND_NS,
+)
+
+FRAME_BYTES_MIN = 1_024
+
+
+def with_coincidences(plan: Plan) -> Plan:
+    """The plan, with one of them if its seed has any."""
+    random = stream(plan.seed, "plan/coincidences")
+    if random.random() >= COINCIDENCE_SHARE or plan.mood != AS_DRAWN:
+        return plan
+    name = random.choice(list(COINCIDENCES))
+    if len(plan.members) < 3 and name != "crammed":
+        return plan
+    return replace(COINCIDENCES[name](plan, random), mood=f"{AS_DRAWN}, {name}")
+
+
+def hung_up(plan: Plan, random: Random) -> Plan:
+    """The leader's disk hangs while it is cut off, and still does when it hears of its successor.
+
+    So what it was writing is cut from its log, and replaced, before the disk says that it is written.
+    """
+    faults: list[Fault] = []
+    until_ns, at_ms = 4 * SECOND_NS, 400
+    while at_ms * MILLISECOND_NS < until_ns:
+        cut_ms, longer_ms = random.randrange(200, 400), random.randrange(5, 80)
+        faults += [
+            _strike("cut off", at_ms, cut_ms, random),
+            _strike("hanging disk", at_ms + random.randrange(10), cut_ms + longer_ms, random),
+        ]
+        at_ms += cut_ms + random.randrange(200, 500)
+    return replace(_busy(plan, random), until_ns=until_ns, faults=in_order(faults))
+
+
+def crammed(plan: Plan, random: Random) -> Plan:
+    """Disks without ballast are full to the last byte, several at once, and get room while their members live."""
+    until_ns = 3 * SECOND_NS
+    faults = [
+        replace(
+            _strike("full disk", at_ms + random.randrange(100), random.randrange(50, 700), random),
+            target=random.choice((None, random.random())),
+            shape=0.3 * random.random(),
+        )
+        for at_ms in range(200, until_ns // MILLISECOND_NS, random.choice((150, 300, 600)))
+    ]
+    handovers = [_strike("transfer", at_ms, 0, random) for at_ms in range(300, until_ns // MILLISECOND_NS, 400)]
+    storage = StorageLimits(
+        ballast_bytes=random.choice((0, 0, 200, 1_000)), ahead_bytes=0, segment_bytes_max=random.choice((300, 16_000))
+    )
+    plan = replace(plan, until_ns=until_ns, faults=in_order([*faults, *handovers]), storage=storage, raft=QUICK)
+    return replace(plan, disks=syncing_in(random.choice((1, 5)) * MILLISECOND_NS, plan))
+
+
+def rewritten(plan: Plan, random: Random) -> Plan:
+    """Who led, and wrote on while cut off, gets much at once that replaces it, in frames of a KiB; then it dies."""
+    until_ns, place = 4 * SECOND_NS, random.randrange(len(plan.members))
+    target = (place + 0.5) / len(plan.members)
+    faults: list[Fault] = []
+    for at_ms in range(300, until_ns // MILLISECOND_NS, 800):
+        cut_ms = random.randrange(250, 450)
+        dies_ms = at_ms + 100 + cut_ms + random.randrange(5, 80)
+        faults += [
+            replace(_strike("take over", at_ms, 0, random), target=target),
+            replace(_strike("cut off", at_ms + 100, cut_ms, random), target=target),
+            replace(_strike(random.choice(("kill", "lose power")), dies_ms, 20, random), target=target),
+        ]
+    storage = StorageLimits(frame_bytes_max=FRAME_BYTES_MIN, ballast_bytes=0)
+    plan = replace(_busy(plan, random), until_ns=until_ns, faults=in_order(faults), storage=storage)
+    return replace(plan, load=replace(plan.load, read_share=0.2, value_bytes_max=2_000))
+
+
+COINCIDENCES: dict[str, Callable[[Plan, Random], Plan]] = {
+    "hung up": hung_up,
+    "crammed": crammed,
+    "rewritten": rewritten,
+}
+
+
+def _busy(plan: Plan, random: Random) -> Plan:
+    """Programs that read and write all the time, most of them on their own member, whoever leads."""
+    load = replace(plan.load, with_service=False, clients=8, loyal=6, think_ns=random.choice((3, 10)) * MILLISECOND_NS)
+    network = replace(
+        plan.network, delay_ns=MILLISECOND_NS, jitter_ns=MILLISECOND_NS, late_rate=0.0, loss_rate=0.0, slow_rate=0.0
+    )
+    return replace(plan, raft=QUICK, load=load, network=network, disks=syncing_in(MILLISECOND_NS, plan))
+
+
+def _strike(kind: str, at_ms: int, duration_ms: int, random: Random) -> Fault:
+    """At whoever leads."""
+    at_ns, duration_ns = at_ms * MILLISECOND_NS, duration_ms * MILLISECOND_NS
+    return Fault(at_ns=at_ns, kind=kind, duration_ns=duration_ns, target=None, shape=random.random())
