@@ -25,6 +25,12 @@ CLIENT_KINDS: Kinds = {
 }
 
 
+WAYS = (0, 1, 2)
+"""In which a cut may go: towards the member, towards the client, both."""
+
+BOTH_WAYS = 2
+
+
 class ClientFaults:
     """Carries them out. Programs that share a process with their member (`DirectLoad`) have no connections to cut."""
 
@@ -70,8 +76,15 @@ class ClientFaults:
         else:
             clients, members = [random.choice(self._clients)], list(self._world.plan.members)
         links = between(clients, members)
-        way = random.choice((0, 1, 2))  # Towards the member, towards the client, both.
-        return links if way == 2 else links[way::2]
+        way = random.choice(WAYS)
+        return links if way == BOTH_WAYS else links[way::2]
+
+
+def cuts_both_ways(shape: float, clients: int) -> bool:
+    """True if a fault of this shape cuts one of so many clients off in both directions."""
+    random = Random(int(shape * 2**53))
+    random.choice(range(clients))
+    return random.choice(WAYS) == BOTH_WAYS
 
 
 def minority(fault: Fault, target: str, members: Sequence[str], clients: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -1,7 +1,8 @@
 """Faults that show something only together, put upon some of the seeds that are in no mood.
 
-Each is a trait like those of `moods`, about a corner of the disk: what is on its way there while others decide, what
-finds no room, what is cut and written anew. Their stream is their own, so that moods stay what they are.
+Each is a trait like those of `moods`. Three are about a corner of the disk: what is on its way there while others
+decide, what finds no room, what is cut and written anew. One is about sessions that end while somebody still tries
+again. Their stream is their own, so that moods stay what they are.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from harness.sim.client_faults import cuts_both_ways
 from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
 from harness.sim.moods import in_order, syncing_in
 from harness.sim.streams import stream
+from kvstore import StoreLimits
 from raft import RaftConfig
 from storage import StorageLimits
 
@@ -41,7 +44,7 @@ def with_coincidences(plan: Plan) -> Plan:
     if random.random() >= COINCIDENCE_SHARE or plan.mood != AS_DRAWN:
         return plan
     name = random.choice(list(COINCIDENCES))
-    if len(plan.members) < 3 and name != "crammed":
+    if len(plan.members) < 3 and name in ("hung up", "rewritten"):
         return plan
     return replace(COINCIDENCES[name](plan, random), mood=f"{AS_DRAWN}, {name}")
 
@@ -100,10 +103,40 @@ def rewritten(plan: Plan, random: Random) -> Plan:
     return replace(plan, load=replace(plan.load, read_share=0.2, value_bytes_max=2_000))
 
 
+def estranged(plan: Plan, random: Random) -> Plan:
+    """A client hears nobody, and is heard by nobody, for longer than its session lives; then it tries again.
+
+    Nothing of it may be under way on both sides of that: what was carried out is not known any more.
+    """
+    until_ns, clients, at_ms = 6 * SECOND_NS, 3, 400
+    faults: list[Fault] = []
+    while at_ms * MILLISECOND_NS < until_ns:
+        silent_ms = random.randrange(1_050, 1_600)
+        shape = next(shape for shape in iter(random.random, None) if cuts_both_ways(shape, clients))
+        faults.append(replace(_strike("cut a client off", at_ms, silent_ms, random), shape=shape))
+        at_ms += random.randrange(200, 500)
+    limits = replace(plan.load.client_limits, attempt_timeout_ns=100 * MILLISECOND_NS, pause_max_ns=50 * MILLISECOND_NS)
+    load = replace(
+        plan.load,
+        with_service=True,
+        clients=clients,
+        workers=3,
+        think_ns=10 * MILLISECOND_NS,
+        patience_ns=6 * SECOND_NS,
+        session_ttl_ns=SECOND_NS,
+        client_limits=limits,
+        stay_ns=0,
+    )
+    raft = replace(QUICK, batch_bytes_max=random.choice((64, QUICK.batch_bytes_max)))
+    plan = replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, store=StoreLimits(), load=load)
+    return replace(plan, disks=syncing_in(random.choice((1, 10)) * MILLISECOND_NS, plan))
+
+
 COINCIDENCES: dict[str, Callable[[Plan, Random], Plan]] = {
     "hung up": hung_up,
     "crammed": crammed,
     "rewritten": rewritten,
+    "estranged": estranged,
 }
 
 

@@ -41,7 +41,7 @@ LEVEL_MAX = 3
 OUR_TICKETS = -1_000_000
 """From here downwards: neither a client's nor those of changes of the members."""
 
-HASTY_SHARE = 0.25
+HASTY_SHARE = 0.5
 """Of the proposals of a level: at that moment somebody takes a member back to the build before, which lacks it."""
 
 OBSERVED_SHARE = 0.5

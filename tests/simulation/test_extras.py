@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from random import Random
 
 import pytest
@@ -19,9 +20,9 @@ KEYS = [b"a", b"b", b"c"]
 SEEDS = range(1, 400)
 
 
-def first(fits: str) -> Plan:
-    """Of the plans whose mood ends so, the first one."""
-    return next(plan for plan in map(draw_plan, range(1, 2_000)) if plan.mood.endswith(fits))
+def first(fits: str, count: int = 1) -> list[Plan]:
+    """Of the plans whose mood ends so, the first ones."""
+    return list(islice((plan for plan in map(draw_plan, range(1, 2_000)) if plan.mood.endswith(fits)), count))
 
 
 def test_transactions_that_fail_half_way_leave_nothing_behind() -> None:
@@ -82,7 +83,8 @@ def test_programs_come_and_go_and_their_sessions_are_closed_or_expire() -> None:
 @pytest.mark.parametrize("name", COINCIDENCES)
 def test_a_seed_with_each_coincidence_holds_every_rule_and_commits(name: str) -> None:
     """As with moods."""
-    result = Simulation(first(name)).run()
+    (plan,) = first(name)
+    result = Simulation(plan).run()
 
     assert result.violation is None
     assert result.counts["commits"] > 3
@@ -92,6 +94,7 @@ MEANT = {
     "hung up": {"cut off", "hanging disk", "truncated"},
     "crammed": {"full disk", "disk_full", "disk_has_room"},
     "rewritten": {"take over", "cut off", "truncated"},
+    "estranged": {"cut a client off", "a session expired"},
 }
 """coincidence: what it is there for."""
 
@@ -100,7 +103,9 @@ MEANT = {
 @pytest.mark.parametrize("name", COINCIDENCES)
 def test_coincidences_come_to_what_they_are_meant_for(name: str) -> None:
     """A disk answers when what it wrote has been cut; a full one has room again; what was written is replaced."""
-    assert Simulation(first(name)).run().marks >= MEANT[name]
+    marks = frozenset().union(*(Simulation(plan).run().marks for plan in first(name, 4)))
+
+    assert marks >= MEANT[name]
 
 
 @pytest.mark.timeout(100)
