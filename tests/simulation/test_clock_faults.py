@@ -21,8 +21,12 @@ MEMBERS = ("n1", "n2", "n3")
 
 
 def a_calm_plan(*, with_service: bool = False, faults: tuple[Fault, ...] = (), clocks: ClockPlan = GOOD_CLOCKS) -> Plan:
-    """Three members on quick disks and a quiet network, with programs that read and write."""
+    """Three members on quick disks and a quiet network, with programs that read by rounds, and write.
+
+    Other ways trust the clocks, which are about to be struck.
+    """
     plan = draw_plan(1)
+    load = replace(plan.load, with_service=with_service, clients=3, think_ns=5 * MILLISECOND_NS, read_share=0.5)
     return replace(
         plan,
         members=MEMBERS,
@@ -32,10 +36,11 @@ def a_calm_plan(*, with_service: bool = False, faults: tuple[Fault, ...] = (), c
             heartbeat_interval_ns=50 * MILLISECOND_NS,
             election_timeout_min_ns=200 * MILLISECOND_NS,
             election_timeout_max_ns=400 * MILLISECOND_NS,
+            lease_reads=False,
         ),
         disks=dict.fromkeys(MEMBERS, DiskPlan(sync_ns=MILLISECOND_NS)),
         network=CALM,
-        load=replace(plan.load, with_service=with_service, clients=3, think_ns=5 * MILLISECOND_NS, read_share=0.5),
+        load=replace(load, read_ways=False),
         clocks=clocks,
         faults=faults,
     )

@@ -15,10 +15,10 @@ from harness.sim.simulation import Simulation, run_seed
 from raft import AppendEntries, LogPosition
 from tests.raft.bench import Bench, a_leader, accepted
 
-SEEDS = {
-    111: "after a lost connection the leader looked for entries that it had compacted",
-    145: "leader and follower told each other the mark without end, when the log between them was compacted",
-}
+SEEDS = {5: "after a lost connection the leader looked for entries that it had compacted"}
+"""Each dies of the mutant of that bug. Of the mark that was told without end none of the first 160 dies any more: it may
+wait a while for an append to ride on, so what was without end is one message in that time. Its scenario is below.
+"""
 
 
 PLANS = sorted((Path(__file__).parent / "regressions").glob("*.toml"))
@@ -59,7 +59,7 @@ def a_leader_that_compacted_all(*, commands: int) -> Bench:
 
 
 def test_a_peer_whose_connection_was_lost_gets_a_snapshot_where_the_log_is_compacted() -> None:
-    """Raft §7. Found by seed 111: next_index 1 looked sendable, because "before the log" has a term, which is 0."""
+    """Raft §7. Found by a seed: next_index 1 looked sendable, because "before the log" has a term, which is 0."""
     leader = a_leader_that_compacted_all(commands=1)
 
     leader.core.peer_unreachable("s3")  # Nothing is confirmed: next_index is 1 again.
@@ -69,7 +69,7 @@ def test_a_peer_whose_connection_was_lost_gets_a_snapshot_where_the_log_is_compa
 
 
 def test_the_mark_is_not_told_again_and_again_where_the_log_is_compacted() -> None:
-    """Found by seed 145: a heartbeat that proves nothing does not raise the peer's mark, so it is not repeated."""
+    """Found by a seed: a heartbeat that proves nothing does not raise the peer's mark, so it is not repeated."""
     leader = a_leader_that_compacted_all(commands=3)
     leader.core.peer_unreachable("s3")
     leader.heartbeat()
