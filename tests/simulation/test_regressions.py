@@ -16,8 +16,8 @@ from raft import AppendEntries, LogPosition
 from tests.raft.bench import Bench, a_leader, accepted
 
 SEEDS = {5: "after a lost connection the leader looked for entries that it had compacted"}
-"""Each dies of the mutant of that bug. Of the mark that was told without end none of the first 160 dies any more: it may
-wait a while for an append to ride on, so what was without end is one message in that time. Its scenario is below.
+"""Each dies of the mutant of that bug. Of the mark that was told without end none of the first 160 dies any more: it
+may wait a while for an append to ride on, so what was without end is one message in that time. Its scenario is below.
 """
 
 
