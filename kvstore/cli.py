@@ -120,12 +120,16 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; a command that was sent may have been carried out", err=True)
         sys.exit(130)
-    except OSError as error:  # Files and sockets have errors of their own: this is standard output.
+    except OSError as error:
+        from kvstore.cli_common import ExitCode
+
+        if error.filename is not None:  # Looked at before anything was done. Standard output comes without a name.
+            click.echo(f"error: {error.filename}: {(error.strerror or str(error)).lower()}", err=True)
+            click.echo("hint: nothing was done; this user must be able to enter and read the folder", err=True)
+            sys.exit(ExitCode.FAILED)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # Whoever read it has gone: `hwm range | head`.
             sys.exit(141)
-        from kvstore.cli_common import ExitCode
-
         click.echo(f"error: the answer could not be written: {error.strerror or error}", err=True)
         click.echo("hint: the command was carried out; only what it had to say is lost", err=True)
         sys.exit(ExitCode.OUTPUT)

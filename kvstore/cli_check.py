@@ -30,11 +30,15 @@ def check(folder: Path, as_json: bool) -> None:
     Exit codes: 0 sound; 3 damaged: file, byte and remedy are said;
     2 no data folder, unreadable, or made by a newer build.
     """
-    if not (folder / "meta").exists() and not (folder / "groups").exists():
+    try:
+        is_data_folder = (folder / "meta").exists() or (folder / "groups").exists()
+        holder = holder_of(folder) if is_data_folder else None
+    except OSError as error:
+        raise _unreadable(error, folder) from error
+    if not is_data_folder:
         raise Failure(
             f"{folder}: no data folder: there is no meta in it", ExitCode.USAGE, "name the DIR of `hwm serve`"
         )
-    holder = holder_of(folder)
     if holder is not None:
         pid = "another process" if holder.pid is None else f"process {holder.pid}"
         click.echo(f"warning: {folder} is in use by {pid}: what it is writing meanwhile is not judged", err=True)
@@ -46,8 +50,7 @@ def check(folder: Path, as_json: bool) -> None:
     except StorageError as error:
         raise Failure(f"{folder}: {error}", ExitCode.USAGE) from error
     except OSError as error:
-        where = f"{error.filename or folder}: cannot be read: {(error.strerror or str(error)).lower()}"
-        raise Failure(where, ExitCode.USAGE, "this user must be able to read all of it") from error
+        raise _unreadable(error, folder) from error
     finally:
         files.close()
     if report.problems:
@@ -56,6 +59,11 @@ def check(folder: Path, as_json: bool) -> None:
         remedy = REMEDY_OF_A_SNAPSHOT if starts else REMEDY_OF_THE_REST
         _tell_damage(folder, report.problems, remedy, as_json, in_use=holder is not None)
     _tell_soundness(folder, report, as_json, in_use=holder is not None)
+
+
+def _unreadable(error: OSError, folder: Path) -> Failure:
+    where = f"{error.filename or folder}: cannot be read: {(error.strerror or str(error)).lower()}"
+    return Failure(where, ExitCode.USAGE, "this user must be able to read all of it")
 
 
 def _tell_damage(folder: Path, problems: list[str], remedy: str, as_json: bool, *, in_use: bool) -> NoReturn:
@@ -92,7 +100,6 @@ def _tell_soundness(folder: Path, report: Report, as_json: bool, *, in_use: bool
         return
     click.echo(f"{folder}: sound")
     click.echo(f"member {identity.node_id} of cluster {identity.cluster_id.hex()}, term {state.term}")
-    click.echo(
-        f"log: entries {report.first_index} to {report.last_index} in {len(report.segments)} files; "
-        f"newest snapshot at {newest['index']}"
-    )
+    is_empty = report.last_index < report.first_index
+    entries = "no entry" if is_empty else f"entries {report.first_index} to {report.last_index}"
+    click.echo(f"log: {entries} in {len(report.segments)} files; newest snapshot at {newest['index']}")

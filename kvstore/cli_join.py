@@ -30,6 +30,8 @@ class Endpoints(EndpointsParamType):
         if isinstance(value, tuple):
             return value
         addresses = tuple(part.strip() for part in value.split(",") if part.strip())
+        if not addresses:  # A shell variable that is not set: without it `init` would found a cluster of its own.
+            self.fail(f"{value!r} names no member of a running cluster", param, ctx)
         try:
             for address in addresses:
                 parse_address(address)
@@ -90,5 +92,9 @@ def joining_from(
     if cluster_token:
         raise InvalidConfiguration(
             "--cluster-token is for founders; a member that joins takes the cluster's id from it"
+        )
+    if not members:
+        raise InvalidConfiguration(
+            "a member that joins is given its own id and addresses: --member ID=PEER/CLIENT, itself alone"
         )
     return joining_of(node_id=node_id, members=members, endpoints=join, cluster_id=cluster_id or b"")

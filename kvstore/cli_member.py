@@ -11,16 +11,18 @@ import click
 
 from kvstore.cli_common import (
     ExitCode,
+    Failure,
     FunctionT,
     Seconds,
     client_options,
+    failure_of,
     print_json,
     print_table,
     run_with_client,
 )
 from kvstore.cli_serve import MemberType
 from kvstore.client import Client
-from kvstore.errors import Unavailable
+from kvstore.errors import OutcomeUnknown, Unavailable
 from kvstore.members import WAIT_SECONDS_DEFAULT, Membership, MemberView
 from raft import Member
 
@@ -92,7 +94,7 @@ def add(
     new: Member, promote: bool, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool
 ) -> None:
     """Add a new member at these addresses, as a learner: it gets all data and has no vote yet."""
-    _change(
+    change_members(
         lambda client: client.add_member(new, promote=promote, wait_seconds=wait_seconds),
         endpoints, deadline_seconds, as_json,
     )  # fmt: skip
@@ -103,7 +105,7 @@ def add(
 @_waiting
 def promote(node_id: str, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Make a learner a voter, as soon as it has caught up."""
-    _change(
+    change_members(
         lambda client: client.promote_member(node_id, wait_seconds=wait_seconds), endpoints, deadline_seconds, as_json
     )
 
@@ -113,7 +115,7 @@ def promote(node_id: str, wait_seconds: float, endpoints: str, deadline_seconds:
 @_waiting
 def remove(node_id: str, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Remove a member, for ever. Its server stops when it learns of it. If it leads, another one leads then."""
-    _change(
+    change_members(
         lambda client: client.remove_member(node_id, wait_seconds=wait_seconds), endpoints, deadline_seconds, as_json
     )
 
@@ -127,7 +129,13 @@ def replace(old: str, new: Member, wait_seconds: float, endpoints: str, deadline
 
     There are never fewer voters than before. OLD must not come back: its server stops when it learns of it.
     """
-    _change(
+    if old == new.node_id:  # It would be removed, and could not come back.
+        raise Failure(
+            f"{old} cannot take its own place: an id is never used again",
+            ExitCode.USAGE,
+            f"give the new member another id; for other addresses of {old} there is `hwm member update`",
+        )
+    change_members(
         lambda client: client.replace_member(old, new, wait_seconds=wait_seconds), endpoints, deadline_seconds, as_json
     )
 
@@ -137,13 +145,25 @@ def replace(old: str, new: Member, wait_seconds: float, endpoints: str, deadline
 @_waiting
 def update(new: Member, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Tell all members and clients other addresses of a member. Then start it there."""
-    _change(lambda client: client.update_member(new, wait_seconds=wait_seconds), endpoints, deadline_seconds, as_json)
+    change_members(
+        lambda client: client.update_member(new, wait_seconds=wait_seconds), endpoints, deadline_seconds, as_json
+    )
 
 
-def _change(
+def change_members(
     work: Callable[[Client], Awaitable[Membership]], endpoints: str, deadline_seconds: float, as_json: bool
 ) -> None:
-    now = run_with_client(endpoints, deadline_seconds, work)
+    """Carry `work` out and print who the members are then. Raises Failure, which says what to do."""
+
+    async def change(client: Client) -> Membership:
+        try:
+            return await work(client)
+        except OutcomeUnknown as error:
+            failure = failure_of(error)
+            failure.hint = "give the command again: it states a goal, and what is so already is no error"
+            raise failure from error
+
+    now = run_with_client(endpoints, deadline_seconds, change)
     if as_json:
         print_json(_as_json(now))
     else:

@@ -19,6 +19,7 @@ from raft import PRIORITY_MAX, InvalidConfiguration, Member, RaftConfig
 from storage import StorageLimits
 
 MILLISECOND_NS = 1_000_000
+WILDCARDS = ("0.0.0.0", "::", "*")  # To listen on; whoever connects there meets itself.
 
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class MemberType(MemberParamType):
             self.fail(f"{value!r} must be id=peerhost:port/clienthost:port", param, ctx)
         try:
             for address in (peer, client):
-                _check_address(address)
+                _check_advertised(address)
             return Member(node_id, peer, client)
         except (InvalidAddress, InvalidConfiguration) as error:
             self.fail(str(error), param, ctx)
@@ -68,10 +69,17 @@ class DialType(DialParamType):
         return node_id, address
 
 
-def _check_address(address: str) -> None:
+def _check_address(address: str) -> str:
     from kvstore.addresses import parse_address
 
-    parse_address(address)
+    return parse_address(address)[0]
+
+
+def _check_advertised(address: str) -> None:
+    host = _check_address(address)
+    if host in WILDCARDS:
+        why = f"{host} is no address at which others find it; where it listens say --listen-peer and --listen-client"
+        raise InvalidAddress(address, why)
 
 
 def folder_options(function: FunctionT) -> FunctionT:

@@ -18,7 +18,11 @@ from click.testing import CliRunner, Result
 
 from kvstore import Client, client_port
 from kvstore.cli import cli
+from kvstore.cli_common import Failure
+from kvstore.cli_member import change_members
+from kvstore.errors import OutcomeUnknown
 from kvstore.member import MemberConfig, RunningMember, run_member
+from kvstore.members import Membership
 from kvstore.protocol import encode_client_hello
 from raft import frame
 from tests.process.servers import hwm, running_cluster
@@ -137,6 +141,62 @@ def test_a_member_that_could_never_work_is_not_made(tmp_path: Path, arguments: l
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize("command", ["init", "serve"])
+@pytest.mark.parametrize("join", ["", " , "])
+def test_who_joins_nobody_founds_no_cluster_of_its_own(tmp_path: Path, command: str, join: str) -> None:
+    """`--join "$PEERS"` of a script in which PEERS is not set."""
+    arguments = ["--join", join, "--node-id", "s1", *MEMBERS[:2]]
+
+    result = invoke(command, str(tmp_path / "data"), *arguments)
+
+    assert result.exit_code == 2
+    assert "names no member of a running cluster" in result.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_who_joins_without_saying_who_it_is_is_told_how(tmp_path: Path) -> None:
+    """The option that is missing is named."""
+    result = invoke("init", str(tmp_path / "data"), "--join", NOBODY)
+
+    assert result.exit_code == 2
+    assert "--member ID=PEER/CLIENT" in result.stderr
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7001", "[::]:7001", ":::7001"])
+def test_an_address_to_listen_on_is_none_to_be_found_at(tmp_path: Path, address: str) -> None:
+    """It is told to all members and clients, and whoever connects there meets itself."""
+    member = f"s1={address}/127.0.0.1:7101"
+
+    founding = invoke("init", str(tmp_path / "data"), "--node-id", "s1", "--member", member)
+    adding = invoke("member", "add", member)
+
+    assert (founding.exit_code, adding.exit_code) == (2, 2)
+    assert "--listen-peer" in founding.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_member_is_not_replaced_by_itself() -> None:
+    """That would remove it for ever, and the new one under its id would be refused."""
+    result = invoke("member", "replace", "s2", "s2=127.0.0.1:7002/127.0.0.1:7102")
+
+    assert result.exit_code == 2
+    assert "another id" in result.stderr
+    assert "hwm member update" in result.stderr
+
+
+def test_of_a_change_of_members_whose_outcome_is_unknown_it_is_said_that_it_can_be_given_again() -> None:
+    """Nothing is read here: the command states a goal."""
+
+    async def work(client: Client) -> Membership:
+        raise OutcomeUnknown("the answer was lost")
+
+    with pytest.raises(Failure) as failure:
+        change_members(work, NOBODY, 1.0, as_json=False)
+
+    assert failure.value.exit_code == 4
+    assert "give the command again" in failure.value.hint
+
+
 @pytest.mark.parametrize("name", ["meta", "groups/0/log"])
 def test_a_file_and_a_folder_that_changed_places_are_named(tmp_path: Path, name: str) -> None:
     """What the system says of a file is no message by itself."""
@@ -156,15 +216,39 @@ def test_a_file_and_a_folder_that_changed_places_are_named(tmp_path: Path, name:
     assert "hint: " in done.stderr
 
 
-def as_nobody(folder: Path) -> subprocess.CompletedProcess[str]:
-    """`hwm serve` under another user, who may not be able to read this interpreter: imports come first."""
+def as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """`hwm` under another user, who may not be able to read this interpreter: imports come first."""
     code = (
         "import os, kvstore.cli, kvstore.cli_serve, kvstore.server\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534); kvstore.cli.main()"
     )
     return subprocess.run(
-        [sys.executable, "-c", code, "serve", folder], capture_output=True, text=True, timeout=40, check=False
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=40, check=False
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives up root for a user without rights")
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        (["check", "{}/data"], 2),
+        (["snapshot", "save", "{}/backup.snap", "--endpoints", NOBODY], 3),
+        (["serve", "/dev/null/data", "--ready-file", "{}/ready"], 3),
+    ],
+)
+def test_a_folder_that_this_user_may_not_enter_is_no_command_that_was_carried_out(
+    tmp_path: Path, arguments: list[str], exit_code: int
+) -> None:
+    """Exit 74 would say that the backup is there, and only a word about it is lost."""
+    sealed = tmp_path / "sealed"
+    sealed.mkdir(mode=0o700)
+
+    done = as_nobody(*(word.format(sealed) for word in arguments))
+
+    assert done.returncode == exit_code, done.stderr
+    assert str(sealed) in done.stderr
+    assert "permission denied" in done.stderr
+    assert "carried out" not in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root for a user without rights")
@@ -175,11 +259,11 @@ def test_a_folder_of_somebody_else_is_refused_as_such(tmp_path: Path) -> None:
     for path in (tmp_path, *tmp_path.parents[:-1]):
         path.chmod(path.stat().st_mode | 0o011) if path.owner() == "root" and path != Path("/tmp") else None
     folder.chmod(0o700)
-    hidden = as_nobody(folder)
+    hidden = as_nobody("serve", folder)
     folder.chmod(0o777)
     (folder / "LOCK").chmod(0o666)
     (folder / "meta").chmod(0o600)
-    sealed = as_nobody(folder)
+    sealed = as_nobody("serve", folder)
 
     assert (hidden.returncode, "permission denied" in hidden.stderr.lower()) == (3, True)
     assert (sealed.returncode, "hint: " in sealed.stderr) == (3, True)
