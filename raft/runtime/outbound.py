@@ -136,12 +136,12 @@ class Outbound:
                     reason = f"at {host}:{port} it is {peer.node_id} that answers; check the addresses"
                     raise PeerRefused(self._peer_id, "wrong_node", reason)
                 self._hello(peer.node_id, peer.incarnation_id, peer.levels)
-            except PeerRefused as refused:
-                await send_refusal(stream, refused.code, refused.reason)
-                await trio.aclose_forcefully(stream)
-                raise
-            except BaseException:
-                await trio.aclose_forcefully(stream)
+            except BaseException as error:
+                try:
+                    if isinstance(error, PeerRefused):
+                        await send_refusal(stream, error.code, error.reason)
+                finally:
+                    await trio.aclose_forcefully(stream)
                 raise
         return stream
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from random import Random
 
 import pytest
 import trio
 
-from raft import FrameSplitter, Hello, HelloRole, Identity, frame
+from raft import FrameSplitter, Hello, HelloRole, Identity, PeerRefused, frame
 from raft.runtime.outbound import Outbound
 from tests.raft.runtime.machines import CLUSTER_ID, a_listener, until
 
@@ -165,3 +166,26 @@ async def test_an_address_that_cannot_be_reached_is_tried_again(
             nursery.cancel_scope.cancel()
 
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
+async def test_a_connection_that_is_refused_is_closed_also_when_nobody_has_time_to_say_why() -> None:
+    with trio.fail_after(20):
+        listener, address = await a_listener()
+        peer, outbound = Peer(listener), outbound_to(address, [])
+        async with listener, trio.open_nursery() as nursery:
+
+            def refuse(*_: object) -> None:
+                nursery.cancel_scope.cancel()
+                raise PeerRefused("s2", "wrong_incarnation", "it has forgotten its votes")
+
+            outbound._hello = refuse
+            nursery.start_soon(outbound.run)
+            await peer.accept()
+
+        assert peer.stream is not None
+        async with peer.stream:
+            gc.disable()
+            try:
+                assert await peer.stream.receive_some() == b""
+            finally:
+                gc.enable()
