@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from kvstore.commands import Compare, Comparison, Delete, Get, Operation, Put, Range, Target, Txn, prefix_range
+from kvstore.shapes import is_count
 from kvstore.texts import from_text
 
 COMPARISONS = {
@@ -62,8 +63,8 @@ def _compare(item: Any) -> Compare:
         raise InvalidDocument(f"the target of a comparison is one of {names}, not {target!r}") from None
     if wanted is Target.VALUE:
         return Compare(_text(item, "key"), wanted, COMPARISONS[comparison], _text(item, "value"))
-    if type(operand) is not int:
-        raise InvalidDocument(f"{target} is compared with a number, not with {operand!r}")
+    if not is_count(operand):
+        raise InvalidDocument(f"{target} is compared with a number from 0 on, below 2^63, not with {operand!r}")
     return Compare(_text(item, "key"), wanted, COMPARISONS[comparison], operand)
 
 
@@ -95,8 +96,8 @@ def _range(item: Any) -> Range:
             raise InvalidDocument("a range has a prefix, or start and end")
         start, end = prefix_range(_text(item, "prefix"))
     for name in RANGE_NUMBERS:
-        if item.get(name) is not None and type(item[name]) is not int:
-            raise InvalidDocument(f"{name} of a range is a number, not {item[name]!r}")
+        if item.get(name) is not None and not is_count(item[name]):
+            raise InvalidDocument(f"{name} of a range is a number from 0 on, not {item[name]!r}")
     for name in RANGE_FLAGS:
         if not isinstance(item.get(name, False), bool):
             raise InvalidDocument(f"{name} of a range is true or false, not {item[name]!r}")

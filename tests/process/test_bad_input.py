@@ -82,6 +82,12 @@ def test_who_asks_for_help_gets_it() -> None:
         ('{"compares": [{"key": "a", "op": ["="], "target": "version", "value": 1}]}', "= != < >"),
         ('{"success": [{"op": "range", "prefix": "a", "start": "b"}]}', "prefix"),
         ('{"success": [], "success": [{"op": "delete", "key": "a"}]}', "twice"),
+        ('{"compares": [{"key": "a", "op": "=", "target": "version", "value": -1}]}', "not with -1"),
+        (
+            '{"compares": [{"key": "a", "op": "=", "target": "version", "value": 18446744073709551616}]}',
+            "not with 18",
+        ),
+        ('{"success": [{"op": "range", "limit": -1}]}', "limit of a range is a number from 0 on, not -1"),
         ("order.json", "hwm txn - < order.json"),
     ],
 )
