@@ -180,8 +180,8 @@ def _lost_disk(node_id: str) -> JoinRefused:
         node_id,
         f"the cluster has a member {node_id} with a data folder of its own. If its disk was lost, it has forgotten its "
         "votes and must not come back under its old id",
-        f"restore the old folder, or replace it as a new member: `hwm member replace {node_id} NEW=PEER/CLIENT`, and "
-        "start that one with --join in an empty folder",
+        "start it with its own folder if that is still there (never with an older copy of it), or replace it as a new "
+        f"member: `hwm member replace {node_id} NEW=PEER/CLIENT`, and start that one with --join in an empty folder",
     )
 
 

@@ -16,7 +16,7 @@ import trio
 from kvstore import garbage
 from kvstore.cli_common import ExitCode, Failure
 from kvstore.commands import UnreadablePayload
-from kvstore.errors import InvalidAddress, StoreError
+from kvstore.errors import InvalidAddress, StoreError, Unavailable
 from kvstore.joining import MemberRemoved
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
 from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
@@ -30,8 +30,9 @@ REPLACE = (
 """What helps a member whose folder is damaged."""
 
 FORGOTTEN = (
-    "bring the old folder back; or put a new member in its place, under a new id, with `hwm member replace`, and leave "
-    "out --bootstrap; if no member of this cluster ever held anything, empty all of their folders and start anew"
+    "bring the old folder back, itself and no older copy; or put a new member in its place, under a new id, with `hwm "
+    "member replace`, and leave out --bootstrap; if no member of this cluster ever held anything, empty all of their "
+    "folders and start anew"
 )
 """What helps a member whose folder was lost and made anew."""
 
@@ -120,6 +121,8 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             return Failure(str(error), ExitCode.USAGE, hint)
         case MemberRemoved():
             return Failure(str(error), ExitCode.REMOVED, error.hint)
+        case Unavailable():  # The cluster that it is to join: a supervisor tries again.
+            return Failure(str(error), ExitCode.UNAVAILABLE, error.hint)
         case StoreError():
             return Failure(str(error), ExitCode.FAILED, error.hint)
         case CorruptLog() | CorruptMeta() | CorruptSnapshot() | DiskFailing():

@@ -181,6 +181,17 @@ def test_an_address_to_listen_on_is_none_to_be_found_at(tmp_path: Path, address:
     assert not (tmp_path / "data").exists()
 
 
+def test_a_cluster_that_does_not_answer_who_joins_is_unavailable(tmp_path: Path) -> None:
+    """Exit 5: a supervisor tries again. Who is refused (3) is not to be started again."""
+    arguments = ["--join", NOBODY, "--member", "s2=127.0.0.1:7002/127.0.0.1:7102"]
+
+    done = ended(["serve", tmp_path / "data", *arguments])
+
+    assert done.returncode == 5, done.stderr
+    assert NOBODY in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_member_is_not_replaced_by_itself() -> None:
     """That would remove it for ever, and the new one under its id would be refused."""
     result = invoke("member", "replace", "s2", "s2=127.0.0.1:7002/127.0.0.1:7102")
