@@ -257,14 +257,15 @@ class MemberCalls:
 
         The cluster never has fewer voters than before. It can be called again if it was interrupted anywhere.
         """
+        if old_id == new.node_id:  # It would be removed, and could not come back.
+            raise ChangeRefused("used_id", f"{old_id} cannot take its own place: an id is never used again")
         end = trio.current_time() + wait_seconds
         now = await self.membership(of_leader=True)
         old = now.member(old_id)
         if old is None and old_id not in now.removed:
             known = ", ".join(each.node_id for each in now.members)
             raise ChangeRefused("unknown_member", f"{old_id} is no member; there are: {known}")
-        if not _is(now, new.node_id, VOTER):
-            await self._reach(_adding(new), wait_seconds)
+        await self._reach(_adding(new), wait_seconds)  # Refused if a member of this id has other addresses.
         # A voter goes in the change that gives the new one its vote. If it has gone and that one has none, it had none.
         is_voter = old.part != LEARNER if old is not None else now.member(new.node_id) is None
         change = MembershipChange(promote=(new.node_id,) if is_voter else (), remove=(old_id,))

@@ -366,3 +366,17 @@ async def test_a_learner_that_has_replaced_another_stays_one_however_often_it_is
     for _ in range(2):
         await members.replace_member("s2", new("s5"))
         assert (members.configuration.voter_ids, members.configuration.learner_ids) == (("s1", "s5"), ("s4",))
+
+
+@pytest.mark.parametrize(
+    ("taker", "words"),
+    [(new("s2"), "s2 cannot take its own place"), (Member("s3", "x:1", "x:2"), "s3 is a member already")],
+)
+async def test_who_cannot_take_a_place_leaves_it_to_who_has_it(taker: Member, words: str) -> None:
+    """A member under its own id, which would be gone for ever; a voter whose addresses say that another is meant."""
+    members = Agreed(Configuration((new("s1"), new("s2"), new("s3"))))
+
+    with pytest.raises((ChangeRefused, RefusedByRaft), match=words):
+        await members.replace_member("s2", taker, wait_seconds=1.0)
+
+    assert members.configuration.voter_ids == ("s1", "s2", "s3")
