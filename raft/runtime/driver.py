@@ -40,6 +40,9 @@ TOLD_TO_PEOPLE = frozenset(
         "disk_has_room",
     }
 )
+TROUBLES = frozenset({"disk_full", "disk_hangs", "snapshot_given_up"})
+"""Somebody should look: told unless warnings are not wanted."""
+
 TOLD_TO_NOBODY = frozenset({"commit_advanced", "low_watermark_advanced", "read_round"})
 """Happen all the time, and are in the status; only the simulator follows each of them."""
 
@@ -327,9 +330,12 @@ class Driver:
         return self._is_over
 
     def _log(self, events: Sequence[TraceEvent]) -> None:
-        if logger.isEnabledFor(logging.INFO):
-            for event in events:
-                level = logging.INFO if event.name in TOLD_TO_PEOPLE else logging.DEBUG
+        is_wanted = logger.isEnabledFor(logging.INFO)
+        for event in events:
+            is_trouble = event.name in TROUBLES
+            if is_wanted or is_trouble:
+                level = logging.DEBUG if event.name not in TOLD_TO_PEOPLE else logging.INFO
+                level = logging.WARNING if is_trouble else level
                 told = {"node_id": self.node.identity.node_id, "event": event.name, "fields": event.fields}
                 logger.log(level, "%(node_id)s: %(event)s %(fields)s", told)
 

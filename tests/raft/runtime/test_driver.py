@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -219,6 +220,23 @@ async def test_marks_that_move_are_told_to_nobody() -> None:
             names = {event.name for event in machine.recorder.events}
             assert "became_leader" in names
             assert not names & TOLD_TO_NOBODY
+
+
+async def test_what_somebody_should_look_after_is_a_warning_and_all_else_is_news(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with trio.fail_after(20):
+        async with alone() as machine:
+            for level in (logging.WARNING, logging.INFO):
+                caplog.set_level(level, "raft.driver")
+                machine.driver._log([TraceEvent("disk_full", {}), TraceEvent("disk_has_room", {})])
+
+    told = [(record.levelname, record.args["event"]) for record in caplog.records if isinstance(record.args, dict)]
+    assert [each for each in told if each[1].startswith("disk")] == [
+        ("WARNING", "disk_full"),
+        ("WARNING", "disk_full"),
+        ("INFO", "disk_has_room"),
+    ]
 
 
 async def test_what_the_disk_has_done_comes_before_the_time() -> None:
