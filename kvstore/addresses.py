@@ -11,6 +11,10 @@ MEMBERS_LEARNED_MAX = 16
 """A cluster has at most nine members; a few more are believed, so that a list cannot grow the book without end."""
 
 
+WILDCARDS = ("0.0.0.0", "::", "*")
+"""To listen on; whoever connects there meets itself."""
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """Split `host:port` (`[::1]:7101` for IPv6). Raises InvalidAddress, which says what is wrong."""
     host, colon, port = text.rpartition(":")
@@ -21,6 +25,15 @@ def parse_address(text: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     return host, int(port)
+
+
+def parse_advertised(text: str) -> tuple[str, int]:
+    """As `parse_address`, of a place at which others are to find a member: no wildcard. Raises InvalidAddress."""
+    host, port = parse_address(text)
+    if host in WILDCARDS:
+        why = f"{host} is no address at which others find it; where it listens say --listen-peer and --listen-client"
+        raise InvalidAddress(text, why)
+    return host, port
 
 
 class AddressBook:

@@ -19,8 +19,6 @@ from raft import PRIORITY_MAX, InvalidConfiguration, Member, RaftConfig
 from storage import StorageLimits
 
 MILLISECOND_NS = 1_000_000
-WILDCARDS = ("0.0.0.0", "::", "*")  # To listen on; whoever connects there meets itself.
-
 
 if TYPE_CHECKING:
     MemberParamType = click.ParamType[Member]
@@ -69,17 +67,16 @@ class DialType(DialParamType):
         return node_id, address
 
 
-def _check_address(address: str) -> str:
+def _check_address(address: str) -> None:
     from kvstore.addresses import parse_address
 
-    return parse_address(address)[0]
+    parse_address(address)
 
 
 def _check_advertised(address: str) -> None:
-    host = _check_address(address)
-    if host in WILDCARDS:
-        why = f"{host} is no address at which others find it; where it listens say --listen-peer and --listen-client"
-        raise InvalidAddress(address, why)
+    from kvstore.addresses import parse_advertised
+
+    parse_advertised(address)
 
 
 def folder_options(function: FunctionT) -> FunctionT:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from kvstore.addresses import parse_address
+from kvstore.addresses import parse_advertised
 from kvstore.errors import ChangeRefused, InvalidAddress, OperationFailed, OutcomeUnknown, Unavailable
 from kvstore.protocol import MembersView, Request, RequestKind, Response, decode_members, members_request
 from raft import (
@@ -182,7 +182,7 @@ def _member(row: object) -> Member:
         raise TypeError("a member is [node_id, peer_address, client_address, incarnation_id]")
     try:
         for address in row[1:3]:
-            if parse_address(address)[1] == 0:
+            if parse_advertised(address)[1] == 0:
                 raise InvalidAddress(address, "port 0 (any) is no address at which others find it")
         return Member(*row[:4])
     except (InvalidConfiguration, InvalidAddress) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -24,8 +25,8 @@ from kvstore.members import (
     read_change,
 )
 from kvstore.protocol import Request, RequestKind, Response
+from raft import ChangeRefusal, Configuration, Member, MembershipChange, ProtocolError, decode_item, encode_item
 from raft import ChangeRefused as RefusedByRaft
-from raft import Configuration, Member, MembershipChange, ProtocolError, decode_item, encode_item
 from raft.change import changed, left
 from tests.kvstore.in_memory import SECOND, Cluster, SimClient
 
@@ -234,6 +235,14 @@ def test_a_change_of_another_shape_makes_no_sense(items: tuple[object, ...]) -> 
     """It closes its connection; words that no member can have are refused by name instead."""
     with pytest.raises((ProtocolError, RefusedByRaft)):
         read_change(items)
+
+
+@pytest.mark.parametrize("address", ["a:0", "0.0.0.0:7001", "[::]:7001", "a", "a:70000"])
+def test_an_address_at_which_nobody_would_find_the_member_is_refused_by_name(address: str) -> None:
+    for places in ((address, "b:1"), ("b:1", address)):
+        with pytest.raises(RefusedByRaft, match=re.escape(address)) as refused:
+            read_change(([["s4", *places, b""]], [], [], []))
+        assert refused.value.reason is ChangeRefusal.INVALID
 
 
 def test_a_listing_of_a_newer_member_may_tell_more(quick_folder: Path) -> None:
