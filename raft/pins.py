@@ -89,8 +89,8 @@ class PeerPins:
                 peer_id,
                 WRONG_INCARNATION,
                 f"it was known here as incarnation {pinned.hex()} and now comes as {incarnation_id.hex()}. Its data "
-                "folder was lost or made anew, so it has forgotten its votes. Restore the old folder, or replace it "
-                "as a new member with a new node id",
+                "folder was lost or made anew, so it has forgotten its votes. Bring back the folder itself (no "
+                "older copy), or replace it as a new member with a new node id",
             )
 
     def refused_by(self, peer_id: str, code: str) -> None:
