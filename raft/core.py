@@ -125,7 +125,7 @@ class RaftCore(CoreReads):
                 self._become_follower(reason="its own disk is silent")
             elif now >= leadership.due_at:
                 leadership.tick()
-        elif now < self._elections.deadline:
+        elif now < self._elections.deadline or self._elections.keeps_a_promise():
             return
         elif self._elections.waits_for_its_own_vote:
             self._elections.restart_timer()  # Nobody was asked yet: a new campaign would wait for the disk anew.

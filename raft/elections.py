@@ -48,6 +48,16 @@ class Elections:
         self._heard_leader_at = self._state.now
         self.restart_timer()
 
+    def keeps_a_promise(self) -> bool:
+        """True if the timer went off too soon; then it is set to when the promise ends. Its own vote is promised, too.
+
+        The timer was set when the leader was heard, and what it was promised came with what it said.
+        """
+        if self._heard_leader_at is None or not self._is_bound:
+            return False
+        self.deadline = self._heard_leader_at + self._state.configuration.lease_ns
+        return True
+
     @property
     def hears_a_leader(self) -> bool:
         """True within the minimum election time-out of a leader's last message (FORMATS §7)."""

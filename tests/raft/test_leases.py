@@ -18,7 +18,7 @@ from raft.messages import (
     VoteResponse,
 )
 from raft.reads import ReadWay
-from raft.state import EntryKind
+from raft.state import Entry, EntryKind, Role
 from tests.raft.bench import (
     Bench,
     a_follower,
@@ -248,6 +248,20 @@ def test_a_member_keeps_the_promise_of_the_cluster_whatever_its_own_time_outs_ar
     member.advance(PROMISE_NS - 1)
     member.step("s3", vote_request(2, (9, 1)))
     assert not member.sent_to("s3", VoteResponse)
+
+
+def test_a_member_keeps_the_promise_that_came_with_the_message_for_which_it_set_its_timer() -> None:
+    """It hears the leader, and only then has in its log what it promises it. The same append may prove a round."""
+    impatient = RaftConfig(election_timeout_min_ns=milliseconds(100), election_timeout_max_ns=milliseconds(101))
+    member = a_follower(term=1, log_terms=[1, 1], config=impatient)
+    agreed = Entry(3, 1, EntryKind.CONFIGURATION, LEASED.encode())
+
+    member.step("s2", replace(heartbeat(1, (2, 1)), entries=(agreed,), read_counter=7))
+    member.advance(PROMISE_NS - 1)
+    assert member.core.role is Role.FOLLOWER
+
+    member.advance(1)
+    assert member.core.role is Role.PRE_CANDIDATE
 
 
 def test_a_leader_with_a_lease_tells_other_members_their_read_index_at_once() -> None:
