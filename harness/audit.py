@@ -47,11 +47,15 @@ class AuditResult:
         return {"exit_code": self.exit_code, "verdict": self.words, "seconds": round(self.seconds, 1), "output": said}
 
 
-def audit(folders: Sequence[Path], *, as_json: bool = False) -> AuditResult:
-    """Check runs with Spark and wait for the verdict. Raises ExtraMissing without pyspark."""
+def audit(folders: Sequence[Path], *, as_json: bool = False, engine: str = "auto") -> AuditResult:
+    """Check runs and wait for the verdict: in Spark, in one process, or what suits the size (`hwm-audit check --help`).
+
+    Raises ExtraMissing without pyspark.
+    """
     if importlib.util.find_spec("pyspark") is None:
         raise ExtraMissing("pyspark", "the audit")
-    command = [sys.executable, "-P", "-c", _START, "check", *map(str, folders), *(["--json"] if as_json else [])]
+    command = [sys.executable, "-P", "-c", _START, "check", *map(str, folders), "--engine", engine]
+    command += ["--json"] if as_json else []
     begun = time.monotonic()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_SECONDS_MAX, check=False)
