@@ -157,7 +157,9 @@ class LeadingWatch:
             return
         answered = self._answered_round()
         sent_at = next((at for counter, at in reversed(self._began) if counter <= answered), None)
-        ends_at = -1 if sent_at is None else sent_at + self._config.lease_of(promise_ns)
+        drift_ppm = self._config.clock_drift_ppm_max  # Our clock may be so slow, and that of who promised so quick.
+        lease_ns = promise_ns * (1_000_000 - drift_ppm) // (1_000_000 + drift_ppm)
+        ends_at = -1 if sent_at is None else sent_at + lease_ns
         if asked_at >= ends_at:
             broken(
                 "a lease begins when its round was sent",
