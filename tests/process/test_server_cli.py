@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import pty
@@ -17,11 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvstore.cli import cli
-from kvstore.commands import UnreadablePayload
 from kvstore.protocol import encode_client_hello
-from kvstore.server import failure_of_member
-from raft import DiskForgotten, Hello, HelloRole, NewerConfiguration, NodeStopped, Refusal, decode_hello, frame
-from storage import DiskFailing
+from raft import Hello, HelloRole, Refusal, decode_hello, frame
 from tests.process.servers import Server, free_ports, hwm, running_cluster
 
 Run = Callable[..., Result]
@@ -428,37 +424,6 @@ def test_tables_fit_a_terminal_of_80_columns(server: tuple[Server, str]) -> None
     assert "low-water" in shown
     assert lines[-1].split()[:2] == ["s1", "leader"]
     assert max(map(len, lines)) <= 80
-
-
-def test_whatever_ends_a_member_is_one_line_a_hint_and_an_exit_code(tmp_path: Path) -> None:
-    """A failed disk, a broken invariant, an entry of a newer version; details go to a file, not to the terminal."""
-    disk = failure_of_member(NodeStopped("s1", "a sync failed: No space left on device"), tmp_path)
-    broken = failure_of_member(AssertionError("2 <= 1"), tmp_path)
-    newer = failure_of_member(UnreadablePayload(7, "its kind is 99"), tmp_path)
-    later = failure_of_member(NewerConfiguration(4, 3), tmp_path)
-
-    anew = NodeStopped("s2", "its hello to s1 failed")
-    anew.__cause__ = DiskForgotten("s1")
-
-    assert "hwm member replace" in failure_of_member(anew, tmp_path).hint
-    assert [each.exit_code for each in (disk, broken, newer, later)] == [6, 6, 6, 6]
-    assert (later.message, later.hint) == (str(NewerConfiguration(4, 3)), "")
-    assert "No space left" in disk.message
-    (report,) = tmp_path.glob("crash-*.txt")
-    assert str(report) in broken.hint
-    assert "AssertionError: 2 <= 1" in report.read_text()
-    assert failure_of_member(PermissionError(13, "Permission denied"), tmp_path).exit_code == 3
-
-
-def test_a_disk_that_fails_at_the_start_is_told_as_one_and_how_the_member_is_replaced(tmp_path: Path) -> None:
-    """Whichever call the system refused."""
-    for error in (DiskFailing(str(tmp_path), "Input/output error"), OSError(errno.EIO, "Input/output error")):
-        told = failure_of_member(error, tmp_path)
-
-        assert told.exit_code == 3
-        assert "input/output error" in told.message.lower()
-        assert "kernel's log" in told.message + told.hint
-        assert "hwm member replace" in told.hint
 
 
 def test_a_mistake_in_the_program_ends_without_a_traceback() -> None:
