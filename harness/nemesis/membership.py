@@ -12,9 +12,11 @@ import trio
 
 from harness.nemesis.strike import Strike
 from kvstore import Client, StoreError
-from raft import Member
+from raft import MEMBERS_MAX, Member
 
-MEMBERS_MIN, MEMBERS_MAX = 3, 9  # Fewer could not lose one; a group has at most nine.
+MEMBERS_MIN = 3  # Fewer could not lose one.
+REPLACED_AT_ONCE = 2  # In a lane each; who takes a place comes before the other one goes.
+ADDED_TO_MAX = MEMBERS_MAX - REPLACED_AT_ONCE
 _CHANGE_SECONDS_MAX = 90.0  # All other faults are over within a few seconds.
 _TRY_SECONDS = 20.0
 _PAUSE_SECONDS = 0.2
@@ -24,8 +26,9 @@ _END_SECONDS = 5.0  # Who was removed is told, and ends by itself.
 @asynccontextmanager
 async def added(strike: Strike) -> AsyncIterator[None]:
     """A member with a new id and an empty folder joins, catches up, and gets a vote."""
-    if len(strike.cluster.members) >= MEMBERS_MAX:
-        strike.record.outcome["skipped"] = f"there are {MEMBERS_MAX} members already"
+    count = len(strike.cluster.members)
+    if count >= ADDED_TO_MAX:
+        strike.record.outcome["skipped"] = f"there are {count} members already, and who is replaced needs room"
     else:
         new = await strike.cluster.start_new_member()
         strike.record.outcome["added"] = new.node_id
@@ -38,8 +41,10 @@ async def added(strike: Strike) -> AsyncIterator[None]:
 async def removed(strike: Strike) -> AsyncIterator[None]:
     """A member is removed while it runs; it must end itself. `exit_code`: None if it did not, and was killed."""
     cluster = strike.cluster
-    if len(cluster.members) <= MEMBERS_MIN or not strike.record.victims:
-        strike.record.outcome["skipped"] = f"there are only {len(cluster.members)} members"
+    is_one_spared = len(cluster.members) > MEMBERS_MIN
+    if not is_one_spared or not strike.record.victims:
+        few = f"there are only {len(cluster.members)} members"
+        strike.record.outcome["skipped"] = "every member is hit by something else" if is_one_spared else few
         yield
         return
     (old,) = strike.members

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
@@ -15,8 +16,10 @@ from harness.cluster.probe import StatusProbe
 from harness.cluster.process import MemberProcess
 from harness.history import RunWriter, read_events
 from harness.nemesis.faults import Nemesis
+from harness.nemesis.membership import added, removed
 from harness.nemesis.network import SLOW_SECONDS, Network
 from harness.nemesis.schedule import Direction, PlannedFault, Target
+from harness.nemesis.strike import FaultRecord, Strike
 from kvstore import Client
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")
@@ -144,6 +147,25 @@ async def test_a_member_that_is_hit_already_is_not_hit_by_another_fault(tmp_path
             assert not one & all_others
             assert one | all_others == set(NAMES)
             nursery.cancel_scope.cancel()
+    nemesis.writer.close()
+
+
+async def test_members_come_only_while_there_is_room_for_who_replaces_one(tmp_path: Path) -> None:
+    """A group has at most nine, and who takes a place comes before the other one goes."""
+    nemesis = a_nemesis(tmp_path)
+    cluster = nemesis.cluster
+    cluster.members |= {name: MemberProcess(name, [], tmp_path / f"{name}.log") for name in ("n6", "n7")}
+    nobody = FaultRecord(
+        number=1, kind="add", target="random", direction=None, victims=[], leader_id=None, started_ns=0
+    )
+
+    for change in (added, removed):
+        strike = Strike(cluster, nobody, 1.0, Random(1))
+        async with change(strike):
+            pass
+        assert len(cluster.members) == 7
+        words = {added: "who is replaced needs room", removed: "every member is hit by something else"}[change]
+        assert words in str(strike.record.outcome["skipped"])
     nemesis.writer.close()
 
 
