@@ -70,7 +70,7 @@ class Ballast:
                 self.is_released = True
                 self._files.submit([Delete(BALLAST_PATH)], done)
             else:
-                self.is_released = self.is_released and error is not None
+                self.is_released = bool(self._waiting) or (self.is_released and error is not None)
                 done(error)
 
         self._is_restoring = True
@@ -120,6 +120,7 @@ class Ballast:
     def _ended(self, submission: _Submission, error: BaseException | None) -> None:
         if is_disk_full(error) and submission.again is not None and self.may_wait:
             self._waiting.append(submission)
+            self.is_released = True  # Or nobody would look for room, though it may have been found meanwhile.
         else:
             submission.done(error)
 

@@ -91,6 +91,26 @@ def test_a_sync_too_large_for_the_last_room_waits_for_more_and_harms_nothing() -
     assert [each.index for each in everything(opened(files).log)] == list(range(1, 13))
 
 
+def test_what_found_no_room_while_the_ballast_was_made_again_is_tried_again() -> None:
+    """It was asked for before there was room, and its end is told after somebody has looked for some."""
+    files, storage = with_room(0)
+    fill(files, storage)
+    full, outcome = files.refuse, list[BaseException | None]()
+    files.refuse = lambda operation: OSError(errno.ENOSPC, "full") if isinstance(operation, Write) else None
+    storage.log.append(write(entry(10)))
+    storage.log.sync(0, outcome.append)
+    files.refuse = lambda _: None
+    storage.log.look_for_room()
+    files.run()
+    files.refuse = full
+
+    assert (outcome, storage.log.is_disk_full) == ([], True)
+    storage.log.look_for_room()
+    files.run()
+    assert outcome == [None]
+    assert everything(opened(files).log)[-1].index == 10
+
+
 def test_what_finds_no_room_while_opening_is_said_at_once() -> None:
     """Nobody would look for room yet."""
     files, _ = with_room(0)
