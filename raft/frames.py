@@ -72,7 +72,7 @@ class FrameSplitter:
         while size - start >= HEADER_BYTES:
             length = int.from_bytes(data[start : start + HEADER_BYTES], "big")
             if not 0 < length <= self._bytes_max:
-                raise ProtocolError(f"a frame of {length} bytes; the bound is 1 to {self._bytes_max}")
+                raise ProtocolError(self._told_of(length))
             end = start + HEADER_BYTES + length
             if end > size:
                 self._wanted = end - start
@@ -81,3 +81,9 @@ class FrameSplitter:
             start = end
         self._wanted = HEADER_BYTES
         return bodies, start
+
+    def _told_of(self, length: int) -> str:
+        told, header = f"a frame of {length} bytes; the bound is 1 to {self._bytes_max}", length.to_bytes(HEADER_BYTES)
+        if not header.isascii() or not header.decode().isprintable():
+            return told
+        return f"{told} (it began with {header.decode()!r}: who speaks there is no member of a cluster)"

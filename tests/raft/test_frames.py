@@ -55,3 +55,11 @@ def test_only_the_incomplete_frame_is_kept() -> None:
     assert len(splitter.feed(frame(b"x" * 100) * 1_000 + frame(b"y" * 50)[:20])) == 1_000
     assert splitter.buffered_bytes == 20
     assert splitter.feed(frame(b"y" * 50)[20:]) == [b"y" * 50]
+
+
+def test_the_words_of_another_protocol_are_shown_as_such() -> None:
+    """A client that was given the port of a web server is told so, rather than of 1213486160 bytes alone."""
+    with pytest.raises(ProtocolError, match="'HTTP': who speaks there is no member"):
+        FrameSplitter(bytes_max=10).feed(b"HTTP/1.1 400 Bad Request\r\n")
+    with pytest.raises(ProtocolError, match=r"the bound is 1 to 10$"):
+        FrameSplitter(bytes_max=10).feed(b"\x16\x03\x01\x02")
