@@ -156,13 +156,13 @@ class MemberConfig:
 
 def _check_addresses(configuration: Configuration) -> None:
     """The list is written into every folder for all time, so an address that cannot work is refused before that."""
-    if len(configuration.voters) == 1:
-        return  # Nobody else needs to find it.
+    is_alone = len(configuration.voters) == 1  # Nobody else needs to find it, so any port will do.
     addresses = [each for member in configuration.voters for each in (member.peer_address, member.client_address)]
     for address in filter(None, addresses):
-        if parse_address(address)[1] == 0:
+        is_any_port = parse_address(address)[1] == 0
+        if is_any_port and not is_alone:
             raise InvalidConfiguration(f"{address}: port 0 (any) is no address at which the other members find it")
-        if addresses.count(address) > 1:
+        if not is_any_port and addresses.count(address) > 1:
             raise InvalidConfiguration(f"the member list has {address} twice: every member needs two of its own")
 
 

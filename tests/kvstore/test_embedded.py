@@ -89,6 +89,16 @@ async def test_who_is_not_in_the_list_is_told_so(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+async def test_one_address_for_peers_and_clients_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    """Of a store of one, too, which would find its own address in use; port 0 is any, twice."""
+    with pytest.raises(InvalidConfiguration, match=r"127\.0\.0\.1:7201 twice"):
+        await enter(
+            tmp_path / "x", node_id="s1", members=(Member("s1", "127.0.0.1:7201", "127.0.0.1:7201"),), bootstrap=True
+        )
+    assert not (tmp_path / "x").exists()
+    await enter(tmp_path / "y", node_id="s1", members=(Member("s1", "127.0.0.1:0", "127.0.0.1:0"),), bootstrap=True)
+
+
 async def test_a_port_in_use_is_an_error_with_its_remedy(tmp_path: Path) -> None:
     """And the folder is free again."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
