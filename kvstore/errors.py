@@ -150,7 +150,7 @@ class ChangeRefused(OperationFailed):
 _CHANGE_HINTS = {
     "behind": "a learner that is silent must be started, with `hwm serve DIR --join`; one that lags needs time",
     "no_quorum": "start the members that are down, or replace them one at a time (`hwm member replace`)",
-    "used_id": "an id is never used again: give the new member another one",
+    "used_id": "`hwm init DIR --join` with an id that no member ever had, then `hwm member add` or `replace`",
     "last_voter": "add and promote another member first",
     "unknown_member": "`hwm member list` shows who there is",
 }
