@@ -173,11 +173,15 @@ async def a_store_of_one(nursery: trio.Nursery, script: Script, config: RaftConf
     return machine
 
 
-async def test_a_client_that_puts_one_thing_after_the_other_is_answered_in_one_flush(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def no_clock_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, a member lingers for as long as something comes."""
     monkeypatch.setattr("raft.runtime.driver.ROUNDS_NS_MAX", 20 * SECOND_NS)
     monkeypatch.setattr("raft.runtime.driver.LINGER_NS_MAX", -20 * SECOND_NS)
+
+
+@pytest.mark.usefixtures("no_clock_ends_it")
+async def test_a_client_that_puts_one_thing_after_the_other_is_answered_in_one_flush() -> None:
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             script = Script()
@@ -195,11 +199,8 @@ async def test_a_client_that_puts_one_thing_after_the_other_is_answered_in_one_f
             nursery.cancel_scope.cancel()
 
 
-async def test_where_others_bring_something_too_it_gathers_for_a_turn_of_the_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("raft.runtime.driver.ROUNDS_NS_MAX", 20 * SECOND_NS)
-    monkeypatch.setattr("raft.runtime.driver.LINGER_NS_MAX", -20 * SECOND_NS)
+@pytest.mark.usefixtures("no_clock_ends_it")
+async def test_where_others_bring_something_too_it_gathers_for_a_turn_of_the_loop() -> None:
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             script = Script()
@@ -232,12 +233,11 @@ async def test_nobody_lingers_when_an_alarm_is_near(monkeypatch: pytest.MonkeyPa
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.usefixtures("no_clock_ends_it")
 async def test_a_read_by_lease_is_judged_by_a_time_after_it_came_also_behind_what_a_peer_brings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The process stood still between the two, so the lease may be over, and another member may have led since."""
-    monkeypatch.setattr("raft.runtime.driver.ROUNDS_NS_MAX", 20 * SECOND_NS)
-    monkeypatch.setattr("raft.runtime.driver.LINGER_NS_MAX", -20 * SECOND_NS)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             script = Script()
