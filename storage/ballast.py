@@ -66,12 +66,14 @@ class Ballast:
 
         def restored(error: BaseException | None) -> None:
             self._is_restoring = False
-            if is_disk_full(error):
-                self.is_released = True
-                self._files.submit([Delete(BALLAST_PATH)], done)
-            else:
-                self.is_released = bool(self._waiting) or (self.is_released and error is not None)
-                done(error)
+            if error is None:
+                self.is_released = bool(self._waiting)
+                done(None)
+                return
+            self.is_released = True
+            self._retries += 1  # The next one's: it may have its size and no room, so nobody is to find it there.
+            ended_with = None if is_disk_full(error) else error
+            self._files.submit([Delete(BALLAST_PATH)], lambda failed: self._given_back(done, ended_with or failed))
 
         self._is_restoring = True
         self._files.submit(operations, restored)

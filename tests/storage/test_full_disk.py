@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -152,26 +152,44 @@ def test_a_snapshot_whose_sync_found_no_room_is_given_up_and_the_next_one_has_th
     assert built(files, storage, snapshot_header(8), [bytes(1000)]).header.index == 8
 
 
+def _syncs_a_snapshot(operation: Operation) -> bool:
+    return isinstance(operation, SyncFile) and operation.path.startswith(SNAPSHOTS)
+
+
+def _syncs_the_ballast(operation: Operation) -> bool:
+    return isinstance(operation, SyncFile) and operation.path == "ballast"
+
+
+@pytest.mark.parametrize("misses_room", [_syncs_a_snapshot, _syncs_the_ballast])
 def test_a_ballast_that_a_slow_disk_has_yet_to_give_back_is_not_taken_for_one_that_is_there(
-    monkeypatch: pytest.MonkeyPatch,
+    misses_room: Callable[[Operation], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else nobody would make it again, and the next full disk had no room for votes."""
-    files, storage = with_room(100_000)
-    files.refuse = lambda each: OSError(errno.ENOSPC, "full") if _syncs_a_snapshot(each) else None
+    files, storage = with_room(0)
+    if misses_room is _syncs_the_ballast:
+        fill(files, storage)
+    files.refuse = lambda each: OSError(errno.ENOSPC, "full") if misses_room(each) else None
     submit, slow = files.submit, list[tuple[Sequence[Operation], Done]]()
 
     def submitted(operations: Sequence[Operation], done: Done) -> None:
-        if operations[:1] == [Delete("ballast")] and not slow:
+        if (
+            operations[:1] == [Delete("ballast")]
+            and not any(isinstance(each, Write) for each in operations)
+            and not slow
+        ):
             slow.append((operations, done))
         else:
             submit(operations, done)
 
     monkeypatch.setattr(files, "submit", submitted)
-    writer = storage.snapshots.create(snapshot_header(8))
-    writer.finish(lambda _: None)
+    if misses_room is _syncs_the_ballast:
+        storage.log.look_for_room()
+    else:
+        storage.snapshots.create(snapshot_header(8)).finish(lambda _: None)
     files.run()
     storage.log.look_for_room()
     files.run()
+    files.refuse = lambda _: None
     submit(*slow[0])
     files.run()
 
@@ -181,8 +199,16 @@ def test_a_ballast_that_a_slow_disk_has_yet_to_give_back_is_not_taken_for_one_th
     assert (storage.log.is_disk_full, "ballast" in files.names("")) == (False, True)
 
 
-def _syncs_a_snapshot(operation: Operation) -> bool:
-    return isinstance(operation, SyncFile) and operation.path.startswith(SNAPSHOTS)
+def test_a_ballast_that_could_not_be_synced_is_not_taken_for_one_that_is_there() -> None:
+    """Its size is right, and whether it has its room nobody knows."""
+    files, storage = with_room(0)
+    fill(files, storage)
+    files.refuse = lambda each: OSError(errno.EIO, "broken") if _syncs_the_ballast(each) else None
+
+    for _ in range(3):
+        storage.log.look_for_room()
+        files.run()
+        assert (storage.log.is_disk_full, "ballast" in files.names("")) == (True, False)
 
 
 def test_peers_can_be_pinned() -> None:
