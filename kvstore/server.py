@@ -21,7 +21,7 @@ from kvstore.joining import MemberRemoved
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
 from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
 from raft import DiskForgotten, InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError
-from storage import CorruptLog, CorruptMeta, CorruptSnapshot, DiskFailing, NotCarriedOut, StorageError
+from storage import CorruptLog, CorruptMeta, CorruptSnapshot, DiskFailing, NotCarriedOut, StorageError, is_disk_full
 
 REPLACE = (
     "nothing acknowledged is lost while a majority of the others is well: put a new member in its place, `hwm member "
@@ -35,6 +35,12 @@ FORGOTTEN = (
     "folders and start anew"
 )
 """What helps a member whose folder was lost and made anew."""
+
+FILES_TOO_SMALL = (
+    "nothing acknowledged is lost: a file may not become larger, by the limit on the size of files (`ulimit -f`, "
+    "`LimitFSIZE=` of a systemd unit) or by what its file system takes; raise that limit, and start it again"
+)
+"""What helps where a file was refused its size: it is no matter of room."""
 
 
 def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
@@ -113,6 +119,8 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
                 hint = REPLACE
             elif isinstance(error.__cause__, DiskForgotten):
                 hint = FORGOTTEN
+            elif isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EFBIG:
+                hint = FILES_TOO_SMALL
             return Failure(str(error), ExitCode.STOPPED, hint)
         case UnreadablePayload() | UnsupportedFeatureLevel() | NewerConfiguration() | InvalidSnapshot():
             return Failure(str(error), ExitCode.STOPPED)
@@ -147,9 +155,11 @@ def _mistake(error: BaseException, folder: Path) -> Failure:
 
 def _remedy_of_system(error: OSError, folder: Path) -> str:
     """What the operating system refused is seldom about this program: say what to look at."""
+    if is_disk_full(error):
+        return "the disk is full: make room on it, and start again; nothing acknowledged is lost"
     match error.errno:
-        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
-            return "the disk is full: make room on it, and start again; nothing acknowledged is lost"
+        case errno.EFBIG:
+            return FILES_TOO_SMALL
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return f"this user must own {folder} and all that is in it, on a disk that can be written"
         case errno.EISDIR | errno.ENOTDIR | errno.ENOENT:

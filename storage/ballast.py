@@ -158,5 +158,9 @@ class Ballast:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """True for the errors that more room would cure."""
+    """True for the errors that more room would cure.
+
+    EFBIG is none of them: where files may not grow beyond some size (`ulimit -f`), nobody would ever find the room that
+    a larger frame or the ballast waits for, and nobody would say why. So it ends the member, which says it.
+    """
     return isinstance(error, OSError) and error.errno in _DISK_FULL

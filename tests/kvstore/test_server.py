@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from kvstore.cli_common import ExitCode
 from kvstore.commands import UnreadablePayload
 from kvstore.server import failure_of_member
 from raft import DiskForgotten, NewerConfiguration, NodeStopped
-from storage import CreateFile, DiskFailing, InlineFiles, NotCarriedOut, Write
+from storage import CreateFile, DiskFailing, InlineFiles, NotCarriedOut, Write, is_disk_full
 
 
 @pytest.mark.parametrize("is_running", [False, True])
@@ -65,3 +66,32 @@ def test_a_disk_that_fails_at_the_start_is_told_as_one_and_how_the_member_is_rep
         assert "input/output error" in told.message.lower()
         assert "kernel's log" in told.message + told.hint
         assert "hwm member replace" in told.hint
+
+
+def stopped_by(error: OSError) -> NodeStopped:
+    stopped = NodeStopped("s1", f"syncing the log failed: {error}")
+    stopped.__cause__ = error
+    return stopped
+
+
+def test_a_file_that_may_not_grow_is_told_with_the_limit_to_raise_at_a_start_as_in_a_run(tmp_path: Path) -> None:
+    """More room would change nothing, nor is anything wrong with the disk."""
+    error = OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    at_a_start = failure_of_member(error, tmp_path)
+    in_a_run = failure_of_member(stopped_by(error), tmp_path)
+
+    assert (at_a_start.exit_code, in_a_run.exit_code) == (ExitCode.FAILED, ExitCode.STOPPED)
+    assert at_a_start.hint == in_a_run.hint
+    assert "ulimit -f" in in_a_run.hint
+    assert "nothing acknowledged is lost" in in_a_run.hint
+    assert "disk is" not in in_a_run.hint
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_is_full_here_where_it_is_full_to_the_log(number: int, tmp_path: Path) -> None:
+    error = OSError(number, os.strerror(number))
+
+    assert is_disk_full(error)
+    assert "make room" in failure_of_member(error, tmp_path).hint
+    assert "start it again once its disk is well" in failure_of_member(stopped_by(error), tmp_path).hint
