@@ -13,14 +13,19 @@ import trio
 
 from kvstore.client_errors import error_fields
 from kvstore.connections import Connection
+from kvstore.protocol import Code
+from kvstore.read_modes import age_ms
 from kvstore.refusals import KvError, ResultCode, StoreBusy, refusal_of
 from kvstore.service import Service
 from raft import (
     AppliedBatch,
     Busy,
+    ChangeRefused,
+    Compacted,
     DiskFull,
     LevelRefused,
     NodeStopped,
+    NotCommitted,
     NotLeader,
     ProtocolError,
     RaftError,
@@ -28,6 +33,7 @@ from raft import (
     Refused,
     Told,
     TooLarge,
+    TooStale,
     TraceEvent,
     TransferRefused,
     TransferUnderWay,
@@ -63,11 +69,14 @@ BOUNDS = frozenset(
 REASONS = BOUNDS | frozenset(
     {
         "other_bound", "disk_full", "transfer_under_way", "not_leader", "too_large", "stopped", "transfer_refused",
-        "level_refused",
+        "level_refused", "change_refused", "too_stale", "not_committed", "compacted", "unsupported",
         "outcome_unknown", "protocol", "other",
     }
 ) | {code.name.lower() for code in ResultCode if code not in (ResultCode.OK, ResultCode.BUSY)}  # fmt: skip
 """Every value that the label `reason` may have: a bound on the number of series."""
+
+SAID_BY_THE_SERVICE = {int(Code.UNSUPPORTED): "unsupported", int(Code.MALFORMED): "protocol"}
+"""Reasons of the codes that answer a request without an error."""
 
 LAG_LOOK_SECONDS = 0.1
 """How often the loop is asked how late it is."""
@@ -92,6 +101,14 @@ def reason_of(error: RaftError | KvError) -> str:
             return "transfer_refused"
         case LevelRefused():
             return "level_refused"
+        case ChangeRefused():
+            return "change_refused"
+        case TooStale():
+            return "too_stale"
+        case NotCommitted():
+            return "not_committed"
+        case Compacted():
+            return "compacted"
         case NodeStopped():
             return "stopped"
         case KvError():
@@ -170,6 +187,17 @@ class CountingService(Service):
         if result[0]:  # Refused when it was applied. Most of what succeeds is answered elsewhere, many at a time.
             self.counts.refusals[reason_of(refusal_of(result[0], result[2:]))] += 1
         super()._respond_result(connection, request_id, result, consistency)
+
+    def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
+        age = age_ms(self._node)
+        if age is None or age > bound_ms:  # It has waited for room: no error was raised.
+            self.counts.refusals["too_stale"] += 1
+        super()._respond_aged(connection, request_id, body, bound_ms)
+
+    def _respond(self, connection: Connection, request_id: int, code: int, fields: Sequence[Any] = ()) -> None:
+        if code in SAID_BY_THE_SERVICE:
+            self.counts.refusals[SAID_BY_THE_SERVICE[code]] += 1
+        super()._respond(connection, request_id, code, fields)
 
     def _refuse(self, connection: Connection, code: str, reason: str) -> None:
         self.counts.refusals["connections_max" if code == "busy" else "protocol"] += 1
