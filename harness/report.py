@@ -62,8 +62,10 @@ class Report:
     folder: str
     nodes: int | None
     clients: int | None
+    keys: int | None
     load_seconds: float
     operations: int
+    acknowledged: int  # Of the load: without the reads at the end.
     by_status: dict[str, int]
     by_operation: dict[str, dict[str, int]]
     errors: dict[str, int]
@@ -90,11 +92,17 @@ class Report:
     def sound(self) -> bool:
         """True if the run ended as every run must: complete, healed, every key read, all members of one state.
 
-        And every change of the members was made, all stood their faults as they must, and no read of bounded age was
-        older than it said.
+        And something was acknowledged, every change of the members was made, all stood their faults as they must, and
+        no read of bounded age was older than it said.
         """
-        ended_well = self.finished and self.healed and self.state_hashes_agree is True
-        return ended_well and not (self.changes_not_made or self.findings or self.older_than_they_say)
+        ended_well = self.finished and self.healed and self.every_key_read and self.state_hashes_agree is True
+        found = self.changes_not_made or self.findings or self.older_than_they_say
+        return ended_well and self.acknowledged > 0 and not found
+
+    @property
+    def every_key_read(self) -> bool:
+        """At the end, and answered."""
+        return self.keys is not None and self.final_reads == self.keys
 
     @property
     def changes_not_made(self) -> tuple[str, ...]:
@@ -142,8 +150,10 @@ def summarize(
         folder=str(folder),
         nodes=about.get("nodes"),
         clients=about.get("clients"),
+        keys=about.get("keys"),
         load_seconds=round(load_seconds, 3),
         operations=len(rows),
+        acknowledged=sum(1 for row in loaded if row["status"] == "ok"),
         by_status=_count(row["status"] for row in rows),
         by_operation={
             op: _count(row["status"] for row in rows if row["op"] == op) for op in sorted({row["op"] for row in rows})

@@ -34,6 +34,10 @@ def verdict_words(report: Report) -> str:
         problems.append("the recording is not complete")
     if not report.healed:
         problems.append("the cluster was not healed")
+    elif not report.every_key_read:
+        problems.append(_keys_read(report))
+    if not report.acknowledged:
+        problems.append("no operation of the load was acknowledged")
     if report.state_hashes_agree is False:
         problems.append("THE MEMBERS' STATES DIFFER")
     elif report.state_hashes_agree is None:
@@ -43,6 +47,12 @@ def verdict_words(report: Report) -> str:
         problems.append(f"{len(report.older_than_they_say)} BOUNDED READS ARE OLDER THAN THEY SAY (operations {first})")
     problems.extend((*report.changes_not_made, *report.findings))
     return "; ".join(problems)
+
+
+def _keys_read(report: Report) -> str:
+    if report.keys is None:
+        return "how many keys there were is not known"
+    return f"keys read at the end: {report.final_reads:,} of {report.keys:,}"
 
 
 def _operations(report: Report) -> Table:

@@ -12,7 +12,7 @@ from harness.report import Report, summarize
 from harness.show import verdict_words
 
 MS = 1_000_000
-ABOUT: dict[str, Any] = {"run_id": "r", "seed": 7, "nodes": 3, "clients": 2, "finished": True}
+ABOUT: dict[str, Any] = {"run_id": "r", "seed": 7, "nodes": 3, "clients": 2, "keys": 2, "finished": True}
 
 
 def a_row(op: str, call_ms: int, return_ms: int | None, status: str = "ok", **more: Any) -> dict[str, Any]:
@@ -30,6 +30,11 @@ def a_kill(number: int, at_ms: int) -> list[dict[str, Any]]:
         an_event(at_ms, "fault_started", started_ns=at_ms * MS, **fields),
         an_event(at_ms + 500, "fault_stopped", number=number),
     ]
+
+
+HEALED = an_event(2100, "healed")
+SAME = an_event(2200, "state_hashes", agree=True, index=9, hashes={"n1": "aa", "n2": "aa"})
+EVERY_KEY_READ = [a_row("get", 2110, 2120) | {"client": f"final.{number}"} for number in (0, 1)]
 
 
 def the_report(rows: list[dict[str, Any]], *events: dict[str, Any]) -> Report:
@@ -102,13 +107,28 @@ def test_the_first_leader_is_no_leader_change() -> None:
 
 def test_a_run_is_sound_only_if_healed_and_of_one_state() -> None:
     """A lost write that nobody read still shows in the members' hashes."""
-    healed = an_event(2100, "healed")
-    same = an_event(2200, "state_hashes", agree=True, index=9, hashes={"n1": "aa", "n2": "aa"})
+    rows = [a_row("put", 0, 10), *EVERY_KEY_READ]
     different = an_event(2200, "state_hashes", agree=False, index=9, hashes={"n1": "aa", "n2": "bb"})
-    assert the_report([], healed, same).sound
-    assert not the_report([], healed, different).sound
-    assert not the_report([], same).sound
-    assert not the_report([], healed).sound
+    assert the_report(rows, HEALED, SAME).sound
+    assert not the_report(rows, HEALED, different).sound
+    assert not the_report(rows, SAME).sound
+    assert not the_report(rows, HEALED).sound
+
+
+def test_a_run_is_sound_only_if_every_key_was_read_at_its_end() -> None:
+    """What was not read was not judged: it may be lost."""
+    unread = EVERY_KEY_READ[0] | {"status": "unknown"}
+    report = the_report([a_row("put", 0, 10), unread, EVERY_KEY_READ[1]], HEALED, SAME)
+    assert not report.sound
+    assert verdict_words(report) == "keys read at the end: 1 of 2"
+    assert not the_report([a_row("put", 0, 10)], HEALED, SAME).sound
+
+
+def test_a_run_in_which_nothing_was_acknowledged_is_not_sound() -> None:
+    """Reads at the end of an empty store agree with everything."""
+    report = the_report([a_row("put", 0, None, "unknown"), *EVERY_KEY_READ], HEALED, SAME)
+    assert not report.sound
+    assert verdict_words(report) == "no operation of the load was acknowledged"
 
 
 def test_the_longest_gap_is_between_acknowledgements() -> None:
@@ -151,15 +171,15 @@ def test_reads_are_summed_up_by_the_way_in_which_they_were_answered() -> None:
 
 def test_a_run_in_which_a_member_stood_a_fault_wrongly_is_not_sound() -> None:
     """It went on though a write of its log had failed; or it told a read to be newer than it was."""
-    well = [an_event(1900, "healed"), an_event(1950, "state_hashes", agree=True)]
+    well = [HEALED, SAME]
     told = a_row("put", 0, 10, revision=5, op_id=1)
     stale = a_row("get", 500, 501, revision=4, op_id=2, consistency="bounded", age_ms=100)
     (began, _) = a_kill(1, 100)
     wrong = an_event(600, "fault_stopped", number=1, finding="n1 went on")
 
-    assert the_report([told], *well).sound
-    found = the_report([told], began, wrong, *well)
+    assert the_report([told, *EVERY_KEY_READ], *well).sound
+    found = the_report([told, *EVERY_KEY_READ], began, wrong, *well)
     assert (found.sound, found.findings) == (False, ("fault 1, kill: n1 went on",))
-    old = the_report([told, stale], *well)
+    old = the_report([told, stale, *EVERY_KEY_READ], *well)
     assert (old.sound, old.older_than_they_say) == (False, (2,))
     assert "OLDER THAN THEY SAY (operations 2)" in verdict_words(old)
