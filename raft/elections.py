@@ -35,6 +35,8 @@ class Elections:
         self.deadline = state.now  # A single voter waits for nobody.
         if not state.is_alone:
             self.restart_timer()
+        elif state.configured_at > state.commit_index:  # Whoever made it so may lead yet, and read by a lease of ours.
+            self.deadline = self._silent_until
 
     def restart_timer(self) -> None:
         """Raft §5.2: timeouts are drawn anew each time, so that split votes are rare."""

@@ -18,7 +18,7 @@ from raft.messages import (
     VoteResponse,
 )
 from raft.reads import ReadWay
-from raft.state import Entry, EntryKind, Role
+from raft.state import Entry, EntryKind, HardState, LogPosition, Role
 from tests.raft.bench import (
     Bench,
     a_follower,
@@ -31,6 +31,7 @@ from tests.raft.bench import (
     pre_vote_request,
     vote_request,
 )
+from tests.raft.memory_log import MemoryLog
 
 LEASES = RaftConfig(lease_reads=True)
 PROMISE_NS = LEASES.election_timeout_min_ns
@@ -225,6 +226,25 @@ def test_a_member_that_was_started_anew_votes_for_nobody_at_first() -> None:
     member.advance(1)
     member.step("s2", pre_vote_request(1, (9, 1)))
     assert [answer.granted for answer in member.sent_to("s2", PreVoteResponse)] == [True]
+
+
+@pytest.mark.parametrize(("known_commit_index", "silent_ns"), [(1, PROMISE_NS), (2, 0)])
+def test_who_is_the_last_voter_waits_only_while_whoever_made_it_so_may_still_lead(
+    known_commit_index: int, silent_ns: int
+) -> None:
+    """A leader that removes itself counts the answers of the last one alone, and reads by lease until it knows more."""
+    pair = replace(configuration_of("s1", "s2"), lease_ns=PROMISE_NS)
+    joint = replace(configuration_of("s1"), outgoing=pair.voters, lease_ns=PROMISE_NS)
+    last = replace(configuration_of("s1"), removed=("s2",), lease_ns=PROMISE_NS)
+    entries = [Entry(at, 1, EntryKind.CONFIGURATION, now.encode()) for at, now in enumerate((joint, last), 1)]
+    log = MemoryLog(LogPosition(0, 0), entries, HardState(1, "s2", known_commit_index))
+
+    member = Bench("s1", ["s2"], log=log, configuration=pair, config=LEASES)
+    member.advance(max(0, silent_ns - 1))
+    assert (member.core.role is Role.FOLLOWER) == (silent_ns > 0)
+    member.advance(1)
+    member.persist()
+    assert (member.core.role, member.core.term) == (Role.LEADER, 2)
 
 
 def test_without_leases_a_member_that_was_started_anew_votes_at_once() -> None:
