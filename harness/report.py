@@ -12,7 +12,7 @@ from typing import Any
 from harness.ages import older_than_they_say
 from harness.clock import NS_PER_SECOND
 from harness.history import WRITES, read_about, read_events, read_rows
-from harness.nemesis.schedule import MEMBER_KINDS
+from harness.nemesis.schedule import MEMBER_KINDS, VICTIMLESS_KINDS
 from harness.percentiles import percentile
 from harness.unavailability import Unavailability, distributions, longest_silence_ns
 
@@ -37,7 +37,8 @@ class FaultEffect:
     `unavailable_seconds`: from the fault until the first acknowledgement of a write that was *called* after it; None
     if none ever was. (A write that was already under way could be acknowledged by what the dead leader sent last.)
     `longest_silence_seconds`: the longest time without any acknowledged write, from the fault until the next one (of
-    changes of the members: until the next change). `outcome`: what was known when it was over.
+    changes of the members: until the next change). `outcome`: what was known when it was over. `skipped`: why it was
+    not carried out; None if it was. What was not has no effect.
     """
 
     number: int
@@ -48,8 +49,9 @@ class FaultEffect:
     at_seconds: float
     lasted_seconds: float | None
     unavailable_seconds: float | None
-    longest_silence_seconds: float
+    longest_silence_seconds: float | None
     hit_leader: bool
+    skipped: str | None
     outcome: dict[str, Any]
 
 
@@ -77,6 +79,9 @@ class Report:
     longest_write_gap_seconds: float | None
     leader_changes: int
     kills: int
+    faults_planned: int
+    faults_carried_out: int
+    faults_skipped: int  # The others of the plan were never begun: the load was over.
     faults: tuple[FaultEffect, ...]
     unavailability: tuple[Unavailability, ...]
     unavailable_faults: dict[str, str]
@@ -167,8 +172,15 @@ def summarize(
         longest_write_gap_seconds=_longest_gap([returned for returned, _ in acknowledged]),
         leader_changes=max(0, len(by_kind.get("leader_changed", ())) - 1),  # The first one is the first leader.
         kills=sum(len(fault.victims) for fault in faults if fault.kind == "kill"),
+        faults_planned=len(about.get("schedule") or faults),
+        faults_carried_out=sum(1 for fault in faults if fault.skipped is None),
+        faults_skipped=sum(1 for fault in faults if fault.skipped is not None),
         faults=faults,
-        unavailability=distributions((fault.kind, fault.hit_leader, fault.longest_silence_seconds) for fault in faults),
+        unavailability=distributions(
+            (fault.kind, fault.hit_leader, fault.longest_silence_seconds)
+            for fault in faults
+            if fault.longest_silence_seconds is not None
+        ),
         unavailable_faults=about.get("unavailable_faults", {}),
         founders_left=_members_left(by_kind, faults),
         healed=bool(by_kind.get("healed")),
@@ -186,12 +198,24 @@ def _effects(
     """`over`: from then on clients call nothing more, and silence means nothing."""
     started = by_kind.get("fault_started", [])
     stops = {event["number"]: event for event in by_kind.get("fault_stopped", ())}
+    why_skipped = [_why_skipped(event, stops.get(event["number"], {})) for event in started]
     effects = []
     for place, event in enumerate(started):
-        lane = [each["started_ns"] for each in started[place + 1 :] if _changes(each) == _changes(event)]
+        later = zip(started[place + 1 :], why_skipped[place + 1 :], strict=True)
+        lane = [each["started_ns"] for each, why in later if why is None and _changes(each) == _changes(event)]
         window_end = max(event["started_ns"], min(lane[0] if lane else over, over))
-        effects.append(_effect(event, stops.get(event["number"], {}), acknowledged, begun, window_end))
+        stop = stops.get(event["number"], {})
+        effects.append(_effect(event, stop, why_skipped[place], acknowledged, begun, window_end))
     return tuple(effects)
+
+
+def _why_skipped(event: dict[str, Any], stop: dict[str, Any]) -> str | None:
+    """None for a fault that was carried out."""
+    if "skipped" in stop:
+        return str(stop["skipped"])
+    if event["victims"] or event["fault"] in VICTIMLESS_KINDS:
+        return None
+    return "every member was hit by something else"
 
 
 def _changes(event: dict[str, Any]) -> bool:
@@ -200,11 +224,17 @@ def _changes(event: dict[str, Any]) -> bool:
 
 
 def _effect(
-    event: dict[str, Any], stop: dict[str, Any], acknowledged: Sequence[tuple[int, int]], begun: int, window_end: int
+    event: dict[str, Any],
+    stop: dict[str, Any],
+    why_skipped: str | None,
+    acknowledged: Sequence[tuple[int, int]],
+    begun: int,
+    window_end: int,
 ) -> FaultEffect:
     started, stopped = event["started_ns"], stop.get("at_ns")
     next_write = next((returned for returned, called in acknowledged if called >= started), None)
     silence = longest_silence_ns([returned for returned, _ in acknowledged], started, window_end)
+    was_carried_out = why_skipped is None
     return FaultEffect(
         number=event["number"],
         kind=event["fault"],
@@ -214,8 +244,9 @@ def _effect(
         hit_leader=event.get("leader_id") is not None and event["leader_id"] in event["victims"],
         at_seconds=_seconds(started - begun),
         lasted_seconds=None if stopped is None else _seconds(stopped - started),
-        unavailable_seconds=None if next_write is None else _seconds(next_write - started),
-        longest_silence_seconds=_seconds(silence),
+        unavailable_seconds=_seconds(next_write - started) if was_carried_out and next_write is not None else None,
+        longest_silence_seconds=_seconds(silence) if was_carried_out else None,
+        skipped=why_skipped,
         outcome={name: value for name, value in stop.items() if name not in _STOP_FIELDS},
     )
 

@@ -79,9 +79,25 @@ def _faults(report: Report) -> Table:
             fault_words(fault),
             ", ".join(fault.victims),
             "…" if fault.lasted_seconds is None else f"{fault.lasted_seconds:.2f} s",
-            "never" if fault.unavailable_seconds is None else f"after {fault.unavailable_seconds * 1000:,.0f} ms",
+            _next_write(fault),
         )
     return table
+
+
+def _next_write(fault: FaultEffect) -> str:
+    if fault.skipped is not None:
+        return f"not carried out: {fault.skipped}"
+    return "never" if fault.unavailable_seconds is None else f"after {fault.unavailable_seconds * 1000:,.0f} ms"
+
+
+def faults_words(report: Report) -> str:
+    """How many of the plan there were, and where the others are."""
+    words = [f"{report.faults_carried_out:,} of {report.faults_planned:,} planned were carried out"]
+    if report.faults_skipped:
+        words.append(f"{report.faults_skipped:,} skipped")
+    if left := report.faults_planned - report.faults_carried_out - report.faults_skipped:
+        words.append(f"{left:,} not begun before the load was over")
+    return ", ".join(words)
 
 
 def _unavailability(report: Report) -> Table:
@@ -118,6 +134,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     ]
     if report.longest_write_gap_seconds is not None:
         facts.append(("longest time without a write", f"{report.longest_write_gap_seconds * 1000:,.0f} ms"))
+    if report.faults_planned:
+        facts.append(("faults", faults_words(report)))
     facts.append(("leader changes", f"{report.leader_changes} ({report.kills} processes killed with kill -9)"))
     if any(fault.outcome.get("removed") for fault in report.faults):
         left = ", ".join(report.founders_left) or "none: every one was replaced or removed"

@@ -16,7 +16,7 @@ from harness.nemesis.machine import ANY_MACHINE, Machine
 from harness.nemesis.schedule import Kind, plan_faults
 from harness.report import Report
 from harness.settings import RunSettings
-from harness.show import verdict_words
+from harness.show import faults_words, verdict_words
 from harness.signals import run_until_signal
 from harness.workload.ways import USUAL_WAYS, ReadWays
 
@@ -83,13 +83,17 @@ class SoakTotal:
         return self.verdict.exit_code if self.verdict is not None else 0
 
     def count(self, kind: str) -> int:
-        """Faults of a kind."""
-        return sum(fault.kind == kind for report in self.reports for fault in report.faults)
+        """Faults of a kind that were carried out."""
+        faults = (fault for report in self.reports for fault in report.faults)
+        return sum(fault.kind == kind and fault.skipped is None for fault in faults)
 
     def to_json(self) -> dict[str, object]:
         return {
             "runs": len(self.reports),
             "kills": self.kills,
+            "faults_planned": sum(report.faults_planned for report in self.reports),
+            "faults_carried_out": sum(report.faults_carried_out for report in self.reports),
+            "faults_skipped": sum(report.faults_skipped for report in self.reports),
             "pauses": self.count("pause"),
             "partitions": self.count("partition"),
             "operations": sum(report.operations for report in self.reports),
@@ -110,7 +114,7 @@ def run_soak(soak: Soak, console: Console) -> SoakTotal:
         total.reports.append(report)
         console.print(
             f"run {number + 1}, seed {settings.seed}, {settings.nodes} members: {report.operations:,} operations, "
-            f"{report.kills} kills ({total.kills} of {soak.kills}), {len(report.faults)} faults, "
+            f"{report.kills} kills ({total.kills} of {soak.kills}), faults: {faults_words(report)}; "
             f"{report.leader_changes} leader changes: {verdict_words(report)}",
             highlight=False,
         )
@@ -127,7 +131,17 @@ def show_soak(total: SoakTotal, console: Console) -> None:
     """Print the totals."""
     sums = total.to_json()
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name in ("runs", "kills", "pauses", "partitions", "operations", "leader_changes"):
+    for name in (
+        "runs",
+        "kills",
+        "faults_planned",
+        "faults_carried_out",
+        "faults_skipped",
+        "pauses",
+        "partitions",
+        "operations",
+        "leader_changes",
+    ):
         table.add_row(name.replace("_", " "), f"{sums[name]:,}")
     unsound = [report for report in total.reports if not report.sound]
     table.add_row("runs that did not end well", str(len(unsound)))

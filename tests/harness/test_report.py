@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from harness.percentiles import percentile
 from harness.report import Report, summarize
-from harness.show import verdict_words
+from harness.show import faults_words, show_report, verdict_words
+from harness.soak import SoakTotal
 
 MS = 1_000_000
 ABOUT: dict[str, Any] = {"run_id": "r", "seed": 7, "nodes": 3, "clients": 2, "keys": 2, "finished": True}
@@ -24,12 +27,16 @@ def an_event(at_ms: int, kind: str, **fields: Any) -> dict[str, Any]:
     return {"at_ns": at_ms * MS, "kind": kind, **fields}
 
 
-def a_kill(number: int, at_ms: int) -> list[dict[str, Any]]:
-    fields = {"number": number, "fault": "kill", "target": "leader", "direction": None, "victims": ["n1"]}
+def a_fault(kind: str, number: int, at_ms: int, *victims: str, **outcome: str) -> list[dict[str, Any]]:
+    fields = {"number": number, "fault": kind, "target": "leader", "direction": None, "victims": list(victims)}
     return [
         an_event(at_ms, "fault_started", started_ns=at_ms * MS, **fields),
-        an_event(at_ms + 500, "fault_stopped", number=number),
+        an_event(at_ms + 500, "fault_stopped", number=number, **outcome),
     ]
+
+
+def a_kill(number: int, at_ms: int) -> list[dict[str, Any]]:
+    return a_fault("kill", number, at_ms, "n1")
 
 
 HEALED = an_event(2100, "healed")
@@ -151,6 +158,33 @@ def test_a_fault_lasts_for_writes_until_the_next_one_of_its_lane() -> None:
     assert report.founders_left == ("n1",)
     by_kind = {(each.fault, each.hit): (each.count, each.median_ms, each.worst_ms) for each in report.unavailability}
     assert by_kind == {("kill", "others"): (2, 200.0, 400.0), ("replace", "others"): (1, 500.0, 500.0)}
+
+
+def test_a_fault_that_was_not_carried_out_is_told_and_has_no_effect() -> None:
+    """Neither one that was skipped nor one that found nobody to hit. Asking the cluster for something needs nobody."""
+    rows = [a_row("put", at, at + 1) for at in (100, 700, 1200)]
+    skipped = a_fault("add", 2, 600, skipped="there are 7 members already")
+    nobody_hit = a_fault("pause", 3, 1200)
+    added = a_fault("add", 4, 1300, added="n4")
+    events = sorted([*a_kill(1, 0), *skipped, *nobody_hit, *added], key=lambda event: event["at_ns"])
+    about = ABOUT | {"schedule": [{"number": number} for number in range(1, 8)]}
+    report = summarize(about, rows, [an_event(0, "load_started"), *events, an_event(2000, "load_ended")], Path("there"))
+
+    assert (report.faults_planned, report.faults_carried_out, report.faults_skipped) == (7, 2, 2)
+    assert faults_words(report) == "2 of 7 planned were carried out, 2 skipped, 3 not begun before the load was over"
+    assert [(each.fault, each.count) for each in report.unavailability] == [("add", 1), ("kill", 1)]
+    why = [fault.skipped for fault in report.faults]
+    assert why == [None, "there are 7 members already", "every member was hit by something else", None]
+    assert [fault.longest_silence_seconds for fault in report.faults] == [0.799, None, None, 0.7]
+    assert SoakTotal([report]).count("pause") == 0
+    assert "there are 7 members already" in what_is_shown(report)
+
+
+def what_is_shown(report: Report) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    show_report(report, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def test_reads_are_summed_up_by_the_way_in_which_they_were_answered() -> None:
