@@ -20,7 +20,7 @@ def start_logging(level: str, *, as_json: bool) -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """`time` (UTC), `level`, `logger`; then `node_id`, `event` and `fields` of a trace event, or `message`.
+    """`time` (UTC), `level`, `logger`; then `node_id`, `event` and `fields` of an event, or `message`, or both.
 
     >>> record = logging.makeLogRecord({"name": "raft.driver", "levelname": "INFO", "created": 0.25})
     >>> record.msg, record.args = "%(node_id)s", {"node_id": "s1", "event": "stepped_down", "fields": {"term": 3}}

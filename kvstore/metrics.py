@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from kvstore.machine import KvMachine
 from kvstore.metrics_counts import EVENTS, REASONS, CountingService, Counts
 from raft import Node, NodeStatus, RaftConfig, Role
-from raft.runtime import OUTBOUND_BYTES_MAX, Histogram, MeasuredDriver, Transport
+from raft.runtime import HELLO_REFUSALS, OUTBOUND_BYTES_MAX, Histogram, MeasuredDriver, Transport
 from storage import RealFiles
 
 PREFIX = "highwatermark_"
@@ -148,6 +148,12 @@ class MemberCollector(Collector):
         metric = CounterMetricFamily(f"{PREFIX}peer_messages_dropped", "Messages dropped at it", labels=["peer"])
         for peer_id, count in dropped.items():
             metric.add_metric([peer_id], count)
+        yield metric
+        refused = self._transport.hellos_refused
+        metric = CounterMetricFamily(f"{PREFIX}peer_hellos_refused", "Hellos of members that this one did not take",
+                                     labels=["code"])  # fmt: skip
+        for code in sorted(HELLO_REFUSALS):
+            metric.add_metric([code], refused.get(code, 0))
         yield metric
 
 

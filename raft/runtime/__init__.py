@@ -14,10 +14,12 @@ from raft.runtime.measures import Histogram, MeasuredDriver
 from raft.runtime.outbound import OUTBOUND_BYTES_MAX
 from raft.runtime.peers import PeerWays
 from raft.runtime.sockets import receive_at_once, send_at_once
+from raft.runtime.telling import HELLO_REFUSALS
 from raft.runtime.transport import CONNECTIONS_MAX, PeerEvents, Transport
 
 __all__ = [
     "CONNECTIONS_MAX",
+    "HELLO_REFUSALS",
     "OUTBOUND_BYTES_MAX",
     "Application",
     "CannotListen",

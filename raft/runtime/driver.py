@@ -43,6 +43,9 @@ TOLD_TO_PEOPLE = frozenset(
 TROUBLES = frozenset({"disk_full", "disk_hangs", "snapshot_given_up"})
 """Somebody should look: told unless warnings are not wanted."""
 
+OF_ROOM = frozenset({"disk_full", "disk_has_room"})
+"""Told with what takes the room."""
+
 TOLD_TO_NOBODY = frozenset({"commit_advanced", "low_watermark_advanced", "read_round"})
 """Happen all the time, and are in the status; only the simulator follows each of them."""
 
@@ -323,7 +326,8 @@ class Driver:
         if effects.completions or effects.events:
             self._application.complete(effects.completions, effects.events)
         if effects.failure is not None:
-            logger.error("%s", effects.failure)
+            reason = effects.failure.reason
+            self._tell(logging.ERROR, "failed", f"has stopped: {reason}", reason=reason)
         self._failure = effects.failure
         # If it has failed since these were taken, the next ones tell, and end what is open.
         self._is_over = effects.failure is not None or (self.node.is_stopped and self.node.failure is None)
@@ -336,8 +340,18 @@ class Driver:
             if is_wanted or is_trouble:
                 level = logging.DEBUG if event.name not in TOLD_TO_PEOPLE else logging.INFO
                 level = logging.WARNING if is_trouble else level
-                told = {"node_id": self.node.identity.node_id, "event": event.name, "fields": event.fields}
+                fields = self._where() if event.name in OF_ROOM else {}
+                told = {"node_id": self.node.identity.node_id, "event": event.name, "fields": event.fields | fields}
                 logger.log(level, "%(node_id)s: %(event)s %(fields)s", told)
+
+    def _where(self) -> dict[str, object]:
+        """What somebody who has to make room wants to know: how much the log takes, and what keeps it from less."""
+        status = self.node.status()
+        return {"log_bytes": status.log_bytes, "log_held_by": status.log_held_by, "last_index": status.last_index}
+
+    def _tell(self, level: int, event: str, words: str, **fields: object) -> None:
+        told = {"node_id": self.node.identity.node_id, "event": event, "fields": fields, "message": words}
+        logger.log(level, "%(node_id)s: %(message)s", told)
 
     def _peers_changed(self) -> None:
         if self._transport is not None:
@@ -383,6 +397,6 @@ class Driver:
         if self.node.failure is not None:
             self.wake()  # It was known with another data folder: there is to be no further word of it.
         if self.node.is_removed and not self._is_over:
-            logger.warning("%s: peer %s: %s", self.node.identity.node_id, peer_id, reason)
+            self._tell(logging.WARNING, "removed", f"peer {peer_id}: {reason}", peer_id=peer_id, reason=reason)
             self._removed.set()
             self._refused.set()

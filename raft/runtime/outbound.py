@@ -22,8 +22,7 @@ from raft.runtime.addresses import parse_address
 from raft.runtime.errors import ConnectionRefusedByPeer
 from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, own_hello, receive_hello, send_refusal
 from raft.runtime.sockets import send_at_once
-
-logger = logging.getLogger("raft.transport")
+from raft.runtime.telling import ConnectionLog
 
 OUTBOUND_BYTES_MAX = 32 * 1024 * 1024
 """What waits for one peer: a full window of appends and of snapshot chunks, several times over. Beyond it messages
@@ -55,6 +54,7 @@ class Outbound:
         own_address: str = "",
         bytes_max: int = OUTBOUND_BYTES_MAX,
         levels: LevelRange = LEVELS_AT_FIRST,
+        log: ConnectionLog | None = None,
     ) -> None:
         """`hello` may raise PeerRefused; `lost` is told when a connection that worked is gone, `refused` the code and
         words of a peer that does not want us. `own_address`: where we are to be dialled, as the hello says it, and the
@@ -66,6 +66,7 @@ class Outbound:
         self._hello = hello
         self._lost, self._refused = lost, refused
         self._own_address = own_address
+        self._log = log or ConnectionLog(identity.node_id)
         self._hurry = trio.Event()  # Set to dial before the pause is over.
         self._bytes_max = bytes_max
         self._frames: deque[bytes] = deque()
@@ -108,14 +109,17 @@ class Outbound:
             try:
                 stream = await self._connect()
             except ConnectionRefusedByPeer as refusal:
-                self._complain(str(refusal))
+                self._complain("refused_by_peer", str(refusal), code=refusal.code)
                 self._refused(self._peer_id, refusal.code, refusal.text)
+            except PeerRefused as refused:
+                self._log.count_refusal(refused.code)
+                self._complain("refused", str(refused), code=refused.code)
             except (OSError, UnicodeError, RaftError) as error:
-                self._complain(str(error))
+                self._complain("not_connected", str(error))
             except trio.TooSlowError:
-                self._complain("it does not answer")
+                self._complain("not_connected", "it does not answer")
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._complain("the connection broke before a hello")
+                self._complain("not_connected", "the connection broke before a hello")
             else:
                 backoff_seconds = BACKOFF_SECONDS_MIN
                 await self._use(stream)
@@ -156,7 +160,7 @@ class Outbound:
     def _connection(self, stream: trio.SocketStream) -> Iterator[None]:
         self.is_connected, self._stream, self._is_pumping = True, stream, False
         self._last_complaint = ""
-        logger.info("%s: connected to %s", self._identity.node_id, self._peer_id)
+        self._log.tell(logging.INFO, "connected", f"connected to {self._peer_id}", peer_id=self._peer_id)
         try:
             yield
         finally:
@@ -169,9 +173,9 @@ class Outbound:
         """Nothing comes back on this connection; so whatever is read means its end."""
         try:
             data = await stream.receive_some(1)
-            self._complain("it sent bytes where none belong" if data else "it closed the connection")
+            self._complain("disconnected", "it sent bytes where none belong" if data else "it closed the connection")
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._complain("the connection broke")
+            self._complain("disconnected", "the connection broke")
         scope.cancel()
 
     async def _pump(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
@@ -185,9 +189,9 @@ class Outbound:
                         await stream.send_all(self._take())
                 self._is_pumping = False
         except trio.TooSlowError:
-            self._complain(f"it took nothing for {SEND_SECONDS_MAX:g} s")
+            self._complain("disconnected", f"it took nothing for {SEND_SECONDS_MAX:g} s")
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._complain("the connection broke")
+            self._complain("disconnected", "the connection broke")
         scope.cancel()
 
     def _take(self) -> bytes:
@@ -200,8 +204,8 @@ class Outbound:
         self.queued_bytes -= size_bytes
         return b"".join(taken) if len(taken) > 1 else taken[0]
 
-    def _complain(self, reason: str) -> None:
+    def _complain(self, event: str, reason: str, **fields: object) -> None:
         """Log a reason once, not once per attempt."""
         level = logging.DEBUG if reason == self._last_complaint else logging.WARNING
         self._last_complaint = reason
-        logger.log(level, "%s: peer %s: %s", self._identity.node_id, self._peer_id, reason)
+        self._log.tell(level, event, f"peer {self._peer_id}: {reason}", peer_id=self._peer_id, reason=reason, **fields)

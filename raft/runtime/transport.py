@@ -27,9 +27,8 @@ from raft.runtime.lingering import Lingerer
 from raft.runtime.outbound import Outbound
 from raft.runtime.peers import PeerWays
 from raft.runtime.sockets import receive_at_once
+from raft.runtime.telling import ConnectionLog
 from raft.wire import FRAME_BYTES_MAX_PEER, FrameSplitter, decode_message, encode_message, frame
-
-logger = logging.getLogger("raft.transport")
 
 CONNECTIONS_MAX = 64
 """Inbound connections, strangers included: several times the members there can be."""
@@ -37,9 +36,6 @@ CONNECTIONS_MAX = 64
 TURN_ENTRIES_MAX = 128
 """Of what was read at once, so many entries are decoded and taken before the others on the loop get their turn: 1 ms.
 A read may bring thousands, when this member has to catch up."""
-
-COMPLAINTS_MAX = 100
-"""Different complaints that are remembered, so that each is logged as a warning only once in a while."""
 
 
 class PeerEvents(Protocol):
@@ -91,6 +87,7 @@ class Transport:
             if not insecure and not is_loopback(host):
                 raise InsecureAddress(host)
         self._identity, self._levels = identity, levels
+        self._log = ConnectionLog(identity.node_id)
         self._listen_host, self._listen_port = listen_host, listen_port
         self._listeners = list(listeners) if listeners is not None else None
         self._own_address = own_address
@@ -102,7 +99,6 @@ class Transport:
         self._early = EarlyReader()
         self._lingerer = lingerer
         self._connections = 0
-        self._complaints: set[str] = set()  # Said before: a misconfigured member tries again every second.
         self.port = 0
 
     async def listen(self) -> list[trio.SocketListener]:
@@ -179,6 +175,11 @@ class Transport:
         """Messages for each peer that found no room, for as long as this process lives."""
         return {peer_id: outbound.dropped for peer_id, outbound in self._ways.all.items()}
 
+    @property
+    def hellos_refused(self) -> Mapping[str, int]:
+        """Hellos that this member did not take, of callers and of peers it called, by code (`HELLO_REFUSALS`)."""
+        return self._log.refused
+
     def _way_to(self, peer_id: str, address: Callable[[], str]) -> Outbound:
         return Outbound(
             identity=self._identity,
@@ -190,6 +191,7 @@ class Transport:
             refused=lambda *refusal: self._told.peer_refused(*refusal),
             own_address=self._own_address,
             levels=self._levels,
+            log=self._log,
         )
 
     @property
@@ -214,13 +216,15 @@ class Transport:
         try:
             async with stream:
                 if self._connections > CONNECTIONS_MAX:
-                    logger.warning("%s: too many connections; one is closed", self._identity.node_id)
+                    words = "too many connections; one is closed"
+                    self._log.tell(logging.WARNING, "too_many_connections", words, limit=CONNECTIONS_MAX)
                     return
                 peer = await self._greet(stream)
                 if peer is not None:
                     await self._receive_newest(stream, peer)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            logger.debug("%s: an inbound connection broke: %s", self._identity.node_id, error)
+            words = f"an inbound connection broke: {error}"
+            self._log.tell(logging.DEBUG, "caller_lost", words, reason=str(error))
         finally:
             self._connections -= 1
 
@@ -233,21 +237,20 @@ class Transport:
                 await stream.send_all(own_hello(self._identity, self._own_address, self._levels))
                 return peer
         except PeerRefused as refused:
-            await self._refuse(stream, refused.code, str(refused))
+            await self._refuse(stream, refused.code, str(refused), refused.peer_id)
         except ProtocolError as error:
-            await self._refuse(stream, "not_a_hello", str(error))
+            await self._refuse(stream, "not_a_hello", str(error), None)
         except ConnectionRefusedByPeer as error:
-            logger.warning("%s: a caller closed: %s", self._identity.node_id, error)
+            self._log.complain("refused_by_peer", f"a caller closed: {error}", peer_id=None, code=error.code)
         except trio.TooSlowError:
-            logger.warning("%s: a connection said no hello in time; it is closed", self._identity.node_id)
+            words = "a connection said no hello in time; it is closed"
+            self._log.tell(logging.WARNING, "no_hello", words, limit_s=HANDSHAKE_SECONDS_MAX)
         return None
 
-    async def _refuse(self, stream: trio.SocketStream, code: str, text: str) -> None:
-        complaint = f"{self._identity.node_id}: a connection is refused ({code}): {text}"
-        logger.log(logging.DEBUG if complaint in self._complaints else logging.WARNING, complaint)
-        if len(self._complaints) >= COMPLAINTS_MAX:
-            self._complaints.clear()
-        self._complaints.add(complaint)
+    async def _refuse(self, stream: trio.SocketStream, code: str, text: str, peer_id: str | None) -> None:
+        self._log.count_refusal(code)
+        words = f"a connection is refused ({code}): {text}"
+        self._log.complain("refused", words, peer_id=peer_id, code=code, reason=text)
         await send_refusal(stream, code, text)
 
     async def _receive_newest(self, stream: trio.SocketStream, peer: PeerHello) -> None:
@@ -316,7 +319,8 @@ class Transport:
         self._told.receive(peer_id, messages)
 
     def _complain_of(self, peer_id: str, error: ProtocolError) -> None:
-        logger.warning("%s: peer %s broke the protocol: %s", self._identity.node_id, peer_id, error)
+        words = f"peer {peer_id} broke the protocol: {error}"
+        self._log.tell(logging.WARNING, "protocol_broken", words, peer_id=peer_id, reason=str(error))
 
     def _decode(self, body: bytes) -> Message:
         group_id, message = decode_message(body)

@@ -22,7 +22,8 @@ from kvstore.metrics_counts import BOUNDS, EVENTS, REASONS, CountingApplication,
 from kvstore.metrics_http import method_and_path
 from kvstore.refusals import InvalidRequest, QuotaExceeded, Reason, StoreBusy
 from raft import Busy, DiskFull, LevelRange, NodeStopped, NotLeader, RaftConfig, Refused, TooLarge, TraceEvent
-from raft.runtime import CompletionQueue, Histogram, MeasuredDriver
+from raft.runtime import HELLO_REFUSALS, CompletionQueue, Histogram, MeasuredDriver, Transport
+from raft.runtime.driver import TOLD_TO_PEOPLE, TROUBLES
 from tests.kvstore.in_memory import Cluster, Host
 
 pytestmark = pytest.mark.timeout(30)
@@ -160,13 +161,47 @@ def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
         f"{PREFIX}{name}"
         for name in (
             "log_segments", "peer_connected", "peer_queued_bytes", "peer_queued_limit_bytes",
-            "peer_messages_dropped_total",
+            "peer_messages_dropped_total", "peer_hellos_refused_total",
         )
     }  # fmt: skip
 
     assert documented == told | of_the_shell
     assert set(EVENT_TEXTS) == set(EVENTS.values())
     assert all(f"`{reason}`" in DOCS for reason in REASONS)
+
+
+def test_every_code_with_which_a_hello_is_refused_is_told_from_the_beginning(quick_folder: Path) -> None:
+    """An alert on its increase needs a value before the first one. The same codes as in docs/metrics.md."""
+    host = Cluster(quick_folder, 3).hosts["s1"]
+    configuration = host.node.core.configuration
+    transport = Transport(identity=host.identity, configuration=configuration, random=Random(1))
+    transport._log.count_refusal("removed")
+    transport._log.count_refusal("of a later build")
+    collector = collector_of(host)
+    collector._transport = transport
+    metrics = {metric.name: metric for metric in collector.collect()}
+
+    told = {each.labels["code"]: each.value for each in metrics[f"{PREFIX}peer_hellos_refused"].samples}
+
+    assert set(told) == HELLO_REFUSALS
+    assert {code for code, count in told.items() if count} == {"removed", "other"}
+    assert all(f"`{code}`" in DOCS for code in HELLO_REFUSALS)
+
+
+def test_the_table_of_events_says_which_metric_counts_each_and_from_which_level_on_it_is_told() -> None:
+    """docs/metrics.md against what is counted, and what the driver tells."""
+    table = DOCS[DOCS.index("| event | level | metric |") :]
+    rows = re.findall(r"^\| `(\w+)`(?:, `\w+`)* \| (\w+) \| ?(?:`(\w+)`)?", table, re.MULTILINE)
+    levels = {event: level for event, level, _ in rows}
+    documented = set(re.findall(rf"^\| `{PREFIX}([a-z_]+)", DOCS, re.MULTILINE))
+
+    counted = {event: metric.removesuffix("_total") for event, _, metric in rows if event in EVENTS}
+    assert counted == EVENTS
+    assert {metric for _, _, metric in rows if metric} <= documented
+    assert set(levels) >= TOLD_TO_PEOPLE | TROUBLES
+    for event in TOLD_TO_PEOPLE | set(EVENTS):
+        told_from = "warning" if event in TROUBLES else "info" if event in TOLD_TO_PEOPLE else "debug"
+        assert levels[event] == told_from, event
 
 
 def test_the_exposition_has_the_process_in_it(quick_folder: Path) -> None:

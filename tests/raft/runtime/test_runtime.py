@@ -36,7 +36,7 @@ from raft.runtime import (
     parse_address,
 )
 from raft.runtime.handshake import HELLO_BYTES_MAX
-from raft.runtime.transport import COMPLAINTS_MAX
+from raft.runtime.telling import COMPLAINTS_MAX
 from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_cluster, a_listener, the_leader, until
 
 pytestmark = pytest.mark.timeout(30)
@@ -205,6 +205,7 @@ async def test_a_caller_that_does_not_belong_here_is_told_why(fields: dict[str, 
 
             assert isinstance(answer, Refusal)
             assert answer.code == code
+            assert s1.transport.hellos_refused == {code: 1}
 
 
 async def test_a_build_that_does_not_know_the_level_in_force_is_refused_with_a_word_for_it() -> None:
@@ -354,7 +355,7 @@ async def test_a_stranger_cannot_make_a_member_keep_much() -> None:
             for number in range(COMPLAINTS_MAX + 5):
                 answer = await first_answer(transport.port, peer_hello(f"stranger-{number}"))
                 assert isinstance(answer, Refusal)
-                assert len(transport._complaints) <= COMPLAINTS_MAX
+                assert len(transport._log._complaints) <= COMPLAINTS_MAX
 
 
 async def test_a_failed_sync_stops_the_driver_after_telling_the_application() -> None:

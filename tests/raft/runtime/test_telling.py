@@ -1,0 +1,123 @@
+"""What the log says of connections: words for people, and for machines an event with its fields."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from raft import TraceEvent
+from raft.pins import REMOVED, WRONG_INCARNATION
+from raft.runtime import HELLO_REFUSALS
+from raft.runtime.telling import ConnectionLog
+from tests.raft.runtime.machines import Machine, a_cluster, a_listener, the_leader, until
+
+pytestmark = pytest.mark.timeout(30)
+
+RAFT = Path(__file__).resolve().parents[3] / "raft"
+
+
+def events(caplog: pytest.LogCaptureFixture, name: str, node_id: str) -> list[dict[str, Any]]:
+    """The fields of each event of that name, as one member told it."""
+    told = [record.args for record in caplog.records if isinstance(record.args, dict)]
+    return [each["fields"] for each in told if (each["event"], each["node_id"]) == (name, node_id)]
+
+
+async def test_a_connection_is_told_with_the_peer_when_it_is_made_and_when_it_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "raft.transport")
+    with trio.fail_after(20):
+        (ours, our_address), (theirs, their_address) = await a_listener(), await a_listener()
+        dial = {"s1": our_address, "s2": their_address}
+        s1, s2 = Machine("s1", ["s1", "s2"], ours, dial), Machine("s2", ["s1", "s2"], theirs, dial)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(s1.driver.run)
+            await nursery.start(s2.driver.run)
+            await until(lambda: s1.transport.connected == {"s2"})
+            await the_leader([s1, s2])
+            s2.driver.request_stop()
+            await until(lambda: bool(events(caplog, "disconnected", "s1")))
+            nursery.cancel_scope.cancel()
+
+    assert events(caplog, "connected", "s1")[0] == {"peer_id": "s2"}
+    (lost,) = events(caplog, "disconnected", "s1")
+    assert lost["peer_id"] == "s2"
+    assert lost["reason"] in ("it closed the connection", "the connection broke")
+    assert "s1: connected to s2" in [record.getMessage() for record in caplog.records]
+
+
+async def test_a_refusal_is_told_with_its_code_on_both_sides(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "raft.transport")
+    with trio.fail_after(20):
+        (ours, our_address), (theirs, their_address) = await a_listener(), await a_listener()
+        dial = {"s1": our_address, "s2": their_address}
+        s1 = Machine("s1", ["s1", "s2"], ours, dial)
+        s2 = Machine("s2", ["s1", "s2"], theirs, dial, cluster_id=b"another cluster.")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(s1.driver.run)
+            await nursery.start(s2.driver.run)
+            await until(lambda: bool(events(caplog, "refused", "s1") and events(caplog, "refused_by_peer", "s2")))
+            nursery.cancel_scope.cancel()
+
+    refused, by_peer = events(caplog, "refused", "s1")[0], events(caplog, "refused_by_peer", "s2")[0]
+    assert (refused["peer_id"], refused["code"]) == ("s2", "wrong_cluster")
+    assert "it belongs to cluster" in refused["reason"]
+    assert (by_peer["peer_id"], by_peer["code"]) == ("s1", "wrong_cluster")
+    assert s1.transport.hellos_refused["wrong_cluster"] >= 1
+
+
+async def test_a_peer_that_is_refused_where_it_is_called_is_counted_too(caplog: pytest.LogCaptureFixture) -> None:
+    """Each side judges the hello of the other one, whoever called."""
+    caplog.set_level(logging.WARNING, "raft.transport")
+    with trio.fail_after(20):
+        (first, _), (second, second_address) = await a_listener(), await a_listener()
+        s1 = Machine("s1", ["s1", "s2"], first, {"s2": second_address}, pins={"s2": b"its former life."})
+        s2 = Machine("s2", ["s1", "s2"], second)  # It reaches nobody.
+        async with trio.open_nursery() as nursery:
+            await nursery.start(s1.driver.run)
+            await nursery.start(s2.driver.run)
+            await until(lambda: bool(events(caplog, "refused", "s1")))
+            nursery.cancel_scope.cancel()
+
+    assert set(s1.transport.hellos_refused) == {"wrong_incarnation"}
+    assert events(caplog, "refused", "s1")[0]["code"] == "wrong_incarnation"
+
+
+async def test_a_full_disk_is_told_with_what_takes_the_room(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "raft.driver")
+    with trio.fail_after(20):
+        async with a_cluster(1) as machines:
+            await the_leader(machines)
+            machines[0].driver._log([TraceEvent("disk_full", {})])
+
+    (fields,) = events(caplog, "disk_full", "s1")
+    assert set(fields) == {"log_bytes", "log_held_by", "last_index"}
+    assert fields["last_index"] >= 1
+
+
+def test_what_is_misconfigured_is_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "raft.transport")
+    log = ConnectionLog("s1")
+
+    for _ in range(3):
+        log.complain("refused", "a connection is refused", peer_id="s9", code="not_a_member")
+
+    assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG", "DEBUG"]
+
+
+def test_every_code_with_which_a_hello_can_be_refused_is_counted_by_its_name() -> None:
+    """One that is new needs a place in HELLO_REFUSALS, and a word in docs/metrics.md."""
+    named = {"REMOVED": REMOVED, "WRONG_INCARNATION": WRONG_INCARNATION}
+    codes = {"not_a_hello"}  # Whatever was no hello at all.
+    for path in RAFT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "PeerRefused":
+                code = node.args[1]
+                codes.add(named[code.id] if isinstance(code, ast.Name) else ast.literal_eval(code))
+
+    assert codes == HELLO_REFUSALS - {"other"}
