@@ -3,6 +3,9 @@
 The guarantee: every write that was acknowledged to anybody before `save_snapshot` was called is in the file, and the
 file shows the store as it was at one revision. A linearizable read gives the revision R that the store has at least
 reached; then a member, whichever it is, is asked for a snapshot of R or later, and builds one once it has applied R.
+
+Without a majority there is no such read. With `existing` R is what the named member itself has applied: all of that is
+committed, but nobody can say what the others had acknowledged beyond it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from kvstore.client import Client
 from kvstore.commands import Get
 from kvstore.errors import InvalidAddress, Unavailable
 from kvstore.protocol import Response, snapshot_request
+from kvstore.status import MemberStatus
 
 PAGE_BYTES = 256 * 1024
 """Of one answer: a member that sends it has other clients, too, and heartbeats."""
@@ -33,11 +37,22 @@ TRIES_MAX = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What is in the file now, and which member it came from."""
+    """What is in the file now, and which member it came from; with `existing` also what that one had said of itself."""
 
     facts: SnapshotFacts
     size_bytes: int
     node_id: str
+    member: MemberStatus | None = None
+
+    @property
+    def is_older(self) -> bool:
+        """True if the member has applied, and so the cluster has committed, what is not in the file."""
+        return self.member is not None and self.facts.revision < self.member.revision
+
+    @property
+    def open_entries(self) -> int:
+        """Entries in the log of the member that it did not know to be committed: perhaps acknowledged, and left out."""
+        return self.member.last_index - self.member.last_applied if self.member is not None else 0
 
 
 async def save_snapshot(
@@ -51,23 +66,26 @@ async def save_snapshot(
 ) -> Saved:
     """Save a snapshot of the cluster as `path`, verified and durable; on any error there is nothing under that name.
 
-    `member`: a node id or address (None: the leader). `existing`: the newest one that the member has, however old, for
-    a cluster that has no majority any more: the guarantee above is not given then. `force`: replace an existing file.
+    `member`: a node id or address (None: the leader). `existing`: all that this member itself has applied, for a
+    cluster that has no majority any more: the guarantee above is not given then. If it cannot build that within
+    `wait_seconds`, the snapshot that it has is taken (`Saved.is_older`). `force`: replace an existing file.
     `wait_seconds`: how long the member may take to build one. The client's deadline holds for each request.
     Raises BackupFailed and what the client raises.
     """
     with FileAside(path, force=force) as aside:
-        revision = 0 if existing else (await client.execute(Get(b"\0"))).revision
+        own = await client.status(await _address(client, member)) if existing else None
+        revision = own.revision if own is not None else (await client.execute(Get(b"\0"))).revision
         address = await _address(client, member)
+        source = _Source(client, address, revision, own is not None, wait_seconds)
         for _ in range(TRIES_MAX):
-            first = await _first_page(client, address, revision, wait_seconds)
+            first = await source.first_page()
             checked = Checked(f"{path} from {first.node_id}")
-            if await _receive(client, address, first, aside, checked):
+            if await source.receive(first, aside, checked):
                 facts = checked.finish()
-                if facts.revision < revision:
+                if facts.revision < revision and own is None:
                     raise BackupFailed(f"{first.node_id} sent revision {facts.revision}, {revision} was asked for")
                 await trio.to_thread.run_sync(aside.publish)
-                return Saved(facts=facts, size_bytes=first.fields[1], node_id=first.node_id)
+                return Saved(facts=facts, size_bytes=first.fields[1], node_id=first.node_id, member=own)
             aside.begin()
     raise BackupFailed(
         f"{address} has replaced its snapshot {TRIES_MAX} times while it was read",
@@ -93,40 +111,59 @@ async def _address(client: Client, member: str | None) -> str:
     raise Unavailable("nobody leads")
 
 
-async def _first_page(client: Client, address: str, revision: int, wait_seconds: float) -> Response:
-    """The beginning of a snapshot of `revision` or later; until the member has one it is asked again and again."""
-    words, build_at = "it has not answered", trio.current_time()
-    with trio.move_on_after(wait_seconds):
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A member, and what is wanted of it: a snapshot of `revision` or later; with `may_be_older`, in the end, any."""
+
+    client: Client
+    address: str
+    revision: int
+    may_be_older: bool
+    wait_seconds: float
+
+    async def first_page(self) -> Response:
+        """The beginning of a snapshot; until the member has one that will do it is asked again and again."""
+        words, build_at = "it has not answered", trio.current_time()
+        with trio.move_on_after(self.wait_seconds):
+            while True:
+                build = trio.current_time() >= build_at
+                response = await self._ask(revision_min=self.revision, build=build)
+                if is_page(response, 0):
+                    return response
+                _, words, is_being_built = response.fields[:3]
+                if is_being_built and build:
+                    build_at = trio.current_time() + BUILD_AGAIN_SECONDS
+                await trio.sleep(LOOK_SECONDS)
+        if self.may_be_older and is_page(response := await self._ask(), 0):
+            return response
+        raise BackupFailed(
+            f"{self.address} had no snapshot to send within {self.wait_seconds:g} s: {words}",
+            "if its disk is full, or it is cut off, name another --member; a large store may need a longer --wait",
+        )
+
+    async def receive(self, page: Response, aside: FileAside, checked: Checked) -> bool:
+        """All pages from the first one on, verified and written. False if the snapshot was replaced meanwhile."""
+        name, size_bytes, data = page.fields[:3]
+        offset = 0
         while True:
-            build = trio.current_time() >= build_at
-            request = snapshot_request(address, bytes_max=PAGE_BYTES, revision_min=revision, build=build)
-            response = await client.ask(request)
-            if is_page(response, 0):
-                return response
-            _, words, is_being_built = response.fields[:3]
-            if is_being_built and build:
-                build_at = trio.current_time() + BUILD_AGAIN_SECONDS
-            await trio.sleep(LOOK_SECONDS)
-    raise BackupFailed(
-        f"{address} had no snapshot to send within {wait_seconds:g} s: {words}",
-        "if its disk is full, or it is cut off, name another --member; a large store may need a longer --wait",
-    )
+            checked.feed(data)
+            aside.write(data)
+            offset += len(data)
+            if offset >= size_bytes:
+                return True
+            page = await self._ask(name, offset=offset)
+            if not is_page(page, offset):
+                return False
+            data = page.fields[2]
 
-
-async def _receive(client: Client, address: str, page: Response, aside: FileAside, checked: Checked) -> bool:
-    """All pages from the first one on, verified and written. False if the snapshot was replaced meanwhile."""
-    name, size_bytes, data = page.fields[:3]
-    offset = 0
-    while True:
-        checked.feed(data)
-        aside.write(data)
-        offset += len(data)
-        if offset >= size_bytes:
-            return True
-        page = await client.ask(snapshot_request(address, name, offset=offset, bytes_max=PAGE_BYTES))
-        if not is_page(page, offset):
-            return False
-        data = page.fields[2]
+    async def _ask(
+        self, name: str | None = None, *, offset: int = 0, revision_min: int = 0, build: bool = False
+    ) -> Response:
+        return await self.client.ask(
+            snapshot_request(
+                self.address, name, offset=offset, bytes_max=PAGE_BYTES, revision_min=revision_min, build=build
+            )
+        )
 
 
 def is_page(response: Response, offset: int) -> bool:

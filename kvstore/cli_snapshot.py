@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from kvstore.backup import WAIT_SECONDS_DEFAULT, save_snapshot
+from kvstore.backup import WAIT_SECONDS_DEFAULT, Saved, save_snapshot
 from kvstore.backup_file import BackupDamaged, BackupFailed, SnapshotFacts
 from kvstore.backup_restore import REVISION_LEAP_MAX, read_begin, restore_folder
-from kvstore.cli_common import ExitCode, Failure, Seconds, client_options, print_json, run_with_client
+from kvstore.cli_common import ExitCode, Failure, Seconds, client_options, failure_of, print_json, run_with_client
 from kvstore.cli_serve import folder_options
+from kvstore.client import Client
+from kvstore.errors import Unavailable
 from kvstore.member import MemberConfig
 from kvstore.server import failure_of_member
 from raft import Member
@@ -28,7 +31,7 @@ def snapshot() -> None:
 @snapshot.command()
 @FILE
 @click.option("--member", metavar="ID|HOST:PORT", help="Whose snapshot; the leader's if not said.")
-@click.option("--existing", is_flag=True, help="The newest that the member has, however old. Needs no majority.")
+@click.option("--existing", is_flag=True, help="All that the member itself has applied. Needs no majority.")
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @click.option(
     "--wait",
@@ -52,27 +55,41 @@ def save(
 ) -> None:
     """Save all keys of a running cluster, as they are at one revision, to FILE.
 
-    Every write that was acknowledged before the command began is in it (not so with --existing). FILE is verified
-    while it comes, and appears whole and durable, or not at all.
+    Every write that was acknowledged before the command began is in it. FILE is verified while it comes, and appears
+    whole and durable, or not at all.
+
+    With --existing --member, for the last member that is left: all that this one knows to be committed. Writes that
+    were acknowledged and that it does not know of are not in it. If it can make no new snapshot (its disk is full), the
+    one that it has is taken after --wait, and what that lacks is said.
 
     \b
-    Exit codes: 0 saved; 2 wrong usage; 3 not saved (FILE exists, disk full,
-    no snapshot in time); 5 no member could be reached, or there is no majority.
+    Exit codes: 0 saved; 1 saved with --existing, but older than what the member
+    has applied; 2 wrong usage; 3 not saved (FILE exists, disk full, no snapshot
+    in time); 5 no member could be reached, or there is no majority.
     """
-    saved = run_with_client(
-        endpoints,
-        deadline_seconds,
-        lambda client: save_snapshot(
-            client, file, member=member, existing=existing, force=force, wait_seconds=wait_seconds
-        ),
-    )
+
+    async def work(client: Client) -> Saved:
+        try:
+            return await save_snapshot(
+                client, file, member=member, existing=existing, force=force, wait_seconds=wait_seconds
+            )
+        except Unavailable as error:
+            failure = failure_of(error)
+            failure.hint += "; for what one member has by itself: --existing --member HOST:PORT"
+            raise failure from error
+
+    saved = run_with_client(endpoints, deadline_seconds, work)
+    facts = saved.facts
     if as_json:
-        print_json({"file": str(file), "from": saved.node_id, **_fields(saved.facts, saved.size_bytes)})
+        print_json({"file": str(file), "from": saved.node_id, **_fields(facts, saved.size_bytes), **_of_member(saved)})
     else:
-        facts = saved.facts
         click.echo(
             f"{file}: revision {facts.revision}, {facts.keys} keys, {saved.size_bytes} bytes, from {saved.node_id}"
         )
+    for words in _what_may_lack(saved):
+        click.echo(words, err=True)
+    if saved.is_older:
+        sys.exit(ExitCode.NEGATIVE)
 
 
 @snapshot.command()
@@ -153,3 +170,32 @@ def restore(
 def _fields(facts: SnapshotFacts, size_bytes: int) -> dict[str, object]:
     fields = asdict(facts) | {"format": SNAPSHOT_FORMAT, "size_bytes": size_bytes}
     return fields | {"cluster_id": facts.cluster_id.hex()}
+
+
+def _of_member(saved: Saved) -> dict[str, object]:
+    if saved.member is None:
+        return {}
+    return {
+        "applied_revision": saved.member.revision,
+        "is_older": saved.is_older,
+        "open_entries": saved.open_entries,
+    }
+
+
+def _what_may_lack(saved: Saved) -> list[str]:
+    """What is not in the file, or may not be, in words; nothing but with --existing."""
+    if saved.member is None:
+        return []
+    who, words = saved.node_id, []
+    if saved.is_older:
+        words.append(
+            f"warning: {who} has applied revision {saved.member.revision}; this file has {saved.facts.revision}: what "
+            "came after is not in it"
+        )
+    if count := saved.open_entries:
+        words.append(
+            f"warning: the log of {who} goes on for {count} entries that it does not know to be committed, though they "
+            "may have been acknowledged: what they wrote is not in it"
+        )
+    words.append(f"writes that were acknowledged, and that {who} had not heard to be committed, are not in it")
+    return words

@@ -224,15 +224,47 @@ async def save(store: Store, path: Path, **options: object) -> backup_module.Sav
 
 
 async def test_every_write_acknowledged_before_is_in_the_file(tmp_path: Path) -> None:
-    """A snapshot that the member has already is not good enough, unless just that is asked for."""
+    """A snapshot that the member has already is not good enough, not even where no read says what there is."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         for turn in range(3):
             revision = (await store.put("key", f"{turn}")).revision
             saved = await save(store, tmp_path / f"{turn}")
             assert saved.facts.revision == revision
             assert read_begin(tmp_path / f"{turn}").facts == saved.facts
-        await store.put("key", "later")
-        assert (await save(store, tmp_path / "old", existing=True)).facts.revision == revision
+        revision = (await store.put("key", "later")).revision
+        saved = await save(store, tmp_path / "by itself", existing=True)
+        assert (saved.facts.revision, saved.is_older, saved.open_entries) == (revision, False, 0)
+
+
+class CannotBuild:
+    """Asks as a client does a member that makes no new snapshot, for its disk is full."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.deadline_seconds, self.execute, self.status = store.deadline_seconds, store.execute, store.status
+
+    async def ask(self, request: Request) -> Response:
+        return await self._store.ask(request._replace(items=(*request.items[:4], False)))
+
+
+async def test_of_a_member_that_can_build_none_the_snapshot_it_has_is_taken_only_where_it_is_all_there_is(
+    tmp_path: Path,
+) -> None:
+    """Not without being asked for, and not without saying that it is older."""
+    async with open_node(tmp_path / "data", bootstrap=True) as store:
+        first = (await store.put("key", "in a snapshot")).revision
+        await save(store, tmp_path / "first")
+        await store.put("key", "after it")
+        full = CannotBuild(store)
+
+        with pytest.raises(BackupFailed, match="no snapshot to send"):
+            await save(full, tmp_path / "file", wait_seconds=0.1)  # type: ignore[arg-type]
+        saved = await save(full, tmp_path / "file", wait_seconds=0.1, existing=True)  # type: ignore[arg-type]
+
+    assert saved.facts.revision == first == read_begin(tmp_path / "file").facts.revision
+    assert saved.is_older
+    assert saved.member is not None
+    assert saved.member.revision == first + 1
 
 
 class Replacing:

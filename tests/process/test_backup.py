@@ -23,8 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 
+def ended(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(hwm(*arguments), capture_output=True, text=True, timeout=50, check=False)
+
+
 def run(*arguments: str | Path) -> str:
-    done = subprocess.run(hwm(*arguments), capture_output=True, text=True, timeout=50, check=False)
+    done = ended(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -98,6 +102,53 @@ async def test_all_that_was_acknowledged_before_a_save_is_in_the_restored_cluste
                 server.kill()
     for server in new.values():
         run("check", server.folder)
+
+
+async def applied_everywhere(client: Client, revision: int) -> None:
+    """All members have applied it: a follower hears that a write was committed after whoever made it."""
+    while True:
+        found = (await client.cluster_status()).values()
+        if all(not isinstance(each, StoreError) and each.revision >= revision for each in found):
+            return
+        await trio.sleep(0.02)
+
+
+async def test_the_last_member_that_is_left_gives_all_that_it_has_applied(tmp_path: Path) -> None:
+    """Not the snapshot that it happens to have, which is of the empty store here."""
+    file, keys = tmp_path / "backup", [f"key{number}" for number in range(5)]
+    with trio.fail_after(90), running_cluster(tmp_path, 3) as old:
+        async with old.client() as client:
+            for key in keys:
+                revision = (await client.put(key, "v")).revision
+            await applied_everywhere(client, revision)
+        old.servers["s1"].kill()
+        old.servers["s2"].kill()
+        endpoints = ("--endpoints", ",".join(old.endpoints))
+        refused = await trio.to_thread.run_sync(
+            partial(ended, "snapshot", "save", file, "--member", "s3", "--deadline", "1", *endpoints)
+        )
+        assert (refused.returncode, "--existing --member" in refused.stderr) == (5, True), refused.stderr
+        saved = await trio.to_thread.run_sync(
+            partial(ended, "snapshot", "save", file, "--existing", "--member", "s3", *endpoints)
+        )
+        assert (saved.returncode, f"revision {revision}, 5 keys" in saved.stdout) == (0, True), saved
+        assert "that s3 had not heard to be committed, are not in it" in saved.stderr
+        members = [each for each in old.servers["s1"].arguments if each.startswith("--member=")]
+        old.kill_all()
+
+        new = {node_id: Server(tmp_path / f"new-{node_id}", node_id, []) for node_id in old.servers}
+        for node_id, server in new.items():
+            options = ("--node-id", node_id, "--cluster-token", "after the fire", *members)
+            await trio.to_thread.run_sync(partial(run, "snapshot", "restore", file, server.folder, *options))
+        try:
+            for server in new.values():
+                server.start()
+            assert all(server.wait_ready() for server in new.values())
+            async with old.client() as client:
+                assert await everything(client) == {key.encode(): b"v" for key in keys}
+        finally:
+            for server in new.values():
+                server.kill()
 
 
 def in_a_shell(lines: str, folder: Path, endpoint: str = "") -> None:
