@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from raft import Node, NodeStatus, Role
+from raft import Node, NodeStatus, Quorum, Role, Tally
 
 CATCH_UP_SECONDS_MAX = 1.0
 """How long a busy member is given to apply what was committed when it was asked: it is always a moment behind."""
@@ -32,11 +32,22 @@ def why_not_in_touch(status: NodeStatus, committed_term: int | None) -> str | No
         return None if status.leader_id is not None else "it hears no leader"
     if status.role is not Role.LEADER:
         return f"it hears no leader, and is a {status.role.value}"
-    active, voters = 1 + sum(peer.recent_active for peer in status.peers), 1 + len(status.peers)
-    if active <= voters // 2:
-        return f"it leads, but hears only {active} of {voters} members"
+    if (reason := _why_no_quorum(status)) is not None:
+        return reason
     if committed_term != status.term:
         return "it leads, but has committed nothing in its term yet"
+    return None
+
+
+def _why_no_quorum(status: NodeStatus) -> str | None:
+    """Which voters a leader does not hear enough of: in each half while they change. It also feeds learners, and
+    removed members that do not know of it yet; these decide nothing."""
+    heard = {peer.peer_id: peer.recent_active for peer in status.peers} | {status.node_id: True}
+    for half in Quorum(status.voters, status.outgoing).halves:
+        if Quorum(half).tally(heard) is not Tally.WON:
+            names = [voter for voter in half if heard.get(voter)]
+            hears = f"only {', '.join(names)}" if names else "none"
+            return f"it leads, but of the voters {', '.join(half)} it hears {hears}"
     return None
 
 

@@ -75,6 +75,7 @@ from raft.ports import (
     StateRestore,
     StateSnapshot,
 )
+from raft.quorum import Quorum, Tally
 from raft.reads import ReadWay
 from raft.ready import Certainty, ProposalEnded, Ready, TraceEvent
 from raft.state import (
@@ -180,6 +181,7 @@ __all__ = [
     "PreVoteResponse",
     "ProposalEnded",
     "ProtocolError",
+    "Quorum",
     "RaftConfig",
     "RaftCore",
     "RaftError",
@@ -200,6 +202,7 @@ __all__ = [
     "StateRestore",
     "StateSnapshot",
     "StoreFailed",
+    "Tally",
     "TimeoutNow",
     "Told",
     "TooLarge",

@@ -11,11 +11,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import trio
 from prometheus_client.metrics_core import Metric
 
 from kvstore.commands import Put
-from kvstore.health import why_not_alive, why_not_in_touch, why_not_ready
 from kvstore.log_format import JsonFormatter
 from kvstore.metrics import EVENT_TEXTS, PREFIX, MemberCollector, exposition, registry_of
 from kvstore.metrics_counts import BOUNDS, EVENTS, REASONS, CountingApplication, CountingService, Counts, reason_of
@@ -210,50 +208,6 @@ def test_the_exposition_has_the_process_in_it(quick_folder: Path) -> None:
     assert f"# TYPE {PREFIX}commit_latency_seconds histogram" in text
     assert f"{PREFIX}commit_index " in text
     assert "python_gc_collections_total" in text
-
-
-def test_a_member_is_ready_while_it_leads_with_a_quorum_or_hears_a_leader(quick_folder: Path) -> None:
-    cluster = Cluster(quick_folder, 3)
-    leader = cluster.leader()
-    cluster.wait(0.5)
-
-    def reasons() -> dict[str, str | None]:
-        return {
-            name: why_not_in_touch(host.node.status(), host.node.core.term_at(host.node.core.commit_index))
-            for name, host in cluster.hosts.items()
-        }
-
-    assert set(reasons().values()) == {None}
-
-    for name in set(cluster.hosts) - {leader}:
-        cluster.kill(name)
-    cluster.wait(2)
-    (reason,) = reasons().values()
-    assert reason is not None
-    assert reason.startswith("it hears no leader")
-    assert why_not_alive(cluster.hosts[leader].node) is None
-
-
-async def test_a_member_that_does_not_catch_up_says_how_far_it_is(
-    quick_folder: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """A follower learns the mark with its disk held: what is committed cannot be applied."""
-    cluster = Cluster(quick_folder, 3)
-    leader = cluster.leader()
-    slow = min(set(cluster.hosts) - {leader})
-    cluster.wait(0.5)
-    node = cluster.hosts[slow].node
-    assert await why_not_ready(node) is None
-
-    cluster.hosts[slow].files.is_held = True
-    cluster.client().do(Put(b"key", b"value"))
-    cluster.wait(0.2)
-    assert node.core.commit_index > node.core.last_applied
-
-    reason = await why_not_ready(node)
-    assert (
-        reason == f"it has applied up to {node.core.last_applied}, and the high-water mark was {node.core.commit_index}"
-    )
 
 
 @pytest.mark.parametrize(
