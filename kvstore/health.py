@@ -52,17 +52,30 @@ def _why_no_quorum(status: NodeStatus) -> str | None:
 
 
 async def why_not_ready(node: Node) -> str | None:
-    """As `why_not_in_touch`, or how far it is behind the high-water mark that it knew when it was asked.
+    """As `why_not_in_touch`, or how far it is behind the high-water mark that it knew, or had been told of, when it was
+    asked: a read that promises more than old state would have to wait for that.
 
-    Takes up to CATCH_UP_SECONDS_MAX.
+    Takes up to CATCH_UP_SECONDS_MAX; none of it if it waits for a snapshot.
     """
-    core = node.core
-    if (reason := why_not_in_touch(node.status(), core.term_at(core.commit_index))) is not None:
+    if (reason := _why_not_in_touch(node)) is not None:
         return reason
-    mark = core.commit_index
+    mark = max(node.core.commit_index, node.core.told_commit_index)
     with trio.move_on_after(CATCH_UP_SECONDS_MAX):
-        while core.last_applied < mark:  # noqa: ASYNC110 - nobody tells, and a probe has time.
-            await trio.sleep(LOOK_AGAIN_SECONDS)
+        while _why_behind(node, mark) is not None and node.incoming_snapshot_index is None:  # noqa: ASYNC110
+            await trio.sleep(LOOK_AGAIN_SECONDS)  # Nobody tells, and a probe has time.
+    return _why_not_in_touch(node) or _why_behind(node, mark)
+
+
+def _why_not_in_touch(node: Node) -> str | None:
+    return why_not_in_touch(node.status(), node.core.term_at(node.core.commit_index))
+
+
+def _why_behind(node: Node, mark: int) -> str | None:
+    core, snapshot_index = node.core, node.incoming_snapshot_index
     if core.last_applied < mark:
+        if snapshot_index is not None:
+            return f"it is sent a snapshot up to {snapshot_index}, and has applied up to {core.last_applied}"
         return f"it has applied up to {core.last_applied}, and the high-water mark was {mark}"
-    return why_not_in_touch(node.status(), core.term_at(core.commit_index))
+    if core.term_at(core.commit_index) != core.term:  # The mark that a new leader tells may be older than others saw.
+        return "it knows of nothing yet that was committed in this term"
+    return None

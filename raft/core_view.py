@@ -6,6 +6,7 @@ from raft.core_state import CoreState
 from raft.effects import PeerStatus
 from raft.elections import Elections
 from raft.errors import NotLeader
+from raft.following import Following
 from raft.leadership import Leadership
 from raft.membership import Configuration, Member
 from raft.state import Role
@@ -16,6 +17,7 @@ class CoreView:
 
     _state: CoreState
     _elections: Elections
+    _following: Following
     _leadership: Leadership | None
 
     leading_term: int | None
@@ -94,6 +96,12 @@ class CoreView:
     def commit_index(self) -> int:
         """The high-water mark, inclusive."""
         return self._state.commit_index
+
+    @property
+    def told_commit_index(self) -> int:
+        """The highest mark that leaders have told this member of since it was started: all up to there is committed,
+        though the log here may not reach it yet. 0 if there was none."""
+        return self._following.told_commit_index
 
     @property
     def last_applied(self) -> int:

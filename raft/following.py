@@ -38,10 +38,14 @@ class Following:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
+        self.told_commit_index = 0
+        """The highest high-water mark that a leader has told of, be the log here long enough for it or not."""
 
     def on_append(self, leader_id: str, message: AppendEntries) -> None:
         """Take what fits, learn the marks, answer."""
         state = self._state
+        if message.commit_index > self.told_commit_index:
+            self.told_commit_index = message.commit_index
         ours = state.log.term_at(message.prev_index)
         if message.prev_index > state.commit_index and ours != message.prev_term:
             self._reject(leader_id, message)
@@ -60,6 +64,7 @@ class Following:
         if message.snapshot_index <= state.commit_index:
             state.acknowledge(leader_id, state.commit_index)
         else:
+            self.told_commit_index = max(self.told_commit_index, message.snapshot_index)
             state.outbox.ready.snapshot_chunks.append((leader_id, message))
 
     def install(self, position: LogPosition, configuration: Configuration, leader_time: int) -> None:

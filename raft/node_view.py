@@ -139,6 +139,11 @@ class NodeView:
         last_index = min(self._core.commit_index, self._log.last_index)
         return self._log.read(from_index, last_index, bytes_max) if from_index <= last_index else []
 
+    @property
+    def incoming_snapshot_index(self) -> int | None:
+        """The end of the snapshot that is sent to this member, or that it is installing; None if there is none."""
+        return self._snapshots.incoming_index
+
     def newest_snapshot(self) -> SnapshotInfo:
         """The newest durable snapshot: verified when it was found at the start, or when it was made."""
         return self._snapshots.store.latest()

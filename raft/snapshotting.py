@@ -87,6 +87,11 @@ class Snapshotting:
         """Chunks of a received snapshot that wait for the disk."""
         return self._incoming.buffered_bytes
 
+    @property
+    def incoming_index(self) -> int | None:
+        """The end of the snapshot that is being received or installed; None if there is none."""
+        return self._incoming.snapshot_index
+
     def want(self) -> None:
         """Build a snapshot at the next occasion, however little the log has grown."""
         self._wanted = True

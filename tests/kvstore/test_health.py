@@ -14,6 +14,9 @@ from kvstore.members import change_request
 from kvstore.protocol import transfer_request
 from raft import Member, MembershipChange, NodeStatus
 from tests.kvstore.in_memory import Cluster, Host
+from tests.raft.node_world import OneNode, World
+from tests.raft.test_node_cluster import SMALL_CHUNKS, fill
+from tests.raft.test_snapshot_transfer import LONG_LOG, a_member_in_want, a_member_that_is_installing, cut_after
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -167,3 +170,114 @@ def test_a_leader_that_goes_does_not_count_itself(leading: NodeStatus) -> None:
     assert reason == "it leads, but of the voters s2, s3 it hears only s2"
     reason = why_not_in_touch(hearing(going, silent=("s2", "s3")), going.term)
     assert reason == "it leads, but of the voters s2, s3 it hears none"
+
+
+# How far behind is too far
+
+
+def applied(member: OneNode) -> int:
+    return member.node.core.last_applied
+
+
+async def test_a_member_that_is_sent_a_snapshot_is_not_ready_until_it_has_become_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Until then a read of it would wait. It says so at once: no probe is kept waiting for a long transfer."""
+    world = World(**LONG_LOG)
+    _, lagging = a_member_in_want(world)
+    cut_after(world, 3)
+
+    began = trio.current_time()
+    reason = await why_not_ready(lagging.node)
+
+    assert reason is not None
+    assert reason.startswith("it is sent a snapshot up to ")
+    assert reason.endswith(f", and has applied up to {applied(lagging)}")
+    assert trio.current_time() == began
+    world.run(lambda: applied(lagging) > 20)
+    world.run_for(1_000)
+    assert await why_not_ready(lagging.node) is None
+
+
+async def test_a_member_that_installs_a_snapshot_is_not_ready(autojump_clock: trio.testing.MockClock) -> None:
+    """All of it is here, and the state is still the old one."""
+    _, lagging = a_member_that_is_installing(World(**SMALL_CHUNKS))
+
+    reason = await why_not_ready(lagging.node)
+
+    assert reason is not None
+    assert reason.startswith("it is sent a snapshot up to ")
+
+
+async def test_a_member_is_not_ready_before_it_has_what_its_leader_says_is_committed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It hears its leader, but no entry has come yet: what it can prove to be committed is long applied."""
+    world = World()
+    leader = world.elect()
+    behind = world.followers()[0]
+    world.run_for(500)
+    assert await why_not_ready(behind.node) is None
+    world.cut_off = {behind.node_id}
+    fill(world, leader, 30)
+    world.cut_off = set()
+    world.carries = lambda _, to, message: to != behind.node_id or not getattr(message, "entries", ())
+    world.run_for(500)
+    assert behind.node.core.leader_id == leader.node_id
+    assert behind.node.core.commit_index == applied(behind)
+
+    reason = await why_not_ready(behind.node)
+
+    mark = leader.node.core.commit_index
+    assert reason == f"it has applied up to {applied(behind)}, and the high-water mark was {mark}"
+    world.carries = lambda *_: True
+    world.run(lambda: applied(behind) >= mark)
+    assert await why_not_ready(behind.node) is None
+
+
+async def test_a_member_that_has_just_started_is_not_ready_by_its_own_old_mark(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Thesis §6.4: a new leader may tell an older mark than others saw, until it has committed in its own term."""
+    world = World()
+    world.elect()
+    world.run_for(500)
+    old_term = world["s1"].node.core.term
+    world.carries = lambda *letter: not getattr(letter[2], "match_index", 0)  # Nothing more is committed.
+    for member in world.members.values():
+        member.crash()
+        member.tick_to(world.now)
+    world.run(lambda: any(member.node.core.leader_id for member in world.followers()) and world.leader() is not None)
+    follower = next(member for member in world.followers() if member.node.core.leader_id)
+    assert follower.node.core.term > old_term
+
+    reason = await why_not_ready(follower.node)
+
+    assert reason == "it knows of nothing yet that was committed in this term"
+    world.carries = lambda *_: True
+    world.run_for(1_000)
+    assert await why_not_ready(follower.node) is None
+
+
+async def test_a_busy_member_that_is_always_a_moment_behind_is_ready(autojump_clock: trio.testing.MockClock) -> None:
+    """What counts is the mark of when it was asked; that it has moved on meanwhile does not."""
+    world = World()
+    leader = world.elect()
+    busy = world.followers()[0]
+    world.run_for(500)
+
+    async def load_forever() -> None:
+        for ticket in range(1_000):
+            busy.disk_hangs = False
+            busy.settle()
+            busy.disk_hangs = True
+            fill(world, leader, 1, first_ticket=ticket)
+            world.run_for(10)
+            assert applied(busy) < leader.node.core.commit_index
+            await trio.sleep(0.01)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(load_forever)
+        await trio.sleep(0.1)
+        assert [await why_not_ready(busy.node) for _ in range(20)] == [None] * 20
+        nursery.cancel_scope.cancel()

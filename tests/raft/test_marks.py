@@ -10,7 +10,7 @@ import pytest
 from raft.batch import batch_leader_time
 from raft.config import MILLISECOND_NS, RaftConfig
 from raft.errors import Busy, InvalidConfiguration, TooLarge
-from raft.messages import AppendAccepted, AppendEntries, PreVoteResponse, VoteResponse
+from raft.messages import AppendAccepted, AppendEntries, InstallSnapshot, PreVoteResponse, VoteResponse
 from raft.ready import Certainty, ProposalEnded
 from raft.state import ENTRY_PAYLOAD_BYTES_MAX, EntryKind, LogPosition, Role
 from tests.conformance.cluster import Cluster
@@ -257,6 +257,28 @@ def test_no_setting_makes_a_message_that_a_peers_frame_cannot_hold(name: str) ->
 
     with pytest.raises(InvalidConfiguration, match=name):
         RaftConfig(**{**settings, name: ENTRY_PAYLOAD_BYTES_MAX + 1})
+
+
+def test_the_mark_that_a_leader_told_is_known_before_the_log_has_it() -> None:
+    """For whoever asks how far behind this member is: it can prove less than it was told. It never falls."""
+    follower = a_follower(term=1)
+    assert follower.core.told_commit_index == 0
+
+    follower.step("s2", append(1, (0, 0), [1], commit_index=5))
+    assert (follower.core.commit_index, follower.core.told_commit_index) == (1, 5)
+
+    follower.step("s2", append(1, (6, 1), [1], commit_index=6))  # Rejected: what comes before it is missing.
+    assert (follower.core.commit_index, follower.core.told_commit_index) == (1, 6)
+
+    chunk = InstallSnapshot(
+        term=1, transfer_id=1, snapshot_index=8, snapshot_term=1, total_bytes=3, offset=0, data=b"all"
+    )
+    follower.step("s2", chunk)
+    follower.step("s2", append(1, (1, 1), [], commit_index=7))
+    assert (follower.core.commit_index, follower.core.told_commit_index) == (1, 8)
+
+    follower.step("s3", append(2, (1, 1), [], commit_index=1))
+    assert follower.core.told_commit_index == 8
 
 
 def test_members_are_changed_by_a_change_only() -> None:
