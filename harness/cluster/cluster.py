@@ -135,8 +135,8 @@ class Cluster:
     def check_alive(self) -> None:
         """Raises NodeDied if a member ended by itself."""
         for member in self.members.values():
-            exit_code = member.died()
-            if exit_code is not None and not (member.may_end or member.is_joining):
+            exit_code = member.wrong_end()
+            if exit_code is not None:
                 raise NodeDied(member.node_id, exit_code, member.log_path, member.tail())
 
     async def wait_ready(self, ready_seconds: float = READY_SECONDS) -> None:
@@ -161,12 +161,18 @@ class Cluster:
         views = await self.monitor.look(with_hash=True)
         return {node_id: (view.last_applied, view.state_hash.hex()) for node_id, view in views.items()}
 
-    async def stop(self) -> None:
-        """End all members in an orderly way (SIGTERM)."""
+    async def stop(self) -> dict[str, int]:
+        """End all members in an orderly way (SIGTERM); returns their exit codes."""
+        exit_codes: dict[str, int] = {}
+
+        async def stop(member: MemberProcess) -> None:
+            exit_codes[member.node_id] = await member.stop()
+
         async with trio.open_nursery() as nursery:
             for member in self.members.values():
                 if member.running:
-                    nursery.start_soon(member.stop)
+                    nursery.start_soon(stop, member)
+        return dict(sorted(exit_codes.items()))
 
     def kill_all(self) -> None:
         for member in self.members.values():

@@ -16,7 +16,8 @@ from harness.cluster.child import CLOCK_SHIFT, TAMPERED
 from harness.cluster.tampering import Controls
 
 _TAIL_BYTES = 2_000
-_STOP_GRACE_SECONDS = 5.0
+_STOP_GRACE_SECONDS = 10.0  # It gives itself five (`kvstore.member.STOP_SECONDS_MAX`).
+_READY = b"ready node="  # `hwm serve` says so when it serves.
 
 
 class MemberProcess:
@@ -34,6 +35,8 @@ class MemberProcess:
         self.may_end = False  # What was done to it may end it: then its end is no finding. Until its next start.
         self.is_joining = False  # It may be without a cluster that answers, and end for that; it is started again.
         self._popen: subprocess.Popen[bytes] | None = None
+        self._unseen: int | None = None  # How it had ended by itself, if it was killed before anybody looked.
+        self._log_start = 0  # Where the words of this life begin.
         self.paused = False
 
     @property
@@ -57,6 +60,7 @@ class MemberProcess:
             self._controls.reset()
             ahead.append(f"{TAMPERED}={self._controls_path}")
         with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-m", "harness.cluster.child", str(os.getpid()), *ahead, *self.arguments],
                 env={**os.environ, **self.environment},
@@ -106,9 +110,27 @@ class MemberProcess:
         """The exit code if it ended without us, else None."""
         return self._popen.poll() if self._popen is not None else None
 
+    def wrong_end(self) -> int | None:
+        """The exit code if it ended without us, and nothing that was done to it allows that; else None.
+
+        Also of an earlier life: a fault that kills it hides nothing.
+        """
+        if self._unseen is not None:
+            return self._unseen
+        return None if self.may_end or self.is_joining else self.died()
+
+    def serves(self) -> bool:
+        """True once it has said so, in this life."""
+        if self._popen is None or not self.log_path.exists():
+            return False
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return _READY in log.read()
+
     def kill(self) -> None:
         """kill -9, and reap. Also ends a paused one."""
         if self._popen is not None:
+            self._unseen = self.wrong_end()
             self._popen.kill()
             self._popen.wait()
             self._popen, self.paused = None, False

@@ -83,6 +83,7 @@ class Nemesis:
 
     async def _carry_out(self, planned: PlannedFault) -> None:
         leader_id = await self._leader_soon() if planned.target == "leader" else self.cluster.leader_id
+        self.cluster.check_alive()  # What has ended by itself until now must not be taken for the work of this fault.
         record = FaultRecord(
             number=planned.number,
             kind=planned.kind,
