@@ -127,19 +127,20 @@ class ChangeRefused(OperationFailed):
     """The members were not changed. `reason` is a stable word (the values of `raft.ChangeRefusal`): pending, not_ready,
     last_voter, duplicate, unknown_member, used_id, behind, no_quorum, too_many, nothing, invalid, unreachable.
 
-    `lag`: entries that a learner lacks, where that is the reason (`behind`); else None.
+    `lag`: entries that a learner lacks, where that is the reason (`behind`); else None. `remedy`: what to do, where the
+    reason alone does not say it.
     """
 
-    def __init__(self, reason: str, text: str, lag: int | None = None) -> None:
-        super().__init__(reason, text, lag)
-        self.reason, self.text, self.lag = reason, text, lag
+    def __init__(self, reason: str, text: str, lag: int | None = None, remedy: str = "") -> None:
+        super().__init__(reason, text, lag, remedy)
+        self.reason, self.text, self.lag, self.remedy = reason, text, lag, remedy
 
     def __str__(self) -> str:
         return f"the members are not changed: {self.text}"
 
     @property
     def hint(self) -> str:
-        return _CHANGE_HINTS.get(self.reason, "")
+        return self.remedy or _CHANGE_HINTS.get(self.reason, "")
 
     @property
     def is_passing(self) -> bool:

@@ -255,7 +255,8 @@ class MemberCalls:
     ) -> Membership:
         """Put `new` in the place of a member, which may be dead: add it, wait for it to catch up, then both at once.
 
-        The cluster never has fewer voters than before. It can be called again if it was interrupted anywhere.
+        The cluster never has fewer voters than before. It can be called again if it was interrupted anywhere: as both
+        places change at once, no call leaves both as voters, and so ChangeRefused is raised for that.
         """
         if old_id == new.node_id:  # It would be removed, and could not come back.
             raise ChangeRefused("used_id", f"{old_id} cannot take its own place: an id is never used again")
@@ -265,6 +266,13 @@ class MemberCalls:
         if old is None and old_id not in now.removed:
             known = ", ".join(each.node_id for each in now.members)
             raise ChangeRefused("unknown_member", f"{old_id} is no member; there are: {known}")
+        if old is not None and _is(now, new.node_id, VOTER):
+            raise ChangeRefused(
+                "duplicate",
+                f"{new.node_id} is a voter already, beside {old_id}, and cannot take a second place",
+                None,
+                f"to remove {old_id} alone: `hwm member remove {old_id}`; to replace it, give the new member a new id",
+            )
         await self._reach(_adding(new), wait_seconds)  # Refused if a member of this id has other addresses.
         # A voter goes in the change that gives the new one its vote. If it has gone and that one has none, it had none.
         is_voter = old.part != LEARNER if old is not None else now.member(new.node_id) is None
@@ -275,8 +283,6 @@ class MemberCalls:
 
         if old is None:
             change = MembershipChange(promote=(new.node_id,))
-        elif _is(now, new.node_id, VOTER):
-            change = MembershipChange(remove=(old_id,))
         return await self._reach(_Goal(change, is_done), max(0.0, end - trio.current_time()))
 
     async def _reach(self, goal: _Goal, wait_seconds: float) -> Membership:

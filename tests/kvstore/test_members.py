@@ -379,7 +379,7 @@ async def test_a_learner_that_has_replaced_another_stays_one_however_often_it_is
 
 @pytest.mark.parametrize(
     ("taker", "words"),
-    [(new("s2"), "s2 cannot take its own place"), (Member("s3", "x:1", "x:2"), "s3 is a member already")],
+    [(new("s2"), "s2 cannot take its own place"), (Member("s3", "x:1", "x:2"), "s3 is a voter already")],
 )
 async def test_who_cannot_take_a_place_leaves_it_to_who_has_it(taker: Member, words: str) -> None:
     """A member under its own id, which would be gone for ever; a voter whose addresses say that another is meant."""
@@ -389,3 +389,56 @@ async def test_who_cannot_take_a_place_leaves_it_to_who_has_it(taker: Member, wo
         await members.replace_member("s2", taker, wait_seconds=1.0)
 
     assert members.configuration.voter_ids == ("s1", "s2", "s3")
+
+
+async def test_a_voter_does_not_take_a_second_place() -> None:
+    """That would only remove the old one: five voters would be four. Who means that says it."""
+    voters = tuple(new(f"s{number}") for number in range(1, 6))
+    members = Agreed(Configuration(voters))
+
+    with pytest.raises(ChangeRefused) as caught:
+        await members.replace_member("s4", new("s5"))
+
+    assert caught.value.reason == "duplicate"
+    assert "`hwm member remove s4`" in caught.value.hint
+    assert members.configuration == Configuration(voters)
+
+
+class Interrupted(Exception):
+    """Whoever called is gone."""
+
+
+class Interrupting(Agreed):
+    """The caller is gone before the answer to change number `at`, which is carried out or (`is_lost`) never arrives."""
+
+    def __init__(self, configuration: Configuration, at: int, *, is_lost: bool) -> None:
+        super().__init__(configuration)
+        self._left, self._is_lost = at, is_lost
+
+    async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
+        if request.kind is not RequestKind.CHANGE:
+            return await super().ask(request, deadline_seconds)
+        self._left -= 1
+        if self._left != 0:
+            return await super().ask(request, deadline_seconds)
+        if not self._is_lost:
+            await super().ask(request, deadline_seconds)
+        raise Interrupted
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("old_id", ["s2", "s3"])
+async def test_a_replacement_that_was_interrupted_anywhere_is_finished_by_the_same_call(
+    old_id: str, at: int, is_lost: bool
+) -> None:
+    """Of a voter (s2) and of a learner (s3)."""
+    members = Interrupting(Configuration((new("s1"), new("s2")), (), (new("s3"),)), at, is_lost=is_lost)
+
+    with pytest.raises(Interrupted):
+        await members.replace_member(old_id, new("s4"))
+    await members.replace_member(old_id, new("s4"))
+
+    found = members.configuration
+    voter_ids, learner_ids = (("s1", "s4"), ("s3",)) if old_id == "s2" else (("s1", "s2"), ("s4",))
+    assert (found.voter_ids, found.learner_ids, found.removed) == (voter_ids, learner_ids, (old_id,))
