@@ -7,7 +7,17 @@ from collections.abc import Callable
 from harness.sim.errors import broken, require
 from harness.sim.ledger import Ledger
 from harness.sim.members_book import Halves
-from raft import AppendAccepted, AppendRejected, InstallSnapshotProgress, Message, RaftConfig, RaftCore, Role
+from raft import (
+    AppendAccepted,
+    AppendRejected,
+    InstallSnapshotProgress,
+    Message,
+    RaftConfig,
+    RaftCore,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    Role,
+)
 
 
 class LeadingWatch:
@@ -32,21 +42,23 @@ class LeadingWatch:
         self._matched: dict[str, int] = {}  # What each peer has acknowledged in this term.
         self._round = 0
         self._confirmed = 0  # The highest round that majorities have answered, by the members of that moment.
+        self._promised = 0  # The same of those that cannot forget what they promise for leases.
         self._reads: dict[int, tuple[int, int]] = {}  # ticket → (mark when it was asked, earliest round for it)
         self._config, self._now = config, 0  # ns: the time that it was told last, by which it goes in all things.
         self._began: list[tuple[int, int]] = []  # (round, when it was sent), both rising.
         self._by_lease: dict[int, int] = {}  # ticket → when it was asked
+        self._questions: dict[str, tuple[int, int, int, int]] = {}  # peer → (number, mark, earliest round, asked at)
         self._asked: dict[str, tuple[int, int]] = {}  # Who was asked to campaign: (the end of the log, when it left)
 
     def seen(self, core: RaftCore, now: int) -> None:
         """After an event in which it leads: if the term is new, all peers count as heard, and no round has begun."""
         if core.term == self._term:
             return
-        self._term, self._round, self._confirmed = core.term, 0, 0
+        self._term, self._round, self._confirmed, self._promised = core.term, 0, 0, 0
         self._heard_at = dict.fromkeys(self._peer_ids, now)
         self._answered = dict.fromkeys(self._peer_ids, 0)
         self._matched = dict.fromkeys(self._peer_ids, 0)
-        for of_the_last_term in (self._reads, self._began, self._by_lease, self._asked):
+        for of_the_last_term in (self._reads, self._began, self._by_lease, self._questions, self._asked):
             of_the_last_term.clear()
         self._silent_at = now + self._silence_ns_max
 
@@ -62,18 +74,26 @@ class LeadingWatch:
                 self._heard_at[peer_id] = now
             case InstallSnapshotProgress():
                 self._heard_at[peer_id] = now
+            case ReadIndexRequest(number=number):
+                if (
+                    self._questions.get(peer_id, (0,))[0] != number
+                ):  # Repeated: answers to the first one are right, too.
+                    self._questions[peer_id] = (number, self._ledger.commit_index, self._round + 1, now)
             case _:
                 pass
-        if self._reads:
+        if self._reads or self._by_lease or self._questions:
             self._count_answers()
 
     def _count_answers(self) -> None:
         """What is confirmed stays so while a read waits to be applied, though the members may change."""
-        self._confirmed = max(self._confirmed, self._answered_round())
+        self._confirmed = max(self._confirmed, self._of_majorities(self._answered))
+        promised_at = self._ledger.members.promised_at
+        bound = {peer_id: round_ for peer_id, round_ in self._answered.items() if self._matched[peer_id] >= promised_at}
+        self._promised = max(self._promised, self._of_majorities(dict.fromkeys(self._peer_ids, 0) | bound))
 
-    def _answered_round(self) -> int:
-        """The latest that majorities have answered, by the members of this moment."""
-        known = self._answered | {self._node_id: self._round}
+    def _of_majorities(self, answered: dict[str, int]) -> int:
+        """The latest round that majorities have answered, by the members of this moment."""
+        known = answered | {self._node_id: self._round}
         halves = [sorted((known[voter] for voter in half), reverse=True) for half in self._halves()]
         return min(half[len(half) // 2] for half in halves)
 
@@ -155,16 +175,33 @@ class LeadingWatch:
         asked_at = self._by_lease.pop(ticket, None)
         if asked_at is None:
             return
-        answered = self._answered_round()
-        sent_at = next((at for counter, at in reversed(self._began) if counter <= answered), None)
+        self._count_answers()
+        self._check_lease(asked_at, promise_ns)
+
+    def told_a_peer(self, peer_id: str, message: ReadIndexResponse, promise_ns: int) -> None:
+        """A peer is told how far it must have applied: behind a round that began since it asked, or by lease."""
+        number, mark, round_min, asked_at = self._questions.get(peer_id, (0, 0, 0, 0))
+        if (number, self._term) != (message.number, message.term):
+            return
+        self._count_answers()
+        if message.read_index < mark:
+            broken(
+                "a read waits until its index is applied",
+                f"{self._node_id} tells {peer_id} {message.read_index}, and {mark} was committed when it asked",
+            )
+        if self._confirmed < round_min:
+            self._check_lease(asked_at, promise_ns)
+
+    def _check_lease(self, asked_at: int, promise_ns: int) -> None:
+        sent_at = next((at for counter, at in reversed(self._began) if counter <= self._promised), None)
         drift_ppm = self._config.clock_drift_ppm_max  # Our clock may be so slow, and that of who promised so quick.
         lease_ns = promise_ns * (1_000_000 - drift_ppm) // (1_000_000 + drift_ppm)
         ends_at = -1 if sent_at is None else sent_at + lease_ns
         if asked_at >= ends_at:
             broken(
                 "a lease begins when its round was sent",
-                f"{self._node_id} was asked at {asked_at}; round {answered}, the last that a majority has answered,",
-                f"was sent at {sent_at}, and the promise is {promise_ns} ns",
+                f"{self._node_id} was asked at {asked_at}; round {self._promised}, the last that a majority",
+                f"has answered, was sent at {sent_at}, and the promise is {promise_ns} ns",
             )
         for peer_id, (last_index, left_at) in self._asked.items():
             if left_at < asked_at and self._matched[peer_id] <= last_index:

@@ -45,6 +45,7 @@ class MembersBook:
         self._newest_first: list[tuple[int, int]] = []
         self.fresh: list[tuple[str, int, int]] = []  # (leader, index, term): appended, and not looked at yet.
         self.committed = founding  # The newest that anybody has committed.
+        self.promised_at = 0  # Whoever has acknowledged this entry knows what it promises for leases, if there are any.
         self.low_watermark_max = 0  # Told by any leader.
 
     @property
@@ -109,6 +110,8 @@ class MembersBook:
         if new is None:
             return
         old, self.committed = self.committed, new
+        if new.lease_ns and not old.lease_ns:
+            self.promised_at = index
         if old.is_joint:
             shares = not new.is_joint and new.voter_ids == old.voter_ids
         elif new.is_joint:

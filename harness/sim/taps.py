@@ -89,13 +89,13 @@ class LogTap:
 class NodeTap(Node):
     """A Node that tells which reads it has taken."""
 
-    read_asked: Callable[[int, ReadWay], None]
+    read_asked: Callable[[int], None]
 
     def read_all(self, tickets: Sequence[int], way: ReadWay = ReadWay.ROUND, *, age_ns_max: int = 0) -> None:
         """See raft.Node; `read` comes by here too."""
         super().read_all(tickets, way, age_ns_max=age_ns_max)
         for ticket in tickets:
-            self.read_asked(ticket, way)
+            self.read_asked(ticket)
 
 
 class Watcher(Protocol):

@@ -19,11 +19,13 @@ from raft import (
     Message,
     Node,
     RaftCore,
+    ReadIndexResponse,
     ReadReady,
     ReadWay,
     Refused,
     Role,
     TimeoutNow,
+    VoteRequest,
     one_by_one,
 )
 from storage import OpenedStorage
@@ -58,13 +60,11 @@ class Watch:
         self._pledge = Pledge(node.core, self._member.now())
         node.read_asked = self.read_asked
 
-    def read_asked(self, ticket: int, way: ReadWay) -> None:
+    def read_asked(self, ticket: int) -> None:
         """The node has taken a read."""
         self._reads.asked(ticket)
-        if way is ReadWay.ROUND:
-            self.leading.read_asked(ticket)
-        elif way is ReadWay.LEASE:
-            self.leading.lease_asked(ticket)
+        self.leading.read_asked(ticket)  # What counts is how it is let through, not how it was asked for.
+        self.leading.lease_asked(ticket)
 
     def received(self, core: RaftCore, sender: str, message: Message) -> None:
         """The node was handed a message."""
@@ -75,7 +75,7 @@ class Watch:
 
     def voted(self, core: RaftCore, message: object) -> None:
         """After an event: if it has voted, it was free to."""
-        self._pledge.check(core, message, self._member.now())
+        self._pledge.check(core, message, self._member.now(), self._world.ledger.members.committed)
 
     @property
     def _halves(self) -> Halves:
@@ -188,17 +188,31 @@ class Watch:
                     node = self._member.node
                     assert node is not None
                     self._reads.ready(ticket, way)
-                    self.leading.read_ready(ticket, node.core.last_applied)
-                    if way is ReadWay.LEASE:
+                    if way is ReadWay.ROUND:
+                        self.leading.read_ready(ticket, node.core.last_applied)
+                    elif way is ReadWay.LEASE:
                         self.leading.lease_ready(ticket, node.core.committed_configuration.lease_ns)
+                    self.leading.read_refused(ticket)
                 case Refused(ticket=ticket):
                     self._reads.refused(ticket)
                     self.leading.read_refused(ticket)
                 case _:
                     pass
         for peer_id, sent in effects.send:
-            if isinstance(sent, TimeoutNow):
-                self.leading.asked_to_campaign(peer_id, sent.last_index)
+            self._sent(peer_id, sent)
+
+    def _sent(self, peer_id: str, sent: Message) -> None:
+        node = self._member.node
+        assert node is not None
+        match sent:
+            case TimeoutNow(last_index=last_index):
+                self.leading.asked_to_campaign(peer_id, last_index)
+            case ReadIndexResponse():
+                self.leading.told_a_peer(peer_id, sent, node.core.committed_configuration.lease_ns)
+            case VoteRequest():
+                self._pledge.check_request(node.core, sent)
+            case _:
+                pass
 
     def _read_round(self, term: int, read_index: int) -> None:
         """A leader lets reads wait for `read_index`: that must not be behind what earlier leaders committed (§6.4)."""

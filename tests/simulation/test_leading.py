@@ -10,7 +10,17 @@ import pytest
 from harness.sim.errors import Violation
 from harness.sim.leading import LeadingWatch
 from harness.sim.ledger import Ledger
-from raft import AppendAccepted, AppendRejected, InstallSnapshotProgress, Message, RaftConfig, RaftCore, Role
+from raft import (
+    AppendAccepted,
+    AppendRejected,
+    InstallSnapshotProgress,
+    Message,
+    RaftConfig,
+    RaftCore,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    Role,
+)
 
 CONFIG = RaftConfig(heartbeat_interval_ns=10, election_timeout_min_ns=50, election_timeout_max_ns=90)
 SILENCE_NS_MAX = 100  # An election time-out and a heartbeat.
@@ -273,3 +283,70 @@ def test_who_was_asked_to_campaign_ends_the_lease_until_it_has_acknowledged_more
     more = AppendAccepted(term=1, match_index=8, last_applied=0, read_counter=0)
     watch.received(core(), "s3", more, 12)
     asked_and_ready(watch, 13)
+
+
+def test_an_answer_counts_for_a_lease_from_who_has_acknowledged_the_promise() -> None:
+    """Whoever has not may forget it: it is in an entry of the log."""
+    watch = a_leader(peers=2)
+    watch._ledger.members.promised_at = 2
+    watch.round_began(1)
+    watch.received(core(), "s2", accepted(read_counter=1), 5)
+    with pytest.raises(Violation, match=LEASE):
+        asked_and_ready(watch, 9)
+
+    watch.received(core(), "s2", AppendAccepted(term=1, match_index=2, last_applied=0, read_counter=1), 10)
+    asked_and_ready(watch, 11)
+
+
+def test_a_lease_that_a_read_was_asked_under_counts_though_the_members_change_before_it_is_let_through() -> None:
+    """It waits to be applied; who comes in has answered nothing yet."""
+    halves: list[tuple[str, ...]] = [("s1", "s2")]
+    watch = LeadingWatch("s1", ["s2", "s3"], CONFIG, Ledger(), lambda: tuple(halves))
+    watch.seen(core(), 0)
+    watch.round_began(1)
+    watch.ticked(core(), 5)
+    watch.lease_asked(9)
+    watch.received(core(), "s2", accepted(read_counter=1), 5)
+    halves.append(("s1", "s3"))
+
+    watch.lease_ready(9, PROMISE_NS)
+
+
+def tells(watch: LeadingWatch, number: int, *, read_index: int = 0, promise_ns: int = 0) -> None:
+    watch.told_a_peer("s3", ReadIndexResponse(term=1, number=number, read_index=read_index), promise_ns)
+
+
+def test_who_asks_the_leader_is_answered_behind_a_round_that_began_since() -> None:
+    """Thesis §6.4: its reads are as good as the leader's own."""
+    watch = a_leader(peers=2)
+    watch.round_began(1)
+    watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 5)
+    watch.received(core(), "s2", accepted(read_counter=1), 6)
+    with pytest.raises(Violation, match=LEASE):
+        tells(watch, 4)
+
+    watch.round_began(2)
+    watch.received(core(), "s2", accepted(read_counter=2), 7)
+    watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 8)  # Repeated: it has its round.
+    tells(watch, 4)
+    tells(watch, 3)  # An older question; who asked does not wait for it any more.
+
+
+def test_who_asks_the_leader_is_answered_by_a_lease_that_held_when_it_asked() -> None:
+    watch = a_leased_leader(sent_at=5, answered_at=9)
+    watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 9)
+
+    tells(watch, 4, promise_ns=PROMISE_NS)
+    with pytest.raises(Violation, match=LEASE):
+        tells(watch, 4, promise_ns=4)
+
+
+def test_who_asks_the_leader_is_told_of_all_that_anybody_had_committed() -> None:
+    watch = a_leader(peers=2, committed=7)
+    watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 5)
+    watch.round_began(1)
+    watch.received(core(), "s2", accepted(read_counter=1), 6)
+
+    tells(watch, 4, read_index=7)
+    with pytest.raises(Violation, match=WAITS):
+        tells(watch, 4, read_index=6)

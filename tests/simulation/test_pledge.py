@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,17 +10,27 @@ import pytest
 
 from harness.sim.errors import Violation
 from harness.sim.pledge import Pledge
-from raft import AppendEntries, Message, RaftCore, TimeoutNow, VoteRequest
+from raft import AppendEntries, Configuration, Member, Message, RaftCore, TimeoutNow, VoteRequest
 
+THREE = Configuration.of([Member("s1"), Member("s2"), Member("s3")])
+ALONE = Configuration.of([Member("s1")])
 RULE = "who has promised a leader its silence votes for nobody else"
 STARTED, PROMISE_NS = 50, 1_000
 HEARD = STARTED + PROMISE_NS  # When the silence of its start is over.
 
 
-def core(term: int, voted_for: str | None, *, leader: str | None = None, lease_ns: int = PROMISE_NS) -> RaftCore:
+def core(
+    term: int,
+    voted_for: str | None,
+    *,
+    leader: str | None = None,
+    lease_ns: int = PROMISE_NS,
+    removed: tuple[str, ...] = (),
+) -> RaftCore:
     """What the watch looks at of s1."""
-    members = SimpleNamespace(lease_ns=lease_ns, voter_ids=("s1", "s2", "s3"))
+    members = replace(THREE, lease_ns=lease_ns, removed=removed)
     seen = SimpleNamespace(node_id="s1", term=term, voted_for=voted_for, leader_id=leader, configuration=members)
+    seen.committed_configuration = members
     return cast(RaftCore, seen)
 
 
@@ -29,7 +40,7 @@ def heartbeat(term: int) -> Message:
     )
 
 
-def asks(term: int, *, transfer: bool = False) -> Message:
+def asks(term: int, *, transfer: bool = False) -> VoteRequest:
     return VoteRequest(term=term, last_index=0, last_term=0, transfer=transfer)
 
 
@@ -43,39 +54,39 @@ def a_member_that_heard(leader: str = "s2", *, lease_ns: int = PROMISE_NS) -> Pl
 def test_a_promise_outlasts_its_term_and_ends_after_its_time() -> None:
     """Whatever the term is by then, by the own clock, and not a moment longer."""
     with pytest.raises(Violation, match=RULE):
-        a_member_that_heard().check(core(3, "s3"), asks(3), HEARD + PROMISE_NS - 1)
+        a_member_that_heard().check(core(3, "s3"), asks(3), HEARD + PROMISE_NS - 1, THREE)
 
-    a_member_that_heard().check(core(3, "s3"), asks(3), HEARD + PROMISE_NS)
+    a_member_that_heard().check(core(3, "s3"), asks(3), HEARD + PROMISE_NS, THREE)
 
 
 def test_a_campaign_of_its_own_breaks_the_promise_like_any_other_vote() -> None:
     """Nobody was asked, and it votes for itself."""
     with pytest.raises(Violation, match=RULE):
-        a_member_that_heard().check(core(2, "s1"), None, HEARD + 1)
+        a_member_that_heard().check(core(2, "s1"), None, HEARD + 1, THREE)
 
 
 @pytest.mark.parametrize("message", [asks(2, transfer=True), TimeoutNow(term=1)], ids=["asked for", "asked to"])
 def test_a_campaign_that_a_leader_asked_for_is_no_breach(message: Message) -> None:
     """Its lease is over when it asks."""
-    a_member_that_heard().check(core(2, "s3"), message, HEARD + 1)
+    a_member_that_heard().check(core(2, "s3"), message, HEARD + 1, THREE)
 
 
 def test_whoever_has_promised_nothing_may_vote() -> None:
     """Leaders do not read by lease; nobody was heard; the vote is an old one, or for whom it was promised."""
-    a_member_that_heard(lease_ns=0).check(core(2, "s3", lease_ns=0), asks(2), HEARD + 1)
-    Pledge(core(1, None), STARTED).check(core(2, "s3"), asks(2), HEARD)
-    a_member_that_heard().check(core(1, "s2"), asks(1), HEARD + 1)
-    a_member_that_heard().check(core(2, None), asks(2), HEARD + 1)
-    a_member_that_heard().check(core(2, "s2"), asks(2), HEARD + 1)
+    a_member_that_heard(lease_ns=0).check(core(2, "s3", lease_ns=0), asks(2), HEARD + 1, THREE)
+    Pledge(core(1, None), STARTED).check(core(2, "s3"), asks(2), HEARD, THREE)
+    a_member_that_heard().check(core(1, "s2"), asks(1), HEARD + 1, THREE)
+    a_member_that_heard().check(core(2, None), asks(2), HEARD + 1, THREE)
+    a_member_that_heard().check(core(2, "s2"), asks(2), HEARD + 1, THREE)
 
 
 def test_who_has_just_started_is_silent_towards_everybody() -> None:
     """It may have promised something to anybody, and forgotten it. Only its leader may have it campaign."""
     for transfer in (False, True):
         with pytest.raises(Violation, match=RULE):
-            Pledge(core(1, None), STARTED).check(core(2, "s3"), asks(2, transfer=transfer), HEARD - 1)
+            Pledge(core(1, None), STARTED).check(core(2, "s3"), asks(2, transfer=transfer), HEARD - 1, THREE)
 
-    Pledge(core(1, None), STARTED).check(core(2, "s1"), TimeoutNow(term=1), HEARD - 1)
+    Pledge(core(1, None), STARTED).check(core(2, "s1"), TimeoutNow(term=1), HEARD - 1, THREE)
 
 
 def test_only_a_message_of_the_leader_of_the_term_is_a_promise() -> None:
@@ -85,4 +96,36 @@ def test_only_a_message_of_the_leader_of_the_term_is_a_promise() -> None:
     pledge.received(core(2, None, leader="s2"), "s2", heartbeat(1), HEARD)
     pledge.received(core(2, None, leader="s2"), "s2", asks(2), HEARD)
 
-    pledge.check(core(3, "s3"), asks(3), HEARD + 1)
+    pledge.check(core(3, "s3"), asks(3), HEARD + 1, THREE)
+
+
+def test_who_is_the_only_voter_for_certain_has_nobody_to_be_silent_for() -> None:
+    """Who may only think so (a leader that removes itself waits for its answer) has."""
+    Pledge(core(1, None), STARTED).check(core(2, "s1"), None, STARTED + 1, ALONE)
+
+    joint = replace(ALONE, outgoing=THREE.voters)
+    for not_certain in (THREE, joint):
+        with pytest.raises(Violation, match=RULE):
+            Pledge(core(1, None), STARTED).check(core(2, "s1"), None, STARTED + 1, not_certain)
+
+
+def test_a_late_message_of_a_leader_that_was_removed_is_no_promise() -> None:
+    """The member knows it, and does not hear it any more; what it heard before still counts."""
+    pledge = a_member_that_heard("s4")
+    pledge.received(core(1, "s4", leader="s4", removed=("s4",)), "s4", heartbeat(1), HEARD + PROMISE_NS - 1)
+
+    pledge.check(core(2, "s3"), asks(2), HEARD + PROMISE_NS, THREE)
+    with pytest.raises(Violation, match=RULE):
+        a_member_that_heard("s4").check(core(2, "s3"), asks(2), HEARD + PROMISE_NS - 1, THREE)
+
+
+def test_only_a_campaign_that_a_leader_asked_for_says_so() -> None:
+    """Or anybody could break the promises of all others by saying it."""
+    pledge = a_member_that_heard()
+    pledge.check(core(2, "s1"), TimeoutNow(term=1), HEARD + 1, THREE)
+
+    pledge.check_request(core(2, "s1"), asks(2, transfer=True))
+    pledge.check_request(core(3, "s1"), asks(3))
+    for never_asked, term in ((pledge, 3), (a_member_that_heard(), 2)):
+        with pytest.raises(Violation, match="one that a leader asked for"):
+            never_asked.check_request(core(term, "s1"), asks(term, transfer=True))
