@@ -74,7 +74,7 @@ class SimClient:
         """Its clock shows so much more from now on."""
         self._clock.jump(by_ns)
         self._core.tick(self._clock.now())
-        self._flush()
+        self.flush()
 
     @property
     def session_id(self) -> int:
@@ -88,12 +88,16 @@ class SimClient:
 
     def submit(self, request: Request, deadline: int, ended: Ended) -> None:
         """Begin a call; `ended` is told how it ended, by `deadline` (true ns), if its clock is right."""
+        self.take(request, deadline, ended)
+        self.flush()
+
+    def take(self, request: Request, deadline: int, ended: Ended) -> None:
+        """As `submit`, of several that leave together with the next `flush`."""
         self._last_ticket += 1
         self._waiting[self._last_ticket] = ended
         now = self._clock.now()
         self._core.tick(now)
         self._core.submit(self._last_ticket, request, now + deadline - self._world.heap.now)
-        self._flush()
 
     # -- what connections report
 
@@ -102,7 +106,7 @@ class SimClient:
         if connection_id > self._first_id:
             self._core.tick(self._clock.now())
             self._core.connected(connection_id - self._first_id)
-            self._flush()
+            self.flush()
 
     def receive(self, connection_id: int, data: bytes) -> None:
         """Bytes from a member."""
@@ -110,14 +114,14 @@ class SimClient:
             self._core.tick(self._clock.now())
             self._core.receive(connection_id - self._first_id, data)
             self._world.note_client(self.name, data)
-            self._flush()
+            self.flush()
 
     def disconnected(self, connection_id: int, reason: str) -> None:
         """A connection is gone."""
         if connection_id > self._first_id:
             self._core.tick(self._clock.now())
             self._core.disconnected(connection_id - self._first_id, reason)
-            self._flush()
+            self.flush()
 
     # -- inside
 
@@ -125,9 +129,10 @@ class SimClient:
         if self._timer_at == time_ns:
             self._timer_at = None
             self._core.tick(self._clock.now())
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Let out what the core has to say."""
         effects = self._core.take_effects()
         for connection_id, address in effects.dial:
             self._lines.dial(self, self._first_id + connection_id, address)

@@ -13,6 +13,7 @@ from harness.sim.changing import ChangeStep, with_changes
 from harness.sim.clock import GOOD_CLOCKS, ClockPlan
 from harness.sim.clock_faults import CLOCK_KINDS
 from harness.sim.coincidences import with_coincidences
+from harness.sim.crowd import with_crowds
 from harness.sim.disk import MICROSECOND_NS, DiskPlan
 from harness.sim.extra_operations import NO_EXTRAS, ExtraPlan, draw_extras
 from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
@@ -23,6 +24,7 @@ from harness.sim.losing import with_losses
 from harness.sim.moods import draw_mood
 from harness.sim.network import NetworkPlan
 from harness.sim.odds import with_odds
+from harness.sim.parting import with_partings
 from harness.sim.streams import stream
 from harness.sim.upgrading import UpgradeStep, with_observer, with_upgrades
 from kvstore import ClientLimits, StoreLimits
@@ -61,6 +63,7 @@ class LoadPlan:
     read_ways: bool = False  # Reads of every way, by lease, on followers and of bounded age too.
     loyal: int = 0  # Without service: so many of the clients ask their own member, whoever leads.
     extras: ExtraPlan = NO_EXTRAS  # With service.
+    crowd: int = 0  # With service: so many more callers of each client, whose puts leave together.
     stay_ns: int = 0  # With service: for so long a client's program runs on average, then it is started again; 0: ever.
 
 
@@ -164,7 +167,8 @@ def draw_plan(seed: int) -> Plan:
     disks = {machine: draw_disk(stream(seed, f"plan/disk/{machine}")) for machine in machines}
     plan = with_reads(with_coincidences(mood.bend(plan)), stream(seed, "plan/reads"))
     plan = with_entry_bounds(with_odds(plan, stream(seed, "plan/odds")), stream(seed, "plan/entries"))
-    return with_observer(with_upgrades(with_losses(with_changes(plan, disks), disks)), disks)
+    plan = with_observer(with_upgrades(with_losses(with_changes(plan, disks), disks)), disks)
+    return with_crowds(with_partings(plan, disks))
 
 
 def with_entry_bounds(plan: Plan, random: Random) -> Plan:

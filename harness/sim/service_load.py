@@ -14,6 +14,8 @@ import cbor2
 
 from harness.history import Row
 from harness.sim.client import SimClient
+from harness.sim.crowd import EACH_EVERY_NS, Crowd
+from harness.sim.crowd import KEYS as CROWD_KEYS
 from harness.sim.direct_load import AGES_NS, Probe
 from harness.sim.errors import Violation, require
 from harness.sim.extra_operations import ExtraOperations
@@ -88,22 +90,25 @@ class ServiceLoad:
         self.world, self._plan = world, world.plan.load
         self.lines = Lines(world, self._plan.lines)
         self._keys = key_names(self._plan.keys)
+        self._all_keys = [*self._keys, *(CROWD_KEYS if self._plan.crowd else ())]
         self._view = View()
         self._random = stream(world.plan.seed, "workers")
         self._ways = stream(world.plan.seed, "ways")
         self._stays = stream(world.plan.seed, "stays")
         self._endpoints = [f"{machine}:1" for machine in world.plan.members]
         self._workers: list[Worker] = []
+        self._crowds: list[Crowd[Worker]] = []
         self._book = HistoryBook(world.plan.seed, world.mark, trusts_clocks=world.plan.trusts_clocks)
         self._sessions = SessionBook(world.plan.store.results_per_session_max, world.mark)
         self._probe: Probe | None = None
         self._was_refused = False  # Something, since the last flush.
         self._stopped = False
         self._final_reads_open = 0
-        for number in range(self._plan.clients):
-            self._add_client(number)
+        clients = [self._add_client(number) for number in range(self._plan.clients)]
+        for client in clients if self._plan.crowd else ():
+            self._add_crowd(client)
 
-    def _add_client(self, number: int) -> None:
+    def _add_client(self, number: int) -> SimClient:
         plan = self._plan
         client = SimClient(
             self.world, self.lines, f"c{number}", self._endpoints, plan.client_limits, plan.session_ttl_ns
@@ -111,6 +116,13 @@ class ServiceLoad:
         for slot in range(plan.workers):
             place = number * plan.workers + slot
             self._workers.append(self._worker(client, place))
+        return client
+
+    def _add_crowd(self, client: SimClient) -> None:
+        first = len(self._workers) + len(self._crowds) * self._plan.crowd
+        callers = [self._worker(client, first + slot) for slot in range(self._plan.crowd)]
+        crowd = Crowd(callers, lambda writes: self._write_together(crowd, writes))
+        self._crowds.append(crowd)
 
     def _worker(self, client: SimClient, place: int) -> Worker:
         seed = self.world.plan.seed
@@ -121,6 +133,8 @@ class ServiceLoad:
         """Put the first step of every worker on the heap."""
         for worker in self._workers:
             self.world.heap.after(self._random.randrange(self._plan.think_ns), self._act, worker)
+        for crowd in self._crowds:
+            self._gather(crowd)
         if self._plan.stay_ns:
             for client in self._clients():
                 self._stay(client)
@@ -180,13 +194,41 @@ class ServiceLoad:
         then: Callable[[Worker], None],
         request: Request | None = None,
     ) -> None:
+        self._take(worker, planned, deadline, then, request)
+        worker.client.flush()
+
+    def _take(
+        self,
+        worker: Worker,
+        planned: Planned,
+        deadline: int,
+        then: Callable[[Worker], None],
+        request: Request | None = None,
+    ) -> None:
         row = self._book.called(worker.name, worker.client.session_id, planned.command, self.world.heap.now)
 
         def ended(end: CallEnded) -> None:
             self._ended(worker, row, planned, end)
             then(worker)
 
-        worker.client.submit(request or self._request(planned), deadline, ended)
+        worker.client.take(request or self._request(planned), deadline, ended)
+
+    def _gather(self, crowd: Crowd[Worker]) -> None:
+        if self._stopped:
+            return
+        crowd.act()
+        every_ns = max(self._plan.think_ns, self._plan.crowd * EACH_EVERY_NS)
+        self.world.heap.after(1 + int(self._random.expovariate(1) * every_ns), self._gather, crowd)
+
+    def _write_together(self, crowd: Crowd[Worker], writes: Sequence[tuple[Worker, Planned]]) -> None:
+        deadline = self.world.heap.now + self._plan.patience_ns
+        for worker, planned in writes:
+            if worker.client.is_full:
+                crowd.ended(worker)
+            else:
+                self._take(worker, planned, deadline, crowd.ended)
+        for worker, _ in writes[:1]:
+            worker.client.flush()  # They share it.
 
     def _request(self, planned: Planned) -> Request:
         command = planned.command
@@ -274,8 +316,9 @@ class ServiceLoad:
         """
         self._probe = Probe(PROBE_VALUE)
         client = SimClient(self.world, self.lines, "probe", self._endpoints, ClientLimits(), 0)
-        self._final_reads_open = len(self._keys)
-        self._try_probe(self._worker(client, len(self._workers)), deadline)
+        self._final_reads_open = len(self._all_keys)
+        place = len(self._workers) + len(self._crowds) * self._plan.crowd
+        self._try_probe(self._worker(client, place), deadline)
         return self._probe
 
     def _try_probe(self, worker: Worker, deadline: int) -> None:
@@ -284,7 +327,7 @@ class ServiceLoad:
         def then(_: Worker) -> None:
             row = self._book.rows[place]
             if row["status"] == "ok" or row.get("error") == QuotaExceeded(0, 0).word:
-                self._read_all(worker, list(self._keys), deadline)
+                self._read_all(worker, list(self._all_keys), deadline)
             elif self.world.heap.now < deadline:
                 self._try_probe(worker, deadline)
 
@@ -309,7 +352,7 @@ class ServiceLoad:
 
     def check_history(self) -> None:
         """The whole history, judged at once."""
-        for row in self._book.rows[-len(self._keys) :]:
+        for row in self._book.rows[-len(self._all_keys) :]:
             require(row["status"] == "ok", "a healed cluster answers reads", row)
         self._book.check()
         if 0 < self._plan.session_ttl_ns <= SEEN_TO_EXPIRE_NS_MAX:

@@ -10,9 +10,12 @@ import pytest
 
 from harness.sim.coincidences import COINCIDENCES
 from harness.sim.extra_operations import ExtraOperations, ExtraPlan, draw_extras
+from harness.sim.fault import SECOND_NS
+from harness.sim.parting import PARTED
 from harness.sim.plan import Plan, draw_plan
 from harness.sim.simulation import Simulation
 from kvstore import KvMachine, Put, Range, Txn, encode_command
+from kvstore.put_rows import batch_of_runs
 from raft import Entry, EntryKind, RaftConfig, encode_batch
 from tests.simulation.test_moods import first_in
 
@@ -106,6 +109,36 @@ def test_coincidences_come_to_what_they_are_meant_for(name: str) -> None:
     marks = frozenset().union(*(Simulation(plan).run().marks for plan in first(name, 4)))
 
     assert marks >= MEANT[name]
+
+
+@pytest.mark.timeout(60)
+def test_in_partings_leaders_of_two_remove_themselves_and_who_is_left_dies_and_leads_on() -> None:
+    """What it promised before it died is all that keeps it from leading while the other one does."""
+    for plan in first(PARTED, 3):
+        result = Simulation(plan).run()
+
+        assert result.violation is None
+        assert result.marks >= {"a leader began to remove itself", "kill", "a read was let through: lease"}
+        assert plan.founders == 2
+        assert plan.raft.lease_reads
+
+
+@pytest.mark.timeout(60)
+def test_what_a_crowd_writes_at_once_is_applied_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under load in production: what is alike has a way of its own through the whole store."""
+    runs: list[bool] = []
+
+    def noted(payload: bytes) -> object:
+        found = batch_of_runs(payload)
+        runs.append(found is not None)
+        return found
+
+    monkeypatch.setattr("kvstore.machine.batch_of_runs", noted)
+    crowded = (plan for plan in map(draw_plan, range(1, 1_000)) if plan.load.crowd >= 20 and plan.until_ns > SECOND_NS)
+    for plan in islice(crowded, 3):
+        assert Simulation(plan).run().violation is None
+
+    assert sum(runs) > 20
 
 
 @pytest.mark.timeout(100)
