@@ -88,7 +88,21 @@ def of_its_marks(found: MemberStatus) -> list[str]:
         held_by = ", ".join(found.low_watermark_held_by)
         words.append(f"its low-water mark is {found.low_watermark} of {found.commit_index}: held back by {held_by}")
         if found.log_held_by == "low_watermark":
-            words.append(f"its log, from {found.first_index} on, is kept for them")
+            words += _of_its_log(found)
+    return words
+
+
+def _of_its_log(found: MemberStatus) -> list[str]:
+    """For whom it is kept: not for those who lack what came before it."""
+    first = found.first_index
+    late = {peer.node_id for peer in found.peers if peer.state == "snapshot" or peer.next_index < first}
+    kept_for = [node_id for node_id in found.low_watermark_held_by if node_id not in late]
+    too_late_for = [node_id for node_id in found.low_watermark_held_by if node_id in late]
+    words = []
+    if kept_for:
+        words.append(f"its log, from {first} on, is kept for {', '.join(kept_for)}")
+    if too_late_for:
+        words.append(f"its log begins at {first}, too late for {', '.join(too_late_for)}: a snapshot is sent instead")
     return words
 
 
