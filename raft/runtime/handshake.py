@@ -84,6 +84,15 @@ async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> Non
             return
 
 
+def refusal_in(body: bytes) -> ConnectionRefusedByPeer | None:
+    """The refusal that a frame is instead of a message: who called us did not take the hello that answered its own."""
+    try:
+        hello = decode_hello(body)
+    except ProtocolError:
+        return None
+    return ConnectionRefusedByPeer(hello.code, hello.text) if isinstance(hello, Refusal) else None
+
+
 async def _first_frame(stream: trio.abc.ReceiveStream) -> tuple[bytes, bool]:
     """The first frame, and whether more has come with it."""
     splitter = FrameSplitter(HELLO_BYTES_MAX)

@@ -109,11 +109,11 @@ class Outbound:
             try:
                 stream = await self._connect()
             except ConnectionRefusedByPeer as refusal:
-                self._complain("refused_by_peer", str(refusal), code=refusal.code)
+                self._complain("refused_by_peer", str(refusal), code=refusal.code, reason=refusal.text)
                 self._refused(self._peer_id, refusal.code, refusal.text)
             except PeerRefused as refused:
                 self._log.count_refusal(refused.code)
-                self._complain("refused", str(refused), code=refused.code)
+                self._complain("refused", str(refused), code=refused.code, reason=refused.reason)
             except (OSError, UnicodeError, RaftError) as error:
                 self._complain("not_connected", str(error))
             except trio.TooSlowError:
@@ -204,8 +204,9 @@ class Outbound:
         self.queued_bytes -= size_bytes
         return b"".join(taken) if len(taken) > 1 else taken[0]
 
-    def _complain(self, event: str, reason: str, **fields: object) -> None:
-        """Log a reason once, not once per attempt."""
-        level = logging.DEBUG if reason == self._last_complaint else logging.WARNING
-        self._last_complaint = reason
-        self._log.tell(level, event, f"peer {self._peer_id}: {reason}", peer_id=self._peer_id, reason=reason, **fields)
+    def _complain(self, event: str, words: str, **fields: object) -> None:
+        """Log it once, not once per attempt."""
+        level = logging.DEBUG if words == self._last_complaint else logging.WARNING
+        self._last_complaint = words
+        fields = {"peer_id": self._peer_id, "reason": words} | fields
+        self._log.tell(level, event, f"peer {self._peer_id}: {words}", **fields)

@@ -22,7 +22,14 @@ from raft.pins import PeerRefused
 from raft.runtime.addresses import is_loopback
 from raft.runtime.early import RECEIVE_BYTES, EarlyReader, Way
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
-from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, PeerHello, own_hello, receive_hello, send_refusal
+from raft.runtime.handshake import (
+    HANDSHAKE_SECONDS_MAX,
+    PeerHello,
+    own_hello,
+    receive_hello,
+    refusal_in,
+    send_refusal,
+)
 from raft.runtime.lingering import Lingerer
 from raft.runtime.outbound import Outbound
 from raft.runtime.peers import PeerWays
@@ -36,6 +43,10 @@ CONNECTIONS_MAX = 64
 TURN_ENTRIES_MAX = 128
 """Of what was read at once, so many entries are decoded and taken before the others on the loop get their turn: 1 ms.
 A read may bring thousands, when this member has to catch up."""
+
+
+STREAM_ENDS = (ProtocolError, ConnectionRefusedByPeer)
+"""What a peer may have sent after which the stream has no meaning: nonsense, or that it does not want us."""
 
 
 class PeerEvents(Protocol):
@@ -149,7 +160,7 @@ class Transport:
         for way, data in arrived:
             try:
                 take(way.peer_id, [self._decode(body) for body in way.splitter.feed(data)])
-            except ProtocolError as error:  # The stream has no meaning after that.
+            except STREAM_ENDS as error:
                 self._complain_of(way.peer_id, error)
                 self._early.forget(way)
                 way.scope.cancel()
@@ -241,7 +252,9 @@ class Transport:
         except ProtocolError as error:
             await self._refuse(stream, "not_a_hello", str(error), None)
         except ConnectionRefusedByPeer as error:
-            self._log.complain("refused_by_peer", f"a caller closed: {error}", peer_id=None, code=error.code)
+            self._log.complain(
+                "refused_by_peer", f"a caller closed: {error}", peer_id=None, code=error.code, reason=error.text
+            )
         except trio.TooSlowError:
             words = "a connection said no hello in time; it is closed"
             self._log.tell(logging.WARNING, "no_hello", words, limit_s=HANDSHAKE_SECONDS_MAX)
@@ -264,7 +277,7 @@ class Transport:
             self._ways.called(peer_id, peer.peer_address)
             try:
                 await self._receive(stream, peer_id, scope)
-            except ProtocolError as error:
+            except STREAM_ENDS as error:
                 self._complain_of(peer_id, error)
             finally:
                 if self._inbound.get(peer_id) is scope:
@@ -294,7 +307,7 @@ class Transport:
             try:
                 if bodies := splitter.feed(data):
                     self._told.receive(peer_id, [self._decode(body) for body in bodies])
-            except ProtocolError as error:  # The stream has no meaning after that.
+            except STREAM_ENDS as error:
                 self._complain_of(peer_id, error)
                 self._early.forget(way)
                 scope.cancel()
@@ -318,12 +331,19 @@ class Transport:
                 messages, entries = [], 0
         self._told.receive(peer_id, messages)
 
-    def _complain_of(self, peer_id: str, error: ProtocolError) -> None:
-        words = f"peer {peer_id} broke the protocol: {error}"
-        self._log.tell(logging.WARNING, "protocol_broken", words, peer_id=peer_id, reason=str(error))
+    def _complain_of(self, peer_id: str, error: ProtocolError | ConnectionRefusedByPeer) -> None:
+        if isinstance(error, ConnectionRefusedByPeer):
+            words = f"peer {peer_id}: {error}"
+            self._log.complain("refused_by_peer", words, peer_id=peer_id, code=error.code, reason=error.text)
+        else:
+            words = f"peer {peer_id} broke the protocol: {error}"
+            self._log.tell(logging.WARNING, "protocol_broken", words, peer_id=peer_id, reason=str(error))
 
     def _decode(self, body: bytes) -> Message:
-        group_id, message = decode_message(body)
+        try:
+            group_id, message = decode_message(body)
+        except ProtocolError as error:
+            raise refusal_in(body) or error from None
         if group_id != self._identity.group_id:
             raise ProtocolError(f"a message for group {group_id}")
         return message

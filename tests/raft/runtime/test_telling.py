@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import trio
 
-from raft import TraceEvent
+from raft import Hello, HelloRole, Refusal, TraceEvent, frame
 from raft.pins import REMOVED, WRONG_INCARNATION
 from raft.runtime import HELLO_REFUSALS
 from raft.runtime.telling import ConnectionLog
-from tests.raft.runtime.machines import Machine, a_cluster, a_listener, the_leader, until
+from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_cluster, a_listener, the_leader, until
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -68,6 +69,7 @@ async def test_a_refusal_is_told_with_its_code_on_both_sides(caplog: pytest.LogC
     assert (refused["peer_id"], refused["code"]) == ("s2", "wrong_cluster")
     assert "it belongs to cluster" in refused["reason"]
     assert (by_peer["peer_id"], by_peer["code"]) == ("s1", "wrong_cluster")
+    assert by_peer["reason"] == refused["reason"]
     assert s1.transport.hellos_refused["wrong_cluster"] >= 1
 
 
@@ -86,6 +88,56 @@ async def test_a_peer_that_is_refused_where_it_is_called_is_counted_too(caplog: 
 
     assert set(s1.transport.hellos_refused) == {"wrong_incarnation"}
     assert events(caplog, "refused", "s1")[0]["code"] == "wrong_incarnation"
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+async def test_a_caller_that_refuses_the_hello_which_it_is_answered_is_told_with_its_code_and_words(
+    is_early: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so on the connection that is for its messages, and it is none: nothing is broken. An upgrade shows it."""
+    caplog.set_level(logging.DEBUG, "raft.transport")
+    hello = Hello(
+        cluster_id=CLUSTER_ID, group_id=0, node_id="s2", incarnation_id=b"s2".ljust(16, b"."), role=HelloRole.PEER
+    )
+    refusal = Refusal("feature_level", "its build knows feature level 1, and this cluster is at 2")
+    if is_early:  # Nobody else reads: it is the driver's look at what peers have sent that finds it.
+        monkeypatch.setattr("raft.runtime.transport.receive_at_once", never)
+    with trio.fail_after(20):
+        listener, _ = await a_listener()
+        s1 = Machine("s1", ["s1", "s2"], listener)  # It reaches nobody.
+        async with trio.open_nursery() as nursery:
+            await nursery.start(s1.driver.run)
+            for _ in range(2):
+                async with await trio.open_tcp_stream("127.0.0.1", s1.transport.port) as stream:
+                    await stream.send_all(frame(hello.encode()))
+                    assert await stream.receive_some()  # Its hello.
+                    await stream.send_all(frame(refusal.encode()))
+                    ended = trio.Event()
+                    nursery.start_soon(wait_for_the_end, stream, ended)
+                    while not ended.is_set():
+                        if is_early:
+                            s1.transport.receive_early(lambda *_: None, may_wait=True)
+                        await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+    told = [record for record in caplog.records if "feature_level" in record.getMessage()]
+    words = "s1: peer s2: it refuses this connection (feature_level): its build knows feature level 1, and this"
+    assert [record.levelname for record in told] == ["WARNING", "DEBUG"]
+    assert all(record.getMessage().startswith(words) for record in told)
+    assert events(caplog, "refused_by_peer", "s1")[0] == {
+        "peer_id": "s2", "code": "feature_level", "reason": refusal.text
+    }  # fmt: skip
+    assert "broke the protocol" not in caplog.text
+
+
+async def wait_for_the_end(stream: trio.SocketStream, ended: trio.Event) -> None:
+    with contextlib.suppress(trio.BrokenResourceError):
+        assert await stream.receive_some() == b""
+    ended.set()
+
+
+async def never(*_: object) -> NoReturn:
+    await trio.sleep_forever()
 
 
 async def test_a_full_disk_is_told_with_what_takes_the_room(caplog: pytest.LogCaptureFixture) -> None:
