@@ -62,7 +62,11 @@ def member() -> None:
 def list_members(endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Show the members: what each is, where it is, and how far it is behind.
 
-    As the leader sees it; if nobody leads, as any member does. Exit code 1 if some member does not answer the leader.
+    As the leader sees it; if no leader answers, as any member does: then nobody says who is heard, and what they lack.
+
+    \b
+    Exit codes: 0 all members answer the leader; 1 some do not, or no leader
+    answered; 2 wrong usage; 5 nobody could be reached.
     """
 
     async def look(client: Client) -> Membership:
@@ -78,11 +82,12 @@ def list_members(endpoints: str, deadline_seconds: float, as_json: bool) -> None
         print_table(
             ("member", "part", "peer address", "client address", "lag", "heard"), [_cells(each) for each in now.members]
         )
-        if now.leader_id is None:
-            click.echo(f"nobody leads, says {now.node_id}", err=True)
         if now.is_changing:
             click.echo("a change is under way", err=True)
-    if any(each.is_heard is False for each in now.members):
+    if not _is_by_leader(now):
+        leads = "nobody leads" if now.leader_id in (None, now.node_id) else f"{now.leader_id} leads, but did not answer"
+        click.echo(f"{leads}, says {now.node_id}", err=True)
+    if not all(each.is_heard for each in now.members):
         sys.exit(ExitCode.NEGATIVE)
 
 
@@ -168,6 +173,10 @@ def change_members(
         print_json(_as_json(now))
     else:
         click.echo(", ".join(f"{each.node_id} ({each.part})" for each in now.members))
+
+
+def _is_by_leader(now: Membership) -> bool:
+    return any(each.is_heard is not None for each in now.members)  # It hears itself.
 
 
 def _cells(view: MemberView) -> list[object]:

@@ -16,13 +16,13 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from kvstore import Client, client_port
+from kvstore import Client, cli_member, client_port
 from kvstore.cli import cli
 from kvstore.cli_common import Failure
 from kvstore.cli_member import change_members
 from kvstore.errors import OutcomeUnknown
 from kvstore.member import MemberConfig, RunningMember, run_member
-from kvstore.members import Membership
+from kvstore.members import Membership, MemberView
 from kvstore.protocol import encode_client_hello
 from raft import frame
 from tests.process.servers import hwm, running_cluster
@@ -212,6 +212,47 @@ def test_of_a_change_of_members_whose_outcome_is_unknown_it_is_said_that_it_can_
 
     assert failure.value.exit_code == 4
     assert "give the command again" in failure.value.hint
+
+
+@pytest.mark.parametrize(
+    ("leader_id", "is_heard", "exit_code", "words"),
+    [
+        ("s1", (True, True), 0, ""),
+        ("s1", (True, False), 1, ""),
+        (None, (None, None), 1, "nobody leads, says s1"),
+        ("s2", (None, None), 1, "s2 leads, but did not answer, says s1"),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_list_of_members_ends_well_only_if_a_leader_hears_them_all(
+    monkeypatch: pytest.MonkeyPatch,
+    leader_id: str | None,
+    is_heard: tuple[bool | None, ...],
+    exit_code: int,
+    words: str,
+    form: list[str],
+) -> None:
+    """Without a leader nobody knows, and a monitor must not take that for good news."""
+    members = tuple(
+        MemberView(
+            node_id=f"s{at}",
+            part="voter",
+            peer_address="a:1",
+            client_address="a:2",
+            incarnation_id=b"",
+            lag=0 if heard else None,
+            is_heard=heard,
+        )
+        for at, heard in enumerate(is_heard, 1)
+    )
+    now = Membership(
+        node_id="s1", cluster_id=b"", leader_id=leader_id, term=1, is_changing=False, members=members, removed=()
+    )
+    monkeypatch.setattr(cli_member, "run_with_client", lambda *_: now)
+
+    result = invoke("member", "list", *form)
+
+    assert (result.exit_code, result.stderr.strip()) == (exit_code, words)
 
 
 @pytest.mark.parametrize("name", ["meta", "groups/0/log"])
