@@ -12,6 +12,7 @@ from typing import Any
 from harness.ages import older_than_they_say
 from harness.clock import NS_PER_SECOND
 from harness.history import WRITES, read_about, read_events, read_rows
+from harness.nemesis.endings import STOPPED_AS_ASKED
 from harness.nemesis.schedule import MEMBER_KINDS, VICTIMLESS_KINDS
 from harness.percentiles import percentile
 from harness.unavailability import Unavailability, distributions, longest_silence_ns
@@ -91,6 +92,9 @@ class Report:
     state_hashes_agree: bool | None
     state_hashes: dict[str, str]
     state_hash_index: int | None
+    exit_codes: (
+        dict[str, int] | None
+    )  # Of the members, asked to stop at the end of all; None: unknown.
     finished: bool
 
     @property
@@ -102,7 +106,7 @@ class Report:
         """
         ended_well = self.finished and self.healed and self.every_key_read and self.state_hashes_agree is True
         found = self.changes_not_made or self.findings or self.older_than_they_say
-        return ended_well and self.acknowledged > 0 and not found
+        return ended_well and self.exit_codes is not None and self.acknowledged > 0 and not found
 
     @property
     def every_key_read(self) -> bool:
@@ -117,9 +121,13 @@ class Report:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What members did under a fault that they must not."""
+        """What members did under a fault, or when they were asked to stop, that they must not."""
         found = (fault for fault in self.faults if "finding" in fault.outcome)
-        return tuple(f"fault {fault.number}, {fault.kind}: {fault.outcome['finding']}" for fault in found)
+        words = [f"fault {fault.number}, {fault.kind}: {fault.outcome['finding']}" for fault in found]
+        others = {node_id: code for node_id, code in (self.exit_codes or {}).items() if code != STOPPED_AS_ASKED}
+        if others:
+            words.append(f"asked to stop at the end, members ended so: {others}")
+        return tuple(words)
 
     def to_json(self) -> dict[str, object]:
         return {**asdict(self), "sound": self.sound}
@@ -188,6 +196,7 @@ def summarize(
         state_hashes_agree=hashes.get("agree"),
         state_hashes=hashes.get("hashes", {}),
         state_hash_index=hashes.get("index"),
+        exit_codes=by_kind.get("members_stopped", [{}])[-1].get("exit_codes"),
         finished=bool(about.get("finished")),
     )
 

@@ -60,7 +60,7 @@ async def record_run(progress: Progress) -> Report:
         ) as cluster:
             progress.cluster = cluster
             await _all_phases(progress, cluster, writer)
-            await cluster.stop()
+            writer.event("members_stopped", exit_codes=await cluster.stop())
         writer.finish()
     finally:
         writer.close()

@@ -42,6 +42,8 @@ def verdict_words(report: Report) -> str:
         problems.append("THE MEMBERS' STATES DIFFER")
     elif report.state_hashes_agree is None:
         problems.append("the members' states were not compared")
+    if report.finished and report.exit_codes is None:
+        problems.append("how the members ended is not known")
     if report.older_than_they_say:
         first = ", ".join(map(str, report.older_than_they_say[:_SHOWN_MAX]))
         problems.append(f"{len(report.older_than_they_say)} BOUNDED READS ARE OLDER THAN THEY SAY (operations {first})")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 
 from harness.cluster.process import MemberProcess
 from harness.cluster.tampering import Operation
 from harness.cluster.volumes import Volume
+from harness.nemesis.endings import blame, if_its_disk_fails
 from harness.nemesis.strike import Strike
+from kvstore import Client, StoreError
 
 _STUTTER_SECONDS = (0.03, 0.2)  # How long each sync waits, about: within an election time-out.
 _BREATH_SECONDS = 0.03
 _END_SECONDS, _LOOK_SECONDS = 5.0, 0.05  # Who has met an error ends, once it has told the others.
-_ENDED_ITSELF = 6  # `hwm serve`: it stopped itself, for its disk failed.
+_ASK_SECONDS = 0.5
+_NOBODYS_KEY = "nothing is ever written here"
 _ONCE: tuple[Operation, ...] = ("write", "sync")
 
 
@@ -40,14 +43,20 @@ async def failing(strike: Strike) -> AsyncIterator[None]:
     members, volumes = strike.members, strike.volumes
     exit_codes: dict[str, int | None] = {}
     strike.record.outcome["exit_codes"] = exit_codes
+    allowed = if_its_disk_fails(strike)
     for member in members:
         member.may_end = True
     try:
         await _each(volumes, Volume.fail)
         yield
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_have_all_write, strike.cluster.endpoints)
+            await _ended(lambda: members)
+            nursery.cancel_scope.cancel()
+        exit_codes.update({member.node_id: member.died() for member in members})
+        blame(strike, "while all that was asked of the disk failed", exit_codes, allowed)
     finally:
         for member in members:
-            exit_codes[member.node_id] = member.died()
             member.kill()
         await _each(volumes, Volume.repair)
         for member in members:
@@ -64,29 +73,40 @@ async def failing_once(strike: Strike) -> AsyncIterator[None]:
     members, operation = strike.members, strike.random.choice(_ONCE)
     exit_codes: dict[str, int | None] = {}
     strike.record.outcome.update(operation=operation, exit_codes=exit_codes)
+    allowed = if_its_disk_fails(strike)
     for member in members:
         member.may_end = True
         member.controls.fail_next(operation)
+
+    def who_met_it() -> list[MemberProcess]:
+        return [member for member in members if member.controls.failed]
+
     try:
         yield
-        await _ended(members)
+        await _ended(who_met_it)
+        exit_codes.update({member.node_id: member.died() for member in who_met_it()})
+        blame(strike, f"after a {operation} of the log had failed", exit_codes, allowed)
     finally:
         for member in members:
-            if member.controls.failed:
-                exit_codes[member.node_id] = member.died()
             member.kill()  # Whoever has written nothing meanwhile is started anew, too.
             member.start()
-        others = {node_id: code for node_id, code in exit_codes.items() if code != _ENDED_ITSELF}
-        if others:
-            strike.record.outcome["finding"] = f"after a {operation} of the log had failed, they ended so: {others}"
 
 
-async def _ended(members: Sequence[MemberProcess]) -> None:
-    """Those that have met an error get some time to end."""
+async def _ended(who: Callable[[], Sequence[MemberProcess]]) -> None:
+    """They get some time to end."""
     for _ in range(round(_END_SECONDS / _LOOK_SECONDS)):
-        if all(member.died() is not None for member in members if member.controls.failed):
+        if all(member.died() is not None for member in who()):
             return
         await trio.sleep(_LOOK_SECONDS)
+
+
+async def _have_all_write(endpoints: Sequence[str]) -> None:
+    """Something for every log, should the load have nothing: a delete of what is not there, which changes nothing."""
+    while True:
+        await trio.sleep(_ASK_SECONDS)
+        with suppress(StoreError):
+            async with Client(endpoints, session=False) as client:
+                await client.delete(_NOBODYS_KEY, deadline_seconds=_ASK_SECONDS)
 
 
 @asynccontextmanager

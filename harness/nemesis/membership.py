@@ -10,6 +10,7 @@ from pathlib import Path
 
 import trio
 
+from harness.nemesis.endings import WAS_REMOVED, WHILE_JOINING, blame
 from harness.nemesis.strike import Strike
 from kvstore import Client, StoreError
 from raft import MEMBERS_MAX, Member
@@ -20,7 +21,7 @@ ADDED_TO_MAX = MEMBERS_MAX - REPLACED_AT_ONCE
 _CHANGE_SECONDS_MAX = 90.0  # All other faults are over within a few seconds.
 _TRY_SECONDS = 20.0
 _PAUSE_SECONDS = 0.2
-_END_SECONDS = 5.0  # Who was removed is told, and ends by itself.
+_END_SECONDS = 15.0  # Who was removed is told, or asks, and ends by itself; other faults may be in the way.
 
 
 @asynccontextmanager
@@ -56,6 +57,8 @@ async def removed(strike: Strike) -> AsyncIterator[None]:
             break
         await trio.sleep(_PAUSE_SECONDS)
     strike.record.outcome["exit_code"] = old.died()
+    if "failed" not in strike.record.outcome:
+        blame(strike, "removed", {old.node_id: old.died()}, {old.node_id: frozenset({WAS_REMOVED})})
     await cluster.forget(old.node_id)
     yield
 
@@ -131,6 +134,7 @@ async def _looked_after(strike: Strike, new: Member) -> AsyncIterator[None]:
             if exit_code is not None and not process.may_end:
                 exit_codes.append(exit_code)
                 strike.record.outcome["exit_codes"] = exit_codes
+                blame(strike, "while it joined", {new.node_id: exit_code}, {new.node_id: WHILE_JOINING})
                 process.kill()
                 process.start()
             await trio.sleep(_PAUSE_SECONDS)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from harness.nemesis.endings import blame, if_asked_to_stop
 from harness.nemesis.strike import Strike
 from kvstore import Client, StoreError
 
@@ -44,13 +45,15 @@ async def paused(strike: Strike) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def restarted(strike: Strike) -> AsyncIterator[None]:
-    """Asked to end (SIGTERM), as before an upgrade; started again at the end."""
+    """Asked to end (SIGTERM), as before an upgrade; started again at the end. It must end in an orderly way."""
     members = strike.members
     exit_codes: dict[str, int] = {}
     strike.record.outcome["exit_codes"] = exit_codes
+    allowed = if_asked_to_stop(strike)
     try:
         for member in members:
             exit_codes[member.node_id] = await member.stop()
+        blame(strike, "asked to stop", exit_codes, allowed)
         yield
     finally:
         for member in members:

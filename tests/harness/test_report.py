@@ -41,6 +41,7 @@ def a_kill(number: int, at_ms: int) -> list[dict[str, Any]]:
 
 HEALED = an_event(2100, "healed")
 SAME = an_event(2200, "state_hashes", agree=True, index=9, hashes={"n1": "aa", "n2": "aa"})
+STOPPED = an_event(2300, "members_stopped", exit_codes={"n1": 0, "n2": 0})
 EVERY_KEY_READ = [a_row("get", 2110, 2120) | {"client": f"final.{number}"} for number in (0, 1)]
 
 
@@ -116,26 +117,36 @@ def test_a_run_is_sound_only_if_healed_and_of_one_state() -> None:
     """A lost write that nobody read still shows in the members' hashes."""
     rows = [a_row("put", 0, 10), *EVERY_KEY_READ]
     different = an_event(2200, "state_hashes", agree=False, index=9, hashes={"n1": "aa", "n2": "bb"})
-    assert the_report(rows, HEALED, SAME).sound
-    assert not the_report(rows, HEALED, different).sound
-    assert not the_report(rows, SAME).sound
-    assert not the_report(rows, HEALED).sound
+    assert the_report(rows, HEALED, SAME, STOPPED).sound
+    assert not the_report(rows, HEALED, different, STOPPED).sound
+    assert not the_report(rows, SAME, STOPPED).sound
+    assert not the_report(rows, HEALED, STOPPED).sound
 
 
 def test_a_run_is_sound_only_if_every_key_was_read_at_its_end() -> None:
     """What was not read was not judged: it may be lost."""
     unread = EVERY_KEY_READ[0] | {"status": "unknown"}
-    report = the_report([a_row("put", 0, 10), unread, EVERY_KEY_READ[1]], HEALED, SAME)
+    report = the_report([a_row("put", 0, 10), unread, EVERY_KEY_READ[1]], HEALED, SAME, STOPPED)
     assert not report.sound
     assert verdict_words(report) == "keys read at the end: 1 of 2"
-    assert not the_report([a_row("put", 0, 10)], HEALED, SAME).sound
+    assert not the_report([a_row("put", 0, 10)], HEALED, SAME, STOPPED).sound
 
 
 def test_a_run_in_which_nothing_was_acknowledged_is_not_sound() -> None:
     """Reads at the end of an empty store agree with everything."""
-    report = the_report([a_row("put", 0, None, "unknown"), *EVERY_KEY_READ], HEALED, SAME)
+    report = the_report([a_row("put", 0, None, "unknown"), *EVERY_KEY_READ], HEALED, SAME, STOPPED)
     assert not report.sound
     assert verdict_words(report) == "no operation of the load was acknowledged"
+
+
+def test_a_run_is_sound_only_if_its_members_stopped_as_asked_at_its_end() -> None:
+    """One that crashes while it stops, or must be killed, has not stood the run."""
+    rows = [a_row("put", 0, 10), *EVERY_KEY_READ]
+    crashed = STOPPED | {"exit_codes": {"n1": 0, "n2": -9}}
+    report = the_report(rows, HEALED, SAME, crashed)
+    assert (report.sound, verdict_words(report)) == (False, "asked to stop at the end, members ended so: {'n2': -9}")
+    report = the_report(rows, HEALED, SAME)
+    assert (report.sound, verdict_words(report)) == (False, "how the members ended is not known")
 
 
 def test_the_longest_gap_is_between_acknowledgements() -> None:
@@ -205,7 +216,7 @@ def test_reads_are_summed_up_by_the_way_in_which_they_were_answered() -> None:
 
 def test_a_run_in_which_a_member_stood_a_fault_wrongly_is_not_sound() -> None:
     """It went on though a write of its log had failed; or it told a read to be newer than it was."""
-    well = [HEALED, SAME]
+    well = [HEALED, SAME, STOPPED]
     told = a_row("put", 0, 10, revision=5, op_id=1)
     stale = a_row("get", 500, 501, revision=4, op_id=2, consistency="bounded", age_ms=100)
     (began, _) = a_kill(1, 100)

@@ -7,14 +7,14 @@ from pathlib import Path
 from harness.audit import GREEN, AuditResult
 from harness.report import summarize
 from harness.soak import SoakTotal
-from tests.harness.test_report import ABOUT, EVERY_KEY_READ, HEALED, SAME, a_row, an_event
+from tests.harness.test_report import ABOUT, EVERY_KEY_READ, HEALED, SAME, STOPPED, a_row, an_event
 
 
 def test_a_run_of_which_the_audit_would_see_nothing_fails_the_soak_whatever_the_audit_says() -> None:
     """An audit of many folders is green if what it finds in them is; a folder without operations it does not miss."""
     load = [an_event(0, "load_started"), an_event(2000, "load_ended")]
-    good = summarize(ABOUT, [a_row("put", 0, 10), *EVERY_KEY_READ], [*load, HEALED, SAME], Path("good"))
-    empty = summarize(ABOUT, [], [*load, HEALED, SAME], Path("empty"))
+    good = summarize(ABOUT, [a_row("put", 0, 10), *EVERY_KEY_READ], [*load, HEALED, SAME, STOPPED], Path("good"))
+    empty = summarize(ABOUT, [], [*load, HEALED, SAME, STOPPED], Path("empty"))
     green = AuditResult(GREEN, "LINEARIZABLE", 1.0)
 
     assert SoakTotal([good], green).exit_code == 0

@@ -73,6 +73,7 @@ async def test_a_run_with_a_killed_leader_ends_healed_and_linearizable(tmp_path:
     assert report.sound, report
     assert report.leader_changes >= 1
     assert report.final_reads == 12
+    assert report.exit_codes == {"n1": 0, "n2": 0, "n3": 0}
     assert report.faults[0].unavailable_seconds is not None
     assert report.by_status["ok"] > 500
     assert set(report.by_operation) == {"put", "get", "delete", "cas", "range", "txn"}
