@@ -46,18 +46,20 @@ class OutcomeUnknown(StoreError):
 
 
 class Unavailable(OperationFailed):
-    """No member took the operation within its deadline, or a read got no answer."""
+    """No member took the operation within its deadline, or a read got no answer. `remedy`: what to do, where more is
+    known than that."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason, remedy)
+        self.reason, self.remedy = reason, remedy
 
     def __str__(self) -> str:
         return f"unavailable: {self.reason}"
 
     @property
     def hint(self) -> str:
-        return "check the addresses; a majority of the members must be up and reach each other (`hwm status`)"
+        default = "check the addresses; a majority of the members must be up and reach each other (`hwm status`)"
+        return self.remedy or default
 
 
 class Busy(OperationFailed):

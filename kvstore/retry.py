@@ -319,8 +319,8 @@ class ClientCore:
 
     def _conclude(self, call: Call, verdict: Verdict) -> None:
         match verdict:
-            case Moved(reason=reason) if call.request.address is not None and call.request.kind is RequestKind.READ:
-                self._finish(call, error=Unavailable(reason))  # Nobody else is to answer it.
+            case Moved() if call.request.address is not None and call.request.kind is RequestKind.READ:
+                self._finish(call, error=Unavailable(verdict.reason, verdict.remedy))  # Nobody else is to answer it.
             case Moved() | SessionGone():
                 (self._pause if call.request.anywhere else self._try_again)(call)
             case Rejected(error=TooStale()) if call.request.address is None:  # Another member may know more.

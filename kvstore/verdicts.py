@@ -28,10 +28,14 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """This member cannot take it; certainly no effect. Try the leader that it names, if it does."""
+    """This member cannot take it; certainly no effect. Try the leader that it names, if it does.
+
+    `remedy`: what to tell whoever asked this member and no other.
+    """
 
     leader_address: str | None
     reason: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,9 @@ class Rejected:
 
 Verdict = Answered | Moved | Pushed | Doubtful | SessionGone | Rejected
 
+ASK_THE_LEADER = "leave out `--member`, and the leader is found; any member answers `--consistency follower`"
+NO_LEADER = "a majority of the members must be up and reach it (`hwm status`); what it has itself is read as `local`"
+
 _ANSWERED = Answered()
 
 
@@ -79,7 +86,9 @@ def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
     match code:
         case Code.NOT_LEADER:
             leader_id, address = fields[:2]
-            return Moved(address, f"{node_id} is not the leader" + (f", {leader_id} is" if leader_id else ""))
+            if leader_id:
+                return Moved(address, f"{node_id} is not the leader, {leader_id} is", ASK_THE_LEADER)
+            return Moved(None, f"{node_id} hears no leader", NO_LEADER)
         case Code.STOPPED:
             return Moved(None, f"{node_id} has stopped: {fields[0]}")
         case Code.BUSY:

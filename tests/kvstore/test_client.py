@@ -366,9 +366,11 @@ def test_errors_survive_pickling() -> None:
     """Fields are kept, text is made late."""
     import pickle
 
-    for error in (OutcomeUnknown("x"), Unavailable("x"), InvalidAddress("a", "b"), NotCommitted(2, 1), ClientClosed()):
+    remedied = Unavailable("x", "do y")
+    for error in (OutcomeUnknown("x"), remedied, InvalidAddress("a", "b"), NotCommitted(2, 1), ClientClosed()):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), again.args) == (type(error), str(error), error.args)
+        assert again.hint == error.hint
         assert error.word == error.word.lower()
 
 

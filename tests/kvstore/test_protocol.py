@@ -35,7 +35,7 @@ from kvstore.protocol import (
 )
 from kvstore.status import status_from_map
 from kvstore.texts import from_text, to_text
-from kvstore.verdicts import Answered, Moved, Pushed, judge
+from kvstore.verdicts import ASK_THE_LEADER, NO_LEADER, Answered, Moved, Pushed, judge
 from raft import ProtocolError, Refusal
 
 
@@ -122,7 +122,10 @@ def test_a_members_hello_must_speak_our_version_and_a_refusal_is_told() -> None:
 def test_a_response_is_judged_by_its_code() -> None:
     """What the retry machine does next depends on nothing else."""
     assert isinstance(judge(Response(1, 0, 1, 0, "s1")), Answered)
-    assert judge(Response(1, 16, 1, 0, "s1", ("s2", "h:2"))) == Moved("h:2", "s1 is not the leader, s2 is")
+    assert judge(Response(1, 16, 1, 0, "s1", ("s2", "h:2"))) == Moved(
+        "h:2", "s1 is not the leader, s2 is", ASK_THE_LEADER
+    )
+    assert judge(Response(1, 16, 1, 0, "s1", (None, None))) == Moved(None, "s1 hears no leader", NO_LEADER)
     assert isinstance(judge(Response(1, 3, 1, 0, "s1", ("sessions_max", 5))), Pushed)
     for code, fields in ((99, ()), (16, ()), (20, ("x",)), (2, (1, 2, 3))):
         with pytest.raises(ProtocolError):

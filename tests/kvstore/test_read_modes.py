@@ -82,6 +82,32 @@ def test_a_follower_answers_a_linearizable_read(quick_folder: Path) -> None:
         ask(client, Consistency.FOLLOWER, follower, seconds=2)
 
 
+def test_of_a_member_that_hears_no_leader_that_is_said(quick_folder: Path) -> None:
+    """Who asks this member and no other is not sent to look for addresses: it has answered."""
+    cluster, client, _, follower = a_cluster(quick_folder)
+    for node_id in set(cluster.hosts) - {follower}:
+        cluster.kill(node_id)
+    cluster.wait(2)
+
+    for consistency in (Consistency.FOLLOWER, Consistency.LINEARIZABLE):
+        with pytest.raises(Unavailable) as refusal:
+            ask(client, consistency, follower)
+        assert str(refusal.value) == f"unavailable: {follower} hears no leader"
+        assert "must be up and reach it" in refusal.value.hint
+        assert "addresses" not in refusal.value.hint
+
+
+def test_who_asks_a_follower_for_what_the_leader_alone_answers_is_told_what_to_ask(quick_folder: Path) -> None:
+    _, client, leader, follower = a_cluster(quick_folder)
+
+    with pytest.raises(Unavailable) as refusal:
+        ask(client, Consistency.LINEARIZABLE, follower)
+
+    assert str(refusal.value) == f"unavailable: {follower} is not the leader, {leader} is"
+    assert "--consistency follower" in refusal.value.hint
+    assert "addresses" not in refusal.value.hint
+
+
 def test_a_bounded_read_is_answered_with_its_age_as_long_as_that_can_be_proven(quick_folder: Path) -> None:
     """Then it is refused, with how old the state may be."""
     cluster, client, _, follower = a_cluster(quick_folder)
