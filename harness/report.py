@@ -92,9 +92,7 @@ class Report:
     state_hashes_agree: bool | None
     state_hashes: dict[str, str]
     state_hash_index: int | None
-    exit_codes: (
-        dict[str, int] | None
-    )  # Of the members, asked to stop at the end of all; None: unknown.
+    exit_codes: dict[str, int] | None  # Of the members, asked to stop at the end of all; None: unknown.
     finished: bool
 
     @property

@@ -11,10 +11,11 @@ from harness.cluster.cluster import NODES_MAX, READY_SECONDS
 from harness.cluster.equipment import Equipment
 from harness.errors import BadInput
 from harness.nemesis.machine import ANY_MACHINE, NO_JUMPS, Machine
-from harness.nemesis.schedule import DISK_KINDS, TAMPERED_KINDS, PlannedFault
+from harness.nemesis.schedule import DISK_KINDS, REPLACING_KINDS, TAMPERED_KINDS, PlannedFault
 from harness.workload.mix import KEYS_MAX
 from harness.workload.ways import USUAL_WAYS, ReadWays
 from harness.workload.workers import HASTY_SHARE
+from raft import MEMBERS_MAX
 
 SECONDS_MAX = 24 * 3600.0
 CLIENTS_MAX = 500  # All of them live in this one process.
@@ -63,6 +64,13 @@ class RunSettings:
             assert fault.kind not in DISK_KINDS or self.machine.file_system is not None, "look at the machine first"
         if self.lease_reads and any(fault.kind == "clock-jump" for fault in self.plan):
             raise BadInput("clock-jump cannot be made here", NO_JUMPS)
+        newcomers = sorted({fault.kind for fault in self.plan if fault.kind in REPLACING_KINDS})
+        if newcomers and self.nodes >= MEMBERS_MAX:
+            raise BadInput(
+                f"--nodes {self.nodes} leaves no room for {' and '.join(newcomers)}",
+                f"who takes a place comes before the other one goes, and a group has at most {MEMBERS_MAX} members: "
+                f"use --nodes {MEMBERS_MAX - 1} or fewer, or leave these faults out",
+            )
         if self.nodes == 1 and any(fault.kind == "partition" for fault in self.plan):
             raise BadInput("one member cannot be partitioned from itself", "use --nodes 3, or --faults kill,pause")
 

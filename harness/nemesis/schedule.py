@@ -48,6 +48,8 @@ TAMPERED_KINDS: tuple[Kind, ...] = ("write-error", "disk-lies", "clock-jump")
 """These get between a member and its system (`harness.cluster.tampering`)."""
 MEMBER_KINDS: tuple[Kind, ...] = ("replace", "disk-lies", "add", "remove")
 """These change who is a member. They have a lane of their own, so that other faults hit amid a change."""
+REPLACING_KINDS: tuple[Kind, ...] = ("replace", "disk-lies")
+"""Of these one more member comes before another one goes."""
 VICTIMLESS_KINDS: tuple[Kind, ...] = ("transfer", "add")
 """These are carried out whether or not a member is theirs: they only ask the cluster for something."""
 FAULT_NAMES = ("none", *KINDS, "all")

@@ -53,6 +53,7 @@ def hwm_harness(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         (["run", "--out", "{tmp}/new", "--nodes", "three"], "not a valid integer"),
         (["run", "--out", "{tmp}/new", "--seconds", "0"], "from 1 to"),
         (["run", "--out", "{tmp}/new", "--nodes", "1", "--faults", "partition"], "cannot be partitioned"),
+        (["run", "--out", "{tmp}/new", "--nodes", "9", "--faults", "kill,replace"], "use --nodes 8"),
         (["run", "--out", "{tmp}/new", "--faults", "clock-jump"], "leaders read by lease"),
         (["run", "--out", "{tmp}/new", "--read-ways", "leas=0.1"], "did you mean lease"),
         (["run", "--out", "{tmp}/new", "--in-flight", "0"], "from 1 to"),
