@@ -18,12 +18,13 @@ from harness.audit import GREEN, RED, AuditResult, audit
 from harness.errors import HarnessError
 from harness.live_run import run_shown
 from harness.nemesis.schedule import PlannedFault
+from harness.report import Report
 from harness.settings import RunSettings
 from harness.show import show_report
 from harness.signals import run_until_signal
 from harness.spoil import make_stale
 
-NODES, CLIENTS = 3, 12
+NODES, CLIENTS, DEATHS = 3, 12, 2
 OPERATIONS_PER_SECOND = 1_500.0  # Enough to be busy, few enough that a small machine also audits them in seconds.
 _COUNTEREXAMPLE_LINES_MAX = 24
 
@@ -61,8 +62,7 @@ def run_demo(out: Path, *, seed: int, seconds: float, console: Console) -> None:
     show_report(report, console)
     if not report.sound:
         raise DemoFailed("the run did not end healed and with equal states", home)
-    if report.leader_changes < 1:
-        raise DemoFailed("no leader was replaced", home)
+    check_deaths(report, home)
 
     _headline(console, "2  Was what every client saw linearizable? A Spark job checks the recorded history")
     with console.status("Spark starts, which takes longer than the check"):
@@ -82,6 +82,13 @@ def run_demo(out: Path, *, seed: int, seconds: float, console: Console) -> None:
 
     _headline(console, "In short")
     _in_short(console, report.operations, report.leader_changes, home, time.monotonic() - begun)
+
+
+def check_deaths(report: Report, home: Path) -> None:
+    """Raises DemoFailed if not both kills came, and each hit who led: then another one leads after it."""
+    if report.kills != DEATHS or report.leader_changes < DEATHS:
+        came = f"{report.kills} processes were killed, and the leader changed {report.leader_changes} times"
+        raise DemoFailed(f"the leader was to die twice; {came}", home)
 
 
 def _two_dead_leaders(seconds: float) -> tuple[PlannedFault, ...]:

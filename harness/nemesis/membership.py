@@ -17,7 +17,7 @@ from raft import MEMBERS_MAX, Member
 
 MEMBERS_MIN = 3  # Fewer could not lose one.
 ADDED_TO_MAX = MEMBERS_MAX - 2
-"""Room for who takes a place before the other one goes (all changes share one lane, so that is one), and one to spare."""
+"""Room for who takes a place before the other one goes (one: all changes share one lane), and one more to spare."""
 _CHANGE_SECONDS_MAX = 90.0  # All other faults are over within a few seconds.
 _TRY_SECONDS = 20.0
 _PAUSE_SECONDS = 0.2
