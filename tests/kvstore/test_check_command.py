@@ -67,8 +67,13 @@ def flip(path: Path, offset: int) -> None:
     path.write_bytes(data)
 
 
-def drop(path: Path) -> None:
-    path.unlink()
+def cut(path: Path, size_bytes: int) -> None:
+    path.write_bytes(path.read_bytes()[:size_bytes])
+
+
+def drop(*paths: Path) -> None:
+    for path in paths:
+        path.unlink()
 
 
 @pytest.mark.parametrize(
@@ -78,6 +83,9 @@ def drop(path: Path) -> None:
         ("meta", drop, "meta: damaged: it is missing"),
         ("pins", lambda path: flip(path, 20), "pins: damaged:"),
         (LOG, lambda path: flip(path, 300), "groups/0/log"),
+        (LOG, drop, f"{LOG}: damaged at byte 0: the segment is missing"),
+        (LOG, lambda path: cut(path, 0), f"{LOG}: damaged at byte 0:"),
+        (LOG, lambda path: cut(path, 64), f"{LOG}: damaged at byte 64: the first frame is bad"),
         (SNAPSHOT, lambda path: flip(path, 100), f"{SNAPSHOT}: damaged at byte 0:"),
         (SNAPSHOT, drop, "the log begins at 1, and no snapshot is valid"),
     ],
@@ -93,6 +101,27 @@ def test_damage_is_named_with_its_file_and_a_remedy(
     assert f"{folder}: {said}" in result.stderr, result.stderr
     assert "hint: this member must not be started" in result.stderr
     assert json.loads(hwm("check", folder, "--json").stdout)["verdict"] == "damaged"
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda folder: cut(folder / LOG, 1_000),
+        lambda folder: drop(folder / LOG, *folder.glob("groups/0/reached-*")),
+    ],
+    ids=["the end of the newest file", "the newest file and its note"],
+)
+def test_what_looks_like_a_crash_before_a_sync_is_sound_and_the_end_of_the_log_tells_it(
+    folder: Path, harm: Callable[[Path], None]
+) -> None:
+    """docs/operations.md, what the check cannot see: whoever cut it has to know."""
+    entries = json.loads(hwm("check", folder, "--json").stdout)["last_index"]
+    harm(folder)
+
+    fields = json.loads(hwm("check", folder, "--json").stdout)
+
+    assert fields["verdict"] == "sound"
+    assert fields["last_index"] < entries
 
 
 def test_what_is_no_data_folder_is_not_called_damaged(tmp_path: Path) -> None:
