@@ -10,7 +10,8 @@ committed, but nobody can say what the others had acknowledged beyond it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
@@ -63,6 +64,7 @@ async def save_snapshot(
     existing: bool = False,
     force: bool = False,
     wait_seconds: float = WAIT_SECONDS_DEFAULT,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Saved:
     """Save a snapshot of the cluster as `path`, verified and durable; on any error there is nothing under that name.
 
@@ -70,13 +72,15 @@ async def save_snapshot(
     cluster that has no majority any more: the guarantee above is not given then. If it cannot build that within
     `wait_seconds`, the snapshot that it has is taken (`Saved.is_older`). `force`: replace an existing file.
     `wait_seconds`: how long the member may take to build one. The client's deadline holds for each request.
+    `tell` is given a line for people when the member gives up, once for each reason; it is asked again all the same.
     Raises BackupFailed and what the client raises.
     """
     with FileAside(path, force=force) as aside:
-        own = await client.status(await _address(client, member)) if existing else None
-        revision = own.revision if own is not None else (await client.execute(Get(b"\0"))).revision
+        least = 0 if existing else (await client.execute(Get(b"\0"))).revision
         address = await _address(client, member)
-        source = _Source(client, address, revision, own is not None, wait_seconds)
+        own = await client.status(address) if existing else None
+        revision = own.revision if own is not None else least
+        source = _Source(client, address, revision, own is not None, wait_seconds, tell)
         for _ in range(TRIES_MAX):
             first = await source.first_page()
             checked = Checked(f"{path} from {first.node_id}")
@@ -120,24 +124,31 @@ class _Source:
     revision: int
     may_be_older: bool
     wait_seconds: float
+    tell: Callable[[str], None]
+    told: set[str] = field(default_factory=set)
 
     async def first_page(self) -> Response:
         """The beginning of a snapshot; until the member has one that will do it is asked again and again."""
-        words, build_at = "it has not answered", trio.current_time()
+        words, given_up, build_at = "it has not answered", "", trio.current_time()
         with trio.move_on_after(self.wait_seconds):
             while True:
                 build = trio.current_time() >= build_at
                 response = await self._ask(revision_min=self.revision, build=build)
                 if is_page(response, 0):
                     return response
-                _, words, is_being_built = response.fields[:3]
+                _, words, is_being_built, *more = response.fields  # An older member says three.
+                if more and isinstance(more[0], str) and more[0]:
+                    given_up = f"{response.node_id} gave up: {more[0]}"
+                    if given_up not in self.told:
+                        self.told.add(given_up)
+                        self.tell(f"{given_up}; trying again")
                 if is_being_built and build:
                     build_at = trio.current_time() + BUILD_AGAIN_SECONDS
                 await trio.sleep(LOOK_SECONDS)
         if self.may_be_older and is_page(response := await self._ask(), 0):
             return response
         raise BackupFailed(
-            f"{self.address} had no snapshot to send within {self.wait_seconds:g} s: {words}",
+            f"{self.address} had no snapshot to send within {self.wait_seconds:g} s: {given_up or words}",
             "if its disk is full, or it is cut off, name another --member; a large store may need a longer --wait",
         )
 

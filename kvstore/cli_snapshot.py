@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
@@ -71,7 +72,13 @@ def save(
     async def work(client: Client) -> Saved:
         try:
             return await save_snapshot(
-                client, file, member=member, existing=existing, force=force, wait_seconds=wait_seconds
+                client,
+                file,
+                member=member,
+                existing=existing,
+                force=force,
+                wait_seconds=wait_seconds,
+                tell=partial(click.echo, err=True),
             )
         except Unavailable as error:
             failure = failure_of(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvstore.backup_pages import snapshot_page
+from kvstore.backup_pages import SnapshotPages
 from kvstore.machine import KvMachine
 from kvstore.members import membership_of, membership_to_fields, read_change
 from kvstore.protocol import Asked, MembersView, RequestKind, members_fields
@@ -27,6 +27,7 @@ class ClusterRequests:
 
     def __init__(self, node: Node, machine: KvMachine, log_bytes_max: int) -> None:
         self._node, self._machine, self._log_bytes_max = node, machine, log_bytes_max
+        self.snapshots = SnapshotPages(node)
         self.own_address = ""
         self.own_peer_address = ""
 
@@ -43,7 +44,7 @@ class ClusterRequests:
             case RequestKind.TRANSFER:
                 return (self._transfer(asked.items),)
             case RequestKind.SNAPSHOT:
-                return snapshot_page(self._node, self._machine.revision, asked.items)
+                return self.snapshots.page(self._machine.revision, asked.items)
             case RequestKind.MEMBERSHIP:
                 return self._membership(asked.items)
         return None

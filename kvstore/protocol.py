@@ -13,7 +13,8 @@ requests, as many as it likes without waiting, and the member answers each once,
       transfer  [id, 6, to]                           hand leadership over, to a node id or (null) the fittest member;
                                                       answered [to], or [null] by a member that does not lead
       snapshot  [id, 7, name, offset, bytes_max, revision_min, build]     a page of a snapshot (kvstore.backup_pages);
-                                                      answered [name, size_bytes, data] or [null, words, being built]
+                                                      answered [name, size_bytes, data], or [null, words, being built,
+                                                      why a build was given up]
       change    [id, 8, [member, ...], [promoted id, ...], [removed id, ...], [member, ...]]     change the members, all
                                                       at once: added, promoted, removed, updated (kvstore.members); a
                                                       member is [node_id, peer_address, client_address, incarnation_id];

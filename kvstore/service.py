@@ -140,11 +140,11 @@ class Service:
         return connection.has_room(self.limits)
 
     def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent] = ()) -> bool:
-        """The node was flushed: answer what has ended. Of the events nothing is needed: the role is looked up.
+        """The node was flushed: answer what has ended. Of the events little is needed: the role is looked up.
 
         True if requests that had waited for room were taken up: flush the node again.
         """
-        del events
+        self.cluster.snapshots.heed(events)
         for told in completions:
             if isinstance(told, AppliedBatch):
                 self._hot.applied(told)

@@ -244,7 +244,9 @@ class CannotBuild:
         self.deadline_seconds, self.execute, self.status = store.deadline_seconds, store.execute, store.status
 
     async def ask(self, request: Request) -> Response:
-        return await self._store.ask(request._replace(items=(*request.items[:4], False)))
+        response = await self._store.ask(request._replace(items=(*request.items[:4], False)))
+        name, words, *_ = response.fields
+        return response if name else response._replace(fields=(None, words, True, "no room"))
 
 
 async def test_of_a_member_that_can_build_none_the_snapshot_it_has_is_taken_only_where_it_is_all_there_is(
@@ -255,10 +257,11 @@ async def test_of_a_member_that_can_build_none_the_snapshot_it_has_is_taken_only
         first = (await store.put("key", "in a snapshot")).revision
         await save(store, tmp_path / "first")
         await store.put("key", "after it")
-        full = CannotBuild(store)
+        full, told = CannotBuild(store), list[str]()
 
-        with pytest.raises(BackupFailed, match="no snapshot to send"):
-            await save(full, tmp_path / "file", wait_seconds=0.1)  # type: ignore[arg-type]
+        with pytest.raises(BackupFailed, match=r"no snapshot to send .* s1 gave up: no room"):
+            await save(full, tmp_path / "file", wait_seconds=0.2, tell=told.append)  # type: ignore[arg-type]
+        assert told == ["s1 gave up: no room; trying again"]
         saved = await save(full, tmp_path / "file", wait_seconds=0.1, existing=True)  # type: ignore[arg-type]
 
     assert saved.facts.revision == first == read_begin(tmp_path / "file").facts.revision
@@ -315,7 +318,7 @@ def test_a_member_that_lags_behind_gives_no_older_state_instead(quick_folder: Pa
     revision = cluster.hosts[leader].machine.revision
     request = snapshot_request(f"{lagging}:1", revision_min=revision, build=True)
 
-    name, words, is_being_built = client.ask(request).fields
+    name, words, is_being_built, _ = client.ask(request).fields
     assert (name, is_being_built) == (None, False), words
 
     cluster.cut.clear()
@@ -324,6 +327,25 @@ def test_a_member_that_lags_behind_gives_no_older_state_instead(quick_folder: Pa
     name, size_bytes, data = client.ask(request).fields
     assert len(data) == size_bytes
     assert (quick_folder / lagging / "groups/0/snapshots" / name).read_bytes() == data
+
+
+def test_a_member_says_why_it_gave_a_build_up_until_it_is_asked_for_another(quick_folder: Path) -> None:
+    """Whoever waits could make room meanwhile."""
+    cluster = Cluster(quick_folder, 1)
+    client = cluster.client(ttl_ns=0)
+    client.do(Put(b"k", b"v"))
+    host = cluster.hosts["s1"]
+    build = snapshot_request("s1:1", revision_min=host.machine.revision, build=True)
+    look = snapshot_request("s1:1", revision_min=host.machine.revision)
+    host.files.bytes_max = 0
+
+    assert client.ask(build).fields[2:] == (True, "")
+    assert client.ask(look).fields[2] is False
+    assert client.ask(look).fields[3] == "no room"
+
+    host.files.bytes_max = None
+    assert client.ask(build).fields[2:] == (True, "")
+    assert client.ask(look).fields[0] is not None
 
 
 def test_only_the_newest_snapshot_is_read_whatever_name_is_asked_for(quick_folder: Path) -> None:
