@@ -34,6 +34,7 @@ from harness.signals import first_harness_error
 from harness.spoil import find_stale, make_stale
 from kvstore import Client
 from spark_audit import check_rows
+from tests.harness.disks import trouble_with_ext4
 
 pytestmark = pytest.mark.process
 
@@ -146,6 +147,26 @@ async def test_a_member_whose_clock_jumps_goes_on_and_one_whose_log_fails_once_e
     assert list(jumped.outcome) == ["jumped_ahead_seconds"]
     assert failed.outcome["exit_codes"] == {"n1": 6}
     assert "finding" not in failed.outcome
+
+
+@pytest.mark.timeout(60)
+async def test_a_member_whose_disk_fails_ends_itself_although_no_client_writes(tmp_path: Path) -> None:
+    """Nothing fails of which nothing is asked: the harness gives it something to write, which no history shows."""
+    trouble = trouble_with_ext4(tmp_path / "probe")
+    if trouble:
+        pytest.skip(f"no ext4 can be mounted here: {trouble}")
+    failing = replace(against_the_leader(1, 0.0, "disk-error"), duration_seconds=0.1)
+    writer = RunWriter(tmp_path / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
+    with trio.fail_after(50):
+        async with running_cluster(
+            tmp_path / "nodes", nodes=1, proxied=False, equipment=Equipment(file_system="ext4")
+        ) as cluster:
+            nemesis = Nemesis(cluster, writer, (failing,))
+            await nemesis.run()
+            async with Client(cluster.endpoints) as client:
+                assert (await client.put("k", "1", deadline_seconds=30)).revision == 2  # The first one of all.
+    writer.close()
+    assert nemesis.records[0].outcome == {"exit_codes": {"n1": 6}}
 
 
 @pytest.mark.timeout(120)
