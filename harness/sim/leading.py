@@ -47,7 +47,7 @@ class LeadingWatch:
         self._config, self._now = config, 0  # ns: the time that it was told last, by which it goes in all things.
         self._began: list[tuple[int, int]] = []  # (round, when it was sent), both rising.
         self._by_lease: dict[int, int] = {}  # ticket → when it was asked
-        self._questions: dict[str, tuple[int, int, int, int]] = {}  # peer → (number, mark, earliest round, asked at)
+        self._questions: dict[tuple[str, int], tuple[int, int, int]] = {}  # (peer, number) → (mark, round, asked at)
         self._asked: dict[str, tuple[int, int]] = {}  # Who was asked to campaign: (the end of the log, when it left)
 
     def seen(self, core: RaftCore, now: int) -> None:
@@ -180,9 +180,10 @@ class LeadingWatch:
 
     def told_a_peer(self, peer_id: str, message: ReadIndexResponse, promise_ns: int) -> None:
         """A peer is told how far it must have applied: behind a round that began since it asked, or by lease."""
-        number, mark, round_min, asked_at = self._questions.get(peer_id, (0, 0, 0, 0))
-        if (number, self._term) != (message.number, message.term):
+        question = self._questions.get((peer_id, message.number))
+        if question is None or message.term != self._term:
             return
+        mark, round_min, asked_at = question
         self._count_answers()
         if message.read_index < mark:
             broken(

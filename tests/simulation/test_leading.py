@@ -329,7 +329,19 @@ def test_who_asks_the_leader_is_answered_behind_a_round_that_began_since() -> No
     watch.received(core(), "s2", accepted(read_counter=2), 7)
     watch.received(core(), "s3", ReadIndexRequest(term=1, number=4), 8)  # Repeated: it has its round.
     tells(watch, 4)
-    tells(watch, 3)  # An older question; who asked does not wait for it any more.
+    tells(watch, 3)  # Of an earlier leadership: who asked does not wait for it any more.
+
+
+def test_a_question_that_comes_late_and_again_is_the_one_that_came_first() -> None:
+    """The network repeats and overtakes; an answer to its first arrival is right."""
+    watch = a_leader(peers=2)
+    for number in (5, 4):
+        watch.received(core(), "s3", ReadIndexRequest(term=1, number=number), 5)
+    watch.round_began(1)
+    watch.received(core(), "s3", ReadIndexRequest(term=1, number=5), 6)
+    watch.received(core(), "s2", accepted(read_counter=1), 7)
+
+    tells(watch, 5)
 
 
 def test_who_asks_the_leader_is_answered_by_a_lease_that_held_when_it_asked() -> None:
