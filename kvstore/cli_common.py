@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -12,12 +13,22 @@ import click
 import trio
 
 from kvstore.client import DEADLINE_SECONDS_DEFAULT, Client
-from kvstore.errors import InvalidAddress, OutcomeUnknown, StoreError, Unavailable, Unsupported
+from kvstore.errors import (
+    ChangeRefused,
+    InvalidAddress,
+    LevelRefused,
+    OutcomeUnknown,
+    StoreError,
+    TransferRefused,
+    Unavailable,
+    Unsupported,
+)
 from kvstore.texts import from_text, to_text
 from raft import FRAME_BYTES_MAX_CLIENT
 
 ENDPOINTS_DEFAULT = "127.0.0.1:7101"
 SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # Of a deadline: whoever waits for a day is not at a command line.
+HAS_PRINTED = "kvstore.has_printed"  # In `Context.meta`: there is a JSON value on stdout.
 ResultT = TypeVar("ResultT")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -38,18 +49,43 @@ class ExitCode(enum.IntEnum):
 
 
 class Failure(click.ClickException):
-    """An error in one line, with what to do in another."""
+    """An error in one line, with what to do in another; with `--json` also as an object, for programs.
 
-    def __init__(self, message: str, code: ExitCode, hint: str = "") -> None:
+    `error`: the store's own, which has a word, and may have a reason and a lag.
+    """
+
+    def __init__(self, message: str, code: ExitCode, hint: str = "", error: StoreError | None = None) -> None:
         super().__init__(message)
         self.exit_code = int(code)  # type: ignore[misc]  # Instances differ, as in click itself.
         self.hint = hint
+        self._word = code.name.lower() if error is None else error.word
+        refusal = error if isinstance(error, ChangeRefused | TransferRefused | LevelRefused) else None
+        self._reason = refusal.reason if refusal else None
+        self._lag = refusal.lag if isinstance(refusal, ChangeRefused) else None
+        context = click.get_current_context(silent=True)  # None where `show` comes.
+        self._is_in_json = context is not None and context.params.get("as_json") and not context.meta.get(HAS_PRINTED)
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """To stderr: stdout is for data."""
+        """The words to stderr; stdout is for data, and for one JSON value, this one if there is no other."""
         click.echo(f"error: {self.format_message()}", file=file, err=file is None)
         if self.hint:
             click.echo(f"hint: {self.hint}", file=file, err=file is None)
+        if self._is_in_json:
+            try:
+                print_json({"error": self.as_json()})
+            except OSError:  # The exit code is that of what has failed. Nothing is left to be written at the end.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def as_json(self) -> dict[str, object]:
+        """For programs: `code` and `reason` are stable words."""
+        return {
+            "code": self._word,
+            "text": self.message,
+            "hint": self.hint,
+            "reason": self._reason,
+            "lag": self._lag,
+            "is_unknown": self.exit_code == ExitCode.UNKNOWN,
+        }
 
 
 def failure_of(error: StoreError) -> Failure:
@@ -63,7 +99,7 @@ def failure_of(error: StoreError) -> Failure:
             code = ExitCode.USAGE
         case _:
             code = ExitCode.FAILED
-    return Failure(str(error), code, error.hint)
+    return Failure(str(error), code, error.hint, error)
 
 
 if TYPE_CHECKING:
@@ -164,6 +200,8 @@ def run_with_client(endpoints: str, deadline_seconds: float, work: Callable[[Cli
 
 def print_json(value: Any) -> None:
     """One object on one line; bytes as text."""
+    if (context := click.get_current_context(silent=True)) is not None:
+        context.meta[HAS_PRINTED] = True
     click.echo(json.dumps(value, ensure_ascii=False, default=_json_default))
 
 
