@@ -75,10 +75,8 @@ class LeadingWatch:
             case InstallSnapshotProgress():
                 self._heard_at[peer_id] = now
             case ReadIndexRequest(number=number):
-                if (
-                    self._questions.get(peer_id, (0,))[0] != number
-                ):  # Repeated: answers to the first one are right, too.
-                    self._questions[peer_id] = (number, self._ledger.commit_index, self._round + 1, now)
+                first = self._ledger.commit_index, self._round + 1, now
+                self._questions.setdefault((peer_id, number), first)  # Repeated: answers to the first are right, too.
             case _:
                 pass
         if self._reads or self._by_lease or self._questions:
