@@ -16,6 +16,7 @@ from pathlib import Path
 
 import trio
 
+from kvstore.addresses import parse_address
 from kvstore.backup_aside import FileAside
 from kvstore.backup_file import BackupFailed, Checked, SnapshotFacts
 from kvstore.client import Client
@@ -75,6 +76,8 @@ async def save_snapshot(
     `tell` is given a line for people when the member gives up, once for each reason; it is asked again all the same.
     Raises BackupFailed and what the client raises.
     """
+    if member is not None and ":" in member:
+        parse_address(member)  # Before anybody is asked anything.
     with FileAside(path, force=force) as aside:
         least = 0 if existing else (await client.execute(Get(b"\0"))).revision
         address = await _address(client, member)

@@ -369,8 +369,9 @@ class Client(MemberCalls):
         return min(seconds, DEADLINE_SECONDS_MAX)
 
     async def _address_of(self, member: str) -> str:
-        """The client address of a node id, or of itself."""
-        if member in self._pump.addresses or ":" in member:
+        """The client address of a node id, or of itself. Raises InvalidAddress."""
+        if ":" in member:
+            parse_address(member)
             return member
         view = self._pump.members or await self.members()
         for node_id, address in view.members:

@@ -214,6 +214,25 @@ def test_of_a_change_of_members_whose_outcome_is_unknown_it_is_said_that_it_can_
     assert "give the command again" in failure.value.hint
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:227010", "127.0.0.1:", ":7101", "127.0.0.1:port", "s1:"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["get", "a", "--consistency", "follower"],
+        ["snapshot", "save", "{}/f"],
+        ["snapshot", "save", "{}/f", "--existing"],
+    ],
+)
+def test_a_member_at_an_address_that_nobody_can_dial_is_wrong_usage(
+    tmp_path: Path, command: list[str], address: str
+) -> None:
+    """A supervisor would try "unavailable" again, for ever."""
+    result = invoke(*(word.format(tmp_path) for word in command), "--deadline", "0.2", "--member", address)
+
+    assert result.exit_code == 2, result.stderr
+    assert f"address {address!r}" in result.stderr
+
+
 LAGS = ChangeRefused("behind", "s4 lacks 12 entries", 12)
 
 
