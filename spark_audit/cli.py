@@ -15,7 +15,7 @@ from rich.console import Console
 
 from spark_audit.clusters import MASTER, REMOTE, under_spark_submit
 from spark_audit.engines import ENGINES, engine_for, spare_pandas
-from spark_audit.errors import InputError
+from spark_audit.errors import InputError, NothingToCheck
 from spark_audit.failing import BAD_INPUT, fail, told_in_words
 from spark_audit.imports.command import import_command
 from spark_audit.incremental_command import follow_command
@@ -158,9 +158,13 @@ def _is_given(option: str) -> bool:
 
 
 def _files(paths: tuple[str, ...]) -> list[HistoryFile]:
-    """A wrong path, or a run.json that is none, is answered before any engine takes its time to start."""
+    """A wrong path, a run without rows among others, or a run.json that is none, is answered before any engine takes
+    its time to start."""
     files = history_files(paths)
-    for folder in {file.folder for file in files}:
+    folders = {file.folder for file in files}
+    for folder in sorted(folders - {file.folder for file in files if file.path.stat().st_size}):
+        raise NothingToCheck(str(folder), 0)
+    for folder in folders:
         read_run_file(folder)
     return files
 

@@ -142,6 +142,22 @@ def test_the_exit_codes_are_those_of_the_verdict() -> None:
         check_rows([])
 
 
+def test_a_run_without_operations_among_others_is_told_and_not_passed_over(tmp_path: Path) -> None:
+    """It would be green with them, and nothing of it was looked at. A client without any is nothing unusual."""
+    h = History()
+    h.put("a", 0, 10, 2)
+    for run, client in (("good", "c0"), ("good", "c1"), ("empty", "c0")):
+        (tmp_path / run / "ops").mkdir(parents=True, exist_ok=True)
+        (tmp_path / run / "ops" / f"{client}.jsonl").touch()
+    write_lines(tmp_path / "good" / "ops" / "c0.jsonl", h.rows)
+
+    assert CliRunner().invoke(cli, ["check", "--engine", "local", str(tmp_path / "good")]).exit_code == 0
+    told = CliRunner().invoke(cli, ["check", "--engine", "local", str(tmp_path)])
+
+    assert told.exit_code == 2
+    assert f"{tmp_path / 'empty'}: it holds no operation" in told.stderr.replace("\n", " ")
+
+
 def test_keys_are_written_without_spark(tmp_path: Path) -> None:
     """One row for each, by name; what is wrong and what is right."""
     parquet = pytest.importorskip("pyarrow.parquet")
