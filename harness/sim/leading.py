@@ -50,6 +50,11 @@ class LeadingWatch:
         self._questions: dict[tuple[str, int], tuple[int, int, int]] = {}  # (peer, number) → (mark, round, asked at)
         self._asked: dict[str, tuple[int, int]] = {}  # Who was asked to campaign: (the end of the log, when it left)
 
+    @property
+    def term(self) -> int:
+        """The last one in which it led."""
+        return self._term
+
     def seen(self, core: RaftCore, now: int) -> None:
         """After an event in which it leads: if the term is new, all peers count as heard, and no round has begun."""
         if core.term == self._term:
@@ -63,7 +68,7 @@ class LeadingWatch:
         self._silent_at = now + self._silence_ns_max
 
     def received(self, core: RaftCore, peer_id: str, message: Message, now: int) -> None:
-        """It leads, and was handed a message."""
+        """It led in this term before it was handed a message."""
         if isinstance(message, AppendAccepted):
             self._acknowledged(core, peer_id, message)
         if message.term != self._term or core.term != self._term:

@@ -70,7 +70,7 @@ class Watch:
         """The node was handed a message."""
         now = self._member.now()
         self._pledge.received(core, sender, message, now)
-        if core.role is Role.LEADER:
+        if core.role is Role.LEADER or core.term == self.leading.term:  # It may lead no more because of it.
             self.leading.received(core, sender, message, now)
 
     def voted(self, core: RaftCore, message: object) -> None:
