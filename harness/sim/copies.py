@@ -98,9 +98,14 @@ class Copies:
         index = write.replace_from
         if index is None or index > self.memory.last_index:
             return
-        term = self.memory.term_at(index)
+        term, own = self.memory.term_at(index), (write.hard_state or self.memory.hard_state).term
+        # Who has not come to the term in which it was committed is none of those that it was counted on, and may hear a
+        # leader of before that (Raft §5.4.2): what that one overwrites comes again.
+        is_kept = (
+            term is not None and self._ledger.is_committed(index, term) and own >= self._ledger.committed_in(index)
+        )
         require(
-            term is not None and not self._ledger.is_committed(index, term),
+            term is not None and not is_kept,
             "a committed entry is never cut",
             f"{self.node_id} cuts from {index}, term {term}; committed up to {self._ledger.commit_index}",
         )

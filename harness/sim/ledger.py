@@ -83,6 +83,10 @@ class Ledger:
         self._committed_in.append(max(leader_term, self._committed_in[-1]))
         self.members.reached(index, term)
 
+    def committed_in(self, index: int) -> int:
+        """The term of the leader that committed this entry."""
+        return self._committed_in[index]
+
     def last_committed_before(self, leader_term: int) -> int:
         """The highest index committed by leaders of terms below `leader_term`: its leader must have it (§5.4)."""
         index = self.commit_index

@@ -138,6 +138,23 @@ def test_a_wrong_write_is_seen(what: str) -> None:
     assert caught.value.rule == rule
 
 
+@pytest.mark.parametrize("own_term", [3, 4])
+def test_who_has_not_come_to_the_term_of_a_commit_may_cut_its_own_copy(own_term: int) -> None:
+    """Raft §5.4.2: nobody counted it. A leader of term 3 overwrote entry 2; one of term 4 commits that of term 2."""
+    copies = Copies("s2", Ledger())
+    copies.append(LogWrite(sequence=1, hard_state=HardState(2, "s1", 0), entries=(an_entry(1, 2), an_entry(2, 2))))
+    copies.synced(1)
+    for index in (1, 2):
+        copies._ledger.committed("s1", index, 2, 4)
+    late = LogWrite(sequence=2, hard_state=HardState(own_term, None, 0), replace_from=2)
+
+    if own_term < 4:
+        copies.append(late)
+    else:
+        with pytest.raises(Violation, match="a committed entry is never cut"):
+            copies.append(late)
+
+
 RECOVERED = {
     "a durable entry is gone": (1, HardState(2, "s1", 0)),
     "an entry too many": (4, HardState(2, "s1", 0)),
