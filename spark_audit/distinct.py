@@ -20,8 +20,7 @@ class Fresh:
 
     def take(self, state: State, op: Operation) -> bool:
         """`op` comes next, in this state; whether what it tells of the record is new, or of this record."""
-        _, mod, create, _ = state
-        told = (_mods(op) if mod is None else frozenset()) | (_creates(op) if create is None else frozenset())
+        told = told_by(state, op)
         if not self._used.isdisjoint(told):
             return False
         self._used.update(told)
@@ -32,7 +31,7 @@ class Named:
     """The revisions that the answers of one key's operations name, by the position of the operation."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        self._carried = {op.revision for op in operations if op.writes and op.revision is not None}
+        self._carried = carried_by(operations)
         self._mods = [_mods(op) for op in operations]
         self._creates = [_creates(op) for op in operations]
         self._must = [not op.unknown for op in operations]
@@ -73,6 +72,17 @@ class Named:
     @staticmethod
     def _is_named(revision: int, names: list[frozenset[int]], to_come: Counter[int], still: Iterable[int]) -> bool:
         return to_come[revision] > 0 or any(revision in names[position] for position in still)
+
+
+def carried_by(operations: Iterable[Operation]) -> set[int]:
+    """The revisions of the acknowledged writes among them."""
+    return {op.revision for op in operations if op.writes and op.revision is not None}
+
+
+def told_by(state: State, op: Operation) -> frozenset[int]:
+    """The revisions that the record of `state` takes if `op` comes next: none if all of them were told before."""
+    _, mod, create, _ = state
+    return (_mods(op) if mod is None else frozenset()) | (_creates(op) if create is None else frozenset())
 
 
 def _mods(op: Operation) -> frozenset[int]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from spark_audit.clocks import Clocks
-from spark_audit.distinct import Fresh
+from spark_audit.distinct import Fresh, carried_by, told_by
 from spark_audit.model import ABSENT, State, advance
 from spark_audit.operation import FOREVER, Operation, Seen
 from spark_audit.slots import refilled
@@ -224,6 +224,7 @@ class _Filler:
         self._spare = sorted(spare, key=lambda op: (op.name == "txn", op.call_ns))
         self._used: set[int] = set()
         self._values_seen = values_seen
+        self._carried = carried_by(order)
         self._deadlines = _deadlines(order, {op.clock for op in spare}, clocks) if spare else []
 
     def fill_back(
@@ -255,7 +256,7 @@ class _Filler:
             for before, chain in frontier:
                 for op in self._candidates(feasible, chain, useful):
                     after = advance(before, op, None)
-                    if after is None:
+                    if after is None or not self._carried.isdisjoint(told_by(before, op)):
                         continue
                     visited += 1
                     replayed = _run(after, ahead)

@@ -91,6 +91,22 @@ def test_a_hidden_write_is_not_put_between_a_write_and_the_compare_and_set_that_
     assert witness(operations_in(h.rows), ONE_CLOCK).verified
 
 
+def test_a_hidden_write_does_not_get_the_revision_of_an_acknowledged_one() -> None:
+    """Two writes are hidden between 2 and 5. The cas was called between them, and expects 5, which neither can be."""
+    h = History()
+    h.put("a", 0, 10, 2)
+    h.put("hidden", 11, None)
+    h.cas("not this", None, True, 12, None, expected_mod_revision=5)
+    h.put("hidden too", 13, None)
+    h.put("b", 20, 30, 5)
+    h.get("b", 40, 50, 5, mod_revision=5, version=4)
+
+    found = witness(operations_in(h.rows), ONE_CLOCK)
+
+    assert found.verified, found.reason
+    assert [op.op_id for op, _ in found.order] == [0, 1, 3, 4, 5]
+
+
 def test_a_version_that_no_writes_account_for_is_not_verified() -> None:
     """A put applied twice shows as a version too many."""
     h = History()
