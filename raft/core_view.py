@@ -83,6 +83,14 @@ class CoreView:
             self._leadership is not None and peer_id in self._leadership.changing.departing
         )
 
+    def greets(self, peer_id: str) -> bool:
+        """True if this peer may say hello: it is known, or it may lead by a configuration that has not come here yet.
+
+        Somebody else is told to wait by whoever hears a leader. The leader itself has to be called, to be answered.
+        """
+        is_known = self._state.configuration.member(peer_id) is not None or self.is_peer(peer_id)
+        return is_known or not self.hears_a_leader or peer_id == self.leader_id
+
     def peers(self) -> tuple[Member, ...]:
         """Everybody else to whom there should be a connection, in the order of ids: members for certain, members by the
         newest configuration, and removed ones that are to be told so."""

@@ -129,7 +129,7 @@ class Node(NodeView):
             members = ", ".join(member.node_id for member in committed.members)
             raise PeerRefused(peer_id, REMOVED, f"it was removed from this cluster, which has: {members}")
         member = self._core.configuration.member(peer_id)
-        if member is None and not self._core.is_peer(peer_id) and self._core.hears_a_leader:
+        if not self._core.greets(peer_id):
             members = ", ".join(member.node_id for member in self._core.configuration.members)
             raise PeerRefused(peer_id, "not_a_member", f"it is not a member of this cluster, which has: {members}")
         if self.failure is None:  # Who hears no leader may not have heard of all members, either.

@@ -318,12 +318,11 @@ class Member:
             return
         try:
             if sender not in self._greeted:
-                self.world.upgrading.greet(self.node, self.machine, self.world.members[sender].says_it_is)
-                self.world.losing.greeted(self, sender)
+                self.world.connect(self.world.members[sender], self)
                 self._greeted.add(sender)
             _, message = decode_message(frame)
         except (ProtocolError, PeerRefused) as error:
-            if isinstance(error, PeerRefused) and self.world.may_refuse(error.code, sender):
+            if isinstance(error, PeerRefused) and self.world.may_refuse(error.code, error.peer_id):
                 self.world.mark(f"a hello was refused: {error.code}")
                 return
             raise Violation("peers understand each other", f"{sender} → {self.node_id}: {error}") from error

@@ -222,6 +222,14 @@ class Simulation:
         for other in self.members.values():
             other.forget_greeting(member.node_id)
 
+    def connect(self, caller: Member, called: Member) -> None:
+        """One dials the other, and each takes the other's hello. Raises PeerRefused."""
+        assert called.node is not None
+        self.upgrading.greet(called.node, called.machine, caller.says_it_is)
+        self.losing.greeted(called, caller.node_id)
+        if caller.node is not None:  # Else what it said before it stopped arrives all the same.
+            self.upgrading.greet(caller.node, caller.machine, called.says_it_is)
+
     def on_flush(self, member: Member, effects: Effects) -> None:
         """A node was flushed: its application looks at what came of it."""
         if self.plan.upgrades:

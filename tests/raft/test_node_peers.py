@@ -10,6 +10,7 @@ from raft import (
     RaftConfig,
     VoteRequest,
 )
+from tests.raft.bench import heartbeat
 from tests.raft.node_world import OneNode, World, incarnation_of
 
 
@@ -86,6 +87,21 @@ def test_a_stranger_is_refused(peer_id: str, code: str) -> None:
     with pytest.raises(PeerRefused) as caught:
         s1.node.peer_hello(peer_id, bytes(16))
     assert caught.value.code == code
+
+
+def test_a_stranger_that_leads_is_greeted_by_who_hears_it() -> None:
+    """Who joins hears a leader of which its configuration knows nothing, and then dials it, to answer."""
+    s9 = OneNode("s9", ("s1",), RaftConfig(), pinned=False)
+    s9.node.peer_hello("s2", incarnation_of("s2"))
+    s9.settle()
+    s9.node.receive("s2", heartbeat(term=3))
+    assert s9.node.core.hears_a_leader
+
+    s9.node.peer_hello("s2", incarnation_of("s2"))
+
+    with pytest.raises(PeerRefused) as caught:
+        s9.node.peer_hello("s3", incarnation_of("s3"))
+    assert caught.value.code == "not_a_member"
 
 
 def test_a_failed_pin_stops_the_node() -> None:

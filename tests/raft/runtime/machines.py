@@ -15,6 +15,8 @@ from raft import (
     Completion,
     Configuration,
     HardState,
+    Hello,
+    HelloRole,
     Identity,
     Member,
     Node,
@@ -23,6 +25,7 @@ from raft import (
     Told,
     TraceEvent,
     encode_item,
+    frame,
     one_by_one,
 )
 from raft.runtime import CompletionQueue, Driver, Transport, now_ns
@@ -147,6 +150,18 @@ def a_cluster(count: int = 3) -> AbstractAsyncContextManager[list[Machine]]:
             nursery.cancel_scope.cancel()
 
     return running()
+
+
+def peer_hello(node_id: str = "s2", **fields: object) -> bytes:
+    """The frame with which a peer calls a member, or answers its call."""
+    known: dict[str, object] = {
+        "cluster_id": CLUSTER_ID,
+        "group_id": 0,
+        "node_id": node_id,
+        "incarnation_id": node_id.encode().ljust(16, b"."),
+        "role": HelloRole.PEER,
+    }
+    return frame(Hello(**(known | fields)).encode())  # type: ignore[arg-type]
 
 
 async def until(condition: Callable[[], bool]) -> None:

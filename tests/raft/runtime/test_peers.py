@@ -9,11 +9,24 @@ from random import Random
 import pytest
 import trio
 
-from raft import Identity, Member, MembershipChange, Role
+from raft import (
+    AppendRejected,
+    FrameSplitter,
+    Hello,
+    Identity,
+    Member,
+    MembershipChange,
+    Role,
+    decode_hello,
+    decode_message,
+    encode_message,
+    frame,
+)
 from raft.runtime import PeerWays
 from raft.runtime.outbound import Outbound
 from raft.runtime.peers import STRANGERS_MAX
-from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_listener, the_leader, until
+from tests.raft.bench import heartbeat
+from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_listener, peer_hello, the_leader, until
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -236,3 +249,41 @@ async def test_a_joining_member_waits_for_its_configuration_and_is_dialled_then(
             assert s1.transport.peer_ids == {"s2"}
             assert s2.node.core.role is Role.FOLLOWER
             nursery.cancel_scope.cancel()
+
+
+async def test_who_joins_answers_a_leader_that_it_heard_before_its_own_call_went_through() -> None:
+    """It knows that stranger by then as its leader, and takes its hello."""
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            joining = await Room(nursery).start("s9", ["s1"])
+            listener, address = await a_listener()
+            stream = await trio.open_tcp_stream("127.0.0.1", joining.transport.port)
+            async with listener, stream:
+
+                async def lead() -> None:
+                    await stream.send_all(peer_hello("s2", peer_address=address))
+                    await stream.receive_some()
+                    while True:
+                        await stream.send_all(frame(encode_message(0, heartbeat(3, (7, 2)))))
+                        await trio.sleep(0.01)
+
+                nursery.start_soon(lead)
+                await until(lambda: joining.node.core.hears_a_leader)
+                answers = await listener.accept()
+                async with answers:
+                    await answers.send_all(peer_hello("s2"))
+                    hello, answer, *_ = await _frames(answers, 2)
+            nursery.cancel_scope.cancel()
+
+        assert isinstance(decode_hello(hello), Hello)
+        _, message = decode_message(answer)
+        assert isinstance(message, AppendRejected)
+        assert message.hint_index == 0
+
+
+async def _frames(stream: trio.SocketStream, count: int) -> list[bytes]:
+    """At least so many, unless it ends before."""
+    splitter, bodies = FrameSplitter(bytes_max=1 << 20), list[bytes]()
+    while len(bodies) < count and (data := await stream.receive_some()):
+        bodies += splitter.feed(data)
+    return bodies

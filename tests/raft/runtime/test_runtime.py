@@ -37,20 +37,9 @@ from raft.runtime import (
 )
 from raft.runtime.handshake import HELLO_BYTES_MAX
 from raft.runtime.telling import COMPLAINTS_MAX
-from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_cluster, a_listener, the_leader, until
+from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_cluster, a_listener, peer_hello, the_leader, until
 
 pytestmark = pytest.mark.timeout(30)
-
-
-def peer_hello(node_id: str = "s2", **fields: object) -> bytes:
-    known: dict[str, object] = {
-        "cluster_id": CLUSTER_ID,
-        "group_id": 0,
-        "node_id": node_id,
-        "incarnation_id": node_id.encode().ljust(16, b"."),
-        "role": HelloRole.PEER,
-    }
-    return frame(Hello(**(known | fields)).encode())  # type: ignore[arg-type]
 
 
 async def first_answer(port: int, data: bytes) -> Hello | Refusal | None:
