@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -269,18 +270,18 @@ def test_a_folder_that_this_user_may_not_enter_is_no_command_that_was_carried_ou
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root for a user without rights")
-def test_a_folder_of_somebody_else_is_refused_as_such(tmp_path: Path) -> None:
+def test_a_folder_of_somebody_else_is_refused_as_such() -> None:
     """Not readable, and not writable: exit 3 like all other folders that cannot serve."""
-    folder = tmp_path / "data"
-    assert ended(["init", folder]).returncode == 0
-    for path in (tmp_path, *tmp_path.parents[:-1]):
-        path.chmod(path.stat().st_mode | 0o011) if path.owner() == "root" and path != Path("/tmp") else None
-    folder.chmod(0o700)
-    hidden = as_nobody("serve", folder)
-    folder.chmod(0o777)
-    (folder / "LOCK").chmod(0o666)
-    (folder / "meta").chmod(0o600)
-    sealed = as_nobody("serve", folder)
+    with tempfile.TemporaryDirectory() as name:  # Each run of pytest that begins closes what is above a `tmp_path`.
+        Path(name).chmod(0o711)
+        folder = Path(name) / "data"
+        assert ended(["init", folder]).returncode == 0
+        folder.chmod(0o700)
+        hidden = as_nobody("serve", folder)
+        folder.chmod(0o777)
+        (folder / "LOCK").chmod(0o666)
+        (folder / "meta").chmod(0o600)
+        sealed = as_nobody("serve", folder)
 
     assert (hidden.returncode, "permission denied" in hidden.stderr.lower()) == (3, True)
     assert (sealed.returncode, "hint: " in sealed.stderr) == (3, True)
