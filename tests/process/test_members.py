@@ -53,8 +53,8 @@ class Machines:
             else:
                 alive = ",".join(map(self.address, self.servers))
                 done = subprocess.run(
-                    hwm(*words[1:], "--endpoints", alive), capture_output=True, text=True, timeout=60, check=False
-                )
+                    hwm(*words[1:], "--endpoints", alive), capture_output=True, text=True, timeout=75, check=False
+                )  # Longer than it waits itself, so that it says what it has waited for.
                 assert done.returncode == 0, (line, done.stderr)
                 printed = done.stdout
         return printed
