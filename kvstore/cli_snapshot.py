@@ -81,6 +81,8 @@ def save(
                 tell=partial(click.echo, err=True),
             )
         except Unavailable as error:
+            if existing and member is not None:
+                raise  # That was the last way.
             failure = failure_of(error)
             failure.hint += "; for what one member has by itself: --existing --member HOST:PORT"
             raise failure from error
