@@ -114,7 +114,10 @@ class SnapshotInfo:
 
 
 class SnapshotWriter(Protocol):
-    """A snapshot in the making: written aside, one operation at a time, invisible until `finish` is done."""
+    """A snapshot in the making: written aside, one operation at a time, invisible until `finish` is done.
+
+    An OSError that `done` is told is a disk that fails. Any other error is harmless: nothing depends on this snapshot.
+    """
 
     def write(self, chunk: bytes, done: Done) -> None:
         """Add one chunk of the state machine's state (local build) or of a file's bytes (transfer), in order."""

@@ -78,15 +78,19 @@ class SnapshotBuild:
         return given_up
 
     def take_failure(self) -> BaseException | None:
-        """The error of a sync that failed: this node makes no further promise (FORMATS §3.5)."""
+        """The error of a disk that fails: this node makes no further promise (FORMATS §3.5)."""
         failure, self._failure = self._failure, None
         return failure
 
     def _written(self, build: _Build, error: BaseException | None) -> None:
         build.busy = False
-        if error is not None and build is self._build:
+        if error is None or build is not self._build:
+            return
+        if isinstance(error, OSError):
+            self._failure = error
+        else:
             self._given_up = error
-            self.abandon()
+        self.abandon()
 
     def _done(self, build: _Build, result: SnapshotInfo | BaseException) -> None:
         assert build is self._build

@@ -160,7 +160,7 @@ class Snapshotting:
 
     def _build_own(self, effects: Effects, now: int) -> None:
         if (failure := self._build.take_failure()) is not None:
-            self._failed("syncing a snapshot", failure)
+            self._failed("writing a snapshot", failure)
             return
         if (error := self._build.take_given_up()) is not None:
             self._wanted_log_bytes = self._log_bytes + self._config.snapshot_log_bytes // 4  # Not at once again.

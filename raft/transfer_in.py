@@ -138,7 +138,7 @@ class IncomingTransfer:
         transfer.busy = False
         if transfer is not self._transfer:
             return  # It was abandoned meanwhile.
-        if isinstance(error, NewerBuildNeeded):
+        if isinstance(error, OSError | NewerBuildNeeded):
             self._failure = error
             self.abandon()
             return

@@ -71,7 +71,7 @@ class _WriterAside:
         def put(error: BaseException | None) -> None:
             self._is_busy = False
             if not self._is_over:
-                done(error)
+                done(DiskFull("a snapshot") if is_disk_full(error) else error)
 
         self._home.ballast.submit_snapshot([*operations, *more], put, self._size_bytes)
 
@@ -90,7 +90,7 @@ class _WriterAside:
             self._is_over = True
             if error is not None:
                 discard(self._home.ballast.submit, self._aside, self._size_bytes)
-                finished(DiskFull(f"the snapshot at {header.index}") if is_disk_full(error) else error)
+                finished(error)
                 return
             info = SnapshotInfo(header=header, name=name, size_bytes=self._size_bytes)
             self._home.adopt(info)

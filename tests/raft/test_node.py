@@ -17,6 +17,7 @@ from raft import (
     PreVoteRequest,
     PreVoteResponse,
     RaftConfig,
+    RaftError,
     Role,
     Unknown,
     VoteRequest,
@@ -427,7 +428,7 @@ def test_a_node_starts_from_its_snapshot_and_the_log_behind_it() -> None:
 
 
 def test_a_snapshot_that_could_not_be_written_is_given_up_without_harm() -> None:
-    """Such as a full disk: nothing depends on it yet. A failed *sync* of it stops the node (FORMATS §3.5)."""
+    """Such as a full disk: nothing depends on it yet. A disk that *fails* stops the node (FORMATS §3.5)."""
     s1 = a_single_leader()
     for ticket in range(4):
         s1.propose(ticket, ticket)
@@ -435,7 +436,7 @@ def test_a_snapshot_that_could_not_be_written_is_given_up_without_harm() -> None
 
     s1.node.snapshot_now()
     s1.flush()
-    s1.disk.complete_one(OSError(28, "No space left on device"))
+    s1.disk.complete_one(RaftError("no space is left for a snapshot"))
     s1.flush()
     assert s1.node.failure is None
     assert "snapshot_given_up" in s1.event_names()

@@ -14,6 +14,7 @@ from raft import (
     LogPosition,
     Message,
     NotLeader,
+    RaftError,
     Refused,
     Role,
     SnapshotInfo,
@@ -385,7 +386,7 @@ def test_a_peer_that_cannot_take_a_snapshot_is_not_flooded_with_it() -> None:
         writer = real_receive(total_bytes, position)
 
         def write(chunk: bytes, done: Done) -> None:
-            lagging.disk.submit("full", lambda _: done(OSError(28, "No space left on device")))
+            lagging.disk.submit("full", lambda _: done(RaftError("no space is left for a snapshot")))
 
         writer.write = write  # type: ignore[method-assign]
         return writer

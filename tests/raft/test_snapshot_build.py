@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from raft import SnapshotHeader, StateSnapshot
+from raft import RaftError, SnapshotHeader, StateSnapshot
 from raft.snapshot_build import SnapshotBuild
 from tests.raft.bench import configuration_of
 from tests.raft.memory_stores import Disk, MemorySnapshots
 
 MEMBERS = configuration_of("s1")
 RATE = 1_000_000_000
-NO_SPACE = OSError(28, "No space left on device")
+NO_SPACE = RaftError("no space is left for a snapshot")
 
 
 class Building:
@@ -59,6 +59,20 @@ def test_a_build_without_room_on_the_disk_closes_its_picture() -> None:
 
     assert building.closed == 1
     assert building.build.take_given_up() is NO_SPACE
+    assert building.build.take_failure() is None
+
+
+def test_a_build_on_a_disk_that_fails_closes_its_picture_and_says_so() -> None:
+    """Each MiB is synced as it is written: what fails there fails as a sync at the end does."""
+    building = Building()
+    building.build.pump(building.turn())
+    failing = OSError(5, "Input/output error")
+
+    building.disk.complete_one(failing)
+
+    assert building.closed == 1
+    assert building.build.take_given_up() is None
+    assert building.build.take_failure() is failing
 
 
 def test_a_build_whose_file_is_being_finished_is_not_abandoned_any_more() -> None:

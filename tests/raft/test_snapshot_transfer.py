@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from raft import AppendAccepted, InstallSnapshot, InstallSnapshotProgress, Message, Role
 from raft.transfer_out import SILENCES_MAX
 from tests.raft.node_world import MS, OneNode, World
@@ -227,6 +229,23 @@ def test_a_crash_amid_the_installing_loses_nothing() -> None:
     assert lagging.node.core.last_applied == index
     world.run(lambda: caught_up(world))
     assert lagging.machine.items == leader.machine.items
+
+
+def test_a_member_whose_disk_fails_amid_a_transfer_ends_and_does_not_ask_for_it_again() -> None:
+    """It would fail each time, and nobody would know why this member stays behind."""
+    world = World(**TINY_CHUNKS)
+    _, lagging = a_member_behind_the_log(world)
+    submit = lagging.disk.submit
+
+    def fails(name: str, done: Callable[[BaseException | None], None]) -> None:
+        error = OSError(27, "File too large") if name == "snapshot write" else None
+        submit(name, lambda failure: done(failure or error))
+
+    lagging.disk.submit = fails  # type: ignore[method-assign]
+    world.run(lambda: lagging.node.failure is not None)
+
+    assert "receiving a snapshot failed: [Errno 27] File too large" in str(lagging.node.failure)
+    assert not any(isinstance(m, InstallSnapshotProgress) and m.next_offset < 0 for _, m in lagging.sent)
 
 
 def test_a_crash_amid_a_transfer_loses_nothing() -> None:

@@ -46,8 +46,8 @@ def test_a_large_snapshot_is_synced_as_it_grows_so_that_the_log_never_waits_for_
     assert unsynced_bytes.count(0) == 1 + 3 + 1, "begun, every 1.2 MB, and at the end"
 
 
-def test_a_sync_that_fails_amid_a_snapshot_gives_that_file_up_and_nothing_else() -> None:
-    """None of it is relied on yet, and none of it will be: another attempt makes another file."""
+def test_a_sync_that_fails_amid_a_snapshot_is_told_and_harms_nothing_that_is_stored() -> None:
+    """The node ends by it. None of that file is relied on yet, and none of it will be."""
     files = new_folder()
     storage = opened(files)
     synced(files, storage.log, write(*entries(1, 8), term=1))

@@ -357,7 +357,7 @@ def test_a_full_disk_fails_the_snapshot_and_nothing_else() -> None:
     synced(files, storage.log, write(*entries(1, 8), term=1))
     files.refuse = lambda operation: OSError(errno.ENOSPC, "full") if _grows_a_snapshot(operation) else None
 
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(DiskFull):
         built(files, storage, snapshot_header(8), CHUNKS)
 
     synced(files, storage.log, write(entry(9)))
