@@ -38,6 +38,7 @@ class Ballast:
         self._retries = 0  # Under way: each deletes the file first.
         self._waiting: list[_Submission] = []  # What had no room even so: tried again by `look_for_room`.
         self.may_wait = False  # Set once somebody looks for room now and then.
+        self._file_too_large: OSError | None = None  # Making it again ended so: no room would cure that.
 
     @property
     def snapshot_bytes_max(self) -> int:
@@ -79,14 +80,24 @@ class Ballast:
         self._files.submit(operations, restored)
 
     def look_for_room(self) -> None:
-        """Try again what waits for room; if nothing does, try to make the file again. Not while either is under way."""
+        """Try again what waits for room; if nothing does, try to make the file again. Not while either is under way.
+
+        Raises OSError (EFBIG) if it could not be made again because no file may grow so far: there would never be room.
+        """
+        if self._file_too_large is not None:
+            raise self._file_too_large
         if not self.is_released or self._is_restoring or self._retries:
             return
         waiting, self._waiting = self._waiting, []
         for submission in waiting:
             self._retry(submission)
         if not waiting:
-            self.restore(lambda _: None)  # Whatever went wrong with it, `is_released` tells.
+            self.restore(self._restored)
+
+    def _restored(self, error: BaseException | None) -> None:
+        """Whatever went wrong, `is_released` tells, and it is tried again. In vain only where files have a bound."""
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            self._file_too_large = OSError(errno.EFBIG, error.strerror, BALLAST_PATH)
 
     def submit(
         self, operations: Sequence[Operation], done: Done, again: Callable[[], Sequence[Operation]] | None = None
@@ -161,6 +172,7 @@ def is_disk_full(error: BaseException | None) -> bool:
     """True for the errors that more room would cure.
 
     EFBIG is none of them: where files may not grow beyond some size (`ulimit -f`), nobody would ever find the room that
-    a larger frame or the ballast waits for, and nobody would say why. So it ends the member, which says it.
+    a larger frame or the ballast waits for, and nobody would say why. So it ends the member, which says it; that of the
+    ballast at the next look for room.
     """
     return isinstance(error, OSError) and error.errno in _DISK_FULL

@@ -190,7 +190,10 @@ class Wal:
         return entries
 
     def look_for_room(self) -> None:
-        """Find out whether `is_disk_full` still holds, by making the ballast again. It costs one write of its size."""
+        """Find out whether `is_disk_full` still holds, by making the ballast again. It costs one write of its size.
+
+        Raises OSError if the last time no file was allowed to grow so far: no room would cure that.
+        """
         if self._failure is None:
             self._ballast.look_for_room()
 

@@ -6,9 +6,11 @@ The same classes that production runs, with nothing between them: a client's byt
 from __future__ import annotations
 
 import errno
+import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -37,11 +39,12 @@ SECOND = 1000 * MILLISECOND_NS
 
 
 class HeldFiles(InlineFiles):
-    """A disk that tells its completions when the test says so, by default at once; it may have a bound."""
+    """A disk that tells its completions when the test says so, by default at once; it, and files, may have a bound."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.bytes_max: int | None = None
+        self.file_bytes_max: int | None = None  # As `ulimit -f`.
         self.is_held = False
         self._submitted = False
 
@@ -53,8 +56,8 @@ class HeldFiles(InlineFiles):
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         self._submitted = True
         for place, operation in enumerate(operations):
-            if isinstance(operation, Write) and self._leaves_no_room(operations[: place + 1]):
-                super().submit(operations[:place], lambda error: done(error or OSError(errno.ENOSPC, "no room")))
+            if isinstance(operation, Write) and (number := self._why_refused(operation, operations[: place + 1])):
+                super().submit(operations[:place], partial(_refuse, done, OSError(number, os.strerror(number))))
                 return
         super().submit(operations, done)
 
@@ -62,6 +65,11 @@ class HeldFiles(InlineFiles):
     def used_bytes(self) -> int:
         """What the files of the folder take."""
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+
+    def _why_refused(self, write: Write, operations: Sequence[Operation]) -> int:
+        if self.file_bytes_max is not None and write.offset + sum(map(len, write.buffers)) > self.file_bytes_max:
+            return errno.EFBIG
+        return errno.ENOSPC if self._leaves_no_room(operations) else 0
 
     def _leaves_no_room(self, operations: Sequence[Operation]) -> bool:
         if self.bytes_max is None:
@@ -75,6 +83,10 @@ class HeldFiles(InlineFiles):
         if not self.is_held:
             self._submitted = False
             super().run()
+
+
+def _refuse(done: Done, refusal: OSError, error: BaseException | None) -> None:
+    done(error or refusal)
 
 
 @dataclass(frozen=True)

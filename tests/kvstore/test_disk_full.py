@@ -13,6 +13,7 @@ from kvstore.commands import Get, Put
 from kvstore.errors import Busy, OperationFailed
 from kvstore.protocol import command_request
 from kvstore.results import GetResult, PutResult
+from kvstore.server import failure_of_member
 from kvstore.status import status_from_map, status_of, status_to_map
 from raft import RaftConfig
 from storage import StorageLimits
@@ -70,6 +71,20 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
     told = status_of(host.node, host.machine, with_hash=False)
     assert not told.is_disk_full
     assert of_its_disk(told) == []
+
+
+def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_which_file(quick_folder: Path) -> None:
+    """It would look for room for ever, and call its disk full, which it is not."""
+    cluster = Cluster(quick_folder, 1)
+    fill(cluster, cluster.client(), "s1")
+    host = cluster.hosts["s1"]
+    host.files.bytes_max, host.files.file_bytes_max = None, StorageLimits().ballast_bytes - 1
+
+    with pytest.raises(AssertionError, match=r"File too large: 'ballast'$"):  # No member is to fail by itself.
+        cluster.wait(5)
+
+    assert host.node.failure is not None
+    assert "ulimit -f" in failure_of_member(host.node.failure, quick_folder).hint
 
 
 def test_a_member_that_does_not_say_how_its_disk_is_is_understood(quick_folder: Path) -> None:
