@@ -19,13 +19,13 @@ from harness.sim.proven import SEALED_PATHS, Proven
 from harness.sim.streams import identifier, stream
 from harness.sim.taps import LOG_FOLDER, LogTap, MachineTap, NodeTap
 from harness.sim.watch import HASH_EVERY_ENTRIES, Watch
+from harness.sim.ways import Ways
 from kvstore import KvMachine, Service, UnsupportedFeatureLevel, initial_header
 from raft import (
     Effects,
     Identity,
     LogPosition,
     Node,
-    PeerRefused,
     ProtocolError,
     decode_message,
     encode_message,
@@ -75,7 +75,7 @@ class Member:
         self._timer_at: int | None = None
         self._ticks_in_place = 0
         self._progress = (0, 0)
-        self._greeted: set[str] = set()
+        self.ways = Ways(self)
 
     # -- from first start to the end of a process
 
@@ -173,7 +173,7 @@ class Member:
         self.watch = Watch(self, outcome)
         levels = world.upgrading.starts(self)
         self.machine = KvMachine(chunk_bytes=world.plan.raft.snapshot_chunk_bytes, levels=levels)
-        self._greeted.clear()
+        self.ways.begin()
         node = NodeTap(
             identity=self.identity,
             config=world.plan.raft_of(self.node_id),
@@ -275,10 +275,6 @@ class Member:
         """The term of the node that runs here, as far as it is known outside."""
         return self.node.core.term if self.node is not None else self.watch.term
 
-    def forget_greeting(self, peer_id: str) -> None:
-        """The peer has a new process: its next connection begins with a hello."""
-        self._greeted.discard(peer_id)
-
     def state_words(self) -> str:
         """Role, term and marks in one aligned line."""
         if self.node is None:
@@ -316,15 +312,11 @@ class Member:
             return
         if self.node is None or self.attention.postpones(self.deliver, sender, frame):
             return
+        if not self.ways.take(self.world.members[sender]):
+            return
         try:
-            if sender not in self._greeted:
-                self.world.connect(self.world.members[sender], self)
-                self._greeted.add(sender)
             _, message = decode_message(frame)
-        except (ProtocolError, PeerRefused) as error:
-            if isinstance(error, PeerRefused) and self.world.may_refuse(error.code, error.peer_id):
-                self.world.mark(f"a hello was refused: {error.code}")
-                return
+        except ProtocolError as error:
             raise Violation("peers understand each other", f"{sender} → {self.node_id}: {error}") from error
         self._tick()
         self.node.receive(sender, message)
@@ -335,7 +327,7 @@ class Member:
         """The connection to a peer breaks."""
         if self.node is not None and not self.attention.postpones(self.lose_connection, peer_id):
             self._tick()
-            self._greeted.discard(peer_id)
+            self.ways.hung_up(peer_id)
             self.node.peer_unreachable(peer_id)
             self.settle(f"lost {peer_id}")
 
@@ -418,9 +410,12 @@ class Member:
         world.note(self, node, what, content, message, effects)
         self.watch.told(effects)
         self._check_failure(effects)
+        if effects.peers_changed:
+            self.ways.want(node)
         for peer_id, sent in effects.send:
             check_promise(self, node, peer_id, sent)
-            world.network.send(self.node_id, peer_id, encode_message(0, sent))
+            if self.ways.lead_to(peer_id):
+                world.network.send(self.node_id, peer_id, encode_message(0, sent))
         node.begin_sync()
         world.on_flush(self, effects)
         if any(event.name == "snapshot_installed" and not event.fields["kept_log"] for event in effects.events):

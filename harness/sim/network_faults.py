@@ -87,7 +87,7 @@ class NetworkFaults:
         link = (sender.node_id, receiver.node_id)
         self._world.network.mend([link])
         self._world.network.reconnect(link)
-        receiver.forget_greeting(sender.node_id)
+        receiver.ways.hung_up(sender.node_id)
         sender.lose_connection(receiver.node_id)
         self._world.mark("a half-open connection was made anew")
 

@@ -220,7 +220,7 @@ class Simulation:
     def on_up(self, member: Member) -> None:
         """A member's node runs: it has no connections yet, so others greet it anew."""
         for other in self.members.values():
-            other.forget_greeting(member.node_id)
+            other.ways.hung_up(member.node_id)
 
     def connect(self, caller: Member, called: Member) -> None:
         """One dials the other, and each takes the other's hello. Raises PeerRefused."""

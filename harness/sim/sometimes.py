@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from harness.sim.faults import KINDS
+from harness.sim.ways import HUNG_UP, NO_WAY, PAUSED
 from raft import Effects, InstallSnapshot, Node, ReadsReady, TraceEvent
 
 if TYPE_CHECKING:
@@ -91,6 +92,9 @@ WANTED: dict[str, int] = {
     "a hello was refused: removed": SELDOM,
     "a leader began to remove itself": SELDOM,
     ROLLED_BACK: RARE,
+    HUNG_UP: SELDOM,
+    NO_WAY: SELDOM,
+    PAUSED: SELDOM,
     OUTLIVED: SELDOM,
     TOLD: SELDOM,
     "level 2 is in force": SELDOM,

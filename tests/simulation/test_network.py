@@ -198,7 +198,7 @@ def test_after_a_half_open_connection_the_sender_is_told_and_a_hello_comes_first
     told, greeted = list[str](), list[str]()
     n1, n2 = cast(Any, SimpleNamespace()), cast(Any, SimpleNamespace())
     n1.node_id, n1.lose_connection = "n1", told.append
-    n2.node_id, n2.forget_greeting = "n2", greeted.append
+    n2.node_id, n2.ways = "n2", SimpleNamespace(hung_up=greeted.append)
     world.members = {"n1": n1, "n2": n2}
     fault = Fault(at_ns=0, kind="half-open", duration_ns=100, target=0.0, shape=0.0)
     shape = next(

@@ -1,0 +1,149 @@
+"""Whom the frames of a simulated member reach: as with the transport, not everybody at any time (`sim.ways`)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from harness.sim.errors import Violation
+from harness.sim.heap import EventHeap
+from harness.sim.ways import HUNG_UP, NO_WAY, PAUSE_NS_MAX, PAUSE_NS_MIN, PAUSED, Ways
+from raft import Member as Peer
+from raft import PeerRefused
+
+
+class World:
+    """Two machines; `refuses` says who does not take whose hello."""
+
+    def __init__(self) -> None:
+        self.heap = EventHeap()
+        self.marks = set[str]()
+        self.refuses: tuple[str, str] | None = None
+        self.may = True
+        self.connected = list[tuple[str, str]]()
+        self.cut = list[tuple[str, str]]()
+        self.lost = list[tuple[str, str]]()
+        self.network = SimpleNamespace(reconnect=self.cut.append)
+        self.plan = SimpleNamespace(network=SimpleNamespace(delay_ns=5))
+        self.members = {node_id: self._machine(node_id) for node_id in ("n1", "n2")}
+
+    def _machine(self, node_id: str) -> Any:
+        machine: Any = SimpleNamespace(node_id=node_id, world=self, life=1)
+        machine.lose_connection = lambda peer_id: self.lost.append((node_id, peer_id))
+        machine.ways = Ways(cast(Any, machine))
+        return machine
+
+    def mark(self, name: str) -> None:
+        self.marks.add(name)
+
+    def may_refuse(self, code: str, sender: str) -> bool:
+        return self.may
+
+    def connect(self, caller: Any, called: Any) -> None:
+        self.connected.append((caller.node_id, called.node_id))
+        if self.refuses is not None:
+            raise PeerRefused(self.refuses[1], "not_a_member", "it is not a member")
+
+    def frame(self, sender: str, receiver: str) -> bool:
+        return bool(self.members[receiver].ways.take(self.members[sender]))
+
+    def ways(self, node_id: str) -> Ways:
+        return cast(Ways, self.members[node_id].ways)
+
+    def sleep(self, ns: int) -> None:
+        self.heap.after(ns, lambda: None)
+        while len(self.heap):
+            self.heap.step()
+
+
+def wanting(*peer_ids: str) -> Any:
+    return SimpleNamespace(peers=[Peer(peer_id) for peer_id in peer_ids])
+
+
+def test_frames_leave_to_whom_the_node_wants_and_to_whoever_has_called() -> None:
+    world = World()
+    assert not world.ways("n1").lead_to("n2")
+    assert NO_WAY in world.marks
+
+    assert world.frame("n2", "n1")
+    assert world.ways("n1").lead_to("n2")
+    world.ways("n1").hung_up("n2")
+    assert not world.ways("n1").lead_to("n2")
+
+    world.ways("n1").want(wanting("n2"))
+    assert world.ways("n1").lead_to("n2")
+
+
+def test_two_hellos_come_before_the_first_frame_of_a_connection_and_no_other() -> None:
+    world = World()
+
+    assert [world.frame("n2", "n1"), world.frame("n2", "n1")] == [True, True]
+    assert world.connected == [("n2", "n1")]
+    world.ways("n1").hung_up("n2")
+    assert world.frame("n2", "n1")
+
+    assert world.connected == [("n2", "n1")] * 2
+
+
+def test_who_is_refused_calls_again_after_pauses_that_double() -> None:
+    world = World()
+    world.refuses = ("n1", "n2")
+    calls = list[int]()
+    while world.heap.now < 8 * PAUSE_NS_MAX:
+        seen = len(world.connected)
+        assert not world.frame("n2", "n1")
+        if len(world.connected) > seen:
+            calls.append(world.heap.now)
+        world.sleep(PAUSE_NS_MIN // 2)
+
+    gaps = [after - before for before, after in pairwise(calls)]
+    assert gaps[:4] == [PAUSE_NS_MIN, 2 * PAUSE_NS_MIN, 4 * PAUSE_NS_MIN, 8 * PAUSE_NS_MIN]
+    assert max(gaps) == PAUSE_NS_MAX
+    assert PAUSED in world.marks
+
+
+def test_who_is_called_by_whom_it_waits_for_waits_no_longer() -> None:
+    """The peer is there, and takes us now if it did not before."""
+    world = World()
+    world.refuses = ("n1", "n2")
+    assert not world.frame("n2", "n1")
+    world.refuses = None
+
+    assert world.frame("n1", "n2")
+    assert world.frame("n2", "n1")
+
+
+def test_a_caller_that_refuses_was_there_all_the_same() -> None:
+    world = World()
+    world.refuses = ("n1", "n2")
+    assert not world.frame("n2", "n1")
+    world.refuses = ("n1", "n2")  # n1 calls, is taken by n2, and does not take its hello.
+    assert not world.frame("n1", "n2")
+    world.refuses = None
+
+    assert world.frame("n2", "n1")
+
+
+def test_who_is_wanted_no_more_is_hung_up_on_in_both_directions() -> None:
+    world = World()
+    world.ways("n1").want(wanting("n2"))
+    assert world.frame("n2", "n1")
+
+    world.ways("n1").want(wanting())
+    world.sleep(10)
+
+    assert HUNG_UP in world.marks
+    assert sorted(world.cut) == [("n1", "n2"), ("n2", "n1")]
+    assert sorted(world.lost) == [("n1", "n2"), ("n2", "n1")]
+    assert not world.ways("n1").lead_to("n2")
+
+
+def test_a_refusal_for_which_nobody_has_a_reason_is_a_violation() -> None:
+    world = World()
+    world.refuses, world.may = ("n1", "n2"), False
+
+    with pytest.raises(Violation, match="peers understand each other"):
+        world.frame("n2", "n1")
