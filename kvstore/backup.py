@@ -53,8 +53,13 @@ class Saved:
 
     @property
     def open_entries(self) -> int:
-        """Entries in the log of the member that it did not know to be committed: perhaps acknowledged, and left out."""
-        return self.member.last_index - self.member.last_applied if self.member is not None else 0
+        """Entries in the log of the member that it had not applied: perhaps acknowledged, and left out.
+
+        Also of those that it knew to be committed, or what a file that began right then lacks would be told by nobody.
+        """
+        if self.member is None:
+            return 0
+        return max(0, self.member.last_index - max(self.member.last_applied, self.facts.index))
 
 
 async def save_snapshot(

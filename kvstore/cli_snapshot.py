@@ -203,8 +203,8 @@ def _what_may_lack(saved: Saved) -> list[str]:
         )
     if count := saved.open_entries:
         words.append(
-            f"warning: the log of {who} goes on for {count} entries that it does not know to be committed, though they "
-            "may have been acknowledged: what they wrote is not in it"
+            f"warning: the log of {who} went on for {count} entries that it had not applied, though they may have been "
+            "acknowledged: what they wrote is not in it"
         )
     words.append(f"writes that were acknowledged, and that {who} had not heard to be committed, are not in it")
     return words

@@ -1,4 +1,4 @@
-"""What `hwm snapshot save` says when it cannot: a remedy, and none that has been tried just now."""
+"""What `hwm snapshot save` says: a remedy, and none that has been tried just now; and what a file may lack."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner
 
+from kvstore.backup import Saved
+from kvstore.backup_file import SnapshotFacts
 from kvstore.cli import cli
 from kvstore.cli_common import ExitCode
+from kvstore.cli_snapshot import _what_may_lack
+from kvstore.status import MemberStatus
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -42,3 +46,30 @@ def test_a_save_of_one_member_alone_is_offered_only_to_who_has_not_asked_for_it(
     said = json.loads(done.stdout)["error"]["hint"] if as_json else done.stderr
     assert "check the addresses" in said
     assert ("--existing --member HOST:PORT" in said) == is_offered
+
+
+def saved_of_one(*, revision: int = 5, index: int = 9, applied: int = 9, committed: int = 9, last: int = 9) -> Saved:
+    """A file with everything up to `index`, of a member that had applied up to `applied`, revision 5, when asked."""
+    numbers = dict.fromkeys(MemberStatus.__dataclass_fields__, 0)
+    marks = {"revision": 5, "last_applied": applied, "commit_index": committed, "last_index": last}
+    facts = dict.fromkeys(SnapshotFacts.__dataclass_fields__, 0) | {"revision": revision, "index": index}
+    member = MemberStatus(**numbers | marks)  # type: ignore[arg-type]
+    return Saved(facts=SnapshotFacts(**facts), size_bytes=1, node_id="s3", member=member)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("saved", "count"),
+    [
+        (saved_of_one(), 0),
+        (saved_of_one(committed=10, last=12), 3),  # What it knew to be committed is not in it, either.
+        (saved_of_one(committed=10, last=12, index=10, revision=6), 2),  # By now it is.
+        (saved_of_one(committed=10, last=12, index=13, revision=8), 0),
+        (saved_of_one(last=12, index=7), 3),  # Since then it has applied only what changes no key.
+    ],
+)
+def test_how_many_entries_of_a_members_log_are_in_no_file_is_said(saved: Saved, count: int) -> None:
+    """Those that it had not applied: what it had is in the file by its revision, or is said to be missing."""
+    words = [each for each in _what_may_lack(saved) if each.startswith("warning: the log of s3")]
+
+    assert saved.open_entries == count
+    assert [f"for {count} entries that it had not applied" in each for each in words] == [True] * (count > 0)
