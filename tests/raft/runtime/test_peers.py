@@ -273,7 +273,7 @@ async def test_who_joins_answers_a_leader_that_it_heard_before_its_own_call_went
                 async with answers:
                     await answers.send_all(peer_hello("s2"))
                     hello, answer, *_ = await _frames(answers, 2)
-            nursery.cancel_scope.cancel()
+                nursery.cancel_scope.cancel()  # Before the stream is closed, on which somebody may be sending.
 
         assert isinstance(decode_hello(hello), Hello)
         _, message = decode_message(answer)
