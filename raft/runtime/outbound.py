@@ -7,8 +7,9 @@ of two crossing connections stays.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 
@@ -34,6 +35,10 @@ SEND_BYTES = 1024 * 1024
 SEND_SECONDS_MAX = 10.0
 """A connection that takes nothing for so long is given up: the machine behind it may be gone without a word."""
 
+CONNECT_SECONDS_MAX = 2.0
+"""One of several addresses may lead nowhere, and say nothing: so long, and the next one has its turn. A lost first
+segment is sent again after one second."""
+
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
 
@@ -46,7 +51,7 @@ class Outbound:
         *,
         identity: Identity,
         peer_id: str,
-        address: Callable[[], str],
+        addresses: Callable[[], Sequence[str]],
         random: Random,
         hello: Callable[[str, bytes, LevelRange], None],
         lost: Callable[[str], None],
@@ -56,12 +61,15 @@ class Outbound:
         levels: LevelRange = LEVELS_AT_FIRST,
         log: ConnectionLog | None = None,
     ) -> None:
-        """`hello` may raise PeerRefused; `lost` is told when a connection that worked is gone, `refused` the code and
+        """`addresses`: where the peer may be, best first; they are tried in turn, and asked for anew for each attempt.
+
+        `hello` may raise PeerRefused; `lost` is told when a connection that worked is gone, `refused` the code and
         words of a peer that does not want us. `own_address`: where we are to be dialled, as the hello says it, and the
         `levels` that this build can apply."""
         self._identity, self._levels = identity, levels
         self._peer_id = peer_id
-        self._address = address
+        self._addresses = addresses
+        self._attempt = 0  # Since a connection worked, or the peer called.
         self._random = random
         self._hello = hello
         self._lost, self._refused = lost, refused
@@ -74,6 +82,7 @@ class Outbound:
         self._stream: trio.SocketStream | None = None  # While it is connected.
         self._is_pumping = False  # A send is under way: nothing may overtake it.
         self._last_complaint = ""
+        self.works_at = ""  # The address of the last connection that worked.
         self.is_connected = False
         self.queued_bytes = 0
         self.dropped = 0  # Messages, for as long as this process lives.
@@ -99,11 +108,11 @@ class Outbound:
         self._something.set()
 
     def hurry(self) -> None:
-        """Dial now, if it is only a pause that keeps us from it: the peer is there."""
+        """Dial now, if it is only a pause that keeps us from it, and the best address first: the peer is there."""
         self._hurry.set()
 
     async def run(self) -> None:
-        """Dial until cancelled; back off with jitter, from a fast start to a second."""
+        """Dial until cancelled; back off with jitter, from a fast start to a second, and anew when the peer calls."""
         backoff_seconds = BACKOFF_SECONDS_MIN
         while True:
             try:
@@ -125,14 +134,20 @@ class Outbound:
                 await self._use(stream)
             with trio.move_on_after(backoff_seconds * self._random.uniform(0.5, 1.0)):
                 await self._hurry.wait()
-            self._hurry = trio.Event()
-            backoff_seconds = min(2 * backoff_seconds, BACKOFF_SECONDS_MAX)
+            if self._hurry.is_set():
+                self._hurry, self._attempt, backoff_seconds = trio.Event(), 0, BACKOFF_SECONDS_MIN
+            else:
+                backoff_seconds = min(2 * backoff_seconds, BACKOFF_SECONDS_MAX)
 
     async def _connect(self) -> trio.SocketStream:
         """Dial and shake hands. The stream is closed if anything goes wrong."""
-        host, port = parse_address(self._address())
+        addresses = self._addresses() or ("",)
+        address = addresses[self._attempt % len(addresses)]
+        self._attempt += 1
+        host, port = parse_address(address)
         with trio.fail_after(HANDSHAKE_SECONDS_MAX):
-            stream = await trio.open_tcp_stream(host, port)
+            with trio.fail_after(CONNECT_SECONDS_MAX if len(addresses) > 1 else math.inf):
+                stream = await trio.open_tcp_stream(host, port)
             try:
                 await stream.send_all(own_hello(self._identity, self._own_address, self._levels))
                 peer = await receive_hello(stream, self._identity)
@@ -147,6 +162,7 @@ class Outbound:
                 finally:
                     await trio.aclose_forcefully(stream)
                 raise
+        self.works_at, self._attempt = address, 0
         return stream
 
     async def _use(self, stream: trio.SocketStream) -> None:

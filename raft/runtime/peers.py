@@ -21,7 +21,6 @@ STRANGERS_MAX = 16
 @dataclass(slots=True, eq=False)
 class _Way:
     outbound: Outbound
-    address: str
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     async def run(self) -> None:
@@ -32,8 +31,10 @@ class _Way:
 class PeerWays:
     """`wanted` and `strangers` in, connections out. Synchronous; `run` lends it a nursery while it lasts."""
 
-    def __init__(self, open_way: Callable[[str, Callable[[], str]], Outbound], dial: Mapping[str, str]) -> None:
-        """`open_way` makes the way to a peer from its id and its address; `dial` has addresses that go first."""
+    def __init__(
+        self, open_way: Callable[[str, Callable[[], Sequence[str]]], Outbound], dial: Mapping[str, str]
+    ) -> None:
+        """`open_way` makes the way to a peer from its id and its addresses; `dial` has some that count alone."""
         self._open_way, self._dial = open_way, dial
         self._ways: dict[str, _Way] = {}
         self._wanted: dict[str, str] = {}  # Addresses by id.
@@ -52,10 +53,13 @@ class PeerWays:
     def want(self, members: Sequence[Member]) -> list[str]:
         """Have ways to these, and to strangers that are still here; returns the ids of those who are wanted no more."""
         gone = sorted(set(self._wanted) - {member.node_id for member in members})
-        self._wanted = {member.node_id: member.peer_address for member in members}
+        before, self._wanted = self._wanted, {member.node_id: member.peer_address for member in members}
         for peer_id in gone:
             self._told.pop(peer_id, None)  # It is no stranger: it goes.
         self._adjust()
+        for peer_id, address in self._wanted.items():
+            if before.get(peer_id, address) != address:
+                self._ways[peer_id].outbound.hurry()  # It may be there already.
         return gone
 
     def called(self, peer_id: str, address: str) -> None:
@@ -83,26 +87,27 @@ class PeerWays:
         """By id."""
         return {peer_id: way.outbound for peer_id, way in self._ways.items()}
 
-    def address_of(self, peer_id: str) -> str:
-        """Where to dial a peer: the own route, the configuration, its own word. Empty if none of them says."""
-        return self._dial.get(peer_id) or self._wanted.get(peer_id) or self._told.get(peer_id, "")
+    def addresses_of(self, peer_id: str) -> tuple[str, ...]:
+        """Where to dial a peer, best first: the own route, and no other; without one all that is known, each once.
+
+        The word of a peer that is here comes before the configuration: either may be behind, but mostly who has moved
+        is the first to know. The last is where it was found before: it may have been said to move, and not have moved.
+        """
+        if peer_id in self._dial:
+            return (self._dial[peer_id],)
+        way = self._ways.get(peer_id)
+        known = (self._told.get(peer_id), self._wanted.get(peer_id), way and way.outbound.works_at)
+        return tuple(dict.fromkeys(address for address in known if address))
 
     def _adjust(self) -> None:
+        """A way that works is left as it is, wherever its peer is said to be: when the peer goes there, it breaks."""
         ids = {*self._wanted, *self._told}
         for peer_id in sorted({*self._ways} - ids):
             self._ways.pop(peer_id).scope.cancel()
-        for peer_id in sorted(ids):
-            address, way = self.address_of(peer_id), self._ways.get(peer_id)
-            if way is not None and way.address in ("", address):
-                way.address = address
-            elif way is None or address:  # It has moved: what is on its way to the old address is lost.
-                self._open(peer_id, address, way)
+        for peer_id in sorted(ids - {*self._ways}):
+            self._open(peer_id)
 
-    def _open(self, peer_id: str, address: str, old: _Way | None) -> None:
-        way = _Way(self._open_way(peer_id, lambda: self.address_of(peer_id)), address)
-        if old is not None:
-            old.scope.cancel()
-            way.outbound.dropped = old.outbound.dropped
-        self._ways[peer_id] = way
+    def _open(self, peer_id: str) -> None:
+        way = self._ways[peer_id] = _Way(self._open_way(peer_id, lambda: self.addresses_of(peer_id)))
         if self._nursery is not None:
             self._nursery.start_soon(way.run)

@@ -191,11 +191,11 @@ class Transport:
         """Hellos that this member did not take, of callers and of peers it called, by code (`HELLO_REFUSALS`)."""
         return self._log.refused
 
-    def _way_to(self, peer_id: str, address: Callable[[], str]) -> Outbound:
+    def _way_to(self, peer_id: str, addresses: Callable[[], Sequence[str]]) -> Outbound:
         return Outbound(
             identity=self._identity,
             peer_id=peer_id,
-            address=address,
+            addresses=addresses,
             random=self._random,
             hello=lambda *hello: self._told.peer_hello(*hello),
             lost=lambda lost_id: self._told.peer_unreachable(lost_id),

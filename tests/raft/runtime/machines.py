@@ -73,7 +73,7 @@ class Recorder:
 
 
 class Machine:
-    """One member with its driver."""
+    """One member with its driver. `addresses`: those of the voters in its first configuration, if there are any."""
 
     def __init__(
         self,
@@ -87,6 +87,7 @@ class Machine:
         group_id: int = 0,
         pins: Mapping[str, bytes] | None = None,
         own_address: str = "",
+        addresses: Mapping[str, str] | None = None,
         config: RaftConfig | None = None,
     ) -> None:
         self.identity = Identity(
@@ -99,7 +100,7 @@ class Machine:
         self.completions = CompletionQueue()
         self.disk = ThreadDisk(self.completions)
         self.machine = ListMachine()
-        configuration = Configuration.of([Member(voter) for voter in voters])
+        configuration = Configuration.of([Member(voter, (addresses or {}).get(voter, "")) for voter in voters])
         self.node = Node(
             identity=self.identity,
             config=config or RaftConfig(),

@@ -47,7 +47,7 @@ def outbound_to(address: str, lost: list[str], bytes_max: int = 1 << 20) -> Outb
     return Outbound(
         identity=IDENTITY,
         peer_id="s2",
-        address=lambda: address,
+        addresses=lambda: (address,),
         random=Random(1),
         hello=lambda *_: None,
         lost=lost.append,
@@ -147,14 +147,14 @@ async def test_an_address_that_cannot_be_reached_is_tried_again(
     monkeypatch.setattr("raft.runtime.outbound.BACKOFF_SECONDS_MAX", 0.002)
     addresses: list[str] = []
 
-    def next_address() -> str:
+    def next_addresses() -> list[str]:
         addresses.append(address)
-        return address
+        return [address] if address else []
 
     outbound = Outbound(
         identity=IDENTITY,
         peer_id="s2",
-        address=next_address,
+        addresses=next_addresses,
         random=Random(1),
         hello=lambda *_: None,
         lost=lambda *_: None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
@@ -34,12 +34,11 @@ IDENTITY = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation
 
 
 def some_ways(**dial: str) -> PeerWays:
-    def way(peer_id: str, address: object) -> Outbound:
-        assert callable(address)
+    def way(peer_id: str, addresses: Callable[[], Sequence[str]]) -> Outbound:
         return Outbound(
             identity=IDENTITY,
             peer_id=peer_id,
-            address=address,
+            addresses=addresses,
             random=Random(1),
             hello=lambda *_: None,
             lost=lambda _: None,
@@ -68,16 +67,45 @@ def test_there_is_a_way_to_each_wanted_peer_and_to_no_other() -> None:
     assert ways.get("s2") is None
 
 
-def test_a_peer_that_has_moved_is_dialled_anew() -> None:
-    """Its old connection may work still, and lead to where it is no more."""
+def test_a_way_is_not_given_up_because_a_configuration_says_another_address() -> None:
+    """The entry may be old, as for a member that catches up, or tell of a move that is still to come: a way that works
+    is proof of more. When the peer goes it breaks, and the next attempt is for the new address."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
-    before = ways.get("s2")
+    way = ways.get("s2")
 
     ways.want(members(s2="b:1"))
 
-    assert ways.get("s2") is not before
-    assert ways.address_of("s2") == "b:1"
+    assert ways.get("s2") is way
+    assert ways.addresses_of("s2") == ("b:1",)
+
+
+def test_where_a_peer_was_found_is_tried_behind_where_it_is_said_to_be() -> None:
+    """Its new address can be told before it moves; and its connection may break meanwhile."""
+    ways = some_ways()
+    ways.want(members(s2="a:1"))
+    way = ways.get("s2")
+    assert way is not None
+    way.works_at = "a:1"
+
+    ways.want(members(s2="b:1"))
+
+    assert ways.addresses_of("s2") == ("b:1", "a:1")
+
+
+def test_the_word_of_a_peer_that_is_here_comes_before_the_configuration() -> None:
+    """Either may be behind: both are tried. Without its connection its word counts no more."""
+    ways = some_ways()
+    ways.want(members(s2="a:1"))
+    ways.called("s2", "b:1")
+    assert ways.addresses_of("s2") == ("b:1", "a:1")
+
+    ways.want(members(s2="b:1"))
+    assert ways.addresses_of("s2") == ("b:1",)
+    ways.want(members(s2="a:1"))
+    ways.hung_up("s2")
+
+    assert ways.addresses_of("s2") == ("a:1",)
 
 
 def test_a_stranger_is_answered_at_its_own_word_while_it_is_here() -> None:
@@ -86,7 +114,7 @@ def test_a_stranger_is_answered_at_its_own_word_while_it_is_here() -> None:
     ways.want(members(s2="a:1"))
 
     ways.called("s9", "x:9")
-    assert (sorted(ways.all), ways.address_of("s9")) == (["s2", "s9"], "x:9")
+    assert (sorted(ways.all), ways.addresses_of("s9")) == (["s2", "s9"], ("x:9",))
     ways.called("s8", "")  # It does not say where it is.
     assert sorted(ways.all) == ["s2", "s9"]
     ways.hung_up("s9")
@@ -95,7 +123,7 @@ def test_a_stranger_is_answered_at_its_own_word_while_it_is_here() -> None:
 
 
 def test_a_stranger_that_becomes_a_member_keeps_its_way_when_it_hangs_up() -> None:
-    """And what the configuration says of its address counts more than its own word."""
+    """And so it does if it comes back from elsewhere: a way that works is left alone."""
     ways = some_ways()
     ways.called("s9", "x:9")
     way = ways.get("s9")
@@ -105,16 +133,17 @@ def test_a_stranger_that_becomes_a_member_keeps_its_way_when_it_hangs_up() -> No
     assert ways.get("s9") is way
 
     ways.called("s9", "elsewhere:9")
-    assert ways.address_of("s9") == "x:9"
+    assert ways.get("s9") is way
+    assert ways.addresses_of("s9") == ("elsewhere:9", "x:9")
 
 
 def test_the_own_route_counts_more_than_any_other_word() -> None:
-    """`dial`: a proxy between members."""
+    """`dial`: a proxy between members. Nothing else is dialled, whatever a peer says: it may not lead around it."""
     ways = some_ways(s2="proxy:1")
     ways.want(members(s2="a:1"))
     ways.called("s2", "b:1")
 
-    assert ways.address_of("s2") == "proxy:1"
+    assert ways.addresses_of("s2") == ("proxy:1",)
 
 
 def test_strangers_that_are_answered_are_bounded() -> None:
