@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from raft import Node, NodeStatus, Quorum, Role, Tally
@@ -10,6 +12,8 @@ CATCH_UP_SECONDS_MAX = 1.0
 """How long a busy member is given to apply what was committed when it was asked: it is always a moment behind."""
 
 LOOK_AGAIN_SECONDS = 0.01
+
+STOPPING = "it is being stopped"
 
 
 def why_not_alive(node: Node) -> str | None:
@@ -51,19 +55,22 @@ def _why_no_quorum(status: NodeStatus) -> str | None:
     return None
 
 
-async def why_not_ready(node: Node) -> str | None:
+async def why_not_ready(node: Node, is_stopping: Callable[[], bool] = lambda: False) -> str | None:
     """As `why_not_in_touch`, or how far it is behind the high-water mark that it knew, or had been told of, when it was
-    asked: a read that promises more than old state would have to wait for that.
+    asked: a read that promises more than old state would have to wait for that. Who begins to stop meanwhile is not
+    ready, however far it has come.
 
     Takes up to CATCH_UP_SECONDS_MAX; none of it if it waits for a snapshot.
     """
+    if is_stopping():
+        return STOPPING
     if (reason := _why_not_in_touch(node)) is not None:
         return reason
     mark = max(node.core.commit_index, node.core.told_commit_index)
     with trio.move_on_after(CATCH_UP_SECONDS_MAX):
-        while _why_behind(node, mark) is not None and node.incoming_snapshot_index is None:  # noqa: ASYNC110
+        while _why_behind(node, mark) is not None and node.incoming_snapshot_index is None and not is_stopping():  # noqa: ASYNC110
             await trio.sleep(LOOK_AGAIN_SECONDS)  # Nobody tells, and a probe has time.
-    return _why_not_in_touch(node) or _why_behind(node, mark)
+    return STOPPING if is_stopping() else _why_not_in_touch(node) or _why_behind(node, mark)
 
 
 def _why_not_in_touch(node: Node) -> str | None:

@@ -100,7 +100,7 @@ class MetricsPort:
             return _health(why_not_alive(node), "alive")
 
         async def ready() -> Answer:
-            return _health("it is being stopped" if is_stopping() else await why_not_ready(node), "ready")
+            return _health(await why_not_ready(node, is_stopping), "ready")
 
         pages = PageServer({"/metrics": exposition, "/livez": alive, "/readyz": ready})
         async with trio.open_nursery() as nursery:

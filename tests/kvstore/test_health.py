@@ -74,6 +74,33 @@ async def test_a_member_that_does_not_catch_up_says_how_far_it_is(
     )
 
 
+async def test_a_member_that_begins_to_stop_while_a_probe_waits_for_it_is_not_ready(
+    quick_folder: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It catches up in the same moment."""
+    cluster = Cluster(quick_folder, 3)
+    leader = cluster.leader()
+    slow = cluster.hosts[min(set(cluster.hosts) - {leader})]
+    slow.files.is_held = True
+    cluster.client().do(Put(b"key", b"value"))
+    cluster.wait(0.2)
+    is_stopping, reasons = False, list[str | None]()
+
+    async def probe() -> None:
+        reasons.append(await why_not_ready(slow.node, lambda: is_stopping))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(probe)
+        await trio.testing.wait_all_tasks_blocked()
+        assert reasons == []
+        is_stopping, slow.files.is_held = True, False
+        cluster.wait(0.2)
+        assert slow.node.core.last_applied == slow.node.core.commit_index
+    await probe()
+
+    assert reasons == ["it is being stopped"] * 2
+
+
 # Whose silence counts
 
 
