@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvstore.backup_pages import SnapshotPages
@@ -57,9 +58,12 @@ class ClusterRequests:
     def change_of(self, items: Sequence[Any]) -> MembershipChange:
         """What a `change` request asks for. A leader that was a store of one, and never said where it is, says so now.
 
+        Who becomes a voter is named with the data folder from which this member has heard it: from then on that one
+        alone is meant, whatever folder others of its id had while they waited to be added.
+
         Raises ProtocolError, ChangeRefused.
         """
-        change = read_change(items)
+        change = self._naming_new_voters(read_change(items))
         own = self._node.core.configuration.member(self._node.identity.node_id)
         updated = [member.node_id for member in change.update]
         if not change.add or own is None or own.peer_address or own.node_id in updated:
@@ -71,9 +75,21 @@ class ClusterRequests:
                 "HOST:PORT, at an address where they reach it",
             )
         at = Member(own.node_id, self.own_peer_address, own.client_address or self.own_address, own.incarnation_id)
-        return MembershipChange(
-            add=change.add, promote=change.promote, remove=change.remove, update=(*change.update, at)
-        )
+        return replace(change, update=(*change.update, at))
+
+    def _naming_new_voters(self, change: MembershipChange) -> MembershipChange:
+        """In the entry that makes it a voter, so that no promise of another folder ever counts without a majority of
+        those who were voters before. Refused, as ever, if it has not acknowledged the log here, in this folder."""
+        configuration, named = self._node.core.configuration, dict[str, Member]()
+        for node_id in change.promote:
+            known, incarnation_id = configuration.member(node_id), self._node.pinned_incarnation(node_id)
+            if known is not None and not known.incarnation_id and incarnation_id:
+                named[node_id] = replace(known, incarnation_id=incarnation_id)
+        updates = list[Member]()
+        for member in change.update:
+            own = named.pop(member.node_id, member).incarnation_id
+            updates.append(replace(member, incarnation_id=member.incarnation_id or own))
+        return replace(change, update=(*updates, *named.values()))
 
     def _address_of(self, member: Member) -> str:
         return member.client_address or (self.own_address if member.node_id == self._node.identity.node_id else "")
@@ -87,7 +103,8 @@ class ClusterRequests:
         core = self._node.core
         if items and items[0] and core.leading_term is None:
             raise NotLeader(core.node_id, core.leader_id)
-        return membership_to_fields(membership_of(self._node, self._address_of))
+        about = items[1] if len(items) > 1 and type(items[1]) is str else ""
+        return membership_to_fields(membership_of(self._node, self._address_of, about))
 
     def _log_entries(self, items: Sequence[Any]) -> tuple[Any, ...]:
         if len(items) < 2 or not is_count(items[0]) or not is_count(items[1]):

@@ -6,7 +6,9 @@ by another build.) In that configuration it is not a voter, so it neither campai
 there on the leader tells it the rest, as soon as it is a member; until then the others refuse it, and it tries again.
 
 A member that has lost its disk has forgotten its votes. It is not let in under its old id: not here, where the cluster
-knows the id, and not by any peer that has pinned its old incarnation (FORMATS §1).
+knows the id, and not by any peer that has pinned its old incarnation (FORMATS §1). Some peers may also have pinned
+somebody who only waited to be added, while nobody led. If the leader has not, he can be made anew: who becomes a voter
+is named with his folder in the configuration, to which such pins give way.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ async def make_joining_folder(folder: Path, joining: Joining) -> Identity:
     Raises JoinRefused, StorageError, BackupFailed, and what a client raises.
     """
     async with Client(joining.endpoints, session=False, deadline_seconds=ASK_SECONDS) as client:
-        found = await client.membership(of_leader=True)
+        found = await client.membership(of_leader=True, about=joining.own.node_id)
         check_may_join(joining, found)
         header, chunks = await _newest_snapshot(client, found)
     own = joining.own
@@ -151,6 +153,7 @@ def check_may_join(joining: Joining, found: Membership) -> None:
     known = found.member(own.node_id)
     if known is None:
         _check_addresses_free(own, found)
+        _check_never_met(own.node_id, found)
     elif known.part != LEARNER or known.incarnation_id:
         raise _lost_disk(own.node_id)
     elif (known.peer_address, known.client_address) != (own.peer_address, own.client_address):
@@ -168,6 +171,16 @@ def _check_addresses_free(own: Member, found: Membership) -> None:
             raise JoinRefused(
                 own.node_id, f"{member.node_id} has the address {address}", "give it addresses of its own"
             )
+
+
+def _check_never_met(node_id: str, found: Membership) -> None:
+    """The leader would refuse its hellos for ever: with a pin it cannot tell who only waited from who has voted."""
+    if found.incarnation_id:
+        raise JoinRefused(
+            node_id,
+            f"{found.node_id}, which leads, has met {node_id} with another data folder, which waited to be added",
+            "start it with that folder if it is still there, or give the new member another id",
+        )
 
 
 def _shared(own: Member, member: MemberView) -> list[str]:

@@ -56,7 +56,8 @@ class MemberView:
 class Membership:
     """The members as one of them, `node_id`, sees them. While `is_changing` no other change is begun.
 
-    `removed`: ids of former members, which are never used again (the last 256).
+    `removed`: ids of former members, which are never used again (the last 256). `incarnation_id`: of the data folder
+    that was met here under the id that was asked about, member or not; none if nobody has come under it.
     """
 
     node_id: str
@@ -66,6 +67,7 @@ class Membership:
     is_changing: bool
     members: tuple[MemberView, ...]
     removed: tuple[str, ...]
+    incarnation_id: bytes = b""  # Older members do not say.
 
     def member(self, node_id: str) -> MemberView | None:
         """The member of this id; None if there is none."""
@@ -86,9 +88,10 @@ def change_request(change: MembershipChange) -> Request:
     return Request(kind=RequestKind.CHANGE, items=items)
 
 
-def membership_request(address: str | None = None, *, of_leader: bool = False) -> Request:
-    """Who are the members? `of_leader`: who leads is to say it."""
-    return Request(kind=RequestKind.MEMBERSHIP, items=(of_leader,), anywhere=not of_leader, address=address)
+def membership_request(address: str | None = None, *, of_leader: bool = False, about: str = "") -> Request:
+    """Who are the members? `of_leader`: who leads is to say it. `about`: an id, for `Membership.incarnation_id`."""
+    items = (of_leader, about) if about else (of_leader,)
+    return Request(kind=RequestKind.MEMBERSHIP, items=items, anywhere=not of_leader, address=address)
 
 
 def read_change(items: Sequence[Any]) -> MembershipChange:
@@ -105,8 +108,8 @@ def read_change(items: Sequence[Any]) -> MembershipChange:
         raise ProtocolError("a change request is [request_id, 8, members, ids, ids, members]") from error
 
 
-def membership_of(node: Node, client_address: Callable[[Member], str]) -> Membership:
-    """As this node sees it. `client_address`: where clients reach a member."""
+def membership_of(node: Node, client_address: Callable[[Member], str], about: str = "") -> Membership:
+    """As this node sees it. `client_address`: where clients reach a member. `about`: an id, or none."""
     core, status = node.core, node.status()
     progress = {peer.peer_id: peer for peer in status.peers}
     is_leader = core.leading_term is not None
@@ -132,6 +135,7 @@ def membership_of(node: Node, client_address: Callable[[Member], str]) -> Member
         is_changing=core.is_changing,
         members=tuple(map(view, core.configuration.members)),
         removed=core.configuration.removed,
+        incarnation_id=node.pinned_incarnation(about),
     )
 
 
@@ -209,9 +213,15 @@ class MemberCalls:
         self.learn([address for _, address in view.members])
         return view
 
-    async def membership(self, *, of_leader: bool = False, deadline_seconds: float | None = None) -> Membership:
-        """Everything about the members, as any one of them sees it; with `of_leader` as the leader does."""
-        found = decode_membership(await self.ask(membership_request(of_leader=of_leader), deadline_seconds))
+    async def membership(
+        self, *, of_leader: bool = False, about: str = "", deadline_seconds: float | None = None
+    ) -> Membership:
+        """Everything about the members, as any one of them sees it; with `of_leader` as the leader does.
+
+        `about`: an id, member or not, for `Membership.incarnation_id`.
+        """
+        request = membership_request(of_leader=of_leader, about=about)
+        found = decode_membership(await self.ask(request, deadline_seconds))
         self.learn([member.client_address for member in found.members])
         return found
 
