@@ -304,7 +304,7 @@ async def _run(
             configuration=configuration,
             random=random,
             dial=config.dial,
-            own_address=own.peer_address or _address_of(listeners.peers),
+            own_address=_own_word(config, node, own, listeners),
             listeners=listeners.peers,
             insecure=config.insecure,
             levels=FEATURE_LEVELS,
@@ -326,6 +326,24 @@ async def _run(
     finally:
         if lingerer is not None:
             lingerer.close()
+
+
+def _own_word(config: MemberConfig, node: Node, own: Member, listeners: _Listeners) -> Callable[[], str]:
+    """Where this member says that others find it. `own`: as its folder knew it when it was opened.
+
+    Who listens at the address that the folder knew is there as long as it lives, though a move may be told already.
+    Who was given another place to listen at is reached by its advertised address, or has moved there before its folder
+    knows: the configuration says which address that is, as soon as it has caught up.
+    """
+    at_start = own.peer_address or _address_of(listeners.peers)
+    if config.listen_peer in (None, at_start):
+        return lambda: at_start
+
+    def advertised() -> str:
+        member = node.core.configuration.member(own.node_id)
+        return (member.peer_address if member is not None else "") or at_start
+
+    return advertised
 
 
 def _metrics_port(config: MemberConfig, files: RealFiles, identity: Identity) -> MetricsPort:

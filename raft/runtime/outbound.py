@@ -56,7 +56,7 @@ class Outbound:
         hello: Callable[[str, bytes, LevelRange], None],
         lost: Callable[[str], None],
         refused: Callable[[str, str, str], None] = lambda *_: None,
-        own_address: str = "",
+        own_address: Callable[[], str] = lambda: "",
         bytes_max: int = OUTBOUND_BYTES_MAX,
         levels: LevelRange = LEVELS_AT_FIRST,
         log: ConnectionLog | None = None,
@@ -64,7 +64,7 @@ class Outbound:
         """`addresses`: where the peer may be, best first; they are tried in turn, and asked for anew for each attempt.
 
         `hello` may raise PeerRefused; `lost` is told when a connection that worked is gone, `refused` the code and
-        words of a peer that does not want us. `own_address`: where we are to be dialled, as the hello says it, and the
+        words of a peer that does not want us. `own_address`: where we are to be dialled, as each hello says it, and the
         `levels` that this build can apply."""
         self._identity, self._levels = identity, levels
         self._peer_id = peer_id
@@ -73,7 +73,7 @@ class Outbound:
         self._random = random
         self._hello = hello
         self._lost, self._refused = lost, refused
-        self._own_address = own_address
+        self._own_address, self._said_address = own_address, ""
         self._log = log or ConnectionLog(identity.node_id)
         self._hurry = trio.Event()  # Set to dial before the pause is over.
         self._bytes_max = bytes_max
@@ -81,6 +81,7 @@ class Outbound:
         self._something = trio.Event()
         self._stream: trio.SocketStream | None = None  # While it is connected.
         self._is_pumping = False  # A send is under way: nothing may overtake it.
+        self._connected = trio.CancelScope()  # The connection, or none yet.
         self._last_complaint = ""
         self.works_at = ""  # The address of the last connection that worked.
         self.is_connected = False
@@ -110,6 +111,12 @@ class Outbound:
     def hurry(self) -> None:
         """Dial now, if it is only a pause that keeps us from it, and the best address first: the peer is there."""
         self._hurry.set()
+
+    def say_where(self) -> None:
+        """If our address is another one than was said on this connection, connect anew and say it."""
+        if self._stream is not None and self._own_address() != self._said_address:
+            self._connected.cancel()
+            self._hurry.set()
 
     async def run(self) -> None:
         """Dial until cancelled; back off with jitter, from a fast start to a second, and anew when the peer calls."""
@@ -149,7 +156,8 @@ class Outbound:
             with trio.fail_after(CONNECT_SECONDS_MAX if len(addresses) > 1 else math.inf):
                 stream = await trio.open_tcp_stream(host, port)
             try:
-                await stream.send_all(own_hello(self._identity, self._own_address, self._levels))
+                self._said_address = self._own_address()
+                await stream.send_all(own_hello(self._identity, self._said_address, self._levels))
                 peer = await receive_hello(stream, self._identity)
                 if peer.node_id != self._peer_id:
                     reason = f"at {host}:{port} it is {peer.node_id} that answers; check the addresses"
@@ -169,6 +177,8 @@ class Outbound:
         """Send until the connection is lost."""
         with self._connection(stream):
             async with stream, trio.open_nursery() as nursery:
+                self._connected = nursery.cancel_scope
+                self.say_where()  # It may have changed since the hello.
                 nursery.start_soon(self._watch, stream, nursery.cancel_scope)
                 nursery.start_soon(self._pump, stream, nursery.cancel_scope)
 

@@ -74,8 +74,9 @@ class Transport:
 
     `configuration`: whom to talk to until `connect_to` says otherwise. `dial` gives addresses that differ from those in
     the configuration (a proxy between members). `own_address`: where others are to dial this member, if nothing else
-    tells them. `listeners`, if given, are served instead of opening `listen_host`:`listen_port`; they are closed at the
-    end either way. `levels`: what this build can apply, which every peer is told.
+    tells them; it is asked for each hello. `listeners`, if given, are served instead of opening
+    `listen_host`:`listen_port`; they are closed at the end either way. `levels`: what this build can apply, which every
+    peer is told.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Transport:
         listen_host: str = "127.0.0.1",
         listen_port: int = 0,
         dial: Mapping[str, str] | None = None,
-        own_address: str = "",
+        own_address: Callable[[], str] = lambda: "",
         listeners: Sequence[trio.SocketListener] | None = None,
         insecure: bool = False,
         levels: LevelRange = LEVELS_AT_FIRST,
@@ -132,10 +133,15 @@ class Transport:
             task_status.started(self.port)
 
     def connect_to(self, peers: Sequence[Member]) -> None:
-        """Be connected to these, and to nobody else but strangers that are answered. Who goes is hung up on."""
+        """Be connected to these, and to nobody else but strangers that are answered. Who goes is hung up on.
+
+        The own address may be another one than before: then all are told.
+        """
         for peer_id in self._ways.want(peers):
             if (scope := self._inbound.get(peer_id)) is not None:
                 scope.cancel()
+        for outbound in self._ways.all.values():
+            outbound.say_where()
 
     def send(self, messages: Sequence[tuple[str, Message]]) -> None:
         """Send what the node wants sent; never blocks. What has no room or no connection is dropped."""
@@ -245,7 +251,7 @@ class Transport:
             with trio.fail_after(HANDSHAKE_SECONDS_MAX):
                 peer = await receive_hello(stream, self._identity)
                 self._told.peer_hello(peer.node_id, peer.incarnation_id, peer.levels)
-                await stream.send_all(own_hello(self._identity, self._own_address, self._levels))
+                await stream.send_all(own_hello(self._identity, self._own_address(), self._levels))
                 return peer
         except PeerRefused as refused:
             await self._refuse(stream, refused.code, str(refused), refused.peer_id)

@@ -118,7 +118,7 @@ class Machine:
             random=Random(node_id),
             listeners=None if listener is None else [listener],
             dial=dial,
-            own_address=own_address,
+            own_address=lambda: own_address,
         )
         self.driver = Driver(
             self.node, completions=self.completions, application=self.recorder, transport=self.transport

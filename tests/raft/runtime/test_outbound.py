@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
-from raft import FrameSplitter, Hello, HelloRole, Identity, PeerRefused, frame
+from raft import FrameSplitter, Hello, HelloRole, Identity, PeerRefused, decode_hello, frame
 from raft.runtime.outbound import Outbound
 from tests.raft.runtime.machines import CLUSTER_ID, a_listener, until
 
@@ -22,13 +23,15 @@ class Peer:
 
     def __init__(self, listener: trio.SocketListener) -> None:
         self._listener = listener
+        self.told: list[str] = []  # Where the caller said that it is to be dialled, at each call.
         self.stream: trio.SocketStream | None = None
         self.connections = 0
 
     async def accept(self) -> trio.SocketStream:
         self.stream = await self._listener.accept()
         self.connections += 1
-        await self.stream.receive_some()
+        (called,) = FrameSplitter(1 << 16).feed(bytes(await self.stream.receive_some()))
+        self.told.append(decode_hello(called).peer_address)  # type: ignore[union-attr]
         hello = Hello(cluster_id=CLUSTER_ID, group_id=0, node_id="s2", incarnation_id=bytes(16), role=HelloRole.PEER)
         await self.stream.send_all(frame(hello.encode()))
         return self.stream
@@ -166,6 +169,30 @@ async def test_an_address_that_cannot_be_reached_is_tried_again(
             nursery.cancel_scope.cancel()
 
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
+async def test_a_connection_is_made_anew_to_say_another_address_than_on_the_last_one() -> None:
+    """The peer may know this member by its hello only. While the address stays the same so does the connection."""
+    with trio.fail_after(20):
+        listener, address = await a_listener()
+        peer, outbound, own = Peer(listener), outbound_to(address, []), ["old:1"]
+        outbound._own_address = lambda: own[0]
+        async with listener, trio.open_nursery() as nursery:
+            nursery.start_soon(outbound.run)
+            async with await peer.accept() as first:
+                await until(lambda: outbound.is_connected)
+                outbound.say_where()
+                await wait_all_tasks_blocked()
+                assert outbound.is_connected
+
+                own[0] = "new:1"
+                outbound.say_where()
+                assert await first.receive_some() == b""
+            async with await peer.accept():
+                await until(lambda: outbound.is_connected)
+            nursery.cancel_scope.cancel()
+
+    assert peer.told == ["old:1", "new:1"]
 
 
 async def test_a_connection_that_is_refused_is_closed_also_when_nobody_has_time_to_say_why() -> None:
