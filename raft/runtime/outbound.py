@@ -7,7 +7,6 @@ of two crossing connections stays.
 from __future__ import annotations
 
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from raft.pins import PeerRefused
 from raft.runtime.addresses import parse_address
 from raft.runtime.errors import ConnectionRefusedByPeer
 from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, own_hello, receive_hello, send_refusal
-from raft.runtime.sockets import send_at_once
+from raft.runtime.sockets import end_when_unanswered, send_at_once
 from raft.runtime.telling import ConnectionLog
 
 OUTBOUND_BYTES_MAX = 32 * 1024 * 1024
@@ -33,11 +32,17 @@ SEND_BYTES = 1024 * 1024
 """About as much leaves in one send; a larger frame leaves alone."""
 
 SEND_SECONDS_MAX = 10.0
-"""A connection that takes nothing for so long is given up: the machine behind it may be gone without a word."""
+"""A connection that takes nothing for so long is given up: the kernel's buffers are full, since the peer does not read.
+A machine that is gone without a word shows only here where little is sent: the kernel takes hundreds of heartbeats. For
+that there is UNANSWERED_SECONDS_MAX, where the system has it."""
 
 CONNECT_SECONDS_MAX = 2.0
 """One of several addresses may lead nowhere, and say nothing: so long, and the next one has its turn. A lost first
 segment is sent again after one second."""
+
+HURRIED_SECONDS_MAX = 0.25
+"""What an attempt may still take when the peer has called meanwhile: it is there, so it answers in one turn of the
+network, or the attempt began before it came, or went to where it is no more."""
 
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
@@ -82,6 +87,7 @@ class Outbound:
         self._stream: trio.SocketStream | None = None  # While it is connected.
         self._is_pumping = False  # A send is under way: nothing may overtake it.
         self._connected = trio.CancelScope()  # The connection, or none yet.
+        self._dialling: trio.CancelScope | None = None  # From an attempt to its connection, without the hellos.
         self._last_complaint = ""
         self.works_at = ""  # The address of the last connection that worked.
         self.is_connected = False
@@ -109,8 +115,13 @@ class Outbound:
         self._something.set()
 
     def hurry(self) -> None:
-        """Dial now, if it is only a pause that keeps us from it, and the best address first: the peer is there."""
+        """Dial now, and the best address first: the peer is there.
+
+        That ends a pause, and soon an attempt to which nothing was answered yet.
+        """
         self._hurry.set()
+        if self._dialling is not None:
+            self._dialling.deadline = min(self._dialling.deadline, trio.current_time() + HURRIED_SECONDS_MAX)
 
     def say_where(self) -> None:
         """If our address is another one than was said on this connection, connect anew and say it."""
@@ -153,9 +164,9 @@ class Outbound:
         self._attempt += 1
         host, port = parse_address(address)
         with trio.fail_after(HANDSHAKE_SECONDS_MAX):
-            with trio.fail_after(CONNECT_SECONDS_MAX if len(addresses) > 1 else math.inf):
-                stream = await trio.open_tcp_stream(host, port)
+            stream = await self._open(host, port, CONNECT_SECONDS_MAX if len(addresses) > 1 else HANDSHAKE_SECONDS_MAX)
             try:
+                end_when_unanswered(stream)
                 self._said_address = self._own_address()
                 await stream.send_all(own_hello(self._identity, self._said_address, self._levels))
                 peer = await receive_hello(stream, self._identity)
@@ -172,6 +183,15 @@ class Outbound:
                 raise
         self.works_at, self._attempt = address, 0
         return stream
+
+    async def _open(self, host: str, port: int, seconds: float) -> trio.SocketStream:
+        """Raises OSError, and TooSlowError if nobody answers."""
+        with trio.move_on_after(seconds) as self._dialling:
+            try:
+                return await trio.open_tcp_stream(host, port)
+            finally:
+                self._dialling = None
+        raise trio.TooSlowError
 
     async def _use(self, stream: trio.SocketStream) -> None:
         """Send until the connection is lost."""

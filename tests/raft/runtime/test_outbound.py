@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import socket
+import struct
 from random import Random
 
 import pytest
@@ -11,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from raft import FrameSplitter, Hello, HelloRole, Identity, PeerRefused, decode_hello, frame
 from raft.runtime.outbound import Outbound
-from tests.raft.runtime.machines import CLUSTER_ID, a_listener, until
+from tests.raft.runtime.machines import CLUSTER_ID, a_listener, peer_hello, until
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -103,7 +106,7 @@ async def test_for_a_peer_that_does_not_read_the_queue_is_bounded() -> None:
 
 
 async def test_a_connection_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SEND_SECONDS_MAX: the machine behind it may be gone without a word."""
+    """SEND_SECONDS_MAX: all buffers are full, and the peer does not read."""
     monkeypatch.setattr("raft.runtime.outbound.SEND_SECONDS_MAX", 0.1)
     with trio.fail_after(20):
         listener, address = await a_listener()
@@ -118,6 +121,84 @@ async def test_a_connection_that_takes_nothing_is_given_up(monkeypatch: pytest.M
             await until(lambda: lost == ["s2"])
             await trio.aclose_forcefully(stream)
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
+async def test_a_connection_ends_when_nobody_acknowledges_what_the_kernel_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """UNANSWERED_SECONDS_MAX: little is sent, so buffers would take it for minutes. Here each packet is lost."""
+    with trio.fail_after(20):
+        listener, address = await a_listener()
+        lost: list[str] = []
+        peer, outbound = Peer(listener), outbound_to(address, lost)
+        async with listener, trio.open_nursery() as nursery:
+            nursery.start_soon(outbound.run)
+            async with await peer.accept():
+                await until(lambda: outbound.is_connected)
+                assert outbound._stream is not None
+                assert outbound._stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
+
+            monkeypatch.setattr("raft.runtime.sockets.UNANSWERED_SECONDS_MAX", 0.2)
+            async with await peer.accept() as stream:
+                await until(lambda: outbound.is_connected)
+                drop_what_comes_to(stream)
+                outbound.send([frame(b"heartbeat")])
+                await until(lambda: len(lost) == 2)
+            nursery.cancel_scope.cancel()
+
+
+def drop_what_comes_to(stream: trio.SocketStream) -> None:
+    """Have the kernel lose all further packets to this end: a classic filter that returns 0 for each."""
+    instruction = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
+    program = struct.pack("HL", 1, ctypes.addressof(instruction))
+    so_attach_filter = 26
+    stream.setsockopt(socket.SOL_SOCKET, so_attach_filter, program)
+
+
+async def test_a_call_of_the_peer_ends_an_attempt_to_which_nothing_was_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """HURRIED_SECONDS_MAX: its machine was gone when it was dialled, and is there again."""
+    open_tcp_stream, tried = trio.open_tcp_stream, list[int]()
+
+    async def open_slowly(host: str, port: int) -> trio.SocketStream:
+        tried.append(port)
+        if len(tried) == 1:
+            await trio.sleep_forever()
+        return await open_tcp_stream(host, port)
+
+    monkeypatch.setattr(trio, "open_tcp_stream", open_slowly)
+    monkeypatch.setattr("raft.runtime.outbound.HANDSHAKE_SECONDS_MAX", 1000.0)
+    monkeypatch.setattr("raft.runtime.outbound.HURRIED_SECONDS_MAX", 0.01)
+    with trio.fail_after(20):
+        listener, address = await a_listener()
+        peer, outbound = Peer(listener), outbound_to(address, [])
+        async with listener, trio.open_nursery() as nursery:
+            nursery.start_soon(outbound.run)
+            await until(lambda: len(tried) == 1)
+
+            outbound.hurry()
+
+            async with await peer.accept():
+                await until(lambda: outbound.is_connected)
+                nursery.cancel_scope.cancel()
+
+
+async def test_a_call_of_the_peer_does_not_end_an_attempt_that_it_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two who call each other at the same moment would otherwise stop each other."""
+    monkeypatch.setattr("raft.runtime.outbound.HURRIED_SECONDS_MAX", 0.0)
+    with trio.fail_after(20):
+        listener, address = await a_listener()
+        outbound = outbound_to(address, [])
+        async with listener, trio.open_nursery() as nursery:
+            nursery.start_soon(outbound.run)
+            async with await listener.accept() as calling:
+                assert await calling.receive_some()
+
+                outbound.hurry()
+
+                await calling.send_all(peer_hello("s2"))
+                await until(lambda: outbound.is_connected)
+                nursery.cancel_scope.cancel()
 
 
 async def test_a_lost_connection_is_told_and_dialled_again() -> None:
