@@ -28,7 +28,7 @@ from raft import (
     frame,
     one_by_one,
 )
-from raft.runtime import CompletionQueue, Driver, Transport, now_ns
+from raft.runtime import CompletionQueue, Driver, Lingerer, Transport, now_ns
 from tests.raft.memory_stores import Disk, ListMachine, MemoryLog, MemoryPins, MemorySnapshots
 
 CLUSTER_ID = b"cluster-of-tests"
@@ -73,7 +73,10 @@ class Recorder:
 
 
 class Machine:
-    """One member with its driver. `addresses`: those of the voters in its first configuration, if there are any."""
+    """One member with its driver.
+
+    `addresses`: those of the voters in its first configuration, if there are any. `lingerer`: of its transport.
+    """
 
     def __init__(
         self,
@@ -89,6 +92,7 @@ class Machine:
         own_address: str = "",
         addresses: Mapping[str, str] | None = None,
         config: RaftConfig | None = None,
+        lingerer: Lingerer | None = None,
     ) -> None:
         self.identity = Identity(
             cluster_id=cluster_id,
@@ -119,6 +123,7 @@ class Machine:
             listeners=None if listener is None else [listener],
             dial=dial,
             own_address=lambda: own_address,
+            lingerer=lingerer,
         )
         self.driver = Driver(
             self.node, completions=self.completions, application=self.recorder, transport=self.transport
