@@ -30,6 +30,7 @@ from raft.runtime.handshake import (
     refusal_in,
     send_refusal,
 )
+from raft.runtime.inbound import Inbound
 from raft.runtime.lingering import Lingerer
 from raft.runtime.outbound import Outbound
 from raft.runtime.peers import PeerWays
@@ -107,7 +108,7 @@ class Transport:
         self._events: PeerEvents | None = None
         self._ways = PeerWays(self._way_to, dial if dial is not None else {})
         self._ways.want([member for member in configuration.members if member.node_id != identity.node_id])
-        self._inbound: dict[str, trio.CancelScope] = {}  # The newest connection of each peer.
+        self._inbound = Inbound()
         self._early = EarlyReader()
         self._lingerer = lingerer
         self._connections = 0
@@ -138,8 +139,7 @@ class Transport:
         The own address may be another one than before: then all are told.
         """
         for peer_id in self._ways.want(peers):
-            if (scope := self._inbound.get(peer_id)) is not None:
-                scope.cancel()
+            self._inbound.end(peer_id)
         for outbound in self._ways.all.values():
             outbound.say_where()
 
@@ -273,29 +273,35 @@ class Transport:
         await send_refusal(stream, code, text)
 
     async def _receive_newest(self, stream: trio.SocketStream, peer: PeerHello) -> None:
-        """Take messages until the end, or until the same peer has connected anew: the old connection is a ghost."""
+        """Take messages until the end, or until the same peer sends them on a newer connection: this one is a ghost."""
         peer_id = peer.node_id
         with trio.CancelScope() as scope:
-            previous = self._inbound.get(peer_id)
-            if previous is not None:
-                previous.cancel()
-            self._inbound[peer_id] = scope
+            self._inbound.begin(peer_id, scope)
             self._ways.called(peer_id, peer.peer_address)
             try:
                 await self._receive(stream, peer_id, scope)
             except STREAM_ENDS as error:
                 self._complain_of(peer_id, error)
             finally:
-                if self._inbound.get(peer_id) is scope:
-                    del self._inbound[peer_id]
+                if self._inbound.forget(peer_id, scope):
                     self._ways.hung_up(peer_id)
 
     async def _receive(self, stream: trio.SocketStream, peer_id: str, scope: trio.CancelScope) -> None:
         splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
+        bodies: list[bytes] = []
+        while not bodies and self._inbound.has_older(peer_id, scope):
+            if not (data := await receive_at_once(stream, RECEIVE_BYTES)):
+                return
+            bodies = splitter.feed(data)
+        if bodies:
+            self._decode(bodies[0])  # The older connection is good if this one was a mistake: its caller refuses us.
+            self._inbound.replace_older(peer_id, scope)
         with (
             self._early.watched(stream, peer_id, splitter, scope) as way,
             self._lingered(stream, peer_id, splitter, scope, way),
         ):
+            if bodies:
+                await self._take_in_turns(peer_id, bodies, way)
             while data := await receive_at_once(stream, RECEIVE_BYTES):
                 bodies = splitter.feed(data)
                 if len(bodies) == 1:
