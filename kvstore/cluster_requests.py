@@ -20,6 +20,7 @@ from raft import (
     Node,
     NotLeader,
     ProtocolError,
+    naming_new_voters,
 )
 
 
@@ -58,13 +59,13 @@ class ClusterRequests:
     def change_of(self, items: Sequence[Any]) -> MembershipChange:
         """What a `change` request asks for. A leader that was a store of one, and never said where it is, says so now.
 
-        Who becomes a voter is named with the data folder from which this member has heard it: from then on that one
-        alone is meant, whatever folder others of its id had while they waited to be added.
+        Who becomes a voter is named with its data folder.
 
         Raises ProtocolError, ChangeRefused.
         """
-        change = self._naming_new_voters(read_change(items))
-        own = self._node.core.configuration.member(self._node.identity.node_id)
+        configuration = self._node.core.configuration
+        change = naming_new_voters(read_change(items), configuration, self._node.pinned_incarnation)
+        own = configuration.member(self._node.identity.node_id)
         updated = [member.node_id for member in change.update]
         if not change.add or own is None or own.peer_address or own.node_id in updated:
             return change
@@ -76,20 +77,6 @@ class ClusterRequests:
             )
         at = Member(own.node_id, self.own_peer_address, own.client_address or self.own_address, own.incarnation_id)
         return replace(change, update=(*change.update, at))
-
-    def _naming_new_voters(self, change: MembershipChange) -> MembershipChange:
-        """In the entry that makes it a voter, so that no promise of another folder ever counts without a majority of
-        those who were voters before. Refused, as ever, if it has not acknowledged the log here, in this folder."""
-        configuration, named = self._node.core.configuration, dict[str, Member]()
-        for node_id in change.promote:
-            known, incarnation_id = configuration.member(node_id), self._node.pinned_incarnation(node_id)
-            if known is not None and not known.incarnation_id and incarnation_id:
-                named[node_id] = replace(known, incarnation_id=incarnation_id)
-        updates = list[Member]()
-        for member in change.update:
-            own = named.pop(member.node_id, member).incarnation_id
-            updates.append(replace(member, incarnation_id=member.incarnation_id or own))
-        return replace(change, update=(*updates, *named.values()))
 
     def _address_of(self, member: Member) -> str:
         return member.client_address or (self.own_address if member.node_id == self._node.identity.node_id else "")

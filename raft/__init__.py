@@ -5,7 +5,7 @@ This is the public face: other packages import from `raft` (and `raft.runtime`, 
 
 from __future__ import annotations
 
-from raft.change import MembershipChange
+from raft.change import MembershipChange, naming_new_voters
 from raft.changing import PROMOTION_LAG_ENTRIES_MAX
 from raft.config import MIB, MILLISECOND_NS, PRIORITY_MAX, RaftConfig
 from raft.core import RaftCore
@@ -224,5 +224,6 @@ __all__ = [
     "encode_item",
     "encode_message",
     "frame",
+    "naming_new_voters",
     "one_by_one",
 ]

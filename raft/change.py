@@ -6,7 +6,7 @@ come and go, and addresses change, in one step, since no majority changes by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from raft.errors import ChangeRefusal, ChangeRefused
@@ -53,6 +53,28 @@ def changed(configuration: Configuration, change: MembershipChange) -> Configura
     if made == configuration:
         raise ChangeRefused(ChangeRefusal.NOTHING, "it would change nothing")
     return made
+
+
+def naming_new_voters(
+    change: MembershipChange, configuration: Configuration, incarnation_of: Callable[[str], bytes]
+) -> MembershipChange:
+    """`change`, in which each new voter is named with the data folder from which the proposer has heard it, if it has.
+
+    From then on that folder alone is meant, whatever others had this id while they waited to be added. Named in the
+    entry that makes it a voter: so no promise of another one ever counts without a majority of those who were voters
+    before. `incarnation_of`: `Node.pinned_incarnation` of the leader, which was acknowledged by that folder, or refuses
+    the change.
+    """
+    named = dict[str, Member]()
+    for node_id in change.promote:
+        known, incarnation_id = configuration.member(node_id), incarnation_of(node_id)
+        if known is not None and not known.incarnation_id and incarnation_id:
+            named[node_id] = replace(known, incarnation_id=incarnation_id)
+    updates = list[Member]()
+    for member in change.update:
+        heard = named.pop(member.node_id, member).incarnation_id
+        updates.append(replace(member, incarnation_id=member.incarnation_id or heard))
+    return replace(change, update=(*updates, *named.values()))
 
 
 def left(configuration: Configuration) -> Configuration:

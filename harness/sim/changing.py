@@ -20,6 +20,7 @@ from raft import (
     Refused,
     Role,
     Unknown,
+    naming_new_voters,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ CHANGED_SHARE = 0.25
 
 CUT_OFF_SHARE = 0.25
 """Of the changes."""
+
+NAMED_SHARE = 0.5
+"""Of the seeds: in these, new voters are named with their data folders, as the service of the store has it."""
+
+NAMED = "a new voter was named with its folder"
 
 ADD, PROMOTE, REMOVE, REPLACE = "add", "promote", "remove", "replace"
 
@@ -93,6 +99,7 @@ class Changing:
         self._world = world
         self._random = stream(world.plan.seed, "changes")
         self._last_ticket = 0
+        self._names = stream(world.plan.seed, "changes/named").random() < NAMED_SHARE
         self._operator = Operator(world)
 
     def start(self) -> None:
@@ -104,10 +111,15 @@ class Changing:
         """Nothing more is begun; what is under way goes on to its end."""
         self._operator.is_stopped = True
 
-    def next_ticket(self) -> int:
-        """For a change of the members, whoever asks for it."""
+    def propose(self, node: Node, change: MembershipChange) -> None:
+        """Have a leader begin this change, as the service of the store does it, or as another program may."""
+        if self._names:
+            named = naming_new_voters(change, node.core.configuration, node.pinned_incarnation)
+            if named != change:
+                self._world.mark(NAMED)
+            change = named
         self._last_ticket -= 1
-        return self._last_ticket
+        node.propose_change(change, self._last_ticket)
 
     def _try(self, step: ChangeStep) -> None:
         world = self._world
@@ -116,7 +128,7 @@ class Changing:
             change = self._change(step, node.core.configuration)
             if change is None:
                 return
-            node.propose_change(change, self.next_ticket())
+            self.propose(node, change)
             world.mark(f"a change was begun: {step.what}")
             if step.cut_off_ns:
                 world.heap.after(0, self._cut_off, step, node.identity.node_id)

@@ -244,4 +244,4 @@ class Losing:
             change = MembershipChange(promote=(spare,), remove=(lost,))
         else:
             return  # It is about to be done.
-        node.propose_change(change, self._world.changing.next_ticket())
+        self._world.changing.propose(node, change)

@@ -10,6 +10,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from harness.sim.changing import NAMED
 from harness.sim.faults import KINDS
 from harness.sim.ways import HUNG_UP, NO_WAY, PAUSED
 from raft import Effects, InstallSnapshot, Node, ReadsReady, TraceEvent
@@ -92,6 +93,7 @@ WANTED: dict[str, int] = {
     "a hello was refused: removed": SELDOM,
     "a leader began to remove itself": SELDOM,
     ROLLED_BACK: RARE,
+    NAMED: SELDOM,
     HUNG_UP: SELDOM,
     NO_WAY: SELDOM,
     PAUSED: SELDOM,
