@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from harness.cluster.ports import free_ports
 from kvstore import (
     Client,
     ClientClosed,
@@ -41,7 +42,6 @@ from kvstore import (
 from kvstore.client_pump import dial_tcp
 from kvstore.member import RunningMember
 from raft import EntryKind, Member
-from tests.process.servers import free_ports
 
 pytestmark = [pytest.mark.timeout(60)]
 

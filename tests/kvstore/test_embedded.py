@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from harness.cluster.ports import free_ports
 from kvstore import Store, open_node
 from kvstore.member import CannotServe, NotAMember, ReachableByOthers
 from raft import InvalidConfiguration, Member, NodeStopped
 from storage import CorruptLog, FolderLocked, NotInitialized, WrongCluster, WrongNode
-from tests.process.servers import free_ports
 
 pytestmark = [pytest.mark.timeout(60)]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from harness.cluster.ports import free_ports
 from kvstore import Client, garbage, open_node, server
 from kvstore.member import MemberConfig
 from raft import Member
-from tests.process.servers import free_ports
 
 TIMEOUT_SECONDS = 60
 CALLS, TASKS = 1_280, 32

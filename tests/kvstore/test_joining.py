@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from harness.cluster.ports import free_ports
 from kvstore import Client, Store, open_node
 from kvstore.backup import save_snapshot
 from kvstore.backup_restore import restore_folder
@@ -17,7 +18,6 @@ from kvstore.joining import Joining, JoinRefused, MemberRemoved, joining_of, mak
 from kvstore.member import MemberConfig
 from raft import InvalidConfiguration, Member
 from storage import NotInitialized, open_data_folder
-from tests.process.servers import free_ports
 
 pytestmark = [pytest.mark.timeout(60)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,23 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness.cluster.ports import free_ports
 from kvstore import Client
 
 START_SECONDS_MAX = 30.0
 STARTS_MAX = 5
 """A free port may be taken by somebody else before the server has it: then other ports are tried."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def hwm(*arguments: str | Path) -> list[str]:

@@ -10,10 +10,11 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from harness.cluster.ports import free_ports
 from kvstore import Client
 from kvstore.cli import cli
 from kvstore.latencies import GROWTH, Latencies
-from tests.process.servers import free_ports, running_cluster
+from tests.process.servers import running_cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 SHORT = ["--seconds", "0.5", "--keys", "50", "--in-flight", "8", "--clients", "2"]

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from harness.cluster.ports import free_ports
 from kvstore import Client
 from kvstore.cli_common import ExitCode
-from tests.process.servers import Server, free_ports, hwm
+from tests.process.servers import Server, hwm
 from tests.process.test_server_kills import Ledger
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(100)]

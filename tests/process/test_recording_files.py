@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from harness.cluster.ports import free_ports
 from kvstore import Client, MemberConfig, run_member
 from raft import Member
 from storage import Done, Files, Operation, SyncFile, Write
-from tests.process.servers import free_ports
 
 pytestmark = [pytest.mark.timeout(60)]
 

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from harness.cluster.ports import free_ports
 from kvstore.cli import cli
 from kvstore.protocol import encode_client_hello
 from raft import Hello, HelloRole, Refusal, decode_hello, frame
-from tests.process.servers import Server, free_ports, hwm, running_cluster
+from tests.process.servers import Server, hwm, running_cluster
 
 Run = Callable[..., Result]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]

@@ -140,11 +140,15 @@ async def test_when_it_is_decided_nobody_is_waited_for_any_more() -> None:
             assert network.asked == [True, False]
 
 
-async def test_the_last_answer_to_a_lone_proposal_is_taken_without_another_round() -> None:
+async def test_the_last_answer_to_a_lone_proposal_is_taken_without_another_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One round proposes, the next one answers; what the slower peer says changes nothing that anybody waits for."""
     with trio.fail_after(20):
         async with a_leader() as (leader, network):
             network.is_slow, network.is_one_by_one = False, True
+            now = trio.current_time()  # It stands still: a heartbeat would be a round of its own.
+            monkeypatch.setattr(leader.driver, "_seconds", lambda: now)
             turns = leader.driver.turns
 
             leader.node.propose(encode_item("alone"), 1)
