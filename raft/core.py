@@ -208,15 +208,15 @@ class RaftCore(CoreReads):
 
         `leader_time` is the one in the snapshot. One at or below `commit_index` changes nothing.
         """
-        members = self._state.configuration
+        state, members = self._state, self._state.configuration
         self._following.install(position, configuration, leader_time)
         self._handed_out_index = max(self._handed_out_index, self._state.last_applied)
         if self._leadership is not None:
             self._leadership.marks_moved()
             if self._leadership.changing.is_over:
                 self._end_leadership(self._leadership)
-        elif self._state.role is not Role.FOLLOWER and self._state.configuration is not members:
-            self._become_follower(reason="its members have changed")
+        elif state.role is not Role.FOLLOWER and (state.configuration is not members or not state.may_campaign):
+            self._become_follower(reason="its members have changed, or are certain now")
         self._check_invariants()
 
     def snapshot_transfer_failed(self, peer_id: str) -> None:

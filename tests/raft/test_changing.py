@@ -119,6 +119,22 @@ def test_a_snapshot_brings_its_configuration() -> None:
     assert (follower.core.configuration, follower.core.committed_configuration) == (after, after)
 
 
+def test_who_learns_from_a_snapshot_that_it_is_no_voter_for_certain_campaigns_no_more() -> None:
+    """Its log said so already, uncommitted as far as it knew: it might have had to lead (thesis, Figure 4.6)."""
+    s1 = a_follower(term=1)
+    leaving = configuration(["s2", "s3"], outgoing=["s1", "s2", "s3"])
+    after = configuration(["s2", "s3"], removed=["s1"])
+    s1.step("s2", append_of(1, (0, 0), entry_of(1, 1, leaving), entry_of(2, 1, after), commit_index=1))
+    s1.persist()
+    s1.time_out()
+    assert role(s1) is Role.PRE_CANDIDATE
+
+    s1.core.snapshot_installed(LogPosition(2, 1), after)
+
+    assert s1.core.is_removed
+    assert role(s1) is Role.FOLLOWER
+
+
 def test_a_snapshot_that_the_log_holds_leaves_what_is_in_force_behind_it() -> None:
     """A newer configuration in the log stays, and what was in force at the snapshot's index is known."""
     follower = a_follower(term=1)
