@@ -1,17 +1,18 @@
 # Needs only make and Python 3.11+ with venv; everything else goes into .venv here.
 #   make demo   three servers, two leaders killed, and a Spark audit that proves what clients saw
 #   make test   lint, types and all tests
+#   make test-slow   what takes minutes: fuzzing at length, strangers beside honest clients; an hour
 #   make bench  beside etcd and PySyncObj, half an hour; `make bench ARGS=--quick` takes minutes
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format simulate bench bench-endurance bench-audit clean
+.PHONY: help setup demo test test-slow lint format simulate bench bench-endurance bench-audit clean
 
 PYTHON ?= $(shell scripts/find-python)
 BIN := .venv/bin
 READY := .venv/.ready
 
 help:
-	@sed -n '2,5s/^# *//p' Makefile
+	@sed -n '2,6s/^# *//p' Makefile
 
 # One stamp: a changed pyproject.toml or a half-made folder is set up again.
 $(READY): pyproject.toml scripts/find-python
@@ -38,6 +39,9 @@ format: $(READY)
 
 test: lint
 	@$(BIN)/python scripts/run_tests.py
+
+test-slow: $(READY)
+	@$(BIN)/python scripts/run_slow_tests.py $(ARGS)
 
 # A longer look than `make test` takes: `make simulate SEEDS=10000`.
 SEEDS ?= 1000

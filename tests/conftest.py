@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import hypothesis
+import pytest
 
 import harness
 import kvstore
@@ -23,3 +24,15 @@ for _package in (raft, storage, kvstore, harness, spark_audit):
 # How long an example takes says how busy the machine is; what must end in time has a limit of its own.
 hypothesis.settings.register_profile("busy", hypothesis.settings.default, deadline=None)
 hypothesis.settings.load_profile("busy")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests that take minutes, and no others")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = config.getoption("slow")
+    others = [item for item in items if (item.get_closest_marker("slow") is not None) != wanted]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]

@@ -1,0 +1,63 @@
+"""The tests that take minutes: those of processes alone, then the others, two at once.
+
+Options go to pytest. What they did (commit, date, seeds, counts) replaces benchmarks/results/slow-tests.json, if no
+option narrowed the choice. Exit status: 0 if all passed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = ROOT / "benchmarks" / "results" / "slow-tests.json"
+PYTEST = [sys.executable, "-m", "pytest", "--slow", "--durations=0", "-p", "tests.slow_report", *sys.argv[1:]]
+NOTHING_TO_RUN = 5  # Of pytest: no test was chosen.
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        parts = Path(folder)
+        codes = [_run(parts, "process", "-m", "process")]
+        claims = parts / "claims"
+        claims.mkdir()
+        share = ("-m", "not process", "-p", "tests.sharing", f"--claims={claims}")
+        others = [_start(parts, f"others-{each}", *share) for each in range(min(2, os.cpu_count() or 1))]
+        codes += [other.wait() for other in others]
+        tests = [test for part in sorted(parts.glob("*.json")) for test in json.loads(part.read_text(encoding="utf-8"))]
+    passed = bool(tests) and all(code in (0, NOTHING_TO_RUN) for code in codes)
+    if len(sys.argv) == 1:
+        RESULT.write_text(json.dumps(_result(tests, passed), indent=2) + "\n", encoding="utf-8")
+        print(f"written: {RESULT.relative_to(ROOT)}")
+    inputs = sum(test.get("inputs", 0) for test in tests)
+    print(f"{len(tests)} slow tests, {inputs:,} fuzzed inputs: {'all passed' if passed else 'FAILED'}")
+    return 0 if passed else 1
+
+
+def _start(parts: Path, name: str, *options: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*PYTEST, f"--report={parts / name}.json", *options], cwd=ROOT)
+
+
+def _run(parts: Path, name: str, *options: str) -> int:
+    return _start(parts, name, *options).wait()
+
+
+def _result(tests: list[dict[str, object]], passed: bool) -> dict[str, object]:
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return {
+        "date": datetime.now(tz=UTC).isoformat(timespec="seconds"),
+        "commit": commit.stdout.strip() or "unknown",
+        "passed": passed,
+        "tests": tests,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

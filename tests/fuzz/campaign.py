@@ -1,0 +1,63 @@
+"""How large a fuzzing test is, what it reports, and what it must not use up."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+
+SECONDS_MAX = 3_600
+"""Absolute time-out of a surface at 10⁶ inputs."""
+
+sizes = pytest.mark.parametrize(
+    "inputs",
+    [
+        pytest.param(10_000, id="10k"),
+        pytest.param(1_000_000, id="1M", marks=[pytest.mark.slow, pytest.mark.timeout(SECONDS_MAX)]),
+    ],
+)
+"""Both sizes of one surface: a decorator for a test that takes `inputs`."""
+
+RecordProperty = Callable[[str, object], None]
+"""The type of pytest's fixture `record_property`."""
+
+RSS_GROWTH_BYTES_MAX = 256 * 2**20
+"""What a process may have grown by after any number of inputs: caches and a fragmented heap, no leak of one input in
+ten, at 10⁶ inputs of 3 KiB."""
+
+
+@contextmanager
+def campaign(record_property: RecordProperty, *, surface: str, seed: int, inputs: int) -> Iterator[Random]:
+    """The random source of one run over a surface; states its size and seed, and asserts that nothing leaked.
+
+    `surface`: what is fuzzed, as the report of `make test-slow` names it. Asserts at the end that no file descriptor
+    stayed open, and that the process grew by at most RSS_GROWTH_BYTES_MAX (both where /proc tells).
+    """
+    for name, value in (("surface", surface), ("seed", seed), ("inputs", inputs)):
+        record_property(name, value)
+    descriptors, rss_bytes = _open_descriptors(), _rss_bytes()
+    yield Random(seed)
+    gc.collect()
+    assert _open_descriptors() <= descriptors, "a file descriptor leaked"
+    growth_bytes = _rss_bytes() - rss_bytes
+    record_property("rss_growth_bytes", growth_bytes)
+    assert growth_bytes <= RSS_GROWTH_BYTES_MAX, f"the process grew by {growth_bytes} bytes over {inputs} inputs"
+
+
+def _open_descriptors() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - Cheaper, and nothing is done with the paths.
+    except OSError:
+        return 0
+
+
+def _rss_bytes() -> int:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
