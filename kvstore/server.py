@@ -162,7 +162,7 @@ def _remedy_of_system(error: OSError, folder: Path) -> str:
             return FILES_TOO_SMALL
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return f"this user must own {folder} and all that is in it, on a disk that can be written"
-        case errno.EISDIR | errno.ENOTDIR | errno.ENOENT:
+        case errno.EISDIR | errno.ENOTDIR | errno.ENOENT | errno.ENXIO:
             return f"{folder} is not as it was left: give back what was moved, or replace this node as a new member"
         case errno.EIO | errno.EUCLEAN:
             return f"the disk of {folder} fails: look at the kernel's log (`dmesg`); {REPLACE}"

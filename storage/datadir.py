@@ -7,12 +7,13 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from raft import Configuration, Identity, LogPosition, Member
-from storage.disk import sync_folder
+from storage.disk import FOLDER_MODE, open_file, sync_folder
 from storage.errors import (
     CorruptMeta,
     DiskFailing,
@@ -36,14 +37,17 @@ logger = logging.getLogger("storage")
 DISK_ERRORS = frozenset({errno.EIO, errno.EUCLEAN})
 """What the system says of a disk that fails, and of a file system that has found itself damaged."""
 
+_NO_FOLDER_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+"""What a file system says that does not know how to lock a folder."""
+
 
 class DataFolder:
     """A data folder that this process holds until `close()`."""
 
-    def __init__(self, folder: Path, identity: Identity, lock: int, joins_as: Member | None = None) -> None:
+    def __init__(self, folder: Path, identity: Identity, lock: FolderLock, joins_as: Member | None = None) -> None:
         """`joins_as`: of a member that joined a cluster, itself with the addresses that it was made with."""
         self.folder, self.identity, self.joins_as = folder, identity, joins_as
-        self._lock: int | None = lock
+        self._lock: FolderLock | None = lock
         self._files: RealFiles | None = None
 
     def files(self, post: Callable[[Callable[[], None]], None]) -> RealFiles:
@@ -57,7 +61,7 @@ class DataFolder:
             logger.error("%s: its disk hangs; it stays locked until this process ends", self.folder)
             return
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.release()
             self._lock = None
 
 
@@ -96,7 +100,7 @@ def create_data_folder(
         files.run()
     finally:
         files.close()
-        os.close(lock)
+        lock.release()
     if outcome[0] is not None:
         raise outcome[0]
 
@@ -118,24 +122,34 @@ def open_data_folder(
         if expect_node_id is not None and identity.node_id != expect_node_id:
             raise WrongNode(str(folder), identity.node_id, expect_node_id)
     except BaseException:
-        os.close(lock)
+        lock.release()
         raise
+    _warn_if_open_to_all(folder)
     return DataFolder(folder, identity, lock, joins_as)
 
 
 def holder_of(folder: Path) -> FolderLocked | None:
     """What a process that wanted to open the folder just now would be told; None if it is free. Nothing is changed."""
+    with contextlib.ExitStack() as opened:
+        for path, flags in ((folder, os.O_DIRECTORY), (folder / LOCK_NAME, os.O_NONBLOCK)):
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+                opened.callback(os.close, descriptor)
+                if not _try_lock(descriptor, fcntl.LOCK_SH):  # For a moment only.
+                    return FolderLocked(str(folder), _pid_of(folder))
+    return None
+
+
+def _pid_of(folder: Path) -> int | None:
+    """What `LOCK` says; None if it is gone."""
     try:
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_file(folder / LOCK_NAME, os.O_RDONLY)
     except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # For a moment only.
-    except OSError:
-        return FolderLocked(str(folder), _pid_in(descriptor))
+        return _pid_in(descriptor)
     finally:
         os.close(descriptor)
-    return None
 
 
 def _pid_in(descriptor: int) -> int | None:
@@ -147,18 +161,31 @@ def _pid_in(descriptor: int) -> int | None:
 def _refusal(folder: Path, error: OSError) -> StorageError:
     """Whoever is told to look after the owner of a folder should not have to find out that its disk is broken."""
     kind = DiskFailing if error.errno in DISK_ERRORS else NotWritable
-    return kind(str(folder), error.strerror or str(error))
+    reason = error.strerror or str(error)
+    if error.filename is not None and Path(error.filename) != folder:
+        reason = f"{error.filename}: {reason}"
+    return kind(str(folder), reason)
 
 
 def _make(folder: Path) -> None:
     """Make the folder and its parents, each new name durable."""
     try:
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(FOLDER_MODE, exist_ok=True)
         for path in missing:
             sync_folder(path.parent)
     except OSError as error:
         raise _refusal(folder, error) from error
+
+
+def _warn_if_open_to_all(folder: Path) -> None:
+    """A folder that was there keeps its mode: a group may have been let in on purpose, or it is not ours to change."""
+    with contextlib.suppress(OSError):
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        if mode & stat.S_IRWXO:
+            words = "%s: every user of this machine can look into it (mode %04o): `chmod 700` it, unless that is wanted"
+            logger.warning(words, folder, mode)
 
 
 def _read_meta(folder: Path) -> tuple[Identity, Member | None]:
@@ -205,20 +232,56 @@ def _refuse_unless_member(folder: Path) -> None:
     raise NotInitialized(str(folder), f"this is no data folder (it holds {', '.join(sorted(names)[:3])})")
 
 
-def _lock(folder: Path) -> int:
-    """An exclusive lock for as long as the descriptor is open, with our process id for whoever comes second."""
+def _lock(folder: Path) -> FolderLock:
+    """An exclusive lock for as long as its descriptors are open, with our process id for whoever comes second.
+
+    The folder itself is locked first: nobody can delete what this lock hangs on while the folder is there. `LOCK` is
+    locked as well, because older builds know no other, and on a network file system only its lock reaches other hosts.
+    """
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise NotWritable(str(folder), "permission denied")
+    with contextlib.ExitStack() as opened:
+        try:
+            on_folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, on_folder)
+            if not _try_lock(on_folder, fcntl.LOCK_EX):
+                raise FolderLocked(str(folder), _pid_of(folder))
+            on_file = open_file(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)
+            opened.callback(os.close, on_file)
+            if not _try_lock(on_file, fcntl.LOCK_EX):
+                raise FolderLocked(str(folder), _pid_in(on_file))
+            os.ftruncate(on_file, 0)
+            os.pwrite(on_file, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise _refusal(folder, error) from error
+        opened.pop_all()
+    return FolderLock(on_folder, on_file)
+
+
+class FolderLock(NamedTuple):
+    """The descriptors that hold a folder: the lock lasts until both are closed."""
+
+    on_folder: int
+    on_file: int
+
+    def release(self) -> None:
+        """Let go of the folder. Once."""
+        os.close(self.on_file)
+        os.close(self.on_folder)
+
+
+def _try_lock(descriptor: int, how: int) -> bool:
+    """True if it is locked now; False if somebody else has it. Raises OSError for anything else.
+
+    Some file systems know no lock of a folder: there `LOCK` alone has to do, as it had to for older builds.
+    """
     try:
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except OSError as error:
-        raise _refusal(folder, error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        pid = _pid_in(descriptor)
-        os.close(descriptor)
-        raise FolderLocked(str(folder), pid) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        if error.errno in _NO_FOLDER_LOCKS and stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            logger.warning("this file system locks no folders: do not delete %s while a member runs", LOCK_NAME)
+            return True
+        raise
+    return True

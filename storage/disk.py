@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -25,6 +27,16 @@ from storage.files import (
 
 BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS: `writev` of more fails.
 OPEN_FILES_MAX = 32  # Per direction: the last segment, a snapshot in the making, and what slow peers read.
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
+"""Of what is made here: keys and values are for the member's own user. Existing folders and files keep their modes."""
+
+_KINDS = {
+    stat.S_IFIFO: "a fifo",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _HAS_FDATASYNC = hasattr(os, "fdatasync")
 
@@ -63,8 +75,10 @@ class Disk:
             return read_all(partial(os.pread, self._read.of(self._full(path))), length, offset)
 
     def size_bytes(self, path: str) -> int:
-        """The size of a file."""
-        return (self.folder / path).stat().st_size
+        """The size of a file. Raises OSError, also if something else has its name."""
+        found = (self.folder / path).stat()
+        check_is_file(found.st_mode, self._prefix + path)
+        return found.st_size
 
     def names(self, folder: str) -> list[str]:
         """The names in a folder, sorted; empty if there is none."""
@@ -104,7 +118,7 @@ class Disk:
                 with self._written.in_use:
                     os.ftruncate(self._written.of(self._full(path)), size_bytes)
             case CreateFile(path):
-                os.close(os.open(self._full(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+                os.close(os.open(self._full(path), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, FILE_MODE))
             case Rename(old_path, new_path):
                 self._forget(old_path)
                 self._forget(new_path)
@@ -113,7 +127,8 @@ class Disk:
                 self._forget(path)
                 (self.folder / path).unlink(missing_ok=True)
             case MakeFolder(path):
-                (self.folder / path).mkdir(parents=True, exist_ok=True)
+                for each in reversed([Path(path), *Path(path).parents]):  # `parents=True` would leave theirs to umask.
+                    (self.folder / each).mkdir(FOLDER_MODE, exist_ok=True)
 
     def _full(self, path: str) -> str:
         return self._prefix + path
@@ -127,7 +142,7 @@ class _OpenFiles:
     """Descriptors by path, the least recently used one closed at the bound. A descriptor in use is never closed."""
 
     def __init__(self, flags: int) -> None:
-        self._flags = flags | os.O_CLOEXEC
+        self._flags = flags
         self._descriptors: OrderedDict[str, int] = OrderedDict()
         self._last_path, self._last = "", -1  # The one used last, which is at the end of them; "" if it is closed.
         self.in_use = threading.Lock()
@@ -139,7 +154,7 @@ class _OpenFiles:
             return self._last
         descriptor = self._descriptors.get(path)
         if descriptor is None:
-            descriptor = self._descriptors[path] = os.open(path, self._flags)
+            descriptor = self._descriptors[path] = open_file(path, self._flags)
             if len(self._descriptors) > OPEN_FILES_MAX:
                 os.close(self._descriptors.popitem(last=False)[1])
         self._descriptors.move_to_end(path)
@@ -203,6 +218,33 @@ def sync_data(descriptor: int) -> None:
         os.fdatasync(descriptor)
     else:
         os.fsync(descriptor)
+
+
+def open_file(path: str | Path, flags: int) -> int:
+    """A descriptor of a regular file, or of a symbolic link to one. Never waits for what has the name instead.
+
+    Raises OSError: EISDIR or ENXIO, with what it is, if it is no regular file.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)  # A fifo would be waited for.
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # A socket, a device that is not there, a folder to be written.
+            check_is_file(Path(path).stat().st_mode, path)
+        raise
+    try:
+        check_is_file(os.fstat(descriptor).st_mode, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_is_file(mode: int, path: str | Path) -> None:
+    """Raise OSError (EISDIR, ENXIO) unless `mode` is a regular file's; it names `path` and says what is there."""
+    if not stat.S_ISREG(mode):
+        what = _KINDS.get(stat.S_IFMT(mode), "something else")
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO
+        raise OSError(number, f"{what} is in the place of this file", str(path))
 
 
 def sync_folder(path: Path) -> None:

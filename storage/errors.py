@@ -94,7 +94,7 @@ class FolderLocked(StorageError):
 
     def __str__(self) -> str:
         holder = f"process {self.pid}" if self.pid is not None else "another process"
-        return f"{self.folder}: in use by {holder}. Stop it first, or name another folder"
+        return f"{self.folder}: in use by {holder}. Stop it first, or name another folder. Deleting LOCK frees nothing"
 
 
 class NotWritable(StorageError):

@@ -73,6 +73,7 @@ class _Opening:
     def read(self) -> None:
         """Everything that can be refused is refused here, before a byte is written."""
         _check_identity(read_identity(self._files), self._identity)
+        self._ballast.is_present()  # Raises OSError if no file has its name.
         self._pins = PinFile(self._files, self._identity, self._ballast)
         recovered = recover_log(self._files, self._log_folder, self._identity)
         self._old_segment = recovered.segments[-1]

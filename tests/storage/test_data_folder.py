@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import pickle
+import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -30,15 +33,30 @@ from storage import (
     NotWritable,
     RealFiles,
     SnapshotRefused,
+    StorageError,
     SyncFile,
     WrongCluster,
     WrongNode,
     create_data_folder,
     disk,
+    holder_of,
     open_data_folder,
     read_identity,
 )
-from tests.storage.builders import CONFIGURATION, IDENTITY, Damage, new_folder, opened
+from tests.storage.builders import (
+    CONFIGURATION,
+    IDENTITY,
+    LOG,
+    SNAPSHOTS,
+    Damage,
+    built,
+    entry,
+    new_folder,
+    opened,
+    snapshot_header,
+    synced,
+    write,
+)
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -203,6 +221,170 @@ def test_two_processes_never_hold_one_folder_and_a_killed_one_lets_go(tmp_path: 
 
     assert refused.value.pid == holder.pid
     open_data_folder(tmp_path).close()
+
+
+def test_a_folder_whose_lock_file_was_deleted_is_still_held_by_one(tmp_path: Path) -> None:
+    """`rm LOCK` is what people do to a program that says it is locked out. `flock` is per open file, so two opens of
+    one process exclude each other as two processes do."""
+    create(tmp_path)
+    held = open_data_folder(tmp_path)
+    (tmp_path / "LOCK").unlink()
+
+    with pytest.raises(FolderLocked, match=r"another process.*Deleting LOCK frees nothing"):
+        open_data_folder(tmp_path)
+    with pytest.raises(NotEmpty):
+        create(tmp_path)
+    holder = holder_of(tmp_path)
+
+    assert holder is not None
+    assert not (tmp_path / "LOCK").exists()  # Who was refused has changed nothing.
+    held.close()
+    assert holder_of(tmp_path) is None
+    open_data_folder(tmp_path).close()
+
+
+def test_a_member_of_an_older_build_and_one_of_this_build_exclude_each_other(tmp_path: Path) -> None:
+    """An older build locks `LOCK` alone."""
+    create(tmp_path)
+    with (tmp_path / "LOCK").open("r+b") as older:
+        fcntl.flock(older, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(FolderLocked):
+            open_data_folder(tmp_path)
+        assert holder_of(tmp_path) is not None
+
+    held = open_data_folder(tmp_path)
+    with (tmp_path / "LOCK").open("r+b") as older, pytest.raises(BlockingIOError):
+        fcntl.flock(older, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    held.close()
+
+
+def test_a_folder_that_was_renamed_while_it_is_held_is_still_held(tmp_path: Path) -> None:
+    create(tmp_path / "n1")
+    held = open_data_folder(tmp_path / "n1")
+    (tmp_path / "n1").rename(tmp_path / "n2")
+
+    with pytest.raises(FolderLocked):
+        open_data_folder(tmp_path / "n2")
+
+    held.close()
+
+
+def test_a_file_system_that_locks_no_folders_leaves_it_to_the_lock_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some network file systems do not know how: the member runs as it did before, and says so."""
+
+    def flock(descriptor: int, how: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+        really(descriptor, how)
+
+    create(tmp_path)
+    really = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", flock)
+    held = open_data_folder(tmp_path)
+
+    with pytest.raises(FolderLocked):
+        open_data_folder(tmp_path)
+
+    held.close()
+    assert "do not delete LOCK" in caplog.text
+
+
+def test_what_a_member_makes_is_for_its_own_user_alone(tmp_path: Path) -> None:
+    """Every value of every client is in these files. The parent of the folder is not ours."""
+    before = os.umask(0)
+    try:
+        create(tmp_path / "made" / "n1")
+        folder = open_data_folder(tmp_path / "made" / "n1")
+        files = InlineFiles(folder.folder)
+        storage = opened(files)
+        synced(files, storage.log, write(entry(1), term=1))
+        built(files, storage, snapshot_header(1))
+        files.close()
+        folder.close()
+    finally:
+        os.umask(before)
+
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "made" / "n1").rglob("*")}
+    assert len(modes) > 8
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert stat.S_IMODE((tmp_path / "made" / "n1").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o777
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o755, True), (0o750, False), (0o700, False)])
+def test_a_folder_that_everybody_can_read_keeps_its_mode_and_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, is_told: bool
+) -> None:
+    tmp_path.chmod(mode)
+    create(tmp_path)
+    open_data_folder(tmp_path).close()
+
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == mode
+    assert ("chmod 700" in caplog.text) == is_told
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")  # To make a node of its own takes the rights of root.
+
+
+def open_and_close(folder: Path) -> None:
+    """What a start reads."""
+    held, files = open_data_folder(folder), InlineFiles(folder)
+    try:
+        opened(files)
+    finally:
+        files.close()
+        held.close()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    ("put", "words"), [(_fifo, "a fifo"), (_socket, "a socket"), (_device, "a device"), (Path.mkdir, "a folder")]
+)
+@pytest.mark.parametrize("name", ["LOCK", "meta", "pins", "ballast", f"{LOG}/*.wal", f"{SNAPSHOTS}/*.snap"])
+def test_what_is_no_file_in_the_place_of_a_data_file_is_refused_by_its_name(
+    put: Callable[[Path], None], words: str, name: str
+) -> None:
+    """Never waited for, as the open of a fifo would be, and never replaced."""
+    with tempfile.TemporaryDirectory() as short:  # The path of a socket has 100 bytes at most.
+        folder = Path(short)
+        create(folder)
+        path = next(folder.glob(name), folder / name)
+        path.unlink(missing_ok=True)
+        put(path)
+
+        with pytest.raises((OSError, StorageError), match=f"{words} is in the place of this file") as refused:
+            open_and_close(folder)
+
+        assert str(path) in str(refused.value)
+        assert not path.is_file()
+
+
+def test_a_data_file_may_be_a_link_to_a_file(tmp_path: Path) -> None:
+    """Some put the log on another disk by a link to its folder, or to a file."""
+    create(tmp_path / "n1")
+    (tmp_path / "n1" / LOG).rename(tmp_path / "log")
+    (tmp_path / "n1" / LOG).symlink_to(tmp_path / "log")
+    (tmp_path / "n1" / "pins").rename(tmp_path / "pins")
+    (tmp_path / "n1" / "pins").symlink_to(tmp_path / "pins")
+
+    held = open_data_folder(tmp_path / "n1")
+    files = InlineFiles(tmp_path / "n1")
+    assert opened(files).log.last_index == 0
+    files.close()
+    held.close()
 
 
 @pytest.fixture
