@@ -20,6 +20,7 @@ from harness.demo import DemoFailed, run_demo
 from harness.errors import BadInput, HarnessError
 from harness.failover import measure_failover, show_failover
 from harness.history import close_unfinished_run
+from harness.hostile import run_hostile, show_hostile
 from harness.live_run import run_shown
 from harness.nemesis.machine import CONDITIONS, look_at_machine, usable_faults
 from harness.nemesis.schedule import KINDS, plan_faults
@@ -246,6 +247,24 @@ def failover(kills: int, nodes: int, out: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:
         show_failover(result, _data())
+
+
+@harness.command()
+@click.option("--minutes", type=click.FloatRange(0.1, 24 * 60), default=10.0, show_default=True, help="With strangers.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Seed for the workload, the kills and the strangers."
+)
+@_out
+@_clients
+@_json
+def hostile(minutes: float, seed: int, out: Path, clients: int, as_json: bool) -> None:
+    """Run a cluster among strangers who send nonsense to every port, and kill members, beside honest clients."""
+    result = run_hostile(out=out, seconds=60 * minutes, seed=seed, clients=clients, console=_words())
+    if as_json:
+        click.echo(json.dumps(result.to_json(), indent=2))
+    else:
+        show_hostile(result, _data())
+    sys.exit(result.exit_code)
 
 
 @harness.command("rolling-restart")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 from uuid import uuid4
@@ -11,10 +12,15 @@ import trio
 from harness.clock import RunClock
 from harness.cluster.cluster import Cluster, running_cluster
 from harness.errors import NotReady
+from harness.folder_intruder import FolderIntruder
 from harness.history import RunWriter, read_about
+from harness.member_resources import ResourcePeaks
 from harness.nemesis.faults import Nemesis
+from harness.operator_checks import OperatorChecks
 from harness.report import Report, report_on
 from harness.settings import RunSettings
+from harness.strangers.process import StrangersProcess, strangers_about
+from harness.strangers.wire import Target
 from harness.workload.workers import Workload
 
 Phase = Literal["starting", "under load", "healing", "reading everything", "done"]
@@ -92,10 +98,20 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
 
         progress.phase = "under load"
         writer.event("load_started", clients=settings.clients)
-        async with trio.open_nursery() as busy:
-            busy.start_soon(nemesis.run, settings.seconds)
-            busy.start_soon(workload.run, settings.seconds)
-        writer.event("load_ended")
+        async with trio.open_nursery() as beside:
+            if settings.is_inspected:
+                beside.start_soon(ResourcePeaks().watch, cluster, writer)
+                beside.start_soon(OperatorChecks().watch, cluster, writer)
+            with _strangers(settings, cluster) as strangers:
+                if strangers is not None:
+                    beside.start_soon(FolderIntruder().intrude, cluster, writer)
+                async with trio.open_nursery() as busy:
+                    busy.start_soon(nemesis.run, settings.seconds)
+                    busy.start_soon(workload.run, settings.seconds)
+                writer.event("load_ended")
+                if strangers is not None:
+                    writer.event("strangers_ended", counts=await strangers.stop())
+            beside.cancel_scope.cancel()
 
         progress.phase = "healing"
         if await _heal(cluster, writer, settings.ready_seconds):
@@ -104,6 +120,21 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
             writer.event("everything_read", keys=settings.keys, answered=answered)
             await _compare_states(cluster, writer)
         nursery.cancel_scope.cancel()
+
+
+def _strangers(settings: RunSettings, cluster: Cluster) -> AbstractContextManager[StrangersProcess | None]:
+    if not settings.strangers:
+        return nullcontext()
+    targets = [
+        Target(
+            node_id=node_id,
+            client_port=address.client_port,
+            peer_port=address.peer_port,
+            metrics_port=address.metrics_port,
+        )
+        for node_id, address in cluster.addresses.items()
+    ]
+    return strangers_about(settings.out, targets, settings.seed)
 
 
 async def _heal(cluster: Cluster, writer: RunWriter, ready_seconds: float) -> bool:

@@ -43,6 +43,9 @@ class RunSettings:
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS
     machine: Machine = ANY_MACHINE  # Where it runs, as far as the plan's faults need to know.
+    strangers: bool = False  # Call at all ports meanwhile (`harness.strangers`).
+    is_inspected: bool = False  # What members use, and whether operators get in, is watched.
+    descriptors_max: int | None = None  # The limit of open files of each member; None: that of the harness.
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -94,6 +97,8 @@ class RunSettings:
             file_system=self.machine.file_system if kinds & set(DISK_KINDS) else None,
             faketime=self.machine.faketime if "wall-clock" in kinds else None,
             tampered=bool(kinds & set(TAMPERED_KINDS)),
+            has_metrics=self.strangers or self.is_inspected,
+            descriptors_max=self.descriptors_max,
         )
 
     def about(self) -> dict[str, object]:
@@ -111,6 +116,8 @@ class RunSettings:
             "read_ways": str(self.read_ways),
             "lease_reads": self.lease_reads,
             "small_storage": self.small_storage,
+            "strangers": self.strangers,
+            "descriptors_max": self.descriptors_max,
             "unavailable_faults": self.machine.unavailable,
             "schedule": [fault.to_json() for fault in self.plan],
             "versions": {

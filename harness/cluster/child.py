@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 CLOCK_SHIFT = "--clock-shift"  # How far its monotonic clock is ahead of ours, as on a machine booted at another time.
+DESCRIPTORS = "--descriptors"  # Its limit of open files, soft and hard.
 TAMPERED = "--tampered"  # With these controls (`harness.cluster.tampering`).
 _PR_SET_PDEATHSIG = 1
 _LOOK_INTERVAL_SECONDS = 0.25
@@ -50,6 +51,10 @@ def main() -> None:
 
         shift_clocks_at_exec(int(shift_seconds))
         os.execv(sys.executable, [sys.executable, "-P", "-m", "harness.cluster.child", *sys.argv[1:]])
+    if (descriptors_max := _taken(DESCRIPTORS)) is not None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors_max), int(descriptors_max)))
     if (controls := _taken(TAMPERED)) is not None:
         from harness.cluster.tampering import Controls, tamper_with
 

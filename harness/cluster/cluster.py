@@ -77,9 +77,14 @@ class Cluster:
         """Start who is no member yet, with a new id and an empty folder; returns what the others are to be told."""
         self._ids_given += 1
         node_id = f"n{self._ids_given}"
-        peer_port, client_port = free_ports(2)
+        peer_port, client_port, *metrics_ports = free_ports(3 if self.equipment.has_metrics else 2)
         proxy_port = await self.network.connect(node_id, peer_port) if self.network is not None else 0
-        address = MemberAddress(peer_port=peer_port, client_port=client_port, proxy_port=proxy_port)
+        address = MemberAddress(
+            peer_port=peer_port,
+            client_port=client_port,
+            proxy_port=proxy_port,
+            metrics_port=next(iter(metrics_ports), 0),
+        )
         folder = await self._new_folder(node_id)
         arguments = join_arguments(node_id, folder, address, self.endpoints, self.equipment.options)
         self.addresses[node_id] = address
@@ -200,7 +205,7 @@ async def running_cluster(
         async with trio.open_nursery() as nursery:
             if network is not None:
                 await nursery.start(network.run)
-            addresses = await _addresses(nodes, network)
+            addresses = await _addresses(nodes, network, has_metrics=equipment.has_metrics)
             async with StatusProbe.open(addresses) as probe:
                 cluster = Cluster(home, addresses, network, probe, equipment)
                 try:
@@ -230,14 +235,15 @@ async def _started(cluster: Cluster, ready_seconds: float, *, may_lose_race: boo
     return True
 
 
-async def _addresses(nodes: int, network: Network | None) -> dict[str, MemberAddress]:
+async def _addresses(nodes: int, network: Network | None, *, has_metrics: bool) -> dict[str, MemberAddress]:
     assert 1 <= nodes <= NODES_MAX, nodes
-    ports = free_ports(2 * nodes)
+    ports = free_ports(3 * nodes if has_metrics else 2 * nodes)
     return {
         (node_id := f"n{number + 1}"): MemberAddress(
             peer_port=ports[2 * number],
             client_port=ports[2 * number + 1],
             proxy_port=await network.connect(node_id, ports[2 * number]) if network is not None else 0,
+            metrics_port=ports[2 * nodes + number] if has_metrics else 0,
         )
         for number in range(nodes)
     }

@@ -9,11 +9,15 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class MemberAddress:
-    """Where a member listens, on 127.0.0.1. `proxy_port`: where others reach it as a peer, if not there; 0: there."""
+    """Where a member listens, on 127.0.0.1. `proxy_port`: where others reach it as a peer, if not there; 0: there.
+
+    `metrics_port`: of its metrics and probes; 0: it has none.
+    """
 
     peer_port: int
     client_port: int
     proxy_port: int = 0
+    metrics_port: int = 0
 
     @property
     def client(self) -> str:
@@ -60,4 +64,5 @@ def join_arguments(
 
 
 def _listening(address: MemberAddress) -> list[str]:
-    return [f"--listen-peer=127.0.0.1:{address.peer_port}"] if address.proxy_port else []
+    peers = [f"--listen-peer=127.0.0.1:{address.peer_port}"] if address.proxy_port else []
+    return [*peers, f"--metrics=127.0.0.1:{address.metrics_port}"] if address.metrics_port else peers

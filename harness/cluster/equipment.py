@@ -16,6 +16,8 @@ class Equipment:
     """`file_system`: of a volume for each member, or None: a folder will do. `faketime`: the library, if needed.
 
     `tampered`: their disks and clocks can be tampered with (`harness.cluster.tampering`), which costs a little time.
+    `has_metrics`: each has a port for metrics and probes. `descriptors_max`: their limit of open files, soft and hard;
+    None: that of the harness.
     """
 
     small_storage: bool = False
@@ -23,6 +25,8 @@ class Equipment:
     file_system: FileSystem | None = None
     faketime: Path | None = None
     tampered: bool = False
+    has_metrics: bool = False
+    descriptors_max: int | None = None
 
     @property
     def options(self) -> Sequence[str]:
@@ -40,6 +44,7 @@ class Equipment:
     def process(self, home: Path, node_id: str, arguments: Sequence[str]) -> MemberProcess:
         """The process of a new member, not yet started."""
         member = MemberProcess(node_id, arguments, home / f"{node_id}.log")
+        member.descriptors_max = self.descriptors_max
         if self.faketime is not None:
             member.give_wall_clock(self.faketime)
         if self.tampered:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from harness.cluster.child import CLOCK_SHIFT, TAMPERED
+from harness.cluster.child import CLOCK_SHIFT, DESCRIPTORS, TAMPERED
 from harness.cluster.tampering import Controls
 
 _TAIL_BYTES = 2_000
@@ -30,6 +30,7 @@ class MemberProcess:
         self.node_id, self.log_path = node_id, log_path
         self.arguments = tuple(arguments)
         self.clock_shift_seconds = 0
+        self.descriptors_max: int | None = None  # Its limit of open files; None: that of the harness.
         self.environment: dict[str, str] = {}  # Beside our own.
         self._controls: Controls | None = None
         self.may_end = False  # What was done to it may end it: then its end is no finding. Until its next start.
@@ -56,6 +57,8 @@ class MemberProcess:
         """
         assert self._popen is None, self.node_id
         ahead = [f"{CLOCK_SHIFT}={self.clock_shift_seconds}"] if self.clock_shift_seconds else []
+        if self.descriptors_max is not None:
+            ahead.append(f"{DESCRIPTORS}={self.descriptors_max}")
         if self._controls is not None:
             self._controls.reset()
             ahead.append(f"{TAMPERED}={self._controls_path}")

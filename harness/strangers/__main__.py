@@ -1,0 +1,45 @@
+"""`python -m harness.strangers`: the crowd in a process of its own, until its standard input ends.
+
+The first line of standard input is JSON: {"seed": …, "targets": [[node_id, client_port, peer_port, metrics_port], …]}.
+At the end it prints, as one line of JSON, how often each kind of stranger called, and what became of that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import sys
+from collections import Counter
+from typing import Any
+
+import trio
+
+from harness.strangers.crowd import KINDS, run_crowd
+from harness.strangers.wire import Target
+
+
+async def _run(plan: dict[str, Any]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    targets = [
+        Target(node_id=node_id, client_port=client, peer_port=peer, metrics_port=metrics)
+        for node_id, client, peer, metrics in plan["targets"]
+    ]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_crowd, targets, plan["seed"], counts, KINDS)
+        await trio.to_thread.run_sync(sys.stdin.read)  # Until whoever started this ends, or wants the end.
+        nursery.cancel_scope.cancel()
+    return counts
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # Thousands of connections are the point.
+    plan = json.loads(sys.stdin.readline())
+    with contextlib.suppress(KeyboardInterrupt):
+        print(json.dumps(trio.run(_run, plan)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""All kinds of strangers at once, without end: the table of kinds, and how they are paced.
+
+A kind is a coroutine that does one thing to one member and returns. Each kind has so many workers per member; a worker
+begins again after a pause of the kind. What a member does to a stranger (refuses, hangs up, is down) is counted and no
+error: the run is judged by what happens to honest clients and to the members.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import trio
+
+from harness.strangers import connection_holders, foreign_protocols, odd_requests, peer_impostors
+from harness.strangers.structures import Structures
+from harness.strangers.wire import Target
+
+
+@dataclass(slots=True)
+class Stranger:
+    """One worker: whom it visits, what it may draw from, and what it counts."""
+
+    target: Target
+    targets: Sequence[Target]
+    random: Random
+    structures: Structures
+    counts: Counter[str]
+    memory: dict[str, object] = field(default_factory=dict)  # What it keeps from one visit to the next.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """`workers` per member, each with a pause of up to `pause_seconds` between two visits."""
+
+    name: str
+    visit: Callable[[Stranger], Awaitable[None]]
+    workers: int = 1
+    pause_seconds: float = 1.0
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(name="changed-requests", visit=odd_requests.send_changed_requests, pause_seconds=0.5),
+    Kind(name="unhashable-consistency", visit=odd_requests.send_unhashable_consistency, pause_seconds=2.0),
+    Kind(name="state-hash-askers", visit=odd_requests.ask_for_state_hashes, pause_seconds=2.0),
+    Kind(name="session-flood", visit=odd_requests.register_sessions, pause_seconds=1.0),
+    Kind(name="odd-members", visit=odd_requests.add_impossible_members, pause_seconds=5.0),
+    Kind(name="idle-clients", visit=connection_holders.greet_and_idle, workers=1_044, pause_seconds=60.0),
+    Kind(name="silent-callers", visit=connection_holders.say_nothing, workers=70, pause_seconds=5.0),
+    Kind(name="half-frames", visit=connection_holders.never_finish_a_frame, workers=50, pause_seconds=20.0),
+    Kind(name="non-readers", visit=connection_holders.never_read, workers=30, pause_seconds=20.0),
+    Kind(name="foreign-protocols", visit=foreign_protocols.speak_another_protocol, workers=2, pause_seconds=1.0),
+    Kind(name="peer-impostors", visit=peer_impostors.claim_an_impossible_term, pause_seconds=2.0),
+    Kind(name="changed-peer-frames", visit=peer_impostors.say_changed_hellos, pause_seconds=0.5),
+)
+
+
+async def run_crowd(targets: Sequence[Target], seed: int, counts: Counter[str], kinds: Sequence[Kind]) -> None:
+    """Visit all targets until cancelled. `counts`: visits by kind, and what became of them."""
+    async with trio.open_nursery() as nursery:
+        for kind in kinds:
+            for target in targets:
+                for worker in range(kind.workers):
+                    random = Random(f"{seed} {kind.name} {target.node_id} {worker}")
+                    stranger = Stranger(target, targets, random, Structures(random), counts)
+                    nursery.start_soon(_visit_forever, kind, stranger)
+
+
+async def _visit_forever(kind: Kind, stranger: Stranger) -> None:
+    while True:
+        await trio.sleep(stranger.random.uniform(0.1, 1.0) * kind.pause_seconds)
+        stranger.counts[kind.name] += 1
+        try:
+            await kind.visit(stranger)
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            stranger.counts[f"{kind.name}: cut off"] += 1

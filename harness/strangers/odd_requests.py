@@ -1,0 +1,96 @@
+"""Strangers that greet like a client and then ask for what no client asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from harness.strangers import wire
+
+if TYPE_CHECKING:
+    from harness.strangers.crowd import Stranger
+
+_REQUESTS_PER_VISIT = 40
+_PATIENCE_SECONDS = 3.0
+_DAY_NS = 86_400 * 1_000_000_000
+_HASHES_PER_VISIT = 100
+_SESSIONS_PER_VISIT = 400
+
+IMPOSSIBLE_ADDRESSES: tuple[object, ...] = (
+    "a..b:7104", ".a:7104", f"{'a' * 64}.example:7104", f"{'a.' * 130}a:7104", "a b:7104", "\x1b[2J:7104", "a\nb:7104",
+    "[::1:7104", "host:99999", "host", "", ":7104", 7104, b"host:1", None, "\u202ehost:7104",
+)  # fmt: skip
+"""Hosts that no resolver takes, and what is no address at all."""
+
+
+async def send_changed_requests(stranger: Stranger) -> None:
+    """Requests of all usual kinds, each with a place or two changed, until the member hangs up."""
+    random, structures = stranger.random, stranger.structures
+    key = wire.PREFIX + bytes((random.randrange(97, 123),))
+    usual: tuple[list[Any], ...] = (
+        wire.put(1, key, b"value"),
+        wire.get(2, key, random.randrange(1, 6)),
+        [3, 3, 5, [2, key], 50],
+        [4, 2, [0, 0, 0, 5, key, b"value", b"expected"]],
+        [5, 2, [0, 0, 0, 6, [[1, 1, key, b"value"]], [[1, key, b"v"]], [[3, key]]]],
+        [6, 3, 1, [4, wire.PREFIX, wire.PREFIX + b"\xff", 10, None, False]],
+        [7, 5, 1, 1_000],
+        [8, 1],
+        [9, 9, False],
+    )
+    async with wire.connected(stranger.target.client_port) as stream:
+        await stream.send_all(wire.client_hello())
+        for _ in range(_REQUESTS_PER_VISIT):
+            request = structures.changed(random.choice(usual), random.choice((1, 1, 2, 3)))
+            data = wire.frame(request)
+            if random.random() < 0.1:
+                data = structures.changed_bytes(data)
+            await stream.send_all(data)
+            stranger.counts["changed requests sent"] += 1
+        await stream.send_eof()
+        with trio.move_on_after(_PATIENCE_SECONDS):
+            await wire.drain(stream)
+
+
+async def send_unhashable_consistency(stranger: Stranger) -> None:
+    """A read whose consistency is a map: twelve bytes."""
+    async with wire.connected(stranger.target.client_port) as stream:
+        await stream.send_all(wire.client_hello() + wire.frame([1, 3, {}, [2, b"k"]]))
+        with trio.move_on_after(_PATIENCE_SECONDS):
+            await wire.drain(stream)
+
+
+async def ask_for_state_hashes(stranger: Stranger) -> None:
+    """Many requests for the hash of the whole state in one piece."""
+    requests = (wire.frame(wire.status(i + 1, with_hash=True)) for i in range(_HASHES_PER_VISIT))
+    async with wire.connected(stranger.target.client_port) as stream:
+        await stream.send_all(wire.client_hello() + b"".join(requests))
+        with trio.move_on_after(_PATIENCE_SECONDS):
+            await wire.drain(stream)
+
+
+async def register_sessions(stranger: Stranger) -> None:
+    """Sessions that nobody will use, with the longest time to live that may be granted."""
+    random = stranger.random
+    ttls_ns = (_DAY_NS, 3_600 * 10**9, 600 * 10**9, 60 * 10**9)
+    requests = (wire.frame(wire.register_session(i + 1, random.choice(ttls_ns))) for i in range(_SESSIONS_PER_VISIT))
+    async with wire.connected(stranger.target.client_port) as stream:
+        await stream.send_all(wire.client_hello() + b"".join(requests))
+        stranger.counts["sessions asked for"] += _SESSIONS_PER_VISIT
+        with trio.move_on_after(_PATIENCE_SECONDS):
+            await wire.drain(stream)
+
+
+async def add_impossible_members(stranger: Stranger) -> None:
+    """Members at addresses that cannot be: if one were taken, every client would meet it in the list."""
+    async with wire.connected(stranger.target.client_port) as stream:
+        await stream.send_all(wire.client_hello())
+        for number, address in enumerate(IMPOSSIBLE_ADDRESSES, start=1):
+            peer, client = stranger.random.choice(((address, "127.0.0.1:9"), ("127.0.0.1:9", address)))
+            if client in (None, ""):
+                continue  # A member may have no client port.
+            await stream.send_all(wire.frame(wire.add_member(number, f"x{number}", peer, client)))
+        await stream.send_eof()
+        with trio.move_on_after(_PATIENCE_SECONDS):
+            await wire.drain(stream)

@@ -1,0 +1,72 @@
+"""Strangers on the peer port: they say that they are a member, as far as anybody can learn who the members are.
+
+What they send after that is what no honest member sends. A well-formed lie of a well-informed impostor is beyond what
+a member can notice without certificates, and is not told here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from harness.strangers import wire
+
+if TYPE_CHECKING:
+    from harness.strangers.crowd import Stranger
+
+_PATIENCE_SECONDS = 3.0
+_TERM_MAX = 2**63 - 1
+
+
+async def claim_an_impossible_term(stranger: Stranger) -> None:
+    """With the hello of another member, as `membership` and `status` tell it: votes and appends of the last term."""
+    known = await _known_members(stranger)
+    if known is None:
+        return
+    cluster_id, incarnations = known
+    others = [node_id for node_id in incarnations if node_id != stranger.target.node_id]
+    if not others:
+        return
+    node_id = stranger.random.choice(sorted(others))
+    message: list[Any] = stranger.random.choice(
+        (
+            [4, 0, _TERM_MAX, False],  # A vote.
+            [3, 0, _TERM_MAX, 1, 1, False],  # A candidate.
+            [5, 0, _TERM_MAX, 0, 0, 0, 0, 1, []],  # A leader.
+            [4, 0, _TERM_MAX - stranger.random.randrange(2**40), False],
+        )
+    )
+    async with wire.connected(stranger.target.peer_port) as stream:
+        await stream.send_all(wire.peer_hello(cluster_id, node_id, incarnations[node_id]))
+        if await wire.read_frame(stream, _PATIENCE_SECONDS) is None:
+            return
+        await stream.send_all(wire.frame(message))
+        stranger.counts["impossible terms sent"] += 1
+        with trio.move_on_after(_PATIENCE_SECONDS):
+            await wire.drain(stream)
+
+
+async def say_changed_hellos(stranger: Stranger) -> None:
+    """A hello of a member with places changed, and frames behind it."""
+    random, structures = stranger.random, stranger.structures
+    hello = ["HWM", 1, 1, 0, random.randbytes(16), 0, "n1", random.randbytes(16), 1, "127.0.0.1:1", 1, 1]
+    async with wire.connected(stranger.target.peer_port) as stream:
+        await stream.send_all(wire.frame(structures.changed(hello, random.choice((1, 1, 2)))))
+        if random.random() < 0.5:
+            await stream.send_all(wire.frame(structures.item()))
+        with trio.move_on_after(_PATIENCE_SECONDS):
+            await wire.drain(stream)
+
+
+async def _known_members(stranger: Stranger) -> tuple[bytes, dict[str, bytes]] | None:
+    """The cluster's id and the incarnation of each member, as far as a member tells a client; None if it does not."""
+    async with wire.connected(stranger.target.client_port) as stream:
+        await stream.send_all(wire.client_hello() + wire.frame([1, 9, False]))
+        hello = await wire.read_frame(stream, _PATIENCE_SECONDS)
+        answer = await wire.read_frame(stream, _PATIENCE_SECONDS)
+    if not isinstance(hello, list) or not isinstance(answer, list) or len(answer) < 6 or answer[1] != 0:
+        return None
+    members = answer[5].get("members", ())
+    told = {each["node_id"]: each.get("incarnation_id") or bytes(16) for each in members if "node_id" in each}
+    return hello[4], {node_id: value if isinstance(value, bytes) else bytes(16) for node_id, value in told.items()}

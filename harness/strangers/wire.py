@@ -1,0 +1,110 @@
+"""Frames, hellos and requests as bytes, written by hand: strangers must be able to say what no client of ours would.
+
+A frame is its length in 4 bytes, big-endian, and so many bytes of CBOR. Numbers of requests and commands are those of
+the client protocol (`kvstore.protocol`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import cbor2
+import trio
+
+FRAME_BYTES_MAX = 4 * 2**20
+READ_BYTES = 64 * 1024
+PREFIX = b"stranger/"
+"""Of every key that strangers write on purpose. No honest client of a run has such keys."""
+
+_DIAL_SECONDS_MAX = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One member: its id and the ports on which it listens on 127.0.0.1; 0: it has no such port."""
+
+    node_id: str
+    client_port: int
+    peer_port: int
+    metrics_port: int
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Those that it has."""
+        return tuple(filter(None, (self.client_port, self.peer_port, self.metrics_port)))
+
+
+def frame(item: object) -> bytes:
+    """A frame that holds this item."""
+    return frame_of(cbor2.dumps(item))
+
+
+def frame_of(body: bytes) -> bytes:
+    """A frame that holds these bytes."""
+    return len(body).to_bytes(4, "big") + body
+
+
+def client_hello() -> bytes:
+    """What every client says first."""
+    return frame(["HWM", 1, 1, 0, b"", 0, "", b"", 2])
+
+
+def peer_hello(cluster_id: bytes, node_id: str, incarnation_id: bytes, peer_address: str = "") -> bytes:
+    """What a member says first."""
+    return frame(["HWM", 1, 1, 0, cluster_id, 0, node_id, incarnation_id, 1, peer_address, 1, 1])
+
+
+def put(request_id: int, key: bytes, value: bytes) -> list[Any]:
+    """A put without a session."""
+    return [request_id, 2, [0, 0, 0, 1, key, value]]
+
+
+def register_session(request_id: int, ttl_ns: int) -> list[Any]:
+    """Ask for a session that lives for `ttl_ns`."""
+    return [request_id, 2, [0, 0, 0, 16, ttl_ns]]
+
+
+def get(request_id: int, key: bytes, consistency: int = 3) -> list[Any]:
+    """A read of one key, by default a local one."""
+    return [request_id, 3, consistency, [2, key]]
+
+
+def status(request_id: int, *, with_hash: bool) -> list[Any]:
+    """Ask a member for its status."""
+    return [request_id, 4, with_hash]
+
+
+def add_member(request_id: int, node_id: str, peer_address: object, client_address: object) -> list[Any]:
+    """Ask to add a member."""
+    return [request_id, 8, [[node_id, peer_address, client_address, b""]], [], [], []]
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[trio.SocketStream]:
+    """A connection to a port of this machine. Raises OSError or trio.TooSlowError if there is none to be had."""
+    with trio.fail_after(_DIAL_SECONDS_MAX):
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+    async with stream:
+        yield stream
+
+
+async def read_frame(stream: trio.abc.ReceiveStream, seconds_max: float = 5.0) -> Any:
+    """The item of the next frame; None if the connection ended, or nothing came in time."""
+    data = b""
+    with trio.move_on_after(seconds_max):
+        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+            part = await stream.receive_some(READ_BYTES)
+            if not part:
+                return None
+            data += part
+        return cbor2.loads(data[4 : 4 + int.from_bytes(data[:4], "big")])
+    return None
+
+
+async def drain(stream: trio.abc.ReceiveStream) -> None:
+    """Read until the other side closes."""
+    while await stream.receive_some(READ_BYTES):
+        pass

@@ -1,0 +1,68 @@
+"""Strangers call where they say they do, whatever the other side makes of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import cbor2
+import pytest
+import trio
+
+from harness.strangers.crowd import KINDS, Kind, Stranger
+from harness.strangers.structures import Structures
+from harness.strangers.wire import Target, frame
+
+SECONDS_MAX = 5.0
+HELLO = ["HWM", 1, 1, 0, bytes(16), 0, "n1", bytes(16), 1]
+MEMBERSHIP = [1, 0, 1, 0, "n1", {"members": [{"node_id": name, "incarnation_id": bytes(16)} for name in ("n1", "n2")]}]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+async def test_each_kind_of_stranger_reaches_a_port_of_its_target(kind: Kind) -> None:
+    reached = trio.Event()
+
+    async def serve(stream: trio.SocketStream) -> None:
+        """Greets and tells the members, as a member would; a silent caller has reached it by its connection."""
+        async with stream:
+            if kind.name == "silent-callers" or await stream.receive_some(65_536):
+                reached.set()
+            await stream.send_all(frame(HELLO) + frame(MEMBERSHIP))
+            await stream.receive_some(65_536)
+
+    with trio.fail_after(SECONDS_MAX):
+        async with trio.open_nursery() as nursery:
+            listeners: list[trio.SocketListener] = await nursery.start(trio.serve_tcp, serve, 0)
+            port = listeners[0].socket.getsockname()[1]
+            target = Target(node_id="n1", client_port=port, peer_port=port, metrics_port=port)
+            random = Random(1)
+            stranger = Stranger(target, [target], random, Structures(random), Counter())
+            nursery.start_soon(_visit, kind, stranger)
+            await reached.wait()
+            nursery.cancel_scope.cancel()
+
+
+async def _visit(kind: Kind, stranger: Stranger) -> None:
+    try:
+        await kind.visit(stranger)
+    except* (OSError, trio.BrokenResourceError):
+        pass  # The server hangs up early.
+
+
+def test_structures_are_the_same_for_the_same_seed_and_can_all_be_sent() -> None:
+    def some(seed: int) -> list[bytes]:
+        structures = Structures(Random(seed))
+        item = [1, 3, 1, [2, b"key"], {"a": 1}]
+        return [cbor2.dumps(structures.changed(item, 2)) for _ in range(500)]
+
+    assert some(1) == some(1)
+    assert some(1) != some(2)
+    assert len(set(some(1))) > 300
+
+
+def test_changed_bytes_differ_and_pieces_are_the_whole() -> None:
+    structures = Structures(Random(3))
+    data = bytes(range(100))
+
+    assert sum(structures.changed_bytes(data) != data for _ in range(200)) > 190
+    assert all(b"".join(structures.pieces(data)) == data for _ in range(200))
