@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import queue
 import subprocess
@@ -263,6 +264,31 @@ def test_after_close_everything_submitted_is_on_disk_and_nothing_is_called(tmp_p
     loop.run_one()  # Posted before, run after.
     assert said == []
     assert (tmp_path / "x").read_bytes() == b"late"
+
+
+def test_the_system_is_asked_to_sync_the_very_file_and_the_very_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No test that only reads back can tell: without a loss of power what was never synced is there all the same."""
+    synced_inodes: list[int] = []
+
+    def note(descriptor: int) -> None:
+        synced_inodes.append(os.fstat(descriptor).st_ino)
+
+    for name in ("fdatasync", "fsync"):
+        monkeypatch.setattr(os, name, note, raising=False)
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        monkeypatch.setattr(fcntl, "fcntl", lambda descriptor, _: note(descriptor))
+    on_disk = Disk(tmp_path)
+    (tmp_path / "log").mkdir()
+    created: list[Operation] = [CreateFile("log/x"), Write("log/x", 0, (b"1",)), SyncFile("log/x"), SyncFolder("log")]
+
+    assert on_disk.carry_out(created) is None
+    assert on_disk.carry_out([Write("log/x", 1, (b"2",)), SyncFile("log/x")]) is None  # As nearly all appends.
+
+    file, folder = (tmp_path / "log/x").stat().st_ino, (tmp_path / "log").stat().st_ino
+    on_disk.close()
+    assert synced_inodes == [file, folder, file]
 
 
 def test_more_buffers_than_one_call_takes(tmp_path: Path) -> None:

@@ -392,3 +392,16 @@ def _is_sync(operation: Operation) -> bool:
 
 def _no_space(operation: Operation) -> OSError | None:
     return OSError(errno.ENOSPC, "the disk is full") if isinstance(operation, Write) else None
+
+
+def test_a_frame_in_the_place_of_another_in_a_later_segment_is_not_taken_for_it() -> None:
+    """The frame read last is kept by its place. What replaces it may be as long, and as far in its own segment."""
+    files = new_folder()
+    log = opened(files, StorageLimits(segment_bytes_max=256, ballast_bytes=0)).log
+    for index, payload in enumerate((b"a" * 60, b"b" * 60, b"c" * 60), start=1):
+        synced(files, log, write(entry(index, payload=payload), term=1 if index == 1 else None))
+    assert log.read(3, 3, 999) == [entry(3, payload=b"c" * 60)]
+
+    synced(files, log, write(entry(3, 2, b"d" * 52), term=2, replace_from=3))  # 8 bytes less for its REPLACE.
+
+    assert log.read(3, 3, 999) == [entry(3, 2, b"d" * 52)]
