@@ -20,6 +20,7 @@ from spark_audit.ranges import Limits, decide_in_ranges
 from spark_audit.table_keys import decide_table
 from spark_audit.traces import Traces
 from spark_audit.weak import misfits
+from tests.spark_audit.histories import History
 from tests.spark_audit.small import ONE_CLOCK, corrupt, has_an_order, operations_in, small_history
 from tests.spark_audit.test_table_keys import history_table
 
@@ -134,3 +135,25 @@ def _compared(cut: Traces, uncut: Traces) -> int:
     assert told <= {one.revision for one in cut.told} | {slot.low for slot in cut.slots if slot.low == slot.high}
     assert all(slot.low >= 2 for slot in cut.slots)
     return len(cut.told) + len(cut.slots)
+
+
+def test_an_operation_that_returned_before_a_call_in_an_earlier_range_is_out_of_order() -> None:
+    """The greatest call of the ranges before is carried: revision 4 returned before revision 2 was called at 100."""
+    h = History()
+    h.put("a", 0, 5, 2)
+    h.get("a", 100, 110, 2, mod_revision=2)
+    h.put("c", 20, 200, 3)  # Left to the second range.
+    h.put("b", 30, 50, 4)
+    h.get("b", 300, 310, 4, mod_revision=4)
+    ranges = [history_table(h.rows[:3]), history_table(h.rows[3:])]
+
+    found = decide_in_ranges(
+        history_table(h.rows).slice(0, 0),
+        ranges,
+        lambda: history_table(h.rows),
+        {"by-hand": Clocks()},
+        CONFIGURATIONS_MAX,
+        TINY,
+    )
+
+    assert _said(found.proven, list(found.others))[0] == "violation"

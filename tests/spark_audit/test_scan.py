@@ -175,3 +175,16 @@ def test_numbers_of_any_size_arrive_as_they_were(first: int) -> None:
     assert {
         row["op_id"]: (row["call_ns"], row["return_ns"], (row["output"] or {}).get("version")) for row in arrived
     } == told
+
+
+def test_an_operation_number_within_a_long_stretch_clashes_with_the_same_number_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Numbers are gathered by stretches of 2¹⁶; here by fours, so that ten operations cross three of them."""
+    monkeypatch.setattr(scanning, "_IDS_BITS", 2)
+    h = History()
+    for i in range(10):
+        h.put(f"v{i}", 10 * i, 10 * i + 5, i + 2)
+
+    assert _clashes([h.rows, [{**h.rows[5], "client": "another", "key": "other"}]])[0]
+    assert not _clashes([h.rows])[0]

@@ -187,3 +187,15 @@ def test_true_histories_with_unknown_writes_need_no_replay(tmp_path: Path, monke
         made = generate(replace(shape, keys=min(shape.keys, 20), unknown_share=0.01), 10_000, seed)
         verdict = audit([str(write(made, tmp_path / str(seed)))])
         assert verdict.status == "linearizable", (shape.name, verdict.undecided)
+
+
+def test_one_revision_is_not_given_to_two_unknown_writes_by_what_they_were_compared_with() -> None:
+    """Two compare-and-sets succeeded against revision 5: it can be that of the first unknown put or of the second."""
+    h = History()
+    h.put("a", 0, None)
+    h.cas("x", None, True, 10, 20, 6, expected_mod_revision=5)
+    h.delete(True, 22, 25, 7)
+    h.put("b", 30, None)
+    h.cas("y", None, True, 40, 50, 8, expected_mod_revision=5)
+
+    assert check_rows(h.rows).properties["keys"].violated == 1
