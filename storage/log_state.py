@@ -39,6 +39,20 @@ class LogState:
                 return run.term
         return self.start.term
 
+    def terms(self, first_index: int, last_index: int) -> list[int]:
+        """The terms of the entries first … last, one per entry. Cost: O(entries + runs)."""
+        assert self.first_index <= first_index <= last_index <= self.last_index, (first_index, last_index, self)
+        found: list[int] = []
+        end = last_index + 1
+        for run in reversed(self.runs):
+            if run.index < end:
+                begin = max(run.index, first_index)
+                found[:0] = [run.term] * (end - begin)
+                end = begin
+            if end == first_index:
+                break
+        return found
+
     def apply(
         self,
         hard_state: HardState | None,

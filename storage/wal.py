@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -15,7 +16,7 @@ from storage.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, MalformedFrame, p
 from storage.frame_run import plain_entries
 from storage.group import WriteGroup
 from storage.limits import MIB, StorageLimits
-from storage.log_index import Place
+from storage.log_index import Place, Stretch
 from storage.reached import Reached
 from storage.recovery import Recovered, SegmentInfo
 from storage.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
@@ -26,6 +27,8 @@ RandomBytes = Callable[[int], bytes]
 
 AHEAD_SHARE = 8
 """What a frame takes of `ahead_bytes` at most, if zeroes are to follow it: behind larger ones too few would fit."""
+
+CHANGED = "the frame has changed since it was written"
 
 READ_AHEAD_BYTES_MAX = MIB  # Of a segment, in one go for the frames that one `read` needs; gone when it returns.
 
@@ -258,12 +261,25 @@ class Wal:
                 found += run
                 number += len(run)
             if not run:
-                loaded = _entries_at(path, Place(frames.segment, offset, length, first), data, offset - base)
+                place = Place(frames.segment, offset, length, first)
+                loaded = _entries_at(path, place, data, offset - base, frames.ends[number] - first)
                 found += loaded[max(first_index - first, 0) : frames.ends[number] - first]
                 number += 1
+        self._check_terms(path, frames, found)
         last = Place(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
         self._cached = (last, run[-1:] or loaded)
         return found
+
+    def _check_terms(self, path: str, frames: Stretch, found: list[Entry]) -> None:
+        """A whole frame may have come to stand in the place of another: of the same index, if that was written twice.
+
+        Raises CorruptLog.
+        """
+        terms = self._state.terms(found[0].index, found[-1].index)
+        if [entry.term for entry in found] != terms:
+            wrong = next(entry.index for entry, term in zip(found, terms, strict=True) if entry.term != term)
+            offset = frames.offsets[bisect_right(frames.first_indexes, wrong) - 1]
+            raise CorruptLog(path, offset, CHANGED)
 
     def _start(self, commit_hint: int, done: Done, *, to_new_segment: bool, and_then: Sequence[Operation] = ()) -> None:
         assert self._flight is None, "one sync at a time"
@@ -431,13 +447,16 @@ def _how_many_fit(run: Sequence[Entry], bytes_max: int, at_least: int) -> int:
     return max(at_least, sum(size_bytes <= bytes_max for size_bytes in sizes))
 
 
-def _entries_at(path: str, place: Place, data: bytes, at: int) -> list[Entry]:
-    """The entries of the frame of `place`, which is at byte `at` of `data`. Raises CorruptLog."""
+def _entries_at(path: str, place: Place, data: bytes, at: int, count_min: int) -> list[Entry]:
+    """The entries of the frame of `place`, which is at byte `at` of `data`; `count_min` of them or more.
+
+    Raises CorruptLog.
+    """
     raw = data[at : at + place.length]
     try:
         frame = parse_frame(raw, 0, int.from_bytes(raw[:8], "big")) if len(raw) == place.length else None
     except MalformedFrame:
         frame = None
-    if frame is None or frame.first_index != place.first_index:
-        raise CorruptLog(path, place.offset, "the frame has changed since it was written")
+    if frame is None or frame.first_index != place.first_index or len(frame.table) < count_min:
+        raise CorruptLog(path, place.offset, CHANGED)
     return frame.entries(raw)

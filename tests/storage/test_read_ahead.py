@@ -223,6 +223,44 @@ def test_a_frame_in_the_place_of_another_is_damage() -> None:
     assert refused.value.offset == second.offset
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_older_frame_of_the_same_index_in_the_place_of_the_one_that_replaced_it_is_damage(count: int) -> None:
+    """A misdirected write: the checksum is right and so is the index. Only the term tells."""
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 3), term=1))
+    replaced = [entry(4, payload=b"8 bytes longer"), entry(5, payload=b"5/1")]
+    synced(files, log, write(*replaced[:count]))
+    synced(files, log, write(term=2))
+    in_force = [entry(4, 2, b"with a"), entry(5, 2, b"5/2")]  # And its frame has a REPLACE, of 8 bytes.
+    synced(files, log, write(*in_force[:count], replace_from=4))
+    path = segments(files)[-1]
+    older, newer = [frame for frame in frames(files, path) if frame.first_index == 4]
+    assert older.length == newer.length
+    Damage(files, path).put(newer.offset, files.read(path, older.offset, older.length))
+
+    with pytest.raises(CorruptLog) as refused:
+        log.read(1, 3 + count, MANY)
+    assert (refused.value.path, refused.value.offset) == (path, newer.offset)
+
+
+def test_a_frame_with_fewer_entries_in_the_place_of_another_is_damage() -> None:
+    """As long, with the same first index and term: the entries behind its end would be read from nowhere."""
+    files = new_folder()
+    log = opened(files).log
+    synced(files, log, write(*entries(1, 3), term=1))
+    synced(files, log, write(entry(4, payload=b"x" * 27)))
+    synced(files, log, write(*entries(4, 5), replace_from=4))
+    path = segments(files)[-1]
+    fewer, more = [frame for frame in frames(files, path) if frame.first_index == 4]
+    assert fewer.length == more.length
+    Damage(files, path).put(more.offset, files.read(path, fewer.offset, fewer.length))
+
+    with pytest.raises(CorruptLog) as refused:
+        log.read(4, 5, MANY)
+    assert (refused.value.path, refused.value.offset) == (path, more.offset)
+
+
 def test_a_frame_larger_than_the_bound_is_fetched_whole() -> None:
     files, log = a_log_of_puts(2)
     large = entry(3, payload=bytes(2 * READ_AHEAD_BYTES_MAX))
