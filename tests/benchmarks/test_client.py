@@ -42,6 +42,7 @@ def test_a_row_that_is_not_verified_says_so() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_run_on_real_members_keeps_every_repetition(tmp_path: Path) -> None:
     options = ["--tasks", "16", "--repetitions", "2", "--seconds", "0.2"]

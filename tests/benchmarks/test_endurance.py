@@ -240,6 +240,7 @@ def test_a_spec_survives_the_wire() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.timeout(110)
 def test_a_smoke_run_goes_through_all_phases_on_real_members_and_says_what_it_found(tmp_path: Path) -> None:
     """Whether everything holds is up to the machine; that it is found out is not."""

@@ -90,6 +90,7 @@ async def test_a_run_with_a_killed_leader_ends_healed_and_linearizable(tmp_path:
     assert not processes_of(settings.out)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("pipelined", [{"in_flight": 16}, {"bulk": 64}], ids=["lanes", "bulks"])
 async def test_a_run_under_full_load_with_a_killed_leader_is_linearizable(

