@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
+import socket
 from collections.abc import Sequence
 from random import Random
+
+import idna
 
 from kvstore.errors import InvalidAddress
 
@@ -11,29 +16,101 @@ MEMBERS_LEARNED_MAX = 16
 """A cluster has at most nine members; a few more are believed, so that a list cannot grow the book without end."""
 
 
-WILDCARDS = ("0.0.0.0", "::", "*")
-"""To listen on; whoever connects there meets itself."""
+HOST_NAME_BYTES_MAX, LABEL_BYTES_MAX = 253, 63
+"""Of a name in its ASCII form (RFC 1035 §2.3.4), without a dot at its end."""
+
+PORT_DIGITS_MAX = 5
+
+_LABEL = re.compile(r"[A-Za-z0-9_-]+")
+"""Underscores are in no host name of RFC 952, and in many of container networks, whose resolvers find them."""
+
+_ZONE = re.compile(r"(?=.{1,15}$)[A-Za-z0-9_~-]+(\.[A-Za-z0-9_~-]+)*")
+"""The name or number of an interface, behind `%` of a link-local IPv6 address (RFC 4007 §11); `eth0.100` is one."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Split `host:port` (`[::1]:7101` for IPv6). Raises InvalidAddress, which says what is wrong."""
+    """Split `host:port` (`[::1]:7101` for IPv6). Raises InvalidAddress, which says what is wrong.
+
+    The host is an IP address, a name that a resolver can be asked for, or `*`. Nothing is looked up.
+    """
     host, colon, port = text.rpartition(":")
     if not colon or not host:
         raise InvalidAddress(text, "it has no host or no port")
-    if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not (port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX and int(port) <= 65535):
         raise InvalidAddress(text, "its port is no number from 0 to 65535")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
+        reason = "its host in brackets is no IPv6 address" if not _is_ipv6(host) else ""
+    else:
+        reason = host_flaw(host)
+    if reason:
+        raise InvalidAddress(text, reason)
     return host, int(port)
 
 
 def parse_advertised(text: str) -> tuple[str, int]:
     """As `parse_address`, of a place at which others are to find a member: no wildcard. Raises InvalidAddress."""
     host, port = parse_address(text)
-    if host in WILDCARDS:
+    if _is_wildcard(host):
         why = f"{host} is no address at which others find it; where it listens say --listen-peer and --listen-client"
         raise InvalidAddress(text, why)
+    if ":" in host and not text.startswith("["):  # Peers would not dial it.
+        raise InvalidAddress(text, f"an IPv6 address stands in brackets: [{host}]:{port}")
     return host, port
+
+
+def host_flaw(host: str) -> str:
+    """Why no resolver could be asked for `host`, in words; empty if one can."""
+    if host == "*" or _is_ipv6(host):
+        return ""
+    if ":" in host:
+        return "its host has a colon and is no IPv6 address"
+    if len(host) > HOST_NAME_BYTES_MAX + 1:  # Its ASCII form would be no shorter.
+        return f"its host has {len(host)} characters; a name has up to {HOST_NAME_BYTES_MAX}"
+    if not host.isprintable():
+        return "its host has a character that cannot be seen"
+    try:
+        ascii_form = host if host.isascii() else _ascii_form(host)
+    except UnicodeError:
+        return "its host cannot be written as an internationalized name (IDNA)"
+    name = ascii_form.removesuffix(".")
+    if len(name) > HOST_NAME_BYTES_MAX:
+        return f"its host has {len(name)} bytes; a name has up to {HOST_NAME_BYTES_MAX}"
+    for label in name.split("."):
+        if not label:
+            return "its host has an empty part between dots"
+        if len(label) > LABEL_BYTES_MAX:
+            return f"a part of its host has {len(label)} bytes; up to {LABEL_BYTES_MAX} can stand between dots"
+        if not _LABEL.fullmatch(label):
+            return "its host has a character that no name has: letters, digits, - and _ are in names"
+    return ""
+
+
+def _ascii_form(host: str) -> str:
+    """Raises UnicodeError."""
+    host.encode("idna")  # trio has the system look first whether it is a number, and Python then takes the name so.
+    return idna.encode(host, uts46=True).decode("ascii")
+
+
+def _is_ipv6(host: str) -> bool:
+    address, percent, zone = host.partition("%")
+    try:
+        ipaddress.IPv6Address(address)
+    except ValueError:
+        return False
+    return not percent or _ZONE.fullmatch(zone) is not None
+
+
+def _is_wildcard(host: str) -> bool:
+    """To listen on; whoever connects there meets itself. The system reads `0`, too, as 0.0.0.0."""
+    if host == "*":
+        return True
+    try:
+        if ":" in host:
+            return ipaddress.IPv6Address(host.partition("%")[0]).is_unspecified
+        return not any(socket.inet_aton(host if host.isascii() else _ascii_form(host)))
+    except (OSError, UnicodeError):
+        return False
 
 
 class AddressBook:

@@ -298,9 +298,12 @@ def now_ns() -> int:
 
 
 async def dial_tcp(address: str) -> trio.SocketStream:
-    """Connect to `host:port`."""
+    """Connect to `host:port`. Raises OSError, InvalidAddress."""
     host, port = parse_address(address)
-    return await trio.open_tcp_stream(host, port)
+    try:
+        return await trio.open_tcp_stream(host, port)
+    except ValueError as error:  # UnicodeError among them: a name that the resolver of this system cannot be given.
+        raise InvalidAddress(address, f"its host cannot be looked up: {error}") from error
 
 
 def _innermost(error: BaseException) -> str:

@@ -77,6 +77,10 @@ class Busy(OperationFailed):
         return "try again after a pause"
 
 
+ADDRESS_CHARACTERS_SHOWN_MAX = 300
+"""Of an address that is refused: more than the longest valid one has."""
+
+
 class InvalidAddress(OperationFailed, ValueError):
     """An address that nobody can dial."""
 
@@ -85,7 +89,9 @@ class InvalidAddress(OperationFailed, ValueError):
         self.address, self.reason = address, reason
 
     def __str__(self) -> str:
-        return f"address {self.address!r}: {self.reason}"
+        address, characters_max = self.address, ADDRESS_CHARACTERS_SHOWN_MAX
+        shown = address if len(address) <= characters_max else f"{address[:characters_max]}…"
+        return f"address {shown!r}: {self.reason}"
 
     @property
     def hint(self) -> str:

@@ -415,6 +415,8 @@ async def _listen(purpose: str, address: str, config: MemberConfig) -> list[trio
         listeners = await trio.open_tcp_listeners(number, host=host)
     except OSError as error:
         raise CannotServe(purpose, address, (error.strerror or str(error)).lower()) from error
+    except ValueError as error:  # UnicodeError among them: a name that the resolver of this system cannot be given.
+        raise CannotServe(purpose, address, f"its host cannot be looked up: {error}") from error
     await _close(listeners[1:] if number == 0 else [])  # A name with several addresses would get several ports.
     return listeners[:1] if number == 0 else listeners
 

@@ -237,7 +237,7 @@ def test_a_change_of_another_shape_makes_no_sense(items: tuple[object, ...]) -> 
         read_change(items)
 
 
-@pytest.mark.parametrize("address", ["a:0", "0.0.0.0:7001", "[::]:7001", "a", "a:70000"])
+@pytest.mark.parametrize("address", ["a:0", "0.0.0.0:7001", "[::]:7001", "a", "a:70000", "a..b:7104"])
 def test_an_address_at_which_nobody_would_find_the_member_is_refused_by_name(address: str) -> None:
     for places in ((address, "b:1"), ("b:1", address)):
         with pytest.raises(RefusedByRaft, match=re.escape(address)) as refused:
