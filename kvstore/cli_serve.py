@@ -157,6 +157,11 @@ def init(
     show_default=True,
     help="A member with more is made the leader, in calm times.",
 )
+@click.option(
+    "--no-leader-loss-hint",
+    is_flag=True,
+    help="Wait for the election time-out though the leader has ended its connections.",
+)
 @click.option("--snapshot-log-bytes", type=click.IntRange(1), help="Log growth between snapshots.")
 @click.option(
     "--snapshot-bytes-per-second",
@@ -197,6 +202,7 @@ def serve_command(
     election_timeout_ms: int,
     lease_reads: bool,
     election_priority: int,
+    no_leader_loss_hint: bool,
     snapshot_log_bytes: int | None,
     snapshot_bytes_per_second: int | None,
     retention_bytes: int | None,
@@ -233,6 +239,7 @@ def serve_command(
                 election_timeout_ms,
                 lease_reads=lease_reads,
                 election_priority=election_priority,
+                leader_loss_hint=not no_leader_loss_hint,
                 snapshot_log_bytes=snapshot_log_bytes,
                 snapshot_bytes_per_second=snapshot_bytes_per_second,
                 retention_bytes_max=retention_bytes,
@@ -246,7 +253,13 @@ def serve_command(
 
 
 def _raft_config(
-    heartbeat_ms: int, election_timeout_ms: int, *, lease_reads: bool, election_priority: int, **sizes: int | None
+    heartbeat_ms: int,
+    election_timeout_ms: int,
+    *,
+    lease_reads: bool,
+    election_priority: int,
+    leader_loss_hint: bool,
+    **sizes: int | None,
 ) -> RaftConfig:
     if election_timeout_ms < 2 * heartbeat_ms:
         raise InvalidConfiguration(
@@ -259,5 +272,6 @@ def _raft_config(
         election_timeout_max_ns=2 * election_timeout_ms * MILLISECOND_NS,
         lease_reads=lease_reads,
         election_priority=election_priority,
+        leader_loss_hint=leader_loss_hint,
         **given,
     )

@@ -10,7 +10,7 @@ from raft.state import ENTRY_PAYLOAD_BYTES_MAX
 MILLISECOND_NS = 1_000_000
 MILLION = 1_000_000
 PRIORITY_MAX = 100
-_MAY_BE_NOTHING = ("lease_reads", "election_priority")
+_MAY_BE_NOTHING = ("lease_reads", "election_priority", "leader_loss_hint")
 MIB = 1024 * 1024
 
 
@@ -44,6 +44,7 @@ class RaftConfig:
     room_search_ns: int = 2_000 * MILLISECOND_NS  # How often a full disk is asked for room: it costs a MiB of writing.
     lease_reads: bool = False  # A leader may answer reads while its lease holds, without asking the others.
     clock_drift_ppm_max: int = 10_000  # Of each clock against true time. Clocks that NTP steers keep to 600.
+    leader_loss_hint: bool = True  # A follower whose connections with its leader end campaigns soon after.
     election_priority: int = 0  # 0 to PRIORITY_MAX: a member with more campaigns earlier, and is handed the leadership.
 
     outcome_wait_ns: int = 600 * MILLISECOND_NS  # After a step-down: how long open proposals wait to become certain.

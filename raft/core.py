@@ -12,7 +12,7 @@ from typing import assert_never
 from raft.asking import Asking
 from raft.change import MembershipChange
 from raft.config import RaftConfig
-from raft.core_reads import CoreReads
+from raft.core_connections import CoreConnections
 from raft.core_state import CoreState
 from raft.elections import Elections
 from raft.errors import InvalidConfiguration, NotLeader
@@ -44,7 +44,7 @@ _REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot, TimeoutNow)
 _OF_REPLICATION = (AppendEntries, AppendAccepted)
 
 
-class RaftCore(CoreReads):
+class RaftCore(CoreConnections):
     """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. Owned and called by one `Node` only.
 
     Events accumulate their effects until `take_ready`. `log_store` is read here, never written: that is the caller's,
@@ -218,16 +218,6 @@ class RaftCore(CoreReads):
         elif state.role is not Role.FOLLOWER and (state.configuration is not members or not state.may_campaign):
             self._become_follower(reason="its members have changed, or are certain now")
         self._check_invariants()
-
-    def snapshot_transfer_failed(self, peer_id: str) -> None:
-        """The transfer to this peer was given up: it is probed again at the next heartbeat."""
-        if self._leadership is not None:
-            self._leadership.probe_again(peer_id, paused=True)
-
-    def peer_unreachable(self, peer_id: str) -> None:
-        """Its connection was lost, and with it whatever was on its way: it is probed again at the next heartbeat."""
-        if self._leadership is not None:
-            self._leadership.probe_again(peer_id, paused=True)
 
     def leave_untold(self, names: frozenset[str]) -> None:
         """Make no events of these names from now on. Some come at every turn, and to make one costs 1 µs."""
@@ -409,11 +399,16 @@ class RaftCore(CoreReads):
             self._elections.restart_timer()
 
     def _become_pre_candidate(self) -> None:
-        """Thesis §9.6: ask first, so that a member which cannot win disturbs nobody's term."""
-        state = self._state
+        """Thesis §9.6: ask first, so that a member which cannot win disturbs nobody's term.
+
+        A campaign that begins only because a connection was lost forgets no leader, which may be there: reads that were
+        asked of it go on.
+        """
+        state, is_early = self._state, self._elections.campaigns_early
         state.role = Role.PRE_CANDIDATE
-        state.follow(None)
-        state.trace("became_pre_candidate", next_term=state.term + 1)
+        if not is_early:
+            state.follow(None)
+        state.trace("became_pre_candidate", next_term=state.term + 1, early=is_early)
         if self._elections.ask_for_pre_votes() is Tally.WON:
             self._become_candidate()
 

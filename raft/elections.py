@@ -7,10 +7,19 @@ from __future__ import annotations
 
 from random import Random
 
+from raft.config import MILLISECOND_NS, PRIORITY_MAX
 from raft.core_state import CoreState
 from raft.messages import PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
 from raft.quorum import Tally
 from raft.state import LogPosition
+
+LEADER_LOSS_SPREAD_NS = 5 * MILLISECOND_NS
+"""A campaign after the loss of the leader's connection begins so much later at most, at random: members with different
+priorities may have the same place in the order, and most of the others notice the loss within this time."""
+
+RETRIES_PER_HEARTBEAT = 5
+"""The first pause before such a campaign asks again: 10 ms with the usual heartbeat. Each is twice the one before.
+A member that has not noticed the loss yet does not answer."""
 
 
 def drawn(random: Random, below: int) -> int:
@@ -31,6 +40,10 @@ class Elections:
         self._votes: dict[str, bool] = {}
         self._own_vote_sequence: int | None = None  # The write that makes this candidate's vote for itself durable.
         self._heard_leader_at: int | None = None  # Monotonic ns; of whatever term.
+        self._is_leader_lost = False  # The connections with the leader have ended, and it has not spoken since.
+        self._leader_lost_at: int | None = None  # Monotonic ns: the last such loss that was heeded.
+        self._timeout_at: int | None = None  # Monotonic ns: when the timer would go off if no loss had been heeded.
+        self._retry_ns = 0  # The pause before the next pre-vote that such a loss began.
         self._silent_until = state.now + state.configuration.lease_ns  # What it had promised before, it has forgotten.
         self.deadline = state.now  # A single voter waits for nobody.
         if not state.is_alone:
@@ -44,11 +57,50 @@ class Elections:
         spread = drawn(self._state.random, config.campaign_latest_ns - config.election_timeout_min_ns)
         spread += self._promise_ns  # Its own vote is promised away, too.
         self.deadline = self._state.now + spread
+        self._timeout_at = None
 
     def leader_heard(self) -> None:
         """A message of this term's leader arrived."""
         self._heard_leader_at = self._state.now
+        self._is_leader_lost = False
         self.restart_timer()
+
+    def leader_lost(self) -> bool:
+        """The connections with the leader have ended: campaign soon. False if this loss is not heeded.
+
+        It is a hint, which may be wrong. The pre-vote (thesis §9.6) makes it harmless: who hears the leader ignores it.
+        At most one hint is heeded per election time-out, so that a bad network begins few campaigns; and none where
+        leaders read by lease, for there a member owes its leader silence for as long as it has promised.
+        """
+        state, config = self._state, self._state.config
+        if not config.leader_loss_hint or state.configuration.lease_ns:
+            return False
+        if self._leader_lost_at is not None and state.now - self._leader_lost_at < config.election_timeout_min_ns:
+            return False
+        self._is_leader_lost, self._leader_lost_at = True, state.now
+        if state.may_campaign:
+            self._timeout_at, self._retry_ns = self.deadline, -(-config.heartbeat_interval_ns // RETRIES_PER_HEARTBEAT)
+            self.deadline = min(self.deadline, state.now + self._order_delay_ns() + self._drawn_spread_ns())
+        return True
+
+    def _order_delay_ns(self) -> int:
+        """One heartbeat per voter with a smaller id that can take over, so that one campaigns at a time.
+
+        A member knows only its own election priority: the highest one waits a quarter as long per voter, as it draws
+        time-outs from the first quarter (`RaftConfig.campaign_latest_ns`).
+        """
+        state = self._state
+        rank = sum(voter < state.node_id for voter in state.voting_peer_ids if voter != state.leader_id)
+        heartbeat_ns, priority = state.config.heartbeat_interval_ns, state.config.election_priority
+        return rank * (heartbeat_ns - heartbeat_ns * 3 * priority // (4 * PRIORITY_MAX))
+
+    def _drawn_spread_ns(self) -> int:
+        return drawn(self._state.random, LEADER_LOSS_SPREAD_NS)
+
+    @property
+    def campaigns_early(self) -> bool:
+        """True while the timer goes off because the leader's connection was lost, and would not without that."""
+        return self._timeout_at is not None and self._state.now < self._timeout_at
 
     def keeps_a_promise(self) -> bool:
         """True if the timer went off too soon; then it is set to when the promise ends. Its own vote is promised, too.
@@ -62,8 +114,9 @@ class Elections:
 
     @property
     def hears_a_leader(self) -> bool:
-        """True within the minimum election time-out of a leader's last message (FORMATS §7)."""
-        if self._state.leader_id is None or self._heard_leader_at is None:
+        """True within the minimum election time-out of a leader's last message (FORMATS §7), unless the connections
+        with it have ended since."""
+        if self._state.leader_id is None or self._heard_leader_at is None or self._is_leader_lost:
             return False
         return self._state.now - self._heard_leader_at < self._promise_ns
 
@@ -96,9 +149,15 @@ class Elections:
     # The own campaign
 
     def ask_for_pre_votes(self) -> Tally:
-        """Would a majority vote for us in the next term? Moves no term; waits only for the log tail to be durable."""
+        """Would a majority vote for us in the next term? Moves no term; waits only for the log tail to be durable.
+
+        A campaign that the loss of a connection began asks again soon: the others may notice the loss a moment later.
+        """
         state, last = self._state, self._state.log.last_position
-        self._begin()
+        if self.campaigns_early:
+            self._begin_early()
+        else:
+            self._begin()
         request = PreVoteRequest(term=state.term, next_term=state.term + 1, last_index=last.index, last_term=last.term)
         for peer_id in state.voting_peer_ids:
             state.outbox.send(peer_id, request, after=state.writes.latest_sequence)
@@ -145,6 +204,13 @@ class Elections:
     def _begin(self) -> None:
         self.end_campaign()
         self.restart_timer()
+
+    def _begin_early(self) -> None:
+        """The regular time-out stays when it was drawn to be: a hint never delays a campaign."""
+        assert self._timeout_at is not None
+        self.end_campaign()
+        self.deadline = min(self._state.now + self._retry_ns, self._timeout_at)
+        self._retry_ns *= 2
 
     # Answers to others
 

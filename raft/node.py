@@ -26,7 +26,7 @@ from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.disk_watch import DiskWatch
 from raft.effects import Effects, ReadsReady, Refused
-from raft.errors import ENDING_ERRORS, Busy, DiskFull, NodeStopped, NotLeader, RaftError, TransferRefused
+from raft.errors import ENDING_ERRORS, Busy, DiskFull, NodeStopped, RaftError, TransferRefused
 from raft.group_commit import GroupCommit
 from raft.levels import LEVELS_AT_FIRST, LevelRange, MemberLevels
 from raft.membership import Identity
@@ -41,7 +41,7 @@ from raft.reads import ReadWay
 from raft.ready import Ready, TraceEvent
 from raft.room_search import RoomSearch
 from raft.snapshotting import Snapshotting
-from raft.state import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition, Role
+from raft.state import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition
 from raft.wire import encode_batch
 
 _WAYS_OF_LEADERS = (ReadWay.ROUND, ReadWay.LEASE)
@@ -152,6 +152,14 @@ class Node(NodeView):
         self._levels.lost(peer_id)
         if self.failure is None and self._on_core(self._core.peer_unreachable, peer_id):
             self._snapshots.peer_unreachable(peer_id, self._now)
+
+    def peer_gone(self, peer_id: str) -> None:
+        """Both connections with a peer have ended, and the peer, or its machine, ended the last one.
+
+        A member that is being stopped takes over from nobody.
+        """
+        if self.failure is None and self._stop_by is None:
+            self._on_core(self._core.leader_connection_lost, peer_id)
 
     def peer_refused(self, peer_id: str, code: str) -> None:
         """A peer does not take our connection, and says why with `code` (`PeerRefused`).
@@ -305,21 +313,6 @@ class Node(NodeView):
             if self._stop_by is not None:
                 self._stop_when_done()
 
-    def _check_takes_commands(self, count: int) -> None:
-        self._check_takes_requests()
-        if self._log.is_disk_full:
-            raise DiskFull(self.identity.node_id)
-        if len(self._pending) + self._outcomes.commands + count > self._config.proposals_pending_max:
-            raise Busy("proposals_pending_max", self._config.proposals_pending_max)
-
-    def _check_takes_requests(self, *, leads: bool = True) -> None:
-        if self.failure is not None:
-            raise NodeStopped(self.failure.node_id, self.failure.reason)
-        if self._stop_by is not None:
-            raise NodeStopped(self.identity.node_id, "it is being stopped")
-        if leads and self._core.role is not Role.LEADER:
-            raise NotLeader(self.identity.node_id, self._core.leader_id)
-
     def _notice_leadership(self) -> None:
         """React to the end of a period of leadership, even if the next one has begun."""
         if self._leading_term is not None:
@@ -337,9 +330,6 @@ class Node(NodeView):
             self._effects.events.append(TraceEvent("disk_full" if change else "disk_has_room", {}))
         if change:
             self._snapshots.want()  # Where the state is small and the log long, cutting the log makes room.
-
-    def _not_leader(self) -> NotLeader:
-        return NotLeader(self.identity.node_id, self._core.leader_id)
 
     def _refuse_pending(self, error: RaftError) -> None:
         self._effects.completions += [Refused(ticket, error) for ticket in self._pending.drain()]

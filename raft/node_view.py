@@ -8,10 +8,10 @@ from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.disk_watch import DiskWatch
 from raft.effects import Effects, NodeStatus
-from raft.errors import Compacted, NodeStopped, NotCommitted
+from raft.errors import Busy, Compacted, DiskFull, NodeStopped, NotCommitted, NotLeader
 from raft.group_commit import GroupCommit
 from raft.levels import LevelRange, MemberLevels
-from raft.membership import Member
+from raft.membership import Identity, Member
 from raft.node_status import node_status
 from raft.open_reads import OpenReads
 from raft.outcomes import Outcomes
@@ -20,12 +20,13 @@ from raft.pins import PeerPins
 from raft.ports import LogStore, SnapshotInfo
 from raft.room_search import RoomSearch
 from raft.snapshotting import Snapshotting
-from raft.state import Entry
+from raft.state import Entry, Role
 
 
 class NodeView:
     """The readable face of `Node`."""
 
+    identity: Identity
     failure: NodeStopped | None
 
     _config: RaftConfig
@@ -169,3 +170,21 @@ class NodeView:
     @property
     def _stop_is_overdue(self) -> bool:
         return self._stop_by is not None and self._now >= self._stop_by
+
+    def _check_takes_commands(self, count: int) -> None:
+        self._check_takes_requests()
+        if self._log.is_disk_full:
+            raise DiskFull(self.identity.node_id)
+        if len(self._pending) + self._outcomes.commands + count > self._config.proposals_pending_max:
+            raise Busy("proposals_pending_max", self._config.proposals_pending_max)
+
+    def _check_takes_requests(self, *, leads: bool = True) -> None:
+        if self.failure is not None:
+            raise NodeStopped(self.failure.node_id, self.failure.reason)
+        if self._stop_by is not None:
+            raise NodeStopped(self.identity.node_id, "it is being stopped")
+        if leads and self._core.role is not Role.LEADER:
+            raise NotLeader(self.identity.node_id, self._core.leader_id)
+
+    def _not_leader(self) -> NotLeader:
+        return NotLeader(self.identity.node_id, self._core.leader_id)

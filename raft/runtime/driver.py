@@ -27,6 +27,7 @@ logger = logging.getLogger("raft.driver")
 TOLD_TO_PEOPLE = frozenset(
     {
         "became_leader",
+        "leader_connection_lost",
         "stepped_down",
         "transfer_began",
         "transfer_given_up",
@@ -388,6 +389,12 @@ class Driver:
         """The connection to a peer was lost."""
         self.node.tick(self._read_clock())
         self.node.peer_unreachable(peer_id)
+        self.wake()
+
+    def peer_gone(self, peer_id: str) -> None:
+        """A peer has ended both connections."""
+        self.node.tick(self._read_clock())
+        self.node.peer_gone(peer_id)
         self.wake()
 
     def peer_refused(self, peer_id: str, code: str, reason: str) -> None:

@@ -32,6 +32,10 @@ class Inbound:
         if self.has_older(peer_id, scope):
             self._scopes[peer_id].pop(0).cancel()
 
+    def has(self, peer_id: str) -> bool:
+        """Whether a connection of this peer stands."""
+        return peer_id in self._scopes
+
     def forget(self, peer_id: str, scope: trio.CancelScope) -> bool:
         """It is over; True if it was the last one of its peer."""
         scopes = self._scopes.get(peer_id, [])

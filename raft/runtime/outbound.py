@@ -60,6 +60,7 @@ class Outbound:
         random: Random,
         hello: Callable[[str, bytes, LevelRange], None],
         lost: Callable[[str], None],
+        ended: Callable[[str], None] = lambda _: None,
         refused: Callable[[str, str, str], None] = lambda *_: None,
         own_address: Callable[[], str] = lambda: "",
         bytes_max: int = OUTBOUND_BYTES_MAX,
@@ -68,16 +69,17 @@ class Outbound:
     ) -> None:
         """`addresses`: where the peer may be, best first; they are tried in turn, and asked for anew for each attempt.
 
-        `hello` may raise PeerRefused; `lost` is told when a connection that worked is gone, `refused` the code and
-        words of a peer that does not want us. `own_address`: where we are to be dialled, as each hello says it, and the
-        `levels` that this build can apply."""
+        `hello` may raise PeerRefused; `lost` is told when a connection that worked is gone, and then `ended` if the
+        peer, or its machine, ended it without a word; `refused` the code and words of a peer that does not want us.
+        `own_address`: where we are to be dialled, as each hello says it, and the `levels` that this build can apply."""
         self._identity, self._levels = identity, levels
         self._peer_id = peer_id
         self._addresses = addresses
         self._attempt = 0  # Since a connection worked, or the peer called.
         self._random = random
         self._hello = hello
-        self._lost, self._refused = lost, refused
+        self._lost, self._ended, self._refused = lost, ended, refused
+        self._is_ended_by_peer = False
         self._own_address, self._said_address = own_address, ""
         self._log = log or ConnectionLog(identity.node_id)
         self._hurry = trio.Event()  # Set to dial before the pause is over.
@@ -204,7 +206,7 @@ class Outbound:
 
     @contextmanager
     def _connection(self, stream: trio.SocketStream) -> Iterator[None]:
-        self.is_connected, self._stream, self._is_pumping = True, stream, False
+        self.is_connected, self._stream, self._is_pumping, self._is_ended_by_peer = True, stream, False, False
         self._last_complaint = ""
         self._log.tell(logging.INFO, "connected", f"connected to {self._peer_id}", peer_id=self._peer_id)
         try:
@@ -214,13 +216,17 @@ class Outbound:
             self._frames.clear()
             self.queued_bytes = 0
             self._lost(self._peer_id)
+            if self._is_ended_by_peer:
+                self._ended(self._peer_id)
 
     async def _watch(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
         """Nothing comes back on this connection; so whatever is read means its end."""
         try:
             data = await stream.receive_some(1)
+            self._is_ended_by_peer = not data  # Bytes are a refusal, or nonsense.
             self._complain("disconnected", "it sent bytes where none belong" if data else "it closed the connection")
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._is_ended_by_peer = isinstance(error, trio.BrokenResourceError)
             self._complain("disconnected", "the connection broke")
         scope.cancel()
 
@@ -236,7 +242,8 @@ class Outbound:
                 self._is_pumping = False
         except trio.TooSlowError:
             self._complain("disconnected", f"it took nothing for {SEND_SECONDS_MAX:g} s")
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._is_ended_by_peer |= isinstance(error, trio.BrokenResourceError)
             self._complain("disconnected", "the connection broke")
         scope.cancel()
 

@@ -65,6 +65,13 @@ class PeerEvents(Protocol):
         """The connection to a peer was lost."""
         ...
 
+    def peer_gone(self, peer_id: str) -> None:
+        """No connection with a peer stands in either direction, and the peer, or its machine, ended the last one.
+
+        A peer may be gone so and live: something between the two may have ended the connections.
+        """
+        ...
+
     def peer_refused(self, peer_id: str, code: str, reason: str) -> None:
         """A peer does not take our connection, and said why. It is tried again, with pauses."""
         ...
@@ -205,6 +212,7 @@ class Transport:
             random=self._random,
             hello=lambda *hello: self._told.peer_hello(*hello),
             lost=lambda lost_id: self._told.peer_unreachable(lost_id),
+            ended=self._ended_by_peer,
             refused=lambda *refusal: self._told.peer_refused(*refusal),
             own_address=self._own_address,
             levels=self._levels,
@@ -278,13 +286,28 @@ class Transport:
         with trio.CancelScope() as scope:
             self._inbound.begin(peer_id, scope)
             self._ways.called(peer_id, peer.peer_address)
+            is_ended_by_peer = False
             try:
                 await self._receive(stream, peer_id, scope)
+                is_ended_by_peer = True
+            except trio.BrokenResourceError:
+                is_ended_by_peer = True
+                raise
             except STREAM_ENDS as error:
                 self._complain_of(peer_id, error)
             finally:
                 if self._inbound.forget(peer_id, scope):
                     self._ways.hung_up(peer_id)
+                if is_ended_by_peer:
+                    self._ended_by_peer(peer_id)
+
+    def _ended_by_peer(self, peer_id: str) -> None:
+        """The peer ended one of the two connections. It is gone only with both: one that gets another address, or whose
+        caller made a mistake, ends one. What it said is read by then, for that came on one of these.
+        """
+        outbound = self._ways.get(peer_id)
+        if not self._inbound.has(peer_id) and (outbound is None or not outbound.is_connected):
+            self._told.peer_gone(peer_id)
 
     async def _receive(self, stream: trio.SocketStream, peer_id: str, scope: trio.CancelScope) -> None:
         splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
