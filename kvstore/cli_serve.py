@@ -10,8 +10,10 @@ import trio
 
 from kvstore.cli_common import ExitCode, Failure, FunctionT
 from kvstore.cli_join import join_options, joining_from
+from kvstore.connections import ServiceLimits
 from kvstore.errors import InvalidAddress
 from kvstore.joining import make_joining_folder
+from kvstore.limits import SECOND_NS, AdmissionLimits
 from kvstore.log_format import start_logging
 from kvstore.member import MemberConfig, initialize_folder
 from kvstore.server import failure_of_member, serve
@@ -171,6 +173,15 @@ def init(
 @click.option("--retention-bytes", type=click.IntRange(1), help="Log kept for a slow member.")
 @click.option("--segment-bytes", type=click.IntRange(256), help="Size of one file of the log.")
 @click.option(
+    "--session-ttl-max",
+    "session_ttl_seconds_max",
+    type=click.IntRange(1, 86_400),
+    default=AdmissionLimits().session_ttl_ns_max // SECOND_NS,
+    show_default=True,
+    metavar="SECONDS",
+    help="The longest time-to-live that a client's session may have.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
@@ -207,6 +218,7 @@ def serve_command(
     snapshot_bytes_per_second: int | None,
     retention_bytes: int | None,
     segment_bytes: int | None,
+    session_ttl_seconds_max: int,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -245,6 +257,7 @@ def serve_command(
                 retention_bytes_max=retention_bytes,
             ),
             storage=StorageLimits() if segment_bytes is None else StorageLimits(segment_bytes_max=segment_bytes),
+            service=ServiceLimits(admission=AdmissionLimits(session_ttl_ns_max=session_ttl_seconds_max * SECOND_NS)),
             has_own_loop=True,
         )
     except (InvalidConfiguration, InvalidAddress) as error:

@@ -105,11 +105,20 @@ class OpenRequests:
     def __len__(self) -> int:
         return len(self.rows) + sum([len(group.request_ids) for group in self.groups.values()])
 
+    @property
+    def next_ticket(self) -> int:
+        """The one that `tickets` gives next."""
+        return self._last_ticket + 1
+
     def tickets(self, count: int) -> range:
         """So many new ones."""
         first = self._last_ticket + 1
         self._last_ticket += count
         return range(first, first + count)
+
+    def unheard(self, ticket: int) -> None:
+        """The service has proposed a command of its own: nobody is told how it ends."""
+        self.rows[ticket] = (0, 0, 0, 0, None)
 
     def commands(
         self, connection: Connection, tickets: range, request_ids: Sequence[int], session_ids: Sequence[int]

@@ -93,7 +93,8 @@ class AdmissionLimits:
     txn_operations_max: int = 128  # Comparisons, and operations of both branches, counted together.
     txn_bytes_max: int = 3 * MIB // 2  # Keys, values and operands, counted together.
     session_ttl_ns_min: int = SECOND_NS  # Below it a client on a busy machine loses its session all the time.
-    session_ttl_ns_max: int = 24 * 3600 * SECOND_NS  # A client that is gone holds its results no longer than this.
+    session_ttl_ns_max: int = 300 * SECOND_NS  # So long a client that is gone holds a place of `sessions_max`, and its
+    # results. Five times what the clients of this package ask for; `hwm serve --session-ttl-max` for those that sleep.
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:

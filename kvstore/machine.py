@@ -128,6 +128,11 @@ class KvMachine:
         return self._limits
 
     @property
+    def sessions(self) -> Sessions:
+        """The open sessions, to be looked at: only `apply` changes them."""
+        return self._sessions
+
+    @property
     def next_deadline(self) -> int | None:
         """When the next session expires, in ns of leader time; None if there is none.
 
@@ -271,17 +276,11 @@ class KvMachine:
                             session_bytes -= PUT_RESULT_BYTES
                             all_bytes -= PUT_RESULT_BYTES
                         else:
-                            session.floor, session.results_bytes, sessions.results_bytes = (
-                                floor,
-                                session_bytes,
-                                all_bytes,
-                            )
+                            session.floor, session.results_bytes = floor, session_bytes
+                            sessions.results_bytes = all_bytes
                             sessions.acknowledge(session, acknowledged_up_to)
-                            floor, session_bytes, all_bytes = (
-                                session.floor,
-                                session.results_bytes,
-                                sessions.results_bytes,
-                            )
+                            floor, session_bytes = session.floor, session.results_bytes
+                            all_bytes = sessions.results_bytes
                     records = slots[hash(key) % SLOTS]
                     old = records.get(key)
                     growth = len(value) - len(old[0]) if old else len(key) + len(value) + RECORD_OVERHEAD_BYTES

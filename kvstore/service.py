@@ -10,13 +10,12 @@ the reason; the member goes on.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvstore.client_errors import error_fields
 from kvstore.cluster_requests import ClusterRequests
-from kvstore.commands import CommandKind, Txn, encode_command
+from kvstore.commands import CommandKind
 from kvstore.connections import Connection, OpenRequests, OpenRow, ServiceLimits
 from kvstore.hot_answers import HotAnswers
 from kvstore.hot_requests import RUN_MAX, SEPARATOR, HotRun, puts_alike, sort_out
@@ -32,6 +31,7 @@ from kvstore.protocol import (
 )
 from kvstore.read_modes import LABELS, MILLISECOND_NS, WAYS, age_ms, staleness_ms
 from kvstore.refusals import KvError
+from kvstore.session_reaper import SessionReaper
 from kvstore.shapes import HEAD_ITEMS, validate_body, validate_command
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
@@ -70,7 +70,7 @@ class Service:
         self._connections: dict[int, Connection] = {}
         self._open = OpenRequests()
         self._hot = HotAnswers(self._node_id, self._open, self._connections, self._put_frames, self._answer)
-        self._expiry_ticket = 0  # Of the empty transaction that lets time pass for an idle store.
+        self._reaper = SessionReaper(node, machine, self._open)
         self._leading_term = node.core.leading_term
         self._dirty: dict[int, Connection] = {}  # Have output.
         self._backlogged: dict[int, Connection] = {}  # Frames of theirs wait for room.
@@ -168,18 +168,8 @@ class Service:
         return bool(backlogged)
 
     def expire_sessions(self) -> None:
-        """On a leader: if a session is due, have an entry applied, for expiry happens only there (FORMATS §8).
-
-        The host calls this now and then (every second or so), and wakes the driver. A busy leader needs no help.
-        """
-        deadline, core = self._machine.next_deadline, self._node.core
-        if deadline is None or self._leading_term is None or core.leading_term is None:
-            return
-        if deadline <= core.leader_time_now() and self._expiry_ticket not in self._open.rows:
-            (self._expiry_ticket,) = self._open.tickets(1)
-            with contextlib.suppress(RaftError):  # Then the next time.
-                self._node.propose(encode_command(Txn()), self._expiry_ticket)
-                self._open.rows[self._expiry_ticket] = (0, 0, 0, 0, None)
+        """The host calls this now and then (every second or so), and wakes the driver. A busy leader needs no help."""
+        self._reaper.expire_due()
 
     # What the host fetches.
 
@@ -327,7 +317,10 @@ class Service:
     def _on_command(self, connection: Connection, asked: Asked) -> None:
         in_force = self._machine.feature_level
         validate_command(asked.items, self.limits.admission, in_force)
-        if asked.items[HEAD_ITEMS] == CommandKind.RAISE_FEATURE_LEVEL and asked.items[HEAD_ITEMS + 1] > in_force:
+        kind = asked.items[HEAD_ITEMS]
+        if kind == CommandKind.REGISTER_SESSION:
+            self._reaper.make_room(connection.connection_id)
+        elif kind == CommandKind.RAISE_FEATURE_LEVEL and asked.items[HEAD_ITEMS + 1] > in_force:
             self._node.check_raise(asked.items[HEAD_ITEMS + 1])
         self._propose(connection, asked.request_id, asked.items[0], asked.raw_command)
 

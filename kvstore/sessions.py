@@ -53,6 +53,11 @@ class Session:
         self.results: dict[int, ResultItem] = {}
         self.results_bytes = 0
 
+    @property
+    def is_unused(self) -> bool:
+        """True if no request of it was carried out or acknowledged: nobody can miss anything if it is closed."""
+        return self.floor == 0 and not self.results
+
 
 class Sessions:
     """All sessions, by id, with their deadlines in order.

@@ -181,7 +181,8 @@ BOUNDS: list[tuple[list[Any], Reason, int, int]] = [
     ([6, [[4, 1, b"k", b"v" * (MIB + 1)]], [], []], Reason.VALUE_TOO_LONG, MIB + 1, MIB),
     ([6, [[1, 1, b"k", 0]], put_many(64), put_many(64)], Reason.TOO_MANY_OPERATIONS, 129, 128),
     ([6, [], [[1, b"a", b"v" * MIB], [1, b"b", b"v" * MIB]], []], Reason.TRANSACTION_TOO_LARGE, 2 * MIB + 2, 3 * MIB // 2),  # noqa: E501
-    ([16, SECOND_NS - 1], Reason.OUT_OF_RANGE, SECOND_NS - 1, 24 * 3600 * SECOND_NS),
+    ([16, SECOND_NS - 1], Reason.OUT_OF_RANGE, SECOND_NS - 1, 300 * SECOND_NS),
+    ([16, 300 * SECOND_NS + 1], Reason.OUT_OF_RANGE, 300 * SECOND_NS + 1, 300 * SECOND_NS),
 ]  # fmt: skip
 
 
@@ -202,6 +203,8 @@ def test_admission_refuses_what_is_over_a_bound_and_says_by_how_much(
         [4, b"k" * 1024 + b"\0", b"z" * 1025, 0, False, False, False, 0, 0],  # "Right after the longest key."
         [6, [], put_many(64), put_many(64)],
         [6, [], [[1, b"a", b"v" * MIB], [1, b"b", b"v" * (MIB // 2 - 2)]], []],
+        [16, SECOND_NS],
+        [16, 300 * SECOND_NS],
     ],
     ids=lambda body: str(body)[:20],
 )
