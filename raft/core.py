@@ -16,9 +16,10 @@ from raft.core_connections import CoreConnections
 from raft.core_state import CoreState
 from raft.elections import Elections
 from raft.errors import InvalidConfiguration, NotLeader
-from raft.following import Following, check_entries
+from raft.following import Following
 from raft.leadership import Leadership
 from raft.membership import Configuration
+from raft.message_validation import MessageValidation
 from raft.messages import (
     AppendAccepted,
     AppendEntries,
@@ -85,6 +86,7 @@ class RaftCore(CoreConnections):
         )
         self._mark_delay_ns = mark_delay_ns
         self._elections = Elections(self._state)
+        self._validation = MessageValidation(self._state)
         self._following = Following(self._state)
         self._asking = Asking(self._state)
         self._leadership: Leadership | None = None
@@ -97,12 +99,11 @@ class RaftCore(CoreConnections):
     def step(self, peer_id: str, message: Message) -> None:
         """Feed one message from a peer. Of a stranger only some are heard.
 
-        Raises ProtocolError if the message contradicts itself, NewerConfiguration; then nothing is changed.
+        Raises ProtocolError if no honest peer could say it, NewerConfiguration; then nothing is changed.
         """
         if peer_id not in self._state.peer_ids and not self._heeds(peer_id, message):
             return
-        if isinstance(message, AppendEntries):
-            check_entries(message)
+        self._validation.check(peer_id, message, self._leadership)
         if message.term == self._state.term and type(message) in _OF_REPLICATION:
             self._step_in_term(peer_id, message)  # All that `_step` would do with nearly all there are.
         else:
@@ -371,7 +372,6 @@ class RaftCore(CoreConnections):
 
     def _hear_leader(self, peer_id: str) -> None:
         """Raft §5.2: a message of the current term's leader ends a campaign in that term."""
-        assert self._state.role is not Role.LEADER, f"two leaders in term {self._state.term}: {peer_id} is another"
         assert self._state.leader_id in (None, peer_id), (self._state.leader_id, peer_id, self._state.term)
         if self._state.role is not Role.FOLLOWER:
             self._become_follower(reason="a leader of this term is there")

@@ -39,6 +39,21 @@ class ProtocolError(RaftError):
     """A peer sent what the protocol does not allow. The connection is closed; the node goes on."""
 
 
+class ValidationFault(ProtocolError):
+    """Validation itself failed on what a peer sent: a mistake in this build, which `__cause__` shows.
+
+    Nothing had been changed yet, so only the connection is closed. `what`: what was being validated.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def __str__(self) -> str:
+        cause = self.__cause__
+        return f"this build could not validate {self.what} ({type(cause).__name__}: {cause}); please report it"
+
+
 class NotLeader(RaftError):
     """This member cannot take the request now: it certainly had no effect here. `leader_id` is a hint, or None."""
 

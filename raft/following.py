@@ -6,31 +6,9 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from raft.core_state import CoreState
-from raft.errors import InvalidConfiguration, NewerConfiguration, ProtocolError
 from raft.membership import Configuration
 from raft.messages import AppendEntries, AppendRejected, InstallSnapshot
 from raft.state import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, LogPosition, Role
-
-
-def check_entries(message: AppendEntries) -> None:
-    """Raise ProtocolError unless the entries follow `prev_index` without a gap and in the order of terms.
-
-    What a configuration says must be known: it is in force as soon as its entry is in the log. Raises
-    NewerConfiguration if only a newer build knows its form.
-    """
-    index, term = message.prev_index, message.prev_term
-    for entry in message.entries:
-        index += 1
-        if entry.index != index or not term <= entry.term <= message.term:
-            raise ProtocolError(f"entry {entry.index} of term {entry.term} cannot follow {index - 1} of term {term}")
-        if entry.kind is EntryKind.CONFIGURATION:
-            try:
-                Configuration.decode(entry.payload)
-            except NewerConfiguration:
-                raise
-            except InvalidConfiguration as error:
-                raise ProtocolError(f"entry {index}: {error}") from error
-        term = entry.term
 
 
 class Following:

@@ -27,7 +27,7 @@ from raft.messages import (
 from raft.progress import PeerState, Progress
 from raft.quorum import majority_index
 from raft.reads import ReadRounds, ReadWay
-from raft.state import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind, LogPosition
+from raft.state import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, LEADER_TIME_NS_MAX, Entry, EntryKind, LogPosition
 
 DISK_SILENCES_MAX = 5
 """Election time-outs for which the own disk may keep waiting what others have committed: slow is not dead."""
@@ -62,7 +62,8 @@ class Leadership:
 
     def leader_time_now(self) -> int:
         """FORMATS §8: the greatest leader_time in the log at the election, plus the own monotonic time since then."""
-        return self._leader_time_base + self._state.now - self._elected_at
+        time = self._leader_time_base + self._state.now - self._elected_at
+        return time if time < LEADER_TIME_NS_MAX else LEADER_TIME_NS_MAX
 
     @property
     def next_deadline(self) -> int:

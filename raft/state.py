@@ -12,6 +12,11 @@ ENTRY_PAYLOAD_BYTES_MAX = 8 * 1024 * 1024
 """A constant of the protocol (FORMATS §2): the largest payload of an entry. No frame bound may be below it."""
 
 
+LEADER_TIME_NS_MAX = 2**62
+"""The greatest leader_time of an entry (FORMATS §8), 146 years of leadership: at it the replicated clock stands still.
+The state machine may add as much to it again without leaving 64 bits."""
+
+
 class EntryKind(enum.IntEnum):
     """What an entry's payload is (FORMATS §2). These numbers are on disks already: add a kind, never change one."""
 

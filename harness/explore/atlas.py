@@ -17,7 +17,7 @@ from harness.explore.member import Member, NoSpread
 from harness.explore.naming import Renamings
 from harness.explore.picture import Picture, picture, rename
 from harness.explore.standstill import CONFIG, SILENCE_NS, stand_still
-from raft import Entry, Message, PreVoteRequest, PreVoteResponse, Role, VoteRequest, VoteResponse
+from raft import Entry, Message, PreVoteRequest, PreVoteResponse, ProtocolError, Role, VoteRequest, VoteResponse
 
 DELIVER, TIME_OUT, HEARTBEAT, LOSE_QUORUM, PROPOSE, READ, SYNC, CRASH = range(8)
 
@@ -118,7 +118,7 @@ class Atlas:
         try:
             letter = self.letters[argument] if kind == DELIVER else None
             member = self.happen(member, kind, argument, letter)
-        except AssertionError as error:
+        except (AssertionError, ProtocolError) as error:
             return Outcome(state, (), (), ("an invariant of the core", f"{member.node_id}: {error!r}"))
         notes, sent = self._notes(member, before), []
         for to, message in member.take_sent():

@@ -25,6 +25,7 @@ from harness.explore.picture import Picture, picture
 from harness.explore.search import Event, Search
 from harness.explore.standstill import stand_still
 from harness.scenarios.letters import describe
+from raft import ProtocolError
 
 Key = tuple[int, int, Picture]
 """A message as the search knows it: messages that differ in what decides nothing are one."""
@@ -79,7 +80,7 @@ class Retracing:
         words = _words(event, letter, node_ids)
         try:
             member = self.members[place] = self._atlas.happen(member, event.kind, event.argument, letter)
-        except AssertionError as error:
+        except (AssertionError, ProtocolError) as error:
             return Line(member.node_id, words, (), f"an invariant of the core does not hold: {error!r}")
         sent = [Letter(place, node_ids.index(to), message) for to, message in member.take_sent()]
         for each in sent:

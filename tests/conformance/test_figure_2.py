@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raft.errors import NotLeader
+from raft.errors import NotLeader, ProtocolError
 from raft.messages import (
     AppendAccepted,
     AppendEntries,
@@ -97,7 +97,7 @@ def test_append_3_never_deletes_what_is_committed() -> None:
     """FORMATS §3.6: never at or below `commit_index`; a leader that wants it breaks leader completeness."""
     follower = a_follower(term=3, log_terms=[1, 2, 2], commit_index=2)
 
-    with pytest.raises(AssertionError):
+    with pytest.raises(ProtocolError, match="committed"):
         follower.step("s2", append(3, (1, 1), [3]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from raft.errors import ProtocolError
 from raft.leadership import DISK_SILENCES_MAX
 from raft.messages import AppendEntries, AppendRejected, PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
 from raft.state import Role
@@ -327,15 +328,16 @@ def test_a_second_answer_of_the_same_voter_changes_nothing() -> None:
     assert candidate.core.role is Role.CANDIDATE
 
 
-def test_two_leaders_in_one_term_stop_the_node() -> None:
-    """Election safety (Raft Figure 3) is an assertion: to go on would split the log."""
+def test_a_second_leader_of_one_term_is_refused_before_anything_is_changed() -> None:
+    """Election safety (Raft Figure 3): to go on would split the log."""
     leader, follower = a_leader(term=2), a_follower(term=2)
     follower.step("s2", heartbeat(2))
 
-    with pytest.raises(AssertionError):
+    with pytest.raises(ProtocolError, match="leads in term 2"):
         leader.step("s2", heartbeat(2))
-    with pytest.raises(AssertionError):
+    with pytest.raises(ProtocolError, match="leads in term 2"):
         follower.step("s3", heartbeat(2))
+    assert (leader.core.role, follower.core.leader_id) == (Role.LEADER, "s2")
 
 
 def test_timeouts_are_spread_and_come_from_the_random_source_handed_in() -> None:

@@ -71,9 +71,13 @@ def test_a_leader_has_all_agree_in_the_log_before_it_reads_by_lease() -> None:
     assert entry.kind is EntryKind.CONFIGURATION
     assert Configuration.decode(entry.payload).lease_ns == PROMISE_NS
 
+    leader.persist()
+    leader.step("s3", accepted(1, 2))
     leader.heartbeat()
-    leader.step("s2", accepted(1, 1, read_counter=9))
+    leader.step("s2", accepted(1, 1, read_counter=counter_of(leader)))  # It does not have the entry yet.
     assert read(leader, 1) is None
+    leader.step("s3", accepted(1, 2, read_counter=counter_of(leader)))
+    assert read(leader, 2) is ReadWay.LEASE
 
 
 def test_a_leader_without_the_setting_leaves_the_members_as_they_are() -> None:
