@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from kvstore.errors import OperationFailed, OutcomeUnknown, Unavailable
+from kvstore.protocol import Response
 from raft import EntryKind
 
 ResultT = TypeVar("ResultT", covariant=True)
+ReadT = TypeVar("ReadT")
+
+
+def read_answer(response: Response, read: Callable[[Response], ReadT], *, has_effect: bool) -> ReadT:
+    """What `read` makes of a response whose code is OK. `has_effect`: it answers something that may change the store.
+
+    A member that answers what makes no sense proves nothing: raises OutcomeUnknown for what has an effect, Unavailable
+    for all else, and what the store itself answered (`kvstore.refusals`) as it is.
+    """
+    try:
+        return read(response)
+    except (OperationFailed, OutcomeUnknown):
+        raise
+    except Exception as error:
+        words = f"{response.node_id} gave an answer that makes no sense ({error}); its build may be another one"
+        raise (OutcomeUnknown(words) if has_effect else Unavailable(words)) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import trio
 
+from kvstore.answers import read_answer
 from kvstore.calls import CallEnded
 from kvstore.errors import ClientClosed, OperationFailed, OutcomeUnknown
 from kvstore.protocol import Request, Response
@@ -41,7 +42,7 @@ class Group(Generic[ResultT]):
         self._held_back: Item | None = None
         self._keys: set[bytes] = set()  # Of what is open.
         self._key: bytes | None = None  # Of what `next_request` gave last.
-        self._ends: list[tuple[int, CallEnded]] = []  # With their places; not read yet.
+        self._ends: list[tuple[int, bool, CallEnded]] = []  # Places, whether they write; not read yet.
         self._sleeper: trio.lowlevel.Task | None = None
 
     def next_request(self) -> Request | None:
@@ -73,7 +74,7 @@ class Group(Generic[ResultT]):
         place, key = self.open.pop(end.ticket)
         if key is not None:
             self._keys.discard(key)
-        self._ends.append((place, end))
+        self._ends.append((place, key is not None, end))
         if self._sleeper is not None:
             trio.lowlevel.reschedule(self._sleeper)
             self._sleeper = None
@@ -88,9 +89,18 @@ class Group(Generic[ResultT]):
         self._sleeper = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(abort)
         ends, self._ends = self._ends, []
-        for place, (_, response, error, _) in ends:
-            assert response is not None or error is not None, ends
-            self.results[place] = error if response is None else self._read(response)  # type: ignore[assignment]
+        for place, has_effect, (_, response, error, _) in ends:
+            if response is not None:
+                self.results[place] = self._result_of(response, has_effect)
+            else:
+                assert error is not None, ends
+                self.results[place] = error
+
+    def _result_of(self, response: Response, has_effect: bool) -> ResultT | Failed:
+        try:
+            return read_answer(response, self._read, has_effect=has_effect)
+        except (OperationFailed, OutcomeUnknown) as error:
+            return error
 
 
 _NOT_YET = ClientClosed()  # Never seen: a bulk returns when all of it has ended.

@@ -16,10 +16,11 @@ from types import TracebackType
 from typing import Self, cast
 
 from kvstore.addresses import parse_address
-from kvstore.answers import Answer, LogEntry, LogPage, ResultT
+from kvstore.answers import Answer, LogEntry, LogPage, ResultT, read_answer
 from kvstore.bulk import Group, Item
 from kvstore.client_pump import ClientPump, Dialer
 from kvstore.commands import (
+    KIND_OF,
     CloseSession,
     Command,
     CommandKind,
@@ -114,7 +115,8 @@ class Client(MemberCalls):
     async def put(self, key: Text, value: Text, *, deadline_seconds: float | None = None) -> PutResult:
         """Write a value."""
         request = command_request(Put(_key(key), _bytes(value)))
-        return _read_put((await self._pump.ask(request, self._seconds(deadline_seconds)))[0])
+        response, _ = await self._pump.ask(request, self._seconds(deadline_seconds))
+        return read_answer(response, _read_put, has_effect=request.has_effect)
 
     async def put_many(
         self,
@@ -180,7 +182,9 @@ class Client(MemberCalls):
         `max_staleness_ms`: any member may answer that can prove its state to be no older. TooStale if none can.
         """
         if consistency is Consistency.LINEARIZABLE and member is None and max_staleness_ms is None:  # Usual, 3 µs less.
-            return _read_get((await self._pump.ask(_get(_key(key)), self._seconds(deadline_seconds)))[0])
+            request = _get(_key(key))
+            response, _ = await self._pump.ask(request, self._seconds(deadline_seconds))
+            return read_answer(response, _read_get, has_effect=request.has_effect)
         answer = await self.execute(
             Get(_bytes(key)),
             consistency=consistency,
@@ -285,10 +289,10 @@ class Client(MemberCalls):
         else:
             request = command_request(command)
         response, session_id = await self._pump.ask(request, self._seconds(deadline_seconds))
-        result = read_result((response.code, response.revision, *response.fields))
-        consistency_word = Consistency(response.consistency).word if response.consistency else ""
-        age_ms = response.fields[1] if response.consistency == Consistency.BOUNDED else None
-        return Answer(result, response.revision, consistency_word, response.node_id, session_id, age_ms)
+        kind = KIND_OF[type(command)]
+        return read_answer(
+            response, lambda response: _read_any(response, kind, session_id), has_effect=request.has_effect
+        )
 
     # About the cluster.
 
@@ -301,8 +305,8 @@ class Client(MemberCalls):
     ) -> MemberStatus:
         """How a member is (None: any one)."""
         address = None if member is None else await self._address_of(member)
-        response = await self.ask(status_request(address, with_hash=state_hash), deadline_seconds)
-        return status_from_map(response.fields[0] if response.fields else None)
+        request = status_request(address, with_hash=state_hash)
+        return read_answer(await self.ask(request, deadline_seconds), _read_status, has_effect=request.has_effect)
 
     async def cluster_status(
         self, *, state_hash: bool = False, deadline_seconds: float | None = None
@@ -336,9 +340,8 @@ class Client(MemberCalls):
         if from_index < 0 or bytes_max < 0:
             raise InvalidRequest(Reason.OUT_OF_RANGE)
         address = None if member is None else await self._address_of(member)
-        response = await self.ask(read_log_request(from_index, bytes_max, address), deadline_seconds)
-        rows, commit_index = response.fields[:2]
-        return LogPage(tuple(LogEntry(i, term, EntryKind(kind), data) for i, term, kind, data in rows), commit_index)
+        request = read_log_request(from_index, bytes_max, address)
+        return read_answer(await self.ask(request, deadline_seconds), _read_log_page, has_effect=request.has_effect)
 
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
         """What a member answers to any request of `kvstore.protocol`, as it came."""
@@ -348,7 +351,7 @@ class Client(MemberCalls):
 
     async def _write(self, command: Command, kind: type[ResultT], deadline_seconds: float | None) -> ResultT:
         answer = await self.execute(command, deadline_seconds=deadline_seconds)
-        assert isinstance(answer.result, kind), answer
+        assert isinstance(answer.result, kind), answer  # `_read_any` has looked.
         return answer.result
 
     async def _ask_each(
@@ -423,8 +426,33 @@ def _read_put(response: Response) -> PutResult:
 
 def _read_get(response: Response) -> GetResult:
     result = read_result((response.code, response.revision, *response.fields))
-    assert isinstance(result, GetResult), result
+    if not isinstance(result, GetResult):
+        raise ProtocolError(f"{response.node_id} answered a get with something else")
     return result
+
+
+def _read_any(response: Response, kind: CommandKind, session_id: int) -> Answer[Result]:
+    if response.fields[0][0] != kind:
+        raise ProtocolError(f"{response.node_id} answered a command of kind {kind} with one of another kind")
+    result = read_result((response.code, response.revision, *response.fields))
+    consistency_word = Consistency(response.consistency).word if response.consistency else ""
+    age_ms = response.fields[1] if response.consistency == Consistency.BOUNDED else None
+    if age_ms is not None and type(age_ms) is not int:
+        raise ProtocolError(f"{response.node_id} gave an age that is no number")
+    return Answer(result, response.revision, consistency_word, response.node_id, session_id, age_ms)
+
+
+def _read_status(response: Response) -> MemberStatus:
+    return status_from_map(response.fields[0] if response.fields else None)
+
+
+def _read_log_page(response: Response) -> LogPage:
+    rows, commit_index = response.fields[:2]
+    entries = tuple(LogEntry(index, term, EntryKind(kind), data) for index, term, kind, data in rows)
+    numbers = [commit_index, *(number for entry in entries for number in (entry.index, entry.term))]
+    if any(type(number) is not int for number in numbers) or any(type(entry.payload) is not bytes for entry in entries):
+        raise ProtocolError(f"{response.node_id} answered with something that is no page of a log")
+    return LogPage(entries, commit_index)
 
 
 def _listing(request: Range | None, prefix: Text | None) -> Range:

@@ -7,15 +7,17 @@ ended. The calls that state a *goal* (`add_member`, …) look then, and go on un
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import trio
 
 from kvstore.addresses import parse_advertised
+from kvstore.answers import read_answer
 from kvstore.errors import ChangeRefused, InvalidAddress, OperationFailed, OutcomeUnknown, Unavailable
 from kvstore.protocol import MembersView, Request, RequestKind, Response, decode_members, members_request
+from kvstore.wire_types import from_wire
 from raft import (
     ChangeRefusal,
     InvalidConfiguration,
@@ -159,15 +161,9 @@ def decode_membership(response: Response) -> Membership:
     """Read the answer. Raises ProtocolError."""
     try:
         found = response.fields[0]
-        members = tuple(MemberView(**_known(MemberView, each)) for each in found["members"])
-        return Membership(**{**_known(Membership, found), "members": members, "removed": tuple(found["removed"])})
-    except (TypeError, KeyError, IndexError) as error:
+        return from_wire(Membership, found, members=tuple(from_wire(MemberView, each) for each in found["members"]))
+    except (ValueError, TypeError, LookupError) as error:
         raise ProtocolError(f"{response.node_id} told nothing of the members: {error!r}") from error
-
-
-def _known(kind: type[Any], item: Mapping[str, Any]) -> dict[str, Any]:
-    names = {each.name for each in fields(kind)}
-    return {name: value for name, value in item.items() if name in names}
 
 
 def _row(member: Member) -> tuple[str, str, str, bytes]:
@@ -209,7 +205,8 @@ class MemberCalls:
 
     async def members(self, *, deadline_seconds: float | None = None) -> MembersView:
         """Who belongs to the cluster, and who leads, as any one member sees it."""
-        view = decode_members(await self.ask(members_request(), deadline_seconds))
+        request = members_request()
+        view = read_answer(await self.ask(request, deadline_seconds), decode_members, has_effect=request.has_effect)
         self.learn([address for _, address in view.members])
         return view
 
@@ -221,7 +218,7 @@ class MemberCalls:
         `about`: an id, member or not, for `Membership.incarnation_id`.
         """
         request = membership_request(of_leader=of_leader, about=about)
-        found = decode_membership(await self.ask(request, deadline_seconds))
+        found = read_answer(await self.ask(request, deadline_seconds), decode_membership, has_effect=request.has_effect)
         self.learn([member.client_address for member in found.members])
         return found
 
@@ -230,10 +227,8 @@ class MemberCalls:
 
         Raises ChangeRefused (nothing has changed), OutcomeUnknown: look at `membership`.
         """
-        response = await self.ask(change_request(change), deadline_seconds)
-        if not response.fields or type(response.fields[0]) is not int:
-            raise ProtocolError(f"{response.node_id} did not say where the members changed")
-        return response.fields[0]
+        request = change_request(change)
+        return read_answer(await self.ask(request, deadline_seconds), _read_index, has_effect=request.has_effect)
 
     async def add_member(
         self, member: Member, *, promote: bool = False, wait_seconds: float = WAIT_SECONDS_DEFAULT
@@ -322,6 +317,12 @@ class MemberCalls:
         if is_certain or isinstance(error, OutcomeUnknown):
             raise error
         raise OutcomeUnknown(f"no answer to a change of the members within {wait_seconds:g} s; {error}")
+
+
+def _read_index(response: Response) -> int:
+    if type(response.fields[0]) is not int:
+        raise ProtocolError(f"{response.node_id} did not say where the members changed")
+    return response.fields[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,7 +310,8 @@ def decode_members(response: Response) -> MembersView:
         members = tuple((node_id, address) for node_id, address in rows)
     except (ValueError, TypeError) as error:
         raise ProtocolError("a members response has leader, address, term and members") from error
-    words = [leader_id or "", leader_address or "", *(word for row in members for word in row)]
+    words = ["" if each is None else each for each in (leader_id, leader_address)]
+    words += [word for row in members for word in row]
     if type(term) is not int or not all(type(word) is str for word in words):
         raise ProtocolError("a members response holds words and a term")
     return MembersView(leader_id, leader_address, term, members)
@@ -322,8 +323,8 @@ def decode_session_id(response: Response) -> int:
         result = read_result((response.code, response.revision, *response.fields))
     except (ValueError, KvError) as error:
         raise ProtocolError(f"no session in the answer: {error}") from error
-    if not isinstance(result, SessionRegistered):
-        raise ProtocolError("the answer to register_session is of another kind")
+    if not isinstance(result, SessionRegistered) or result.session_id < 1:
+        raise ProtocolError("the answer to register_session is of another kind, or names no session")
     return result.session_id
 
 

@@ -160,23 +160,67 @@ def read_body(body: Sequence[Any], revision: int) -> Result:
     """Read the body of a result, or of one operation in a transaction. Raises as `read_result`."""
     match body[0]:
         case CommandKind.PUT:
-            return PutResult(revision)
+            return PutResult(_number(revision))
         case CommandKind.GET:
-            return GetResult(revision, *_seen(body[1:]))
+            return GetResult(_number(revision), *_seen(body[1:]))
         case CommandKind.DELETE:
-            return DeleteResult(revision, *body[1:])
+            return DeleteResult(_number(revision), _truth(body[1]), *_since(body[2:]))
         case CommandKind.RANGE:
-            return RangeResult(revision, tuple(KeyRecord(*item) for item in body[1]), body[2], body[3])
+            return RangeResult(_number(revision), tuple(map(_item, body[1])), _truth(body[2]), _number(body[3]))
         case CommandKind.COMPARE_AND_SET:
-            return CompareAndSetResult(revision, body[1], *(() if body[1] else _seen(body[2:])))
+            return CompareAndSetResult(_number(revision), _truth(body[1]), *(() if body[1] else _seen(body[2:])))
         case CommandKind.TXN:
             results = tuple(read_body(each, revision) for each in body[2])
-            return TxnResult(revision, body[1], results)  # type: ignore[arg-type]
+            return TxnResult(_number(revision), _truth(body[1]), results)  # type: ignore[arg-type]
         case CommandKind.REGISTER_SESSION:
-            return SessionRegistered(revision, body[1], body[2])
-    return Acknowledged(revision, CommandKind(body[0]))
+            return SessionRegistered(_number(revision), _number(body[1]), _number(body[2]))
+    return Acknowledged(_number(revision), CommandKind(body[0]))
 
 
 def _seen(fields: Sequence[Any]) -> tuple[Any, ...]:
     """(record,) or (None, deleted_revision, exact), as results begin or end with it."""
-    return (Record(*fields[0]),) if fields[0] is not None else tuple(fields)
+    return (_record(fields[0]),) if fields[0] is not None else (None, *_since(fields[1:]))
+
+
+def _since(fields: Sequence[Any]) -> tuple[Any, ...]:
+    """(deleted_revision, exact), or nothing if there is nothing."""
+    return (_number(fields[0]), _truth(fields[1])) if fields else ()
+
+
+def _record(fields: Sequence[Any]) -> Record:
+    record = Record(*fields)
+    if type(record.value) is not bytes:
+        raise ValueError("a value is not bytes")
+    _check_numbers(record)
+    return record
+
+
+def _item(fields: Sequence[Any]) -> KeyRecord:
+    item = KeyRecord(*fields)
+    if type(item.key) is not bytes or (item.value is not None and type(item.value) is not bytes):
+        raise ValueError("a key or value is not bytes")
+    _check_numbers(item)
+    return item
+
+
+def _check_numbers(record: Record | KeyRecord) -> None:
+    if not (
+        type(record.create_revision)
+        is type(record.mod_revision)
+        is type(record.version)
+        is type(record.lease_id)
+        is int
+    ):
+        raise ValueError("a revision, version or lease is no number")
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r:.40} is no number")
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{value!r:.40} is neither true nor false")
+    return value

@@ -31,7 +31,7 @@ from kvstore.protocol import (
     members_request,
 )
 from kvstore.session_keeper import Admission, SessionKeeper
-from kvstore.verdicts import Answered, Doubtful, Moved, Pushed, Rejected, SessionGone, Verdict, judge
+from kvstore.verdicts import Doubtful, Moved, Pushed, Rejected, SessionGone, Verdict, judge
 from kvstore.waiting import WaitingCalls
 from raft import FRAME_BYTES_MAX_CLIENT, ProtocolError
 
@@ -292,18 +292,24 @@ class ClientCore:
         self.book.answered(link.address)
 
     def _on_response(self, link: Link, response: Response) -> None:
-        call = link.in_flight.pop(response.request_id, None)
+        call = link.in_flight.get(response.request_id)
         if call is None:
             raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
-        call.request_id = 0
-        if response.code == 0:  # Nearly all of them: no verdict has to be made.
+        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all of them: no verdict has to be made.
+            del link.in_flight[response.request_id]
+            call.request_id = 0
             if link is self._search.leader:
                 self._search.confirmed()
-            if call.ticket != INTERNAL_TICKET:
-                if not call.done:
-                    self._finish(call, response=response)
-                return
+            if not call.done:
+                self._finish(call, response=response)
+            return
+        # An answer that makes no sense raises ProtocolError here, while its call is in flight: then it counts as lost.
         verdict = judge(response)
+        told = self._read_own(call, response) if call.ticket == INTERNAL_TICKET and response.code == 0 else None
+        del link.in_flight[response.request_id]
+        call.request_id = 0
+        if response.code == 0 and link is self._search.leader:
+            self._search.confirmed()
         match verdict:  # What it says about the member counts even if nobody waits for the call any more.
             case Moved():
                 self._trouble = verdict.reason
@@ -313,7 +319,7 @@ class ClientCore:
             case SessionGone():
                 self._session.expired(call.session_id)
         if call.ticket == INTERNAL_TICKET:
-            self._on_own_response(link, call, response, verdict)
+            self._on_own_response(link, call, told, verdict)
         elif not call.done:
             self._conclude(call, verdict)
 
@@ -337,15 +343,21 @@ class ClientCore:
             case Rejected():
                 self._finish(call, error=verdict.error)
 
-    def _on_own_response(self, link: Link, call: Call, response: Response, verdict: Verdict) -> None:
+    def _read_own(self, call: Call, response: Response) -> MembersView | int | None:
+        """What a member tells of the members, or the id of a new session. Raises ProtocolError."""
         if call.request.kind is RequestKind.MEMBERS:
-            if isinstance(verdict, Answered):
-                self._learn(link, decode_members(response))
+            return decode_members(response)
+        return decode_session_id(response) if call is self._session.registration else None
+
+    def _on_own_response(self, link: Link, call: Call, told: MembersView | int | None, verdict: Verdict) -> None:
+        if call.request.kind is RequestKind.MEMBERS:
+            if isinstance(told, MembersView):
+                self._learn(link, told)
             else:
                 self._search.moved(link, None, self._now)
-        elif call is self._session.registration and isinstance(verdict, Answered):
+        elif call is self._session.registration and isinstance(told, int):
             self._session.registration = None
-            self._session.begin(decode_session_id(response), self._now)
+            self._session.begin(told, self._now)
         else:
             if isinstance(verdict, Pushed | Rejected):
                 self._trouble = verdict.reason if isinstance(verdict, Pushed) else str(verdict.error)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvstore.members import part_of
+from kvstore.wire_types import from_wire
 from raft import ProtocolError
 
 if TYPE_CHECKING:  # A client reads a status without loading a node.
@@ -134,15 +135,7 @@ def status_to_map(status: MemberStatus) -> dict[str, Any]:
 def status_from_map(item: object) -> MemberStatus:
     """Read what `status_to_map` wrote; names that this build does not know are ignored. Raises ProtocolError."""
     try:
-        if not isinstance(item, Mapping):
-            raise TypeError("no map")
-        peers = tuple(PeerView(**_known(PeerView, peer)) for peer in item["peers"])
-        lists = {name: tuple(item.get(name, ())) for name in ("commit_held_by", "low_watermark_held_by")}
-        return MemberStatus(**{**_known(MemberStatus, item), **lists, "peers": peers})
-    except (TypeError, KeyError) as error:
+        peers = item.get("peers", ()) if isinstance(item, Mapping) else ()
+        return from_wire(MemberStatus, item, peers=tuple(from_wire(PeerView, peer) for peer in peers))
+    except (ValueError, TypeError) as error:
         raise ProtocolError(f"not a member's status: {error}") from error
-
-
-def _known(kind: type[Any], item: Mapping[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in fields(kind)}
-    return {name: value for name, value in item.items() if name in names}

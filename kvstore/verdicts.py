@@ -77,15 +77,18 @@ def judge(response: Response) -> Verdict:
     if response.code == 0:  # Code.OK
         return _ANSWERED
     try:
-        return _judge_refusal(response.code, response.fields, response.node_id)
-    except (ValueError, TypeError, IndexError) as error:
+        verdict = _judge_refusal(response.code, response.fields, response.node_id)
+        if isinstance(verdict, Rejected):
+            str(verdict.error)  # Whoever prints it must not be the first to find that its fields are no such thing.
+        return verdict
+    except Exception as error:
         raise ProtocolError(f"{response.node_id} answered with code {response.code}, which is not known") from error
 
 
 def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
     match code:
         case Code.NOT_LEADER:
-            leader_id, address = fields[:2]
+            leader_id, address = (_text_or_none(each) for each in fields[:2])
             if leader_id:
                 return Moved(address, f"{node_id} is not the leader, {leader_id} is", ASK_THE_LEADER)
             return Moved(None, f"{node_id} hears no leader", NO_LEADER)
@@ -117,3 +120,9 @@ def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
             return Rejected(RequestTooLarge(*fields))
         case _:
             return Rejected(refusal_of(code, fields))
+
+
+def _text_or_none(value: Any) -> str | None:
+    if value is not None and type(value) is not str:
+        raise TypeError("a leader and its address are texts, or null")
+    return value
