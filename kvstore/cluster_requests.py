@@ -43,8 +43,6 @@ class ClusterRequests:
                 return (status_to_map(status_of(self._node, self._machine, with_hash=with_hash)),)
             case RequestKind.READ_LOG:
                 return self._log_entries(asked.items)
-            case RequestKind.TRANSFER:
-                return (self._transfer(asked.items),)
             case RequestKind.SNAPSHOT:
                 return self.snapshots.page(self._machine.revision, asked.items)
             case RequestKind.MEMBERSHIP:
@@ -101,10 +99,11 @@ class ClusterRequests:
         rows = [(entry.index, entry.term, int(entry.kind), entry.payload) for entry in entries]
         return rows, self._node.core.commit_index
 
-    def _transfer(self, items: Sequence[Any]) -> str | None:
-        to = items[0] if items else None
-        if to is not None and type(to) is not str:
-            raise ProtocolError("a transfer request is [request_id, 6, a node id or null]")
+    def transfer(self, to: str | None) -> str | None:
+        """Hand the leadership over; returns to whom, None if this member does not lead. Asked twice it does so once.
+
+        Raises TransferRefused, NodeStopped.
+        """
         core = self._node.core
         begun = core.successor_id
         if core.leading_term is not None and to != core.node_id and not (begun and to in (None, begun)):

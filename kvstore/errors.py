@@ -180,6 +180,24 @@ class LevelRefused(OperationFailed):
         return "`hwm status` shows the level in force, and what each member's build knows"
 
 
+class InternalError(OperationFailed):
+    """A member met an unexpected error while it judged the request, which it certainly did not carry out.
+
+    It is not tried on other members: what trips one of them trips all.
+    """
+
+    def __init__(self, node_id: str, reason: str) -> None:
+        super().__init__(node_id, reason)
+        self.node_id, self.reason = node_id, reason
+
+    def __str__(self) -> str:
+        return f"internal error of member {self.node_id}, certainly not carried out: {self.reason}"
+
+    @property
+    def hint(self) -> str:
+        return "do not repeat it, it would fail the same way; please report it with the traceback in that member's log"
+
+
 class TooStale(OperationFailed):
     """A bounded read found no member that could prove its state to be of that age, and none that could ask a leader.
 

@@ -68,6 +68,8 @@ class MemberCollector(Collector):
         yield from self._store()
         yield from self._network()
         yield from _counted(self._service.counts)
+        yield _counter("request_errors", "Unexpected errors while requests of clients were judged",
+                       self._service.request_errors.total)  # fmt: skip
         yield _histogram("commit_latency", "From an entry's place in the leader's log to its commit",
                          self._driver.commit_latency)  # fmt: skip
 

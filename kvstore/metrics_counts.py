@@ -6,12 +6,11 @@ A member without metrics uses none of these classes, and counts nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import trio
 
-from kvstore.client_errors import error_fields
 from kvstore.connections import Connection
 from kvstore.protocol import Code
 from kvstore.read_modes import age_ms
@@ -27,7 +26,6 @@ from raft import (
     NodeStopped,
     NotCommitted,
     NotLeader,
-    ProtocolError,
     RaftError,
     ReadsReady,
     Refused,
@@ -70,12 +68,19 @@ REASONS = BOUNDS | frozenset(
     {
         "other_bound", "disk_full", "transfer_under_way", "not_leader", "too_large", "stopped", "transfer_refused",
         "level_refused", "change_refused", "too_stale", "not_committed", "compacted", "unsupported",
-        "outcome_unknown", "protocol", "other",
+        "outcome_unknown", "protocol", "internal_error", "other",
     }
 ) | {code.name.lower() for code in ResultCode if code not in (ResultCode.OK, ResultCode.BUSY)}  # fmt: skip
 """Every value that the label `reason` may have: a bound on the number of series."""
 
-SAID_BY_THE_SERVICE = {int(Code.UNSUPPORTED): "unsupported", int(Code.MALFORMED): "protocol"}
+SAID_BEFORE_THE_HELLO = {"busy": "connections_max", "internal": "internal_error"}
+"""Reasons of the codes that refuse a connection."""
+
+SAID_BY_THE_SERVICE = {
+    int(Code.UNSUPPORTED): "unsupported",
+    int(Code.MALFORMED): "protocol",
+    int(Code.INTERNAL_ERROR): "internal_error",
+}
 """Reasons of the codes that answer a request without an error."""
 
 LAG_LOOK_SECONDS = 0.1
@@ -174,14 +179,9 @@ class CountingService(Service):
         unsent = [connection.unsent_bytes for connection in self._connections.values()]
         return sum(unsent), max(unsent, default=0)
 
-    def _or_refuse(self, connection: Connection, request_id: int, act: Callable[..., None], *arguments: object) -> None:
-        try:  # As in `Service`, written out again, so that a request that is served costs nothing more.
-            act(connection, request_id, *arguments)
-        except (RaftError, KvError) as error:
-            if isinstance(error, ProtocolError):
-                raise
-            self.counts.refusals[reason_of(error)] += 1
-            self._respond(connection, request_id, *error_fields(error, self.cluster.client_address))
+    def _refuse_request(self, connection: Connection, request_id: int, error: RaftError | KvError) -> None:
+        self.counts.refusals[reason_of(error)] += 1
+        super()._refuse_request(connection, request_id, error)
 
     def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
         if result[0]:  # Refused when it was applied. Most of what succeeds is answered elsewhere, many at a time.
@@ -200,5 +200,5 @@ class CountingService(Service):
         super()._respond(connection, request_id, code, fields)
 
     def _refuse(self, connection: Connection, code: str, reason: str) -> None:
-        self.counts.refusals["connections_max" if code == "busy" else "protocol"] += 1
+        self.counts.refusals[SAID_BEFORE_THE_HELLO.get(code, "protocol")] += 1
         super()._refuse(connection, code, reason)

@@ -34,6 +34,8 @@ requests, as many as it likes without waiting, and the member answers each once,
       25        the members cannot be changed so: reason, words, entries a learner lacks or null; nothing has changed
       26        the feature level cannot be raised now: reason, words; nothing has changed
       27        older than the bound of the read: how many ms at most (null: not known), the bound
+      28        internal error while the request was judged: reason; certainly no effect, and it would fail the same way
+                anywhere else; the connection is closed (request_id 0: it could not be read)
       31        the connection makes no sense and is closed: reason (request_id 0)
 
 Arrays grow only at their end; extra items of a request or response are ignored, unknown kinds are an error.
@@ -54,6 +56,7 @@ from kvstore.heads import bytes_head, uint_head
 from kvstore.refusals import KvError
 from kvstore.results import SessionRegistered, read_result
 from raft import (
+    INT64_MAX,
     Hello,
     HelloRole,
     ProtocolError,
@@ -96,6 +99,7 @@ class Code(enum.IntEnum):
     CHANGE_REFUSED = 25
     LEVEL_REFUSED = 26
     TOO_STALE = 27
+    INTERNAL_ERROR = 28
     MALFORMED = 31
 
 
@@ -254,6 +258,21 @@ def _raw_third(body: bytes) -> bytes:
     return body[start + 1 :]
 
 
+def request_id_of(body: bytes) -> int:
+    """The request id of a frame that nothing else could be learned of, read without the decoder; 0 if there is none.
+
+    >>> request_id_of(encode_request(300, members_request()))
+    300
+    """
+    if len(body) < 2 or not 0x82 <= body[0] <= 0x97:
+        return 0
+    info = body[1]
+    if info < 24:
+        return info
+    size_bytes = {24: 1, 25: 2, 26: 4, 27: 8}.get(info, 0)
+    return int.from_bytes(body[2 : 2 + size_bytes], "big") & INT64_MAX if size_bytes else 0
+
+
 class Response(NamedTuple):
     """What a member answered. `fields`: what follows the five items that every response has."""
 
@@ -280,12 +299,12 @@ def decode_response(body: bytes) -> Response:
     request_id, code, revision, consistency, node_id, *fields = items
     if not (type(request_id) is type(code) is type(revision) is type(consistency) is int and type(node_id) is str):
         raise ProtocolError("a response begins with four numbers and a node id")
-    if code == _MALFORMED:
+    if code == _MALFORMED or (request_id == 0 and code == _INTERNAL_ERROR):
         raise ProtocolError(f"{node_id} closed the connection: {fields[0] if fields else 'no reason given'}")
     return Response(request_id, code, revision, consistency, node_id, tuple(fields))
 
 
-_MALFORMED = int(Code.MALFORMED)
+_MALFORMED, _INTERNAL_ERROR = int(Code.MALFORMED), int(Code.INTERNAL_ERROR)
 
 
 @dataclass(frozen=True, slots=True)

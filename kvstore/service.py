@@ -5,7 +5,7 @@ The host calls `receive` with what a socket held, `complete` after every flush o
 so, and says with `sent` what has left: that is how a slow reader slows down itself and nobody else.
 
 Requests are judged before anything is proposed (FORMATS §7). A frame that makes no sense ends its own connection, with
-the reason; the member goes on.
+the reason; the member goes on. So does an unexpected error while a request is judged (`request_errors`).
 """
 
 from __future__ import annotations
@@ -13,68 +13,45 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvstore.client_errors import error_fields
-from kvstore.cluster_requests import ClusterRequests
-from kvstore.commands import CommandKind
-from kvstore.connections import Connection, OpenRequests, OpenRow, ServiceLimits
+from kvstore.connections import Connection, OpenRequests, ServiceLimits
 from kvstore.hot_answers import HotAnswers
 from kvstore.hot_requests import RUN_MAX, SEPARATOR, HotRun, puts_alike, sort_out
 from kvstore.machine import KvMachine
-from kvstore.protocol import (
-    Asked,
-    Code,
-    Consistency,
-    RequestKind,
-    check_client_hello,
-    decode_request,
-    encode_response,
-)
-from kvstore.read_modes import LABELS, MILLISECOND_NS, WAYS, age_ms, staleness_ms
+from kvstore.protocol import Code, Consistency, decode_request, request_id_of
+from kvstore.read_modes import MILLISECOND_NS
 from kvstore.refusals import KvError
+from kvstore.request_judge import Change, EngineRead, LocalRead, Proposal, Registration, Reply, RequestJudge, Transfer
+from kvstore.service_answers import ServiceAnswers
 from kvstore.session_reaper import SessionReaper
-from kvstore.shapes import HEAD_ITEMS, validate_body, validate_command
 from raft import (
-    FRAME_BYTES_MAX_CLIENT,
-    Applied,
     AppliedBatch,
-    Completion,
-    Configuration,
-    Hello,
-    HelloRole,
+    MembershipChange,
     Node,
     ProtocolError,
     RaftError,
     ReadReady,
     ReadsReady,
     ReadWay,
-    Refusal,
-    Refused,
     Told,
     TraceEvent,
     Unknown,
     decode_joined,
-    frame,
 )
 
 __all__ = ["Service", "ServiceLimits"]
 
 
-class Service:
+class Service(ServiceAnswers):
     """Serves the clients of one node. Connection ids are the host's, never used twice."""
 
     def __init__(self, node: Node, machine: KvMachine, limits: ServiceLimits | None = None) -> None:
-        self.limits = limits or ServiceLimits()
-        self._node, self._machine = node, machine
-        self.cluster = ClusterRequests(node, machine, self.limits.log_bytes_max)
-        self._node_id = node.identity.node_id
-        self._connections: dict[int, Connection] = {}
+        super().__init__(node, machine, limits or ServiceLimits())
+        self._judge = RequestJudge(node, machine, self.cluster, self.limits.admission)
         self._open = OpenRequests()
         self._hot = HotAnswers(self._node_id, self._open, self._connections, self._put_frames, self._answer)
         self._reaper = SessionReaper(node, machine, self._open)
         self._leading_term = node.core.leading_term
-        self._dirty: dict[int, Connection] = {}  # Have output.
         self._backlogged: dict[int, Connection] = {}  # Frames of theirs wait for room.
-        self._closed: list[int] = []
 
     # What the host reports.
 
@@ -99,6 +76,8 @@ class Service:
             connection.backlog.extend(connection.splitter.feed(data))
         except ProtocolError as error:
             self._end(connection, error)
+        except BaseException as error:
+            self._contain(connection, 0, error)
         else:
             self._serve(connection)
 
@@ -174,23 +153,6 @@ class Service:
     # What the host fetches.
 
     @property
-    def has_output(self) -> bool:
-        """True if `take_output` or `take_closed` has something to give."""
-        return bool(self._dirty or self._closed)
-
-    def take_output(self) -> list[tuple[int, bytes]]:
-        """Bytes to send, one item per connection. They count as unsent until `sent` is called."""
-        if not self._dirty:
-            return []
-        dirty, self._dirty = self._dirty, {}
-        return [(connection_id, connection.take_out()) for connection_id, connection in dirty.items()]
-
-    def take_closed(self) -> list[int]:
-        """Connections to hang up on, once their output has left; then call `disconnected`."""
-        closed, self._closed = self._closed, []
-        return closed
-
-    @property
     def open_requests(self) -> int:
         """Requests that wait for the node."""
         return len(self._open)
@@ -199,7 +161,12 @@ class Service:
 
     def _serve_alike(self, connection: Connection, data: bytes) -> int:
         """Take up puts of one shape, of which most of a load consists; returns how many bytes that were."""
-        run = puts_alike(data, min(RUN_MAX, self.limits.in_flight_max - connection.in_flight), self.limits.admission)
+        count_max = min(RUN_MAX, self.limits.in_flight_max - connection.in_flight)
+        try:
+            run = puts_alike(data, count_max, self.limits.admission)
+        except BaseException as error:
+            self._record(error)
+            run = None  # The general path judges them one by one.
         if run is None:
             return 0
         self._take_up(connection, run)
@@ -210,7 +177,7 @@ class Service:
         backlog = connection.backlog
         while backlog and not connection.closed and connection.has_room(self.limits):
             if not connection.greeted:
-                self._attempt(connection, self._on_hello, backlog.popleft())
+                self._greet(connection, backlog.popleft())
                 continue
             count = min(len(backlog), RUN_MAX, self.limits.in_flight_max - connection.in_flight)
             bodies = [backlog.popleft() for _ in range(count)]
@@ -222,22 +189,26 @@ class Service:
 
     def _serve_run(self, connection: Connection, bodies: Sequence[bytes]) -> int:
         """Take up requests, the frequent ones many at a time; returns how many until there was no more room."""
-        items, place = decode_joined(bodies, SEPARATOR), 0
+        try:
+            items = decode_joined(bodies, SEPARATOR)
+        except BaseException as error:
+            self._record(error)
+            items = None  # The general path judges them one by one.
+        place = 0
         while place < len(bodies) and not connection.closed and connection.has_room(self.limits):
             if items is not None:
-                run = sort_out(bodies, items, place, self.limits.admission)
+                try:
+                    run = sort_out(bodies, items, place, self.limits.admission)
+                except BaseException as error:
+                    self._record(error)
+                    items = None
+                    continue
                 self._take_up(connection, run)
                 place = run.end
             if place < len(bodies):
-                self._attempt(connection, self._on_body, bodies[place])
+                self._serve_one(connection, bodies[place])
                 place += 1
         return place
-
-    def _attempt(self, connection: Connection, act: Callable[[Connection, bytes], None], body: bytes) -> None:
-        try:
-            act(connection, body)
-        except ProtocolError as error:
-            self._end(connection, error)
 
     def _take_up(self, connection: Connection, run: HotRun) -> None:
         """All at once, or, if not all are taken, one by one, which also finds out who is refused."""
@@ -266,63 +237,71 @@ class Service:
         self._node.read_all(tickets)
         self._open.reads(connection, tickets, run.read_ids, run.reads)
 
-    def _on_hello(self, connection: Connection, body: bytes) -> None:
-        check_client_hello(body)
-        identity = self._node.identity
-        hello = Hello(
-            cluster_id=identity.cluster_id,
-            group_id=identity.group_id,
-            node_id=identity.node_id,
-            incarnation_id=identity.incarnation_id,
-            role=HelloRole.PEER,
-        )
-        connection.greeted = True
-        self._put(connection, hello.encode())
+    def _greet(self, connection: Connection, body: bytes) -> None:
+        """Judge the first frame of a connection."""
+        try:
+            hello = self._judge.greet(body)
+        except ProtocolError as error:
+            self._end(connection, error)
+        except BaseException as error:
+            self._contain(connection, 0, error)
+        else:
+            connection.greeted = True
+            self._put(connection, hello)
 
-    def _on_body(self, connection: Connection, body: bytes) -> None:
-        asked = decode_request(body)
-        self._or_refuse(connection, asked.request_id, self._on_request, asked)
+    def _serve_one(self, connection: Connection, body: bytes) -> None:
+        """Judge one request of any kind, behind the firewall; then carry out what was decided, outside of it."""
+        request_id = 0
+        try:
+            asked = decode_request(body)
+            request_id = asked.request_id
+            decision = self._judge.decide(asked)
+            if isinstance(decision, Reply):
+                self._respond(connection, request_id, decision.code, decision.fields)
+                return
+            if isinstance(decision, LocalRead):
+                self._respond_result(connection, request_id, self._machine.read(decision.body), Consistency.LOCAL)
+                return
+        except ProtocolError as error:
+            self._end(connection, error)
+            return
+        except (RaftError, KvError) as error:
+            self._refuse_request(connection, request_id, error)
+            return
+        except BaseException as error:
+            self._contain(connection, request_id or request_id_of(body), error)
+            return
+        match decision:
+            case Proposal():
+                self._or_refuse(connection, request_id, self._propose, *decision)
+            case Registration():
+                self._or_refuse(connection, request_id, self._register, *decision)
+            case EngineRead():
+                self._or_refuse(connection, request_id, self._read, *decision)
+            case Change():
+                self._or_refuse(connection, request_id, self._change, *decision)
+            case Transfer():
+                self._or_refuse(connection, request_id, self._transfer, *decision)
 
     def _or_refuse(self, connection: Connection, request_id: int, act: Callable[..., None], *arguments: object) -> None:
-        """Have `act(connection, ...)` take up a request; if it raises, that is the answer."""
+        """Have `act(connection, ...)` take up a request; if it is refused, that is the answer."""
         try:
             act(connection, request_id, *arguments)
         except (RaftError, KvError) as error:
-            if isinstance(error, ProtocolError):
-                raise
-            self._respond(connection, request_id, *error_fields(error, self.cluster.client_address))
+            self._refuse_request(connection, request_id, error)
 
-    def _on_request(self, connection: Connection, _: int, asked: Asked) -> None:
-        match asked.kind:
-            case RequestKind.COMMAND:
-                self._on_command(connection, asked)
-            case RequestKind.READ:
-                self._on_read(connection, asked)
-            case RequestKind.CHANGE:
-                self._on_change(connection, asked)
-            case _:
-                fields = self.cluster.answer(asked)
-                if fields is None:
-                    self._respond(connection, asked.request_id, Code.UNSUPPORTED, (f"request kind {asked.kind}",))
-                else:
-                    self._respond(connection, asked.request_id, Code.OK, fields)
-
-    def _on_change(self, connection: Connection, asked: Asked) -> None:
+    def _change(self, connection: Connection, request_id: int, change: MembershipChange) -> None:
         """Answered when all of it is committed, or by why not."""
-        change = self.cluster.change_of(asked.items)
         tickets = self._open.tickets(1)
         self._node.propose_change(change, tickets[0])
-        self._open.commands(connection, tickets, (asked.request_id,), (0,))
+        self._open.commands(connection, tickets, (request_id,), (0,))
 
-    def _on_command(self, connection: Connection, asked: Asked) -> None:
-        in_force = self._machine.feature_level
-        validate_command(asked.items, self.limits.admission, in_force)
-        kind = asked.items[HEAD_ITEMS]
-        if kind == CommandKind.REGISTER_SESSION:
-            self._reaper.make_room(connection.connection_id)
-        elif kind == CommandKind.RAISE_FEATURE_LEVEL and asked.items[HEAD_ITEMS + 1] > in_force:
-            self._node.check_raise(asked.items[HEAD_ITEMS + 1])
-        self._propose(connection, asked.request_id, asked.items[0], asked.raw_command)
+    def _transfer(self, connection: Connection, request_id: int, to: str | None) -> None:
+        self._respond(connection, request_id, Code.OK, (self.cluster.transfer(to),))
+
+    def _register(self, connection: Connection, request_id: int, command: bytes) -> None:
+        self._reaper.make_room(connection.connection_id)
+        self._propose(connection, request_id, 0, command)
 
     def _propose(self, connection: Connection, request_id: int, session_id: int, command: bytes) -> None:
         tickets = self._open.tickets(1)
@@ -341,53 +320,6 @@ class Service:
         self._node.read_all(tickets, way, age_ns_max=bound_ms * MILLISECOND_NS)
         self._open.reads(connection, tickets, (request_id,), (body,), bound_ms)
 
-    def _on_read(self, connection: Connection, asked: Asked) -> None:
-        if len(asked.items) < 2 or type(asked.items[1]) is not list:
-            raise ProtocolError("a read request is [request_id, 3, consistency, [kind, ...]]")
-        consistency, body = asked.items[0], asked.items[1]
-        if body and body[0] not in (CommandKind.GET, CommandKind.RANGE):
-            self._respond(connection, asked.request_id, Code.UNSUPPORTED, ("a read is a get or a range",))
-            return
-        validate_body(body, self.limits.admission, self._machine.feature_level)
-        if consistency == Consistency.LOCAL:
-            self._respond_result(connection, asked.request_id, self._machine.read(body), consistency)
-        elif consistency == Consistency.LEASE and not self._node.reads_by_lease:
-            self._respond(connection, asked.request_id, Code.UNSUPPORTED, ("lease reads",))
-        elif consistency in WAYS:
-            bound_ms = staleness_ms(asked.items) if consistency == Consistency.BOUNDED else 0
-            self._read(connection, asked.request_id, body, WAYS[consistency], bound_ms)
-        else:
-            self._respond(connection, asked.request_id, Code.UNSUPPORTED, (f"consistency {consistency!r}",))
-
-    # Answers.
-
-    def _answer(self, opened: OpenRow, completion: Completion) -> None:
-        """Once there is room for the answer, which may be large. A read shows the state of then: later, yet in time."""
-        connection = self._connections.get(opened[0])
-        if connection is None:
-            return  # It has gone meanwhile.
-        if connection.owed or connection.unsent_bytes >= self.limits.unsent_bytes_max:
-            connection.owed.append((opened, completion))
-        else:
-            self._answer_now(connection, opened, completion)
-
-    def _answer_now(self, connection: Connection, opened: OpenRow, completion: Completion) -> None:
-        _, request_id, _, bound_ms, body = opened
-        connection.in_flight -= 1
-        match completion:
-            case Applied(result=Configuration()):
-                self._respond(connection, request_id, Code.OK, (completion.index,))
-            case Applied():
-                self._respond_result(connection, request_id, completion.result, 0)
-            case ReadReady(way=ReadWay.BOUNDED):
-                self._respond_aged(connection, request_id, body, bound_ms)
-            case ReadReady():
-                self._respond_result(connection, request_id, self._machine.read(body), LABELS[completion.way])
-            case Refused():
-                self._respond(connection, request_id, *error_fields(completion.error, self.cluster.client_address))
-            case Unknown():
-                self._respond(connection, request_id, Code.UNKNOWN, (completion.reason,))
-
     def _stepped_down(self) -> None:
         """Who has a session may try again elsewhere at once; the others wait for the node's own word (FORMATS §9)."""
         self._open.all_in_rows()
@@ -395,49 +327,3 @@ class Service:
             if opened[2]:
                 del self._open.rows[ticket]
                 self._answer(opened, Unknown(ticket, "this member has lost the leadership"))
-
-    def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
-        code, revision, *fields = result
-        self._put(connection, encode_response(request_id, code, revision, consistency, self._node_id, fields))
-
-    def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
-        """Where the answer had to wait for room, the state may have grown too old meanwhile."""
-        age = age_ms(self._node)
-        if age is None or age > bound_ms:
-            self._respond(connection, request_id, Code.TOO_STALE, (age, bound_ms))
-        else:
-            result = (*self._machine.read(body), age)
-            self._respond_result(connection, request_id, result, Consistency.BOUNDED)
-
-    def _respond(self, connection: Connection, request_id: int, code: int, fields: Sequence[Any] = ()) -> None:
-        revision = self._machine.revision
-        body = encode_response(request_id, code, revision, 0, self._node_id, fields)
-        if len(body) > FRAME_BYTES_MAX_CLIENT:
-            sizes = (len(body), FRAME_BYTES_MAX_CLIENT)
-            body = encode_response(request_id, Code.TOO_LARGE, revision, 0, self._node_id, sizes)
-        self._put(connection, body)
-
-    def _put(self, connection: Connection, body: bytes) -> None:
-        self._put_frames(connection, frame(body))
-
-    def _put_frames(self, connection: Connection, data: bytes) -> None:
-        connection.out.append(data)
-        connection.unsent_bytes += len(data)
-        self._dirty[connection.connection_id] = connection
-
-    def _end(self, connection: Connection, error: ProtocolError) -> None:
-        """Say why, and hang up."""
-        if not connection.greeted:
-            self._refuse(connection, "protocol", str(error))
-            return
-        self._respond(connection, 0, Code.MALFORMED, (str(error),))
-        self._close(connection)
-
-    def _refuse(self, connection: Connection, code: str, reason: str) -> None:
-        self._put(connection, Refusal(code, reason).encode())
-        self._close(connection)
-
-    def _close(self, connection: Connection) -> None:
-        connection.closed = True
-        connection.backlog.clear()
-        self._closed.append(connection.connection_id)

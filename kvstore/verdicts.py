@@ -8,6 +8,7 @@ from typing import Any
 from kvstore.errors import (
     ChangeRefused,
     Compacted,
+    InternalError,
     LevelRefused,
     NotCommitted,
     OperationFailed,
@@ -116,6 +117,8 @@ def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
             return Rejected(LevelRefused(*fields[:2]))
         case Code.TOO_STALE:
             return Rejected(TooStale(*fields[:2]))
+        case Code.INTERNAL_ERROR:
+            return Rejected(InternalError(node_id, *fields[:1]))
         case Code.TOO_LARGE:
             return Rejected(RequestTooLarge(*fields))
         case _:

@@ -44,6 +44,7 @@ from kvstore import (
     Request,
     Result,
     ResultCode,
+    Service,
     command_request,
     read_request,
 )
@@ -286,6 +287,7 @@ class ServiceLoad:
         service = member.service
         if service is not None:
             service.complete(effects.completions, effects.events)
+            check_requests(service)
             self.lines.flushed(member, service)
             if self._was_refused and member.machine is not None:
                 self._was_refused = False
@@ -388,3 +390,9 @@ def check_store(machine: KvMachine) -> None:
         machine.check()
     except AssertionError as error:
         raise Violation("what is refused leaves no trace", repr(error)) from error
+
+
+def check_requests(service: Service) -> None:
+    """The firewall around requests caught nothing: what costs a client its connection is a bug all the same."""
+    errors = service.request_errors
+    require(errors.total == 0, "no request meets an unexpected error", errors.places)

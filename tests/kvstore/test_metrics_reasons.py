@@ -50,7 +50,7 @@ WORDS: dict[RaftError | KvError, str] = {
     QuotaExceeded(2, 1): "quota_exceeded",
     StoreBusy("sessions_max", 1): "sessions_max",
 }
-WITHOUT_AN_ERROR = {Code.OK, Code.UNKNOWN, Code.UNSUPPORTED, Code.MALFORMED}
+WITHOUT_AN_ERROR = {Code.OK, Code.UNKNOWN, Code.UNSUPPORTED, Code.INTERNAL_ERROR, Code.MALFORMED}
 """What the service answers by itself: below."""
 
 

@@ -10,9 +10,20 @@ from harness.sim.direct_load import Open
 from harness.sim.errors import Violation
 from harness.sim.fault import SECOND_NS
 from harness.sim.history_book import HistoryBook
-from harness.sim.service_load import ServiceLoad, check_store
+from harness.sim.service_load import ServiceLoad, check_requests, check_store
 from harness.sim.simulation import EVENTS_MAX
-from kvstore import Command, CommandKind, Consistency, Get, Put, Response, ResultCode, Unavailable, encode_command
+from kvstore import (
+    Command,
+    CommandKind,
+    Consistency,
+    Get,
+    Put,
+    Response,
+    ResultCode,
+    Service,
+    Unavailable,
+    encode_command,
+)
 from raft import Applied, Busy, Effects, Entry, EntryKind, ReadReady, Refused, encode_batch
 from tests.simulation.test_rules_member import Stage
 
@@ -243,6 +254,14 @@ def leaves_what_it_refused(stage: Stage) -> None:
     check_store(stage.other.machine)
 
 
+def trips_over_a_request(stage: Stage) -> None:
+    assert stage.other.machine is not None
+    assert stage.other.node is not None
+    service = Service(stage.other.node, stage.other.machine)
+    service.request_errors.record(TypeError())
+    check_requests(service)
+
+
 WRONG_ENDS: dict[str, list[Callable[[Stage], object]]] = {
     "a healed cluster answers reads": [leaves_a_read_open, leaves_a_read_unanswered],
     "all members reach the same entry": [leaves_a_member_behind],
@@ -250,6 +269,7 @@ WRONG_ENDS: dict[str, list[Callable[[Stage], object]]] = {
     "a healed cluster takes a write": [takes_no_write],
     "sessions that are over are closed": [leaves_sessions_open],
     "what is refused leaves no trace": [leaves_what_it_refused],
+    "no request meets an unexpected error": [trips_over_a_request],
     "a run comes to an end": [has_no_end],
 }
 

@@ -1,0 +1,160 @@
+"""What leaves on a service's connections: answers, refusals, and the end of a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvstore.client_errors import error_fields
+from kvstore.cluster_requests import ClusterRequests
+from kvstore.connections import Connection, OpenRow, ServiceLimits
+from kvstore.machine import KvMachine
+from kvstore.protocol import Code, Consistency, encode_response
+from kvstore.read_modes import LABELS, age_ms
+from kvstore.refusals import KvError
+from kvstore.request_errors import RequestErrors, is_contained
+from raft import (
+    FRAME_BYTES_MAX_CLIENT,
+    Applied,
+    Completion,
+    Configuration,
+    Node,
+    ProtocolError,
+    RaftError,
+    ReadReady,
+    ReadWay,
+    Refusal,
+    Refused,
+    Unknown,
+    frame,
+)
+
+
+class ServiceAnswers:
+    """The output side of a `Service`: it knows connections, and nothing of what they have asked for."""
+
+    def __init__(self, node: Node, machine: KvMachine, limits: ServiceLimits) -> None:
+        self.limits = limits
+        self._node, self._machine = node, machine
+        self.cluster = ClusterRequests(node, machine, limits.log_bytes_max)
+        self.request_errors = RequestErrors()
+        self._node_id = node.identity.node_id
+        self._connections: dict[int, Connection] = {}
+        self._dirty: dict[int, Connection] = {}  # Have output.
+        self._closed: list[int] = []
+
+    # What the host fetches.
+
+    @property
+    def has_output(self) -> bool:
+        """True if `take_output` or `take_closed` has something to give."""
+        return bool(self._dirty or self._closed)
+
+    def take_output(self) -> list[tuple[int, bytes]]:
+        """Bytes to send, one item per connection. They count as unsent until `sent` is called."""
+        if not self._dirty:
+            return []
+        dirty, self._dirty = self._dirty, {}
+        return [(connection_id, connection.take_out()) for connection_id, connection in dirty.items()]
+
+    def take_closed(self) -> list[int]:
+        """Connections to hang up on, once their output has left; then call `disconnected`."""
+        closed, self._closed = self._closed, []
+        return closed
+
+    # Answers.
+
+    def _answer(self, opened: OpenRow, completion: Completion) -> None:
+        """Once there is room for the answer, which may be large. A read shows the state of then: later, yet in time."""
+        connection = self._connections.get(opened[0])
+        if connection is None:
+            return  # It has gone meanwhile.
+        if connection.owed or connection.unsent_bytes >= self.limits.unsent_bytes_max:
+            connection.owed.append((opened, completion))
+        else:
+            self._answer_now(connection, opened, completion)
+
+    def _answer_now(self, connection: Connection, opened: OpenRow, completion: Completion) -> None:
+        _, request_id, _, bound_ms, body = opened
+        connection.in_flight -= 1
+        match completion:
+            case Applied(result=Configuration()):
+                self._respond(connection, request_id, Code.OK, (completion.index,))
+            case Applied():
+                self._respond_result(connection, request_id, completion.result, 0)
+            case ReadReady(way=ReadWay.BOUNDED):
+                self._respond_aged(connection, request_id, body, bound_ms)
+            case ReadReady():
+                self._respond_result(connection, request_id, self._machine.read(body), LABELS[completion.way])
+            case Refused():
+                self._respond(connection, request_id, *error_fields(completion.error, self.cluster.client_address))
+            case Unknown():
+                self._respond(connection, request_id, Code.UNKNOWN, (completion.reason,))
+
+    def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
+        code, revision, *fields = result
+        self._put(connection, encode_response(request_id, code, revision, consistency, self._node_id, fields))
+
+    def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
+        """Where the answer had to wait for room, the state may have grown too old meanwhile."""
+        age = age_ms(self._node)
+        if age is None or age > bound_ms:
+            self._respond(connection, request_id, Code.TOO_STALE, (age, bound_ms))
+        else:
+            result = (*self._machine.read(body), age)
+            self._respond_result(connection, request_id, result, Consistency.BOUNDED)
+
+    def _respond(self, connection: Connection, request_id: int, code: int, fields: Sequence[Any] = ()) -> None:
+        revision = self._machine.revision
+        body = encode_response(request_id, code, revision, 0, self._node_id, fields)
+        if len(body) > FRAME_BYTES_MAX_CLIENT:
+            sizes = (len(body), FRAME_BYTES_MAX_CLIENT)
+            body = encode_response(request_id, Code.TOO_LARGE, revision, 0, self._node_id, sizes)
+        self._put(connection, body)
+
+    def _put(self, connection: Connection, body: bytes) -> None:
+        self._put_frames(connection, frame(body))
+
+    def _put_frames(self, connection: Connection, data: bytes) -> None:
+        connection.out.append(data)
+        connection.unsent_bytes += len(data)
+        self._dirty[connection.connection_id] = connection
+
+    def _end(self, connection: Connection, error: ProtocolError) -> None:
+        """Say why, and hang up."""
+        if not connection.greeted:
+            self._refuse(connection, "protocol", str(error))
+            return
+        self._respond(connection, 0, Code.MALFORMED, (str(error),))
+        self._close(connection)
+
+    def _refuse(self, connection: Connection, code: str, reason: str) -> None:
+        self._put(connection, Refusal(code, reason).encode())
+        self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        connection.closed = True
+        connection.backlog.clear()
+        self._closed.append(connection.connection_id)
+
+    def _refuse_request(self, connection: Connection, request_id: int, error: RaftError | KvError) -> None:
+        self._respond(connection, request_id, *error_fields(error, self.cluster.client_address))
+
+    def _record(self, error: BaseException) -> None:
+        """Count what was raised while a request was judged. Raises it again if it must not be contained."""
+        if not is_contained(error):
+            raise error
+        self.request_errors.record(error)
+
+    def _contain(self, connection: Connection, request_id: int, error: BaseException) -> None:
+        """An unexpected error while a hello or a request was judged: nothing has changed, so it costs its connection.
+
+        `request_id` 0: not known.
+        """
+        self._record(error)
+        words = f"{type(error).__name__} while it was judged; this member's log has the details"
+        if not connection.greeted:
+            self._refuse(connection, "internal", f"internal error of this member: {words}")
+            return
+        self._respond(connection, request_id, Code.INTERNAL_ERROR, (words,))
+        self._close(connection)
