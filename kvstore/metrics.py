@@ -157,6 +157,8 @@ class MemberCollector(Collector):
         for code in sorted(HELLO_REFUSALS):
             metric.add_metric([code], refused.get(code, 0))
         yield metric
+        yield _counter("peer_validation_faults", "Inputs of peers that this build failed to judge",
+                       self._transport.validation_faults)  # fmt: skip
 
 
 def registry_of(member: MemberCollector) -> CollectorRegistry:

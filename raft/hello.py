@@ -26,6 +26,9 @@ REFUSAL_MAGIC = "HWM-REFUSED"
 PROTOCOL_VERSION = 1
 REFUSAL_TEXT_CHARACTERS_MAX = 1000
 
+FEATURE_LEVEL_SAID_MAX = 2**16
+"""A release adds a level at most, so no build ever knows so many."""
+
 
 class HelloRole(enum.IntEnum):
     """What the sender of a hello is. These numbers are on wires already: add one, never change one."""
@@ -116,6 +119,8 @@ def decode_hello(body: bytes) -> Hello | Refusal:
         raise ProtocolError("a hello whose protocol versions are in the wrong order")
     if not 1 <= hello.level_min <= hello.level_max:
         raise ProtocolError("a hello whose feature levels are in the wrong order")
+    if hello.level_max > FEATURE_LEVEL_SAID_MAX:
+        raise ProtocolError(f"a hello of a build that knows feature level {hello.level_max}; there is none")
     if hello.role is HelloRole.PEER:
         _check_peer(hello)
     return hello
@@ -135,6 +140,8 @@ def _number(item: Any) -> int:
 def _text(item: Any) -> str:
     if type(item) is not str or len(item) > REFUSAL_TEXT_CHARACTERS_MAX:
         raise ProtocolError("a word in a hello is a text of at most 1,000 characters")
+    if not item.isprintable():  # It goes into logs, and to terminals.
+        raise ProtocolError("a word in a hello has characters that cannot be printed")
     return item
 
 

@@ -6,6 +6,9 @@ import ipaddress
 
 from raft.runtime.errors import InvalidAddress
 
+ADDRESS_CHARACTERS_MAX = 253 + len(":65535")
+"""The longest host name there is (RFC 1035 §2.3.4), and a port."""
+
 
 def parse_address(address: str) -> tuple[str, int]:
     """Split `host:port` or `[v6]:port`. Raises InvalidAddress."""
@@ -17,6 +20,16 @@ def parse_address(address: str) -> tuple[str, int]:
     if not separator or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise InvalidAddress(address)
     return host, int(port)
+
+
+def is_dialable(address: str) -> bool:
+    """True if a resolver can be asked for the host, as far as its form says. Peers say addresses of themselves."""
+    try:
+        host, port = parse_address(address)
+        host.encode("idna")  # As Python does when the name is looked up. It has no empty or overlong part then.
+    except (InvalidAddress, UnicodeError):
+        return False
+    return port > 0 and len(address) <= ADDRESS_CHARACTERS_MAX and address.isprintable()
 
 
 def is_loopback(host: str) -> bool:

@@ -6,12 +6,22 @@ from dataclasses import dataclass
 
 import trio
 
-from raft.errors import ProtocolError
+from raft.errors import ProtocolError, RaftError, ValidationFault
 from raft.levels import LEVELS_AT_FIRST, LevelRange
 from raft.membership import Identity
+from raft.messages import Message
 from raft.pins import PeerRefused
 from raft.runtime.errors import ConnectionRefusedByPeer
-from raft.wire import PROTOCOL_VERSION, FrameSplitter, Hello, HelloRole, Refusal, decode_hello, frame
+from raft.wire import (
+    PROTOCOL_VERSION,
+    FrameSplitter,
+    Hello,
+    HelloRole,
+    Refusal,
+    decode_hello,
+    decode_message,
+    frame,
+)
 
 HELLO_BYTES_MAX = 8 * 1024
 """A stranger makes us keep no more than this before it has said who it is."""
@@ -51,6 +61,40 @@ async def receive_hello(stream: trio.abc.ReceiveStream, identity: Identity) -> P
     Raises PeerRefused (we do not want it), ConnectionRefusedByPeer (it does not want us), ProtocolError (garbage).
     """
     body, is_followed = await _first_frame(stream)
+    return validated_hello(body, identity, is_followed=is_followed)
+
+
+def validated_hello(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHello:
+    """What the first frame says, if it is the hello of a peer of this member. `is_followed`: bytes came behind it.
+
+    Raises as `receive_hello`, and ValidationFault where this build is mistaken. Nothing is changed.
+    """
+    try:
+        return _validated(body, identity, is_followed=is_followed)
+    except RaftError:
+        raise
+    except Exception as error:
+        raise ValidationFault("a hello") from error
+
+
+def decode_peer_message(body: bytes, group_id: int) -> Message:
+    """The message in a frame of a peer that has said hello, for this group.
+
+    Raises ConnectionRefusedByPeer if it is a refusal instead, ProtocolError, and ValidationFault where this build is
+    mistaken. Nothing is changed.
+    """
+    try:
+        said_group_id, message = decode_message(body)
+    except ProtocolError as error:
+        raise _refusal_in(body) or error from None
+    except Exception as error:
+        raise ValidationFault("a message of a peer") from error
+    if said_group_id != group_id:
+        raise ProtocolError(f"a message for group {said_group_id}")
+    return message
+
+
+def _validated(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHello:
     hello = decode_hello(body)
     if isinstance(hello, Refusal):
         raise ConnectionRefusedByPeer(hello.code, hello.text)
@@ -84,12 +128,14 @@ async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> Non
             return
 
 
-def refusal_in(body: bytes) -> ConnectionRefusedByPeer | None:
+def _refusal_in(body: bytes) -> ConnectionRefusedByPeer | None:
     """The refusal that a frame is instead of a message: who called us did not take the hello that answered its own."""
     try:
         hello = decode_hello(body)
     except ProtocolError:
         return None
+    except Exception as error:
+        raise ValidationFault("a refusal of a peer") from error
     return ConnectionRefusedByPeer(hello.code, hello.text) if isinstance(hello, Refusal) else None
 
 

@@ -14,7 +14,7 @@ from random import Random
 
 import trio
 
-from raft.errors import RaftError
+from raft.errors import RaftError, ValidationFault
 from raft.levels import LEVELS_AT_FIRST, LevelRange
 from raft.membership import Identity
 from raft.pins import PeerRefused
@@ -143,6 +143,8 @@ class Outbound:
             except PeerRefused as refused:
                 self._log.count_refusal(refused.code)
                 self._complain("refused", str(refused), code=refused.code, reason=refused.reason)
+            except ValidationFault as fault:
+                self._log.validation_failed(self._peer_id, fault)
             except (OSError, UnicodeError, RaftError) as error:
                 self._complain("not_connected", str(error))
             except trio.TooSlowError:

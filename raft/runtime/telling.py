@@ -7,7 +7,10 @@ only the first time, and after that for whoever looks closely.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import Counter
+
+from raft.errors import ValidationFault
 
 logger = logging.getLogger("raft.transport")
 
@@ -30,6 +33,7 @@ class ConnectionLog:
         self._node_id = node_id
         self._complaints: set[str] = set()  # Said before.
         self.refused = Counter[str]()  # Hellos that this member did not take, by code.
+        self.validation_faults = 0  # Inputs of peers on which validation itself failed.
 
     def tell(self, level: int, event: str, words: str, **fields: object) -> None:
         """Log one event, with `level` of `logging`. `words` are what people read behind the id of this member."""
@@ -40,9 +44,26 @@ class ConnectionLog:
     def complain(self, event: str, words: str, **fields: object) -> None:
         """As `tell`: a warning the first time, and then only for debugging."""
         self.tell(logging.DEBUG if words in self._complaints else logging.WARNING, event, words, **fields)
+        self._remember(words)
+
+    def _remember(self, words: str) -> None:
         if len(self._complaints) >= COMPLAINTS_MAX:
             self._complaints.clear()
         self._complaints.add(words)
+
+    def validation_failed(self, peer_id: str | None, fault: ValidationFault) -> None:
+        """A mistake of this build in judging what a peer, or a stranger, sent: with a traceback the first time."""
+        self.validation_faults += 1
+        cause = fault.__cause__
+        where = traceback.extract_tb(cause.__traceback__)[-1:] if cause is not None else []
+        words = f"{type(cause).__name__} at {''.join(f'{at.filename}:{at.lineno}' for at in where)}"
+        level = logging.DEBUG if words in self._complaints else logging.ERROR
+        self._remember(words)
+        if logger.isEnabledFor(level):
+            message = f"what {peer_id or 'a stranger'} sent is not taken, its connection is closed: {fault}"
+            fields = {"peer_id": peer_id, "reason": str(fault)}
+            told = {"node_id": self._node_id, "event": "validation_failed", "fields": fields, "message": message}
+            logger.log(level, "%(node_id)s: %(message)s", told, exc_info=cause if level == logging.ERROR else None)
 
     def count_refusal(self, code: str) -> None:
         """A hello was not taken."""

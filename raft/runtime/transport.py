@@ -14,20 +14,20 @@ from typing import Protocol
 
 import trio
 
-from raft.errors import ProtocolError
+from raft.errors import ProtocolError, ValidationFault
 from raft.levels import LEVELS_AT_FIRST, LevelRange
 from raft.membership import Configuration, Identity, Member
 from raft.messages import AppendEntries, Message
 from raft.pins import PeerRefused
-from raft.runtime.addresses import is_loopback
+from raft.runtime.addresses import is_dialable, is_loopback
 from raft.runtime.early import RECEIVE_BYTES, EarlyReader, Way
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
 from raft.runtime.handshake import (
     HANDSHAKE_SECONDS_MAX,
     PeerHello,
+    decode_peer_message,
     own_hello,
     receive_hello,
-    refusal_in,
     send_refusal,
 )
 from raft.runtime.inbound import Inbound
@@ -36,7 +36,7 @@ from raft.runtime.outbound import Outbound
 from raft.runtime.peers import PeerWays
 from raft.runtime.sockets import receive_at_once
 from raft.runtime.telling import ConnectionLog
-from raft.wire import FRAME_BYTES_MAX_PEER, FrameSplitter, decode_message, encode_message, frame
+from raft.wire import FRAME_BYTES_MAX_PEER, FrameSplitter, encode_message, frame
 
 CONNECTIONS_MAX = 64
 """Inbound connections, strangers included: several times the members there can be."""
@@ -204,6 +204,11 @@ class Transport:
         """Hellos that this member did not take, of callers and of peers it called, by code (`HELLO_REFUSALS`)."""
         return self._log.refused
 
+    @property
+    def validation_faults(self) -> int:
+        """Inputs on which validation failed by a mistake of this build; each cost its sender the connection."""
+        return self._log.validation_faults
+
     def _way_to(self, peer_id: str, addresses: Callable[[], Sequence[str]]) -> Outbound:
         return Outbound(
             identity=self._identity,
@@ -263,6 +268,8 @@ class Transport:
                 return peer
         except PeerRefused as refused:
             await self._refuse(stream, refused.code, str(refused), refused.peer_id)
+        except ValidationFault as fault:
+            self._log.validation_failed(None, fault)
         except ProtocolError as error:
             await self._refuse(stream, "not_a_hello", str(error), None)
         except ConnectionRefusedByPeer as error:
@@ -285,7 +292,7 @@ class Transport:
         peer_id = peer.node_id
         with trio.CancelScope() as scope:
             self._inbound.begin(peer_id, scope)
-            self._ways.called(peer_id, peer.peer_address)
+            self._ways.called(peer_id, self._usable(peer))
             is_ended_by_peer = False
             try:
                 await self._receive(stream, peer_id, scope)
@@ -300,6 +307,14 @@ class Transport:
                     self._ways.hung_up(peer_id)
                 if is_ended_by_peer:
                     self._ended_by_peer(peer_id)
+
+    def _usable(self, peer: PeerHello) -> str:
+        """Where the peer says that it is to be dialled; empty if that is nowhere, or if it does not say."""
+        if not peer.peer_address or is_dialable(peer.peer_address):
+            return peer.peer_address
+        words = f"peer {peer.node_id} says that it is at {peer.peer_address!r}, which nobody can dial; it is ignored"
+        self._log.complain("bad_address", words, peer_id=peer.node_id, reason=peer.peer_address)
+        return ""
 
     def _ended_by_peer(self, peer_id: str) -> None:
         """The peer ended one of the two connections. It is gone only with both: one that gets another address, or whose
@@ -367,18 +382,14 @@ class Transport:
         self._told.receive(peer_id, messages)
 
     def _complain_of(self, peer_id: str, error: ProtocolError | ConnectionRefusedByPeer) -> None:
-        if isinstance(error, ConnectionRefusedByPeer):
+        if isinstance(error, ValidationFault):
+            self._log.validation_failed(peer_id, error)
+        elif isinstance(error, ConnectionRefusedByPeer):
             words = f"peer {peer_id}: {error}"
             self._log.complain("refused_by_peer", words, peer_id=peer_id, code=error.code, reason=error.text)
         else:
             words = f"peer {peer_id} broke the protocol: {error}"
-            self._log.tell(logging.WARNING, "protocol_broken", words, peer_id=peer_id, reason=str(error))
+            self._log.complain("protocol_broken", words, peer_id=peer_id, reason=str(error))
 
     def _decode(self, body: bytes) -> Message:
-        try:
-            group_id, message = decode_message(body)
-        except ProtocolError as error:
-            raise refusal_in(body) or error from None
-        if group_id != self._identity.group_id:
-            raise ProtocolError(f"a message for group {group_id}")
-        return message
+        return decode_peer_message(body, self._identity.group_id)
