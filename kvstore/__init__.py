@@ -55,6 +55,7 @@ from kvstore.errors import (
     TransferRefused,
     Unavailable,
     Unsupported,
+    WrongContext,
 )
 from kvstore.limits import FEATURE_LEVELS, AdmissionLimits, StoreLimits
 from kvstore.machine import KvMachine, MachineStatus, initial_header
@@ -229,6 +230,7 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "UnsupportedFeatureLevel",
+    "WrongContext",
     "change_request",
     "command_body",
     "command_of",

@@ -22,6 +22,7 @@ from kvstore.addresses import parse_address
 from kvstore.bulk import Group
 from kvstore.calls import CallEnded
 from kvstore.errors import ClientClosed, InvalidAddress
+from kvstore.loop_binding import LoopBinding
 from kvstore.protocol import MembersView, Request, Response
 from kvstore.retry import ClientCore
 
@@ -68,6 +69,7 @@ class ClientPump:
     def __init__(self, endpoints: Sequence[str], *, session_ttl_ns: int, dialer: Dialer | None = None) -> None:
         self._endpoints, self._session_ttl_ns = endpoints, session_ttl_ns
         self._dial = dialer or dial_tcp
+        self._binding = LoopBinding()
         self._core: ClientCore | None = None
         self._connections: dict[int, _Connection] = {}
         self._waiters: dict[int, trio.lowlevel.Task | Group[Any]] = {}
@@ -97,7 +99,7 @@ class ClientPump:
 
     async def start(self) -> None:
         """Begin. No connection is made before the first operation."""
-        assert self._core is None, "a client is entered once"
+        self._binding.bind()
         random = Random(SystemRandom().getrandbits(64))
         self._core = ClientCore(self._endpoints, random=random, now=now_ns(), session_ttl_ns=self._session_ttl_ns)
         self._manager = trio.open_nursery()
@@ -111,11 +113,12 @@ class ClientPump:
         assert self._nursery is not None
         assert self._manager is not None
         try:
-            self._core.close()
-            self._flush()
-            self._room.unpark_all()
-            with trio.move_on_after(CLOSE_SECONDS_MAX):
-                await self._closed.wait()
+            if not self._binding.is_forked:  # Else the connections, and the session, are those of the parent.
+                self._core.close()
+                self._flush()
+                self._room.unpark_all()
+                with trio.move_on_after(CLOSE_SECONDS_MAX):
+                    await self._closed.wait()
         finally:
             self._nursery.cancel_scope.cancel()
             await self._manager.__aexit__(None, None, None)  # The caller's exception goes on as it is, in no group.
@@ -127,6 +130,7 @@ class ClientPump:
         """
         if self._core is None:
             raise ClientClosed()
+        self._binding.check()
         core = self._core
         deadline = now_ns() + int(seconds * 1e9)
         while core.is_full and not core.is_closed:
@@ -158,6 +162,7 @@ class ClientPump:
         """
         if self._core is None:
             raise ClientClosed()
+        self._binding.check()
         core, waiters = self._core, self._waiters
         await trio.lowlevel.checkpoint()
         try:

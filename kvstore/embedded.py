@@ -18,6 +18,7 @@ import trio
 from kvstore.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.client_pump import dial_tcp
 from kvstore.joining import joining_of
+from kvstore.loop_binding import check_in_trio
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, RunningMember, run_member
 from kvstore.service import ServiceLimits
 from kvstore.shadow import check_not_shadowed
@@ -118,6 +119,7 @@ class open_node:  # noqa: N801 (used like a function)
         self._failure: BaseException | None = None
 
     async def __aenter__(self) -> Store:
+        check_in_trio()
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._stopped = trio.Event()

@@ -240,3 +240,17 @@ class ClientClosed(OperationFailed):
 
     def __str__(self) -> str:
         return "the client is closed, or was not entered yet (`async with`)"
+
+
+class WrongContext(OperationFailed, RuntimeError):
+    """A client is used where it cannot work: outside of its trio loop, in a forked process, or entered once more.
+
+    Nothing was sent. It is a mistake of the program; `reason` says which, and what to do instead.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
