@@ -1,0 +1,321 @@
+"""What clients send: frames of any structure to the service of a real member, whose disk is memory.
+
+Between them an honest client puts and gets. The firewall around requests must never have been needed: an input that
+only the firewall stops is a mistake to be mended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import cbor2
+
+from kvstore import KvMachine, StoreLimits, initial_header
+from kvstore.commands import Get, Put
+from kvstore.protocol import (
+    Code,
+    Consistency,
+    command_request,
+    decode_response,
+    encode_client_hello,
+    encode_request,
+    read_request,
+)
+from kvstore.service import Service, ServiceLimits
+from raft import (
+    FRAME_BYTES_MAX_CLIENT,
+    Configuration,
+    FrameSplitter,
+    Hello,
+    HelloRole,
+    Identity,
+    Member,
+    Node,
+    ProtocolError,
+    RaftConfig,
+    Refusal,
+    Role,
+    decode_hello,
+    frame,
+)
+from tests.fuzz.campaign import RecordProperty, campaign, sizes
+from tests.fuzz.structures import Item, Structures
+from tests.raft.memory_stores import Disk, MemoryLog, MemoryPins, MemorySnapshots
+
+MS = 1_000_000
+CONNECTIONS_PER_MEMBER = 300
+"""Then the member is made anew, so that its log stays short."""
+
+FRAMES_MAX = 12
+"""Of one connection, before its client hangs up."""
+
+HONEST_KEY, HONEST = b"honest", 1
+"""A key that no strange frame writes, and the connection that does."""
+
+TAIL = [0, 0, 0]
+"""session_id, request_no and acknowledged_up_to of a command without a session."""
+
+RANGE = [4, b"", None, 0, False, False, False, 0, 0]
+TXN = [6, [[1, 1, b"a", 0], [4, 3, b"k", b"v"]], [[1, b"a", b"v"], [2, b"k"]], [[3, b"a"], RANGE]]
+
+REQUESTS: tuple[list[Item], ...] = (
+    [1, 1],
+    [2, 2, [*TAIL, 1, b"k", b"v"]],
+    [2, 2, [*TAIL, 1, b"k", b"v"]],
+    [2, 2, [1, 1, 0, 1, b"k", b"v"]],
+    [70_000, 2, [2, 2, 1, 3, b"k"]],
+    [2, 2, [*TAIL, *RANGE]],
+    [2, 2, [*TAIL, 5, b"k", b"w", b"v"]],
+    [2, 2, [*TAIL, 5, b"k", b"w", 3]],
+    [2, 2, [*TAIL, *TXN]],
+    [2, 2, [1, 4, 1, *TXN]],
+    [2, 2, [*TAIL, 16, 2_000_000_000]],
+    [2, 2, [1, 0, 0, 17]],
+    [2, 2, [1, 0, 0, 18]],
+    [2, 2, [*TAIL, 19, None, None, None, None, None, None]],
+    [2, 2, [*TAIL, 20, 1]],
+    [2, 2, [*TAIL, 20, 2]],
+    [3, 3, 1, [2, b"k"]],
+    [3, 3, 1, RANGE],
+    [3, 3, 2, [2, b"k"]],
+    [3, 3, 3, [2, b"k"]],
+    [3, 3, 3, RANGE],
+    [3, 3, 4, [2, b"k"]],
+    [3, 3, 5, [2, b"k"], 1_000],
+    [4, 4, False],
+    [4, 4, True],
+    [5, 5, 1, 1_000],
+    [6, 6, None],
+    [6, 6, "s1"],
+    [7, 7, None, 0, 100, 0, False],
+    [7, 7, None, 0, 100, 2, True],
+    [7, 7, "0-0", 0, 100, 0, False],
+    [8, 8, [["s2", "127.0.0.1:7104", "127.0.0.1:7101", b""]], [], [], []],
+    [8, 8, [], ["s2"], [], []],
+    [8, 8, [], [], ["s2"], [["s1", "127.0.0.1:7004", "127.0.0.1:7001", b""]]],
+    [9, 9, True, "s2"],
+    [10, 99, None],
+)
+"""One valid request of each kind and shape; the frequent ones are also met by the fast paths."""
+
+
+class FuzzedMember:
+    """A member that leads alone (`voters` 1), or of which no peer can be heard (3), with an honest client."""
+
+    def __init__(self, voters: int = 1) -> None:
+        members = [Member(f"s{i}", f"127.0.0.1:{7000 + i}", f"127.0.0.1:{7100 + i}") for i in range(1, voters + 1)]
+        self.disk, self.now = Disk(), 0
+        self.machine = KvMachine()
+        identity = Identity(cluster_id=bytes(16), group_id=0, node_id="s1", incarnation_id=b"s1".ljust(16, b"\0"))
+        log = MemoryLog(self.disk)
+        self.node = Node(
+            identity=identity,
+            config=RaftConfig(),
+            log=log,
+            snapshots=MemorySnapshots(self.disk, Configuration.of(members), initial_header()),
+            pins=MemoryPins(self.disk),
+            hard_state=log.hard_state,
+            machine=self.machine,
+            random=Random(1),
+            now=0,
+        )
+        self.service = Service(self.node, self.machine, ServiceLimits(in_flight_max=64, unsent_bytes_max=256 * 1024))
+        self.answers: Counter[int] = Counter()  # By code.
+        self._splitters: dict[int, FrameSplitter] = {}
+        self._bodies: dict[int, list[bytes]] = {}
+        self.closed: set[int] = set()
+        self._serial = 0
+        self._honest_value = b""
+        while voters == 1 and self.node.core.role is not Role.LEADER:
+            self.wait(50)
+        self.connect(HONEST)
+        self.exchange(HONEST, frame(encode_client_hello()))
+
+    def wait(self, ms: int) -> None:
+        self.now += ms * MS
+        self.node.tick(self.now)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let everything happen that can without time."""
+        is_busy = True
+        while is_busy:
+            effects = self.node.take_effects()
+            assert effects.failure is None, effects.failure
+            is_busy = self.service.complete(effects.completions, effects.events) or not effects.is_empty
+            is_busy |= self.node.begin_sync()
+            if self.disk.waiting:
+                self.disk.complete_one()
+                is_busy = True
+            is_busy |= self._fetch()
+
+    def _fetch(self) -> bool:
+        output = self.service.take_output()
+        for connection_id, data in output:
+            self._bodies[connection_id] += self._splitters[connection_id].feed(data)
+            self.service.sent(connection_id, len(data))
+        self.closed |= {*self.service.take_closed()}
+        return bool(output)
+
+    def connect(self, connection_id: int) -> None:
+        self._splitters[connection_id], self._bodies[connection_id] = FrameSplitter(FRAME_BYTES_MAX_CLIENT), []
+        self.service.connected(connection_id)
+
+    def exchange(self, connection_id: int, *pieces: bytes) -> list[bytes]:
+        """Send bytes, piece by piece; returns the bodies that were answered."""
+        for piece in pieces:
+            self.service.receive(connection_id, piece)
+        self.settle()
+        bodies, self._bodies[connection_id] = self._bodies[connection_id], []
+        return bodies
+
+    def hang_up(self, connection_id: int) -> None:
+        self.service.disconnected(connection_id)
+        del self._splitters[connection_id], self._bodies[connection_id]
+
+    def is_limited(self) -> bool:
+        """True once a strange command has changed the store's limits: then honest puts may be refused rightly."""
+        return self.machine.limits != StoreLimits()
+
+    def serve_honest_client(self) -> None:
+        """A put and a linearizable get of the honest client are answered rightly."""
+        self._serial += 1
+        value = b"value %d" % self._serial
+        put = encode_request(2 * self._serial, command_request(Put(HONEST_KEY, value)))
+        get = encode_request(2 * self._serial + 1, read_request(Get(HONEST_KEY), Consistency.LINEARIZABLE))
+        (body,) = self.exchange(HONEST, frame(put))
+        written = decode_response(body)
+        (body,) = self.exchange(HONEST, frame(get))
+        read = decode_response(body)
+        assert (written.request_id, read.request_id) == (2 * self._serial, 2 * self._serial + 1)
+        if self.node.core.role is not Role.LEADER:
+            assert (written.code, read.code) == (Code.NOT_LEADER, Code.NOT_LEADER)
+            return
+        if written.code == Code.OK or not self.is_limited():
+            assert written.code == Code.OK, written
+            self._honest_value = value
+        assert read.code == Code.OK, read
+        assert (read.fields[0][1] or [b""])[0] == self._honest_value, read
+
+    def check(self) -> None:
+        """Nothing was caught by the firewall, nothing is left open, and the store is sound."""
+        assert self.service.request_errors.total == 0, self.service.request_errors.places
+        self.machine.check()
+
+
+@sizes
+def test_requests_of_any_structure_are_answered_or_refused(inputs: int, record_property: RecordProperty) -> None:
+    """After a greeting: every request gets one answer, or its connection ends with the reason."""
+    codes: Counter[int] = Counter()
+    with campaign(record_property, surface="requests of clients", seed=30, inputs=inputs) as random:
+        structures, done, connection_id = Structures(random), 0, HONEST
+        member = FuzzedMember()
+        while done < inputs:
+            connection_id += 1
+            if connection_id % CONNECTIONS_PER_MEMBER == 0 or member.is_limited():
+                member.check()
+                member = FuzzedMember(voters=random.choice((1, 1, 1, 3)))
+            bodies = [_request(structures, random) for _ in range(random.randrange(1, FRAMES_MAX))]
+            done += len(bodies)
+            try:
+                codes += _serve(member, connection_id, bodies, structures, random)
+                member.serve_honest_client()
+                assert member.service.request_errors.total == 0, member.service.request_errors.places
+            except BaseException as error:
+                shown = [body[:200].hex() for body in bodies]
+                raise AssertionError(f"seed 30, at input {done}: {type(error).__name__}: {error}: {shown}") from error
+        member.check()
+    assert {Code.OK, 1, Code.MALFORMED, Code.UNSUPPORTED, Code.NOT_LEADER, Code.CHANGE_REFUSED} <= set(codes), codes
+    assert Code.INTERNAL_ERROR not in codes
+
+
+@sizes
+def test_first_bytes_of_any_kind_are_greeted_or_refused(inputs: int, record_property: RecordProperty) -> None:
+    """Hellos of any structure, any bytes, and frames in pieces, with a request behind them."""
+    outcomes: Counter[str] = Counter()
+    request = frame(encode_request(5, read_request(Get(HONEST_KEY), Consistency.LOCAL)))
+    with campaign(record_property, surface="first bytes of clients", seed=31, inputs=inputs) as random:
+        structures, member = Structures(random), FuzzedMember()
+        for number in range(inputs):
+            connection_id = HONEST + 1 + number
+            if connection_id % (10 * CONNECTIONS_PER_MEMBER) == 0:
+                member.check()
+                member = FuzzedMember()
+            data = _first_bytes(structures, random) + request
+            try:
+                outcomes[_greet(member, connection_id, structures.pieces(data))] += 1
+                if number % 10 == 0:
+                    member.serve_honest_client()
+                assert member.service.request_errors.total == 0, member.service.request_errors.places
+            except BaseException as error:
+                text = f"seed 31, input {number}: {type(error).__name__}: {error}: {data[:300].hex()}"
+                raise AssertionError(text) from error
+        member.check()
+    assert {"greeted", "refused", "awaited", "malformed"} <= set(outcomes), outcomes
+
+
+def _request(structures: Structures, random: Random) -> bytes:
+    """The body of a frame: mostly a request with some places changed."""
+    base: Item = random.choice(REQUESTS)
+    chosen = random.random()
+    if chosen < 0.1:
+        return cbor2.dumps(structures.item())
+    item = base if chosen < 0.25 else structures.changed(base, random.choice((1, 1, 1, 2, 4)))
+    body = cbor2.dumps(item)
+    return (structures.changed_bytes(body) or b"\0") if chosen > 0.9 else body
+
+
+def _serve(
+    member: FuzzedMember, connection_id: int, bodies: list[bytes], structures: Structures, random: Random
+) -> Counter[int]:
+    """Send requests on a connection of their own; returns how they were answered, by code."""
+    member.connect(connection_id)
+    member.exchange(connection_id, frame(encode_client_hello()))
+    data = b"".join(map(frame, bodies))
+    pieces = structures.pieces(data) if random.random() < 0.3 else [data]
+    answers = [cbor2.loads(body) for body in member.exchange(connection_id, *pieces)]
+    if connection_id in member.closed:
+        assert [answer[0] for answer in answers if answer[1] == Code.MALFORMED] == [0], answers
+    elif member.node.core.role is Role.LEADER:
+        assert len(answers) == len(bodies), (len(answers), len(bodies))
+    member.hang_up(connection_id)
+    return Counter(answer[1] for answer in answers)
+
+
+def _first_bytes(structures: Structures, random: Random) -> bytes:
+    role = random.choice((HelloRole.CLIENT, HelloRole.CLIENT, HelloRole.CLIENT, HelloRole.PEER))
+    ids = bytes(16) if role is HelloRole.PEER else b""
+    hello = Hello(cluster_id=ids, group_id=0, node_id="s2" if ids else "", incarnation_id=ids, role=role)
+    match random.randrange(6):
+        case 0:
+            return frame(hello.encode())
+        case 1:
+            return structures.changed_bytes(frame(hello.encode()))
+        case 2:
+            return random.choice((b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"PING\r\n", b"\xff" * 9))
+        case 3:
+            return frame(cbor2.dumps(structures.changed(["HWM-REFUSED", "busy", "words"], random.randrange(3))))
+        case _:
+            return frame(cbor2.dumps(structures.changed(cbor2.loads(hello.encode()), random.choice((1, 1, 2, 4)))))
+
+
+def _greet(member: FuzzedMember, connection_id: int, pieces: list[bytes]) -> str:
+    member.connect(connection_id)
+    bodies = member.exchange(connection_id, *pieces)
+    is_closed = connection_id in member.closed
+    member.hang_up(connection_id)
+    if not bodies:
+        assert not is_closed
+        return "awaited"  # A frame is not whole yet.
+    first, *answers = bodies
+    if isinstance(decode_hello(first), Refusal):
+        assert is_closed
+        return "refused"
+    for body in answers:
+        try:
+            assert decode_response(body).request_id == 5
+        except ProtocolError:
+            assert is_closed
+            return "malformed"
+    return "greeted"
