@@ -73,6 +73,10 @@ def of_its_disk(found: MemberStatus) -> list[str]:
         words.append(f"has stopped: {found.failure}")
     if found.is_disk_full:
         words.append("its disk is full: writes are refused and reads go on; make room on it")
+    if found.lacks_descriptors:
+        words.append(
+            f"{found.lacks_descriptors}: writes are refused and reads go on; close connections, or raise the limit"
+        )
     if found.disk_hangs:
         words.append("its disk hangs: what it was asked to write has not become durable; look after it")
     return words

@@ -121,6 +121,8 @@ class MemberCollector(Collector):
         yield _by_label("log_held_by", "1 for what keeps the log from beginning later", "what",
                         {what: status.log_held_by == what for what in ("own_snapshot", "low_watermark")})  # fmt: skip
         yield _gauge("disk_full", "1 while writes are refused for want of room", status.is_disk_full)
+        yield _gauge("descriptors_lacking", "1 while writes are refused because no further file can be opened",
+                     bool(status.lacks_descriptors))  # fmt: skip
         yield _gauge("disk_hanging", "1 while an append to the log takes longer than two election time-outs",
                      status.disk_hangs)  # fmt: skip
         if self._files is not None:

@@ -23,6 +23,7 @@ from raft import (
     Compacted,
     DiskFull,
     LevelRefused,
+    NoDescriptors,
     NodeStopped,
     NotCommitted,
     NotLeader,
@@ -66,8 +67,8 @@ BOUNDS = frozenset(
 )  # fmt: skip
 REASONS = BOUNDS | frozenset(
     {
-        "other_bound", "disk_full", "transfer_under_way", "not_leader", "too_large", "stopped", "transfer_refused",
-        "level_refused", "change_refused", "too_stale", "not_committed", "compacted", "unsupported",
+        "other_bound", "disk_full", "no_descriptors", "transfer_under_way", "not_leader", "too_large", "stopped",
+        "transfer_refused", "level_refused", "change_refused", "too_stale", "not_committed", "compacted", "unsupported",
         "outcome_unknown", "protocol", "internal_error", "other",
     }
 ) | {code.name.lower() for code in ResultCode if code not in (ResultCode.OK, ResultCode.BUSY)}  # fmt: skip
@@ -90,6 +91,8 @@ LAG_LOOK_SECONDS = 0.1
 def reason_of(error: RaftError | KvError) -> str:
     """A word for the label `reason`: one of a fixed list, whatever the error says."""
     match error:
+        case NoDescriptors():
+            return "no_descriptors"
         case DiskFull():
             return "disk_full"
         case TransferUnderWay():

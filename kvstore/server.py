@@ -21,7 +21,16 @@ from kvstore.joining import MemberRemoved
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
 from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
 from raft import DiskForgotten, InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError
-from storage import CorruptLog, CorruptMeta, CorruptSnapshot, DiskFailing, NotCarriedOut, StorageError, is_disk_full
+from storage import (
+    CorruptLog,
+    CorruptMeta,
+    CorruptSnapshot,
+    DiskFailing,
+    NotCarriedOut,
+    StorageError,
+    is_disk_full,
+    is_short_of_descriptors,
+)
 
 REPLACE = (
     "nothing acknowledged is lost while a majority of the others is well: put a new member in its place, `hwm member "
@@ -35,6 +44,11 @@ FORGOTTEN = (
     "folders and start anew"
 )
 """What helps a member whose folder was lost and made anew."""
+
+TOO_MANY_FILES = (
+    "too many files are open, and nothing acknowledged is lost: raise the limit (`ulimit -n`, systemd's "
+    "`LimitNOFILE=`), and start it again"
+)
 
 FILES_TOO_SMALL = (
     "nothing acknowledged is lost: a file may not become larger, by the limit on the size of files (`ulimit -f`, "
@@ -121,6 +135,8 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
                 hint = FORGOTTEN
             elif isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EFBIG:
                 hint = FILES_TOO_SMALL
+            elif is_short_of_descriptors(error.__cause__):
+                hint = TOO_MANY_FILES
             return Failure(str(error), ExitCode.STOPPED, hint)
         case UnreadablePayload() | UnsupportedFeatureLevel() | NewerConfiguration() | InvalidSnapshot():
             return Failure(str(error), ExitCode.STOPPED)
@@ -167,7 +183,7 @@ def _remedy_of_system(error: OSError, folder: Path) -> str:
         case errno.EIO | errno.EUCLEAN:
             return f"the disk of {folder} fails: look at the kernel's log (`dmesg`); {REPLACE}"
         case errno.EMFILE | errno.ENFILE:
-            return "too many files are open: raise the limit (`ulimit -n`)"
+            return TOO_MANY_FILES
         case _:
             return f"nothing was changed; look after the disk of {folder}, and start again"
 

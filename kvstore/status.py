@@ -59,6 +59,7 @@ class MemberStatus:
     state_hash: bytes
     peers: tuple[PeerView, ...]
     is_disk_full: bool = False  # Writes are refused for want of room. Older members do not say; so for the next one.
+    lacks_descriptors: str = ""  # Writes are refused since too many files are open: the system's words.
     disk_hangs: bool = False  # An append to the log has been under way for more than two election time-outs.
     part: str = ""  # voter, learner, incoming, outgoing (`kvstore.members`); empty: it knows of no place of its own.
     is_removed: bool = False  # For certain, and for ever: it ends by itself.
@@ -105,6 +106,7 @@ def status_of(node: Node, machine: KvMachine, *, with_hash: bool) -> MemberStatu
         open_reads=status.open_reads,
         uncommitted_bytes=status.uncommitted_bytes,
         is_disk_full=status.is_disk_full,
+        lacks_descriptors=status.lacks_descriptors,
         disk_hangs=status.disk_hangs,
         failure=status.failure,
         state_hash=machine.state_hash() if with_hash else b"",

@@ -150,6 +150,7 @@ class NodeStatus:
     uncommitted_bytes: int  # Bound: uncommitted_bytes_max.
     log_bytes: int
     is_disk_full: bool  # Then commands are refused.
+    lacks_descriptors: str  # Then, too: what the system said when the log was to open a file; empty if nothing lacks.
     disk_hangs: bool  # A sync of the log has been under way for too long; a leader hands over.
     snapshot_bytes: int
     failure: str | None

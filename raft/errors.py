@@ -92,6 +92,24 @@ class DiskFull(Busy):
         )
 
 
+class NoDescriptors(DiskFull):
+    """As `DiskFull`, but what lacks is a file descriptor: the log needs another file, and cannot open it.
+
+    `words` are the system's, with the limit if it is this process's own.
+    """
+
+    def __init__(self, node_id: str, words: str) -> None:
+        super().__init__(node_id)
+        self.args = (node_id, words)
+        self.words = words
+
+    def __str__(self) -> str:
+        return (
+            f"on {self.node_id} {self.words}: writes are refused and reads go on; close connections, or raise the "
+            "limit (`ulimit -n`, systemd's `LimitNOFILE=`): writes are taken again within seconds of there being fewer"
+        )
+
+
 class TransferUnderWay(Busy):
     """The leader is handing over: nothing is proposed until that has ended, one way or the other."""
 

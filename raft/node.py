@@ -26,7 +26,7 @@ from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.disk_watch import DiskWatch
 from raft.effects import Effects, ReadsReady, Refused
-from raft.errors import ENDING_ERRORS, Busy, DiskFull, NodeStopped, RaftError, TransferRefused
+from raft.errors import ENDING_ERRORS, Busy, NodeStopped, RaftError, TransferRefused
 from raft.group_commit import GroupCommit
 from raft.levels import LEVELS_AT_FIRST, LevelRange, MemberLevels
 from raft.membership import Identity
@@ -38,7 +38,7 @@ from raft.pending import PendingCommands
 from raft.pins import REMOVED, PeerPins, PeerRefused
 from raft.ports import LogStore, PinStore, SnapshotStore, StateMachine
 from raft.reads import ReadWay
-from raft.ready import Ready, TraceEvent
+from raft.ready import Ready
 from raft.room_search import RoomSearch
 from raft.snapshotting import Snapshotting
 from raft.state import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition
@@ -325,9 +325,9 @@ class Node(NodeView):
         """Without room what waits is refused, which is certain: it was appended nowhere."""
         change = self._room.look(self._now)
         if self._room.next_at is not None:
-            self._refuse_pending(DiskFull(self.identity.node_id))
+            self._refuse_pending(self._room.refusal(self.identity.node_id))
         if change is not None:
-            self._effects.events.append(TraceEvent("disk_full" if change else "disk_has_room", {}))
+            self._effects.events.append(self._room.event())
         if change:
             self._snapshots.want()  # Where the state is small and the log long, cutting the log makes room.
 

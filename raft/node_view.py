@@ -8,7 +8,7 @@ from raft.config import RaftConfig
 from raft.core import RaftCore
 from raft.disk_watch import DiskWatch
 from raft.effects import Effects, NodeStatus
-from raft.errors import Busy, Compacted, DiskFull, NodeStopped, NotCommitted, NotLeader
+from raft.errors import Busy, Compacted, NodeStopped, NotCommitted, NotLeader
 from raft.group_commit import GroupCommit
 from raft.levels import LevelRange, MemberLevels
 from raft.membership import Identity, Member
@@ -174,7 +174,7 @@ class NodeView:
     def _check_takes_commands(self, count: int) -> None:
         self._check_takes_requests()
         if self._log.is_disk_full:
-            raise DiskFull(self.identity.node_id)
+            raise self._room.refusal(self.identity.node_id)
         if len(self._pending) + self._outcomes.commands + count > self._config.proposals_pending_max:
             raise Busy("proposals_pending_max", self._config.proposals_pending_max)
 

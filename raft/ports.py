@@ -53,7 +53,15 @@ class LogStore(Protocol):
 
     @property
     def is_disk_full(self) -> bool:
-        """True while there is room for little more than votes and compaction: nothing else should be appended."""
+        """True while there is room for little more than votes and compaction: nothing else should be appended.
+
+        Also while the log waits for a file that it cannot open: then `lacks_descriptors` is not empty.
+        """
+        ...
+
+    @property
+    def lacks_descriptors(self) -> str:
+        """What the system said when too many files were open for another one of the log; empty if nothing waits."""
         ...
 
     @property

@@ -5,7 +5,7 @@ This is the public face: other packages import from `storage`, never a submodule
 
 from __future__ import annotations
 
-from storage.ballast import is_disk_full
+from storage.ballast import is_disk_full, is_short_of_descriptors
 from storage.datadir import DataFolder, create_data_folder, holder_of, open_data_folder
 from storage.disk import read_all
 from storage.errors import (
@@ -94,6 +94,7 @@ __all__ = [
     "initialize",
     "inspect",
     "is_disk_full",
+    "is_short_of_descriptors",
     "open_data_folder",
     "open_storage",
     "read_all",

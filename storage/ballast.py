@@ -11,6 +11,7 @@ from storage.files import CreateFile, Delete, Done, Files, Operation, SyncFile, 
 
 BALLAST_PATH = "ballast"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 _BLOCK = bytes(64 * 1024)
 
 
@@ -39,6 +40,12 @@ class Ballast:
         self._waiting: list[_Submission] = []  # What had no room even so: tried again by `look_for_room`.
         self.may_wait = False  # Set once somebody looks for room now and then.
         self._file_too_large: OSError | None = None  # Making it again ended so: no room would cure that.
+        self.lacks_descriptors = ""  # In words, while something waits that could not be opened.
+
+    @property
+    def is_short(self) -> bool:
+        """True while room or descriptors lack: what nothing depends on yet is not to be written."""
+        return self.is_released or bool(self.lacks_descriptors)
 
     @property
     def snapshot_bytes_max(self) -> int:
@@ -80,18 +87,18 @@ class Ballast:
         self._files.submit(operations, restored)
 
     def look_for_room(self) -> None:
-        """Try again what waits for room; if nothing does, try to make the file again. Not while either is under way.
+        """Try again what waits; if nothing does, try to make the file again. Not while either is under way.
 
         Raises OSError (EFBIG) if it could not be made again because no file may grow so far: there would never be room.
         """
         if self._file_too_large is not None:
             raise self._file_too_large
-        if not self.is_released or self._is_restoring or self._retries:
+        if not self.is_short or self._is_restoring or self._retries:
             return
         waiting, self._waiting = self._waiting, []
         for submission in waiting:
             self._retry(submission)
-        if not waiting:
+        if not waiting and self.is_released:
             self.restore(self._restored)
 
     def _restored(self, error: BaseException | None) -> None:
@@ -105,7 +112,8 @@ class Ballast:
         """Like `Files.submit`; if the disk is full, the ballast is given back and it is tried once more.
 
         With `again`, which gives the operations of a further attempt, and must not build on anything that a failed one
-        may have left, what still finds no room waits for `look_for_room` (unless the folder is just being opened).
+        may have left, what still finds no room waits for `look_for_room` (unless the folder is just being opened). So
+        does what finds no descriptor, which the ballast's room would not help.
         """
         # What fails together is tried again together.
         submission = _Submission(operations, done, again, not self.is_released or self._is_restoring)
@@ -124,18 +132,25 @@ class Ballast:
     def _retry(self, submission: _Submission) -> None:
         self._retries += 1
         further = submission.operations if submission.again is None else submission.again()
-        self._files.submit([Delete(BALLAST_PATH), SyncFolder(""), *further], partial(self._retried, submission))
+        giving_back: list[Operation] = [Delete(BALLAST_PATH), SyncFolder("")] if self.is_released else []
+        self._files.submit([*giving_back, *further], partial(self._retried, submission))
 
     def _retried(self, submission: _Submission, error: BaseException | None) -> None:
         self._retries -= 1
+        if self.lacks_descriptors and not self._waiting and not self._retries:
+            self.lacks_descriptors = ""  # All that waited has been opened, or is about to wait again.
         self._ended(submission, error)
 
     def _ended(self, submission: _Submission, error: BaseException | None) -> None:
-        if is_disk_full(error) and submission.again is not None and self.may_wait:
-            self._waiting.append(submission)
+        if not is_shortage(error) or submission.again is None or not self.may_wait:
+            submission.done(error)
+            return
+        self._waiting.append(submission)
+        if is_disk_full(error):
             self.is_released = True  # Or nobody would look for room, though it may have been found meanwhile.
         else:
-            submission.done(error)
+            assert isinstance(error, OSError), error
+            self.lacks_descriptors = (error.strerror or str(error)).lower()
 
     def submit_snapshot(self, operations: Sequence[Operation], done: Done, size_bytes: int) -> None:
         """Like `submit`, for a snapshot that becomes `size_bytes` large: beyond a bound it takes nothing of this room.
@@ -176,3 +191,13 @@ def is_disk_full(error: BaseException | None) -> bool:
     ballast at the next look for room.
     """
     return isinstance(error, OSError) and error.errno in _DISK_FULL
+
+
+def is_short_of_descriptors(error: BaseException | None) -> bool:
+    """True if too many files are open in this process (EMFILE) or on this machine (ENFILE). Nothing is broken then."""
+    return isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """True for what ends by itself, or by an operator's hand, and is waited for: want of room or of descriptors."""
+    return is_disk_full(error) or is_short_of_descriptors(error)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from storage.ballast import is_short_of_descriptors
 from storage.errors import NotCarriedOut
 from storage.files import (
     CreateFile,
@@ -30,6 +34,11 @@ OPEN_FILES_MAX = 32  # Per direction: the last segment, a snapshot in the making
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 """Of what is made here: keys and values are for the member's own user. Existing folders and files keep their modes."""
 
+SPARE_DESCRIPTORS = 2
+"""Kept open for reads: a write that finds no descriptor waits, but a read is answered at once, or the member ends."""
+
+NO_FILES_LEFT = "too many files are open on this machine"
+
 _KINDS = {
     stat.S_IFIFO: "a fifo",
     stat.S_IFSOCK: "a socket",
@@ -41,6 +50,9 @@ _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _HAS_FDATASYNC = hasattr(os, "fdatasync")
 
 
+Opened = TypeVar("Opened")
+
+
 class Disk:
     """A folder and its open files. Operations come from one thread at a time; reads from any, while they run."""
 
@@ -48,7 +60,7 @@ class Disk:
         self.folder = folder
         self._prefix = f"{folder}/"
         self._written = _OpenFiles(os.O_RDWR)
-        self._read = _OpenFiles(os.O_RDONLY)
+        self._read = _OpenFiles(os.O_RDONLY, spares=SPARE_DESCRIPTORS)
 
     def carry_out(self, operations: Sequence[Operation]) -> OSError | None:
         """One after the other, up to the first that fails, whose error is returned.
@@ -62,7 +74,7 @@ class Disk:
                 for operation in operations:
                     self._carry_out(operation)
         except OSError as error:
-            return error
+            return with_limit(error)
         except Exception as error:
             failed = NotCarriedOut(f"it was not carried out: {type(error).__name__}: {error}")
             failed.__cause__ = error
@@ -72,7 +84,11 @@ class Disk:
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Bytes from `offset`, shorter only at the end of the file."""
         with self._read.in_use:
-            return read_all(partial(os.pread, self._read.of(self._full(path))), length, offset)
+            try:
+                descriptor = self._read.of(self._full(path))
+            except OSError as error:
+                raise with_limit(error) from None
+            return read_all(partial(os.pread, descriptor), length, offset)
 
     def size_bytes(self, path: str) -> int:
         """The size of a file. Raises OSError, also if something else has its name."""
@@ -83,9 +99,12 @@ class Disk:
     def names(self, folder: str) -> list[str]:
         """The names in a folder, sorted; empty if there is none."""
         try:
-            return sorted(os.listdir(self.folder / folder))  # noqa: PTH208 - only names are wanted.
+            with self._read.in_use:
+                return sorted(self._read.sparing(partial(os.listdir, self.folder / folder)))
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise with_limit(error) from None
 
     def close(self) -> None:
         """Close all files. Nothing may be under way."""
@@ -141,8 +160,11 @@ class Disk:
 class _OpenFiles:
     """Descriptors by path, the least recently used one closed at the bound. A descriptor in use is never closed."""
 
-    def __init__(self, flags: int) -> None:
+    def __init__(self, flags: int, spares: int = 0) -> None:
+        """`spares`: so many descriptors are held back for when the system has none left."""
         self._flags = flags
+        self._spares_max = spares
+        self._spares: list[int] = []
         self._descriptors: OrderedDict[str, int] = OrderedDict()
         self._last_path, self._last = "", -1  # The one used last, which is at the end of them; "" if it is closed.
         self.in_use = threading.Lock()
@@ -154,12 +176,42 @@ class _OpenFiles:
             return self._last
         descriptor = self._descriptors.get(path)
         if descriptor is None:
-            descriptor = self._descriptors[path] = open_file(path, self._flags)
+            descriptor = self._descriptors[path] = self.sparing(partial(open_file, path, self._flags))
             if len(self._descriptors) > OPEN_FILES_MAX:
                 os.close(self._descriptors.popitem(last=False)[1])
         self._descriptors.move_to_end(path)
         self._last_path, self._last = path, descriptor
         return descriptor
+
+    def sparing(self, opening: Callable[[], Opened]) -> Opened:
+        """What `opening` returns; if too many files are open, after a spare one or the least recently used is closed.
+
+        The caller holds `in_use`. Another thread may be quicker to take what was closed: then the next one is.
+        """
+        while True:
+            try:
+                opened = opening()
+            except OSError as error:
+                if not (is_short_of_descriptors(error) and self._close_one()):
+                    raise
+            else:
+                break
+        with suppress(OSError):
+            while len(self._spares) < self._spares_max:
+                self._spares.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        return opened
+
+    def _close_one(self) -> bool:
+        if self._spares:
+            os.close(self._spares.pop())
+        elif self._descriptors:
+            path, descriptor = self._descriptors.popitem(last=False)
+            if path == self._last_path:
+                self._last_path = ""
+            os.close(descriptor)
+        else:
+            return False
+        return True
 
     def forget(self, path: str) -> None:
         """Close the file, if it is open: its name will mean another one."""
@@ -175,6 +227,8 @@ class _OpenFiles:
             self._last_path = ""
             while self._descriptors:
                 os.close(self._descriptors.popitem()[1])
+            while self._spares:
+                os.close(self._spares.pop())
 
 
 def read_all(read_at: Callable[[int, int], bytes], length: int, offset: int) -> bytes:
@@ -245,6 +299,15 @@ def check_is_file(mode: int, path: str | Path) -> None:
         what = _KINDS.get(stat.S_IFMT(mode), "something else")
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO
         raise OSError(number, f"{what} is in the place of this file", str(path))
+
+
+def with_limit(error: OSError) -> OSError:
+    """The same error; if too many files are open, one that says how many may be."""
+    if not is_short_of_descriptors(error):
+        return error
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    words = f"too many files are open (limit {limit})" if error.errno == errno.EMFILE else NO_FILES_LEFT
+    return OSError(error.errno, words, error.filename)
 
 
 def sync_folder(path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from raft import NewerBuildNeeded, StoreFailed
 
+FEWER_OPEN_FILES = "Close connections, or raise the limit (`ulimit -n`, systemd's `LimitNOFILE=`)"
+
 
 class StorageError(Exception):
     """Base of every error of the storage package."""
@@ -203,13 +205,18 @@ class SnapshotRefused(StorageError):
 
 
 class DiskFull(StorageError):
-    """Something that nothing depends on yet found no room, and was given up: `what`."""
+    """Something that nothing depends on yet found no room, and was given up: `what`.
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
+    `lacks_descriptors`: what the system said, if it was no room that lacked but descriptors; empty otherwise.
+    """
+
+    def __init__(self, what: str, lacks_descriptors: str = "") -> None:
+        super().__init__(what, lacks_descriptors)
+        self.what, self.lacks_descriptors = what, lacks_descriptors
 
     def __str__(self) -> str:
+        if self.lacks_descriptors:
+            return f"{self.lacks_descriptors}: {self.what} was given up, and is tried again later. {FEWER_OPEN_FILES}"
         return f"the disk is full: {self.what} was given up, and is tried again later. Make room on this disk"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from raft import Done, Identity, LogPosition, SnapshotHeader, SnapshotInfo
-from storage.ballast import Ballast, is_disk_full
+from storage.ballast import Ballast, is_short_of_descriptors, is_shortage
 from storage.discarding import discard
 from storage.errors import CorruptSnapshot, DiskFull, NewerFormat, SnapshotRefused
 from storage.files import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
@@ -71,7 +71,7 @@ class _WriterAside:
         def put(error: BaseException | None) -> None:
             self._is_busy = False
             if not self._is_over:
-                done(DiskFull("a snapshot") if is_disk_full(error) else error)
+                done(_given_up(error) if is_shortage(error) else error)
 
         self._home.ballast.submit_snapshot([*operations, *more], put, self._size_bytes)
 
@@ -170,6 +170,12 @@ class SnapshotReceiver(_WriterAside):
             return
         assert header is not None
         self._name(header, done, ())
+
+
+def _given_up(error: BaseException | None) -> DiskFull:
+    """Nothing depends on this snapshot: it is built, or asked for, again."""
+    lacks = error.strerror if isinstance(error, OSError) and is_short_of_descriptors(error) else None
+    return DiskFull("a snapshot", (lacks or "").lower())
 
 
 def snapshot_name(position: LogPosition) -> str:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
 from raft import ENTRY_OVERHEAD_BYTES, Compacted, Done, Entry, EntryKind, HardState, Identity, LogPosition, LogWrite
-from storage.ballast import Ballast, is_disk_full
-from storage.errors import CorruptLog, LogFailed
+from storage.ballast import Ballast, is_disk_full, is_short_of_descriptors, is_shortage
+from storage.errors import LogFailed
 from storage.files import Delete, Files, Operation, SetSize, SyncFile, SyncFolder, Write
-from storage.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, MalformedFrame, parse_frame
-from storage.frame_run import plain_entries
+from storage.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame
+from storage.frame_reading import read_stretch
 from storage.group import WriteGroup
 from storage.limits import MIB, StorageLimits
-from storage.log_index import Place, Stretch
+from storage.log_index import Place
 from storage.reached import Reached
 from storage.recovery import Recovered, SegmentInfo
 from storage.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
@@ -27,8 +26,6 @@ RandomBytes = Callable[[int], bytes]
 
 AHEAD_SHARE = 8
 """What a frame takes of `ahead_bytes` at most, if zeroes are to follow it: behind larger ones too few would fit."""
-
-CHANGED = "the frame has changed since it was written"
 
 READ_AHEAD_BYTES_MAX = MIB  # Of a segment, in one go for the frames that one `read` needs; gone when it returns.
 
@@ -107,8 +104,16 @@ class Wal:
 
     @property
     def is_disk_full(self) -> bool:
-        """True while the ballast is given back: what is written now should be votes and compaction only."""
-        return self._ballast.is_released
+        """True while the ballast is given back: what is written now should be votes and compaction only.
+
+        Also while something waits for a descriptor, which `lacks_descriptors` tells.
+        """
+        return self._ballast.is_short
+
+    @property
+    def lacks_descriptors(self) -> str:
+        """What the system said, while the log waits for it to open a file again; empty otherwise."""
+        return self._ballast.lacks_descriptors
 
     @property
     def size_bytes(self) -> int:
@@ -247,39 +252,10 @@ class Wal:
         frames = self._index.stretch(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
         if frames.ends[-1] - frames.first_indexes[0] > len(frames.offsets):
             frames = self._index.stretch(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max // 3))
-        path, base = self._path(frames.segment), frames.offsets[0]
-        fetched_bytes = frames.offsets[-1] + frames.lengths[-1] - base
-        data = self._files.read(path, base, fetched_bytes)
-        is_whole = len(data) == fetched_bytes
-        found: list[Entry] = []
-        number, count = 0, len(frames.offsets)
-        while number < count:
-            offset, length, first = frames.offsets[number], frames.lengths[number], frames.first_indexes[number]
-            run: list[Entry] = []
-            if is_whole and frames.ends[number] == first + 1:  # Perhaps plain, and what follows as well.
-                run = plain_entries(data, base, frames.offsets[number:], frames.lengths[number:], first)
-                found += run
-                number += len(run)
-            if not run:
-                place = Place(frames.segment, offset, length, first)
-                loaded = _entries_at(path, place, data, offset - base, frames.ends[number] - first)
-                found += loaded[max(first_index - first, 0) : frames.ends[number] - first]
-                number += 1
-        self._check_terms(path, frames, found)
-        last = Place(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
-        self._cached = (last, run[-1:] or loaded)
+        found, last = read_stretch(self._files, self._path(frames.segment), frames, self._state, first_index)
+        place = Place(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
+        self._cached = (place, last)
         return found
-
-    def _check_terms(self, path: str, frames: Stretch, found: list[Entry]) -> None:
-        """A whole frame may have come to stand in the place of another: of the same index, if that was written twice.
-
-        Raises CorruptLog.
-        """
-        terms = self._state.terms(found[0].index, found[-1].index)
-        if [entry.term for entry in found] != terms:
-            wrong = next(entry.index for entry, term in zip(found, terms, strict=True) if entry.term != term)
-            offset = frames.offsets[bisect_right(frames.first_indexes, wrong) - 1]
-            raise CorruptLog(path, offset, CHANGED)
 
     def _start(self, commit_hint: int, done: Done, *, to_new_segment: bool, and_then: Sequence[Operation] = ()) -> None:
         assert self._flight is None, "one sync at a time"
@@ -311,6 +287,8 @@ class Wal:
                 last = self._segments[-1]
                 cut = SetSize(self._path(last.number), last.size_bytes)
                 self._ballast.submit([cut, *once_more()], finished, once_more)
+            elif is_short_of_descriptors(error):
+                self._ballast.submit(once_more(), finished, once_more)  # Nothing was opened, so nothing was written.
             else:
                 finished(error)
 
@@ -429,7 +407,7 @@ class Wal:
             if error is None:
                 del self._doomed[0]
                 self._delete_doomed()
-            elif not is_disk_full(error):
+            elif not is_shortage(error):
                 self._failure = self._failure or error
 
         self._files.submit([Delete(self._doomed[0])], deleted)
@@ -445,18 +423,3 @@ def _how_many_fit(run: Sequence[Entry], bytes_max: int, at_least: int) -> int:
     """How many of them, from the first one on, fit into `bytes_max`; `at_least` so many are taken."""
     sizes = accumulate([entry.size_bytes for entry in run])
     return max(at_least, sum(size_bytes <= bytes_max for size_bytes in sizes))
-
-
-def _entries_at(path: str, place: Place, data: bytes, at: int, count_min: int) -> list[Entry]:
-    """The entries of the frame of `place`, which is at byte `at` of `data`; `count_min` of them or more.
-
-    Raises CorruptLog.
-    """
-    raw = data[at : at + place.length]
-    try:
-        frame = parse_frame(raw, 0, int.from_bytes(raw[:8], "big")) if len(raw) == place.length else None
-    except MalformedFrame:
-        frame = None
-    if frame is None or frame.first_index != place.first_index or len(frame.table) < count_min:
-        raise CorruptLog(path, place.offset, CHANGED)
-    return frame.entries(raw)

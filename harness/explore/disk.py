@@ -63,6 +63,11 @@ class Disk:
         """There is always room."""
         return False
 
+    @property
+    def lacks_descriptors(self) -> str:
+        """No file is opened."""
+        return ""
+
     def term_runs(self) -> Sequence[LogPosition]:
         """The first position of each run of equal terms."""
         entries = self.appended.entries

@@ -48,6 +48,11 @@ class LogTap:
         """See raft.LogStore."""
         return self._log.is_disk_full
 
+    @property
+    def lacks_descriptors(self) -> str:
+        """See raft.LogStore."""
+        return self._log.lacks_descriptors
+
     def look_for_room(self) -> None:
         """See raft.LogStore."""
         self._log.look_for_room()

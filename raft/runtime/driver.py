@@ -39,9 +39,11 @@ TOLD_TO_PEOPLE = frozenset(
         "disk_answers",
         "disk_full",
         "disk_has_room",
+        "descriptors_lack",
+        "descriptors_found",
     }
 )
-TROUBLES = frozenset({"disk_full", "disk_hangs", "snapshot_given_up"})
+TROUBLES = frozenset({"disk_full", "descriptors_lack", "disk_hangs", "snapshot_given_up"})
 """Somebody should look: told unless warnings are not wanted."""
 
 OF_ROOM = frozenset({"disk_full", "disk_has_room"})

@@ -66,6 +66,12 @@ class Server:
             time.sleep(0.01)
         raise AssertionError(f"{self.node_id} is not ready after {START_SECONDS_MAX} s: {self.log.read_text()}")
 
+    @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
+
     def send_signal(self, number: signal.Signals) -> None:
         """To this process alone."""
         assert self._process is not None

@@ -38,6 +38,10 @@ class MemoryLog:
     def is_disk_full(self) -> bool:
         return False
 
+    @property
+    def lacks_descriptors(self) -> str:
+        return ""
+
     def look_for_room(self) -> None:
         raise AssertionError("the core never looks for room")
 

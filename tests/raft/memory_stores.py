@@ -61,6 +61,7 @@ class MemoryLog:
         self.dropped_before = 0
         self.commit_hints: list[int] = []
         self.is_disk_full = False
+        self.lacks_descriptors = ""
         self.has_room = False  # What the next search finds.
         self.searches = 0
 

@@ -12,6 +12,7 @@ from raft import (
     DiskFull,
     Entry,
     EntryKind,
+    NoDescriptors,
     RaftConfig,
     Role,
     VoteRequest,
@@ -36,6 +37,33 @@ def test_a_leader_without_room_refuses_writes_and_answers_reads() -> None:
     assert s1.reads_ready == [3]
     assert s1.machine.items == ["before"]
     assert s1.node.status().is_disk_full
+
+
+def test_a_leader_that_cannot_open_files_refuses_writes_for_that_reason() -> None:
+    """Nothing of what people read says that the disk is full, for it is not."""
+    s1 = a_single_leader(room_search_ns=1_000 * MS)
+    s1.log.is_disk_full, s1.log.lacks_descriptors = True, "too many files are open (limit 64)"
+    s1.settle()
+
+    with pytest.raises(
+        NoDescriptors, match=r"on s1 too many files are open \(limit 64\): writes are refused"
+    ) as refused:
+        s1.propose("refused", 1)
+    s1.node.read(2)
+    s1.settle()
+    status = s1.node.status()
+
+    assert s1.reads_ready == [2]
+    assert (status.is_disk_full, status.lacks_descriptors) == (False, "too many files are open (limit 64)")
+    assert "full" not in str(refused.value)
+    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+    s1.log.has_room, s1.log.lacks_descriptors = True, ""
+    s1.tick_to(s1.now + 2_500 * MS)
+    s1.settle()
+    assert [name for name in s1.event_names() if name.startswith(("disk", "desc"))] == [
+        "descriptors_lack",
+        "descriptors_found",
+    ]
 
 
 def test_what_waited_to_be_proposed_when_the_room_was_gone_is_refused_for_certain() -> None:

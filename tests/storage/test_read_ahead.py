@@ -69,7 +69,10 @@ def walked(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[
 
 def walked_frame_by_frame(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[Answer]:
     """The same from a log that fetches and parses no more than the frame which is asked for."""
-    with mock.patch("storage.wal.READ_AHEAD_BYTES_MAX", 0), mock.patch("storage.wal.plain_entries", return_value=[]):
+    with (
+        mock.patch("storage.wal.READ_AHEAD_BYTES_MAX", 0),
+        mock.patch("storage.frame_reading.plain_entries", return_value=[]),
+    ):
         return walked(log, first_index, last_index, bytes_max)
 
 

@@ -1,0 +1,71 @@
+"""Frames read back from a segment, many at a time: each must be the one that was written there.
+
+A frame says by its checksum that it is whole, and by its first index, the number of its entries and their terms that it
+is the one in force at its place: a disk may have put a sound frame where another one belongs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from raft import Entry
+from storage.errors import CorruptLog
+from storage.files import Files
+from storage.frame import MalformedFrame, parse_frame
+from storage.frame_run import plain_entries
+from storage.log_index import Stretch
+from storage.log_state import LogState
+
+CHANGED = "the frame has changed since it was written"
+
+
+def read_stretch(
+    files: Files, path: str, frames: Stretch, state: LogState, first_index: int
+) -> tuple[list[Entry], list[Entry]]:
+    """The entries in force of `frames`, from `first_index` on; and all entries that the last of these frames holds.
+
+    What was cut is in the second list only. Raises CorruptLog, OSError.
+    """
+    base = frames.offsets[0]
+    fetched_bytes = frames.offsets[-1] + frames.lengths[-1] - base
+    data = files.read(path, base, fetched_bytes)
+    is_whole = len(data) == fetched_bytes
+    found: list[Entry] = []
+    last: list[Entry] = []
+    number, count = 0, len(frames.offsets)
+    while number < count:
+        first = frames.first_indexes[number]
+        run: list[Entry] = []
+        if is_whole and frames.ends[number] == first + 1:  # Perhaps plain, and what follows as well.
+            run = plain_entries(data, base, frames.offsets[number:], frames.lengths[number:], first)
+            found += run
+            number += len(run)
+            last = run[-1:]
+        if not run:
+            last = _entries_at(path, frames, number, data)
+            found += last[max(first_index - first, 0) : frames.ends[number] - first]
+            number += 1
+    _check_terms(path, frames, found, state)
+    return found, last
+
+
+def _entries_at(path: str, frames: Stretch, number: int, data: bytes) -> list[Entry]:
+    """All entries of one of `frames`; `data` begins with the first of them. Raises CorruptLog."""
+    offset, length, first = frames.offsets[number], frames.lengths[number], frames.first_indexes[number]
+    at = offset - frames.offsets[0]
+    raw = data[at : at + length]
+    try:
+        frame = parse_frame(raw, 0, int.from_bytes(raw[:8], "big")) if len(raw) == length else None
+    except MalformedFrame:
+        frame = None
+    if frame is None or frame.first_index != first or len(frame.table) < frames.ends[number] - first:
+        raise CorruptLog(path, offset, CHANGED)
+    return frame.entries(raw)
+
+
+def _check_terms(path: str, frames: Stretch, found: list[Entry], state: LogState) -> None:
+    """The frame of an index that was written twice may have come to stand where the later one belongs."""
+    terms = state.terms(found[0].index, found[-1].index)
+    if [entry.term for entry in found] != terms:
+        wrong = next(entry.index for entry, term in zip(found, terms, strict=True) if entry.term != term)
+        raise CorruptLog(path, frames.offsets[bisect_right(frames.first_indexes, wrong) - 1], CHANGED)
