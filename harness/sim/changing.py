@@ -35,6 +35,12 @@ CHANGED_SHARE = 0.25
 CUT_OFF_SHARE = 0.25
 """Of the changes."""
 
+SILENCED_SHARE = 0.4
+"""Of the changes that remove somebody else than the leader: that member is cut off before it can hear of it."""
+
+SILENCE_TIMEOUTS = 12
+"""So many of the longest election time-outs: longer than a leader tells a removed member (`TELLING_TIMEOUTS_MAX`)."""
+
 NAMED_SHARE = 0.5
 """Of the seeds: in these, new voters are named with their data folders, as the service of the store has it."""
 
@@ -88,8 +94,14 @@ def with_changes(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
             )
             for moment, kind in zip(moments, kinds, strict=True)
         ),
+        silenced_rate=SILENCED_SHARE,
         heal=replace(plan.heal, dead=(), returns=False),
     )
+
+
+def names_new_voters(seed: int) -> bool:
+    """True if new voters of this seed are named with their data folders."""
+    return stream(seed, "changes/named").random() < NAMED_SHARE
 
 
 class Changing:
@@ -99,7 +111,8 @@ class Changing:
         self._world = world
         self._random = stream(world.plan.seed, "changes")
         self._last_ticket = 0
-        self._names = stream(world.plan.seed, "changes/named").random() < NAMED_SHARE
+        self._names = names_new_voters(world.plan.seed)
+        self._silenced = stream(world.plan.seed, "changes/silenced")
         self._operator = Operator(world)
 
     def start(self) -> None:
@@ -134,6 +147,9 @@ class Changing:
                 world.heap.after(0, self._cut_off, step, node.identity.node_id)
             if node.identity.node_id in change.remove:
                 world.mark("a leader began to remove itself")
+            elif change.remove and self._silenced.random() < world.plan.silenced_rate:
+                silence_ns = SILENCE_TIMEOUTS * world.plan.election_timeout_max_ns
+                world.heap.after(0, self._cut_off, replace(step, cut_off_ns=silence_ns), change.remove[0])
 
         self._operator.ask("a change", f"change: {step.what}", attempt)
 

@@ -23,12 +23,14 @@ BEGINS_NS_MAX = 10**12
 class ClockPlan:
     """How wrong the clocks of a seed may be: each runs at a rate from 1 / spread to spread, of its own and for ever.
 
-    `at_edges`: those of members run at one of these two.
+    `at_edges`: those of members run at one of these two. `grain_ns`: those of members show multiples of it only, so
+    that times and deadlines meet exactly.
     """
 
     spread: float = 1.01
     client_spread: float = 1.01
     at_edges: bool = False
+    grain_ns: int = 1
 
 
 GOOD_CLOCKS = ClockPlan()
@@ -37,10 +39,12 @@ GOOD_CLOCKS = ClockPlan()
 class Clock:
     """One clock. It is linear between two changes; all of it is integers, so nothing drifts by rounding."""
 
-    __slots__ = ("_heap", "_random", "_rate", "_shown_fs", "_since", "usual_rate")
+    __slots__ = ("_grain_ns", "_heap", "_random", "_rate", "_shown_fs", "_since", "usual_rate")
 
-    def __init__(self, heap: EventHeap, seed: int, name: str, spread: float, *, at_edges: bool = False) -> None:
-        self._heap = heap
+    def __init__(
+        self, heap: EventHeap, seed: int, name: str, spread: float, *, at_edges: bool = False, grain_ns: int = 1
+    ) -> None:
+        self._heap, self._grain_ns = heap, grain_ns
         self._random = stream(seed, f"clock/{name}")
         self._since = heap.now  # In the future while it stands still.
         self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS  # At `_since`.
@@ -51,10 +55,12 @@ class Clock:
     def now(self) -> int:
         """What it shows, in ns."""
         elapsed_ns = self._heap.now - self._since
-        return (self._shown_fs + elapsed_ns * self._rate if elapsed_ns > 0 else self._shown_fs) // FS_PER_NS
+        shown_ns = (self._shown_fs + elapsed_ns * self._rate if elapsed_ns > 0 else self._shown_fs) // FS_PER_NS
+        return shown_ns - shown_ns % self._grain_ns
 
     def due(self, shown_ns: int) -> int:
         """The first true moment, not before now, at which it shows `shown_ns` or more, if nothing changes it."""
+        shown_ns += -shown_ns % self._grain_ns
         missing_fs = shown_ns * FS_PER_NS - self._shown_fs
         return max(self._heap.now, self._since + -(-missing_fs // self._rate) if missing_fs > 0 else 0)
 

@@ -83,7 +83,8 @@ class Healing:
         """The members of which something is asked. Machines that are none yet, or no more, are not among them."""
         members = self._world.ledger.members.committed
         healed = [m for m in self._world.members.values() if not m.is_lost and m.node_id not in self._dead]
-        return [m for m in healed if members.member(m.node_id) is not None]
+        former = self._world.former_folders
+        return [m for m in healed if members.member(m.node_id) is not None and not former.waits(m.node_id)]
 
     def heal(self) -> None:
         """All faults end, but for those that are chosen to stay dead."""

@@ -2,8 +2,9 @@
 
 Somebody starts the process again as ever. Without files it refuses. If the command line says `--bootstrap` it makes a
 folder anew, under the old id: it is another incarnation, which has forgotten its votes, and all that had met the first
-one refuse to hear it, or to talk to it (FORMATS §1). Then an operator adds a spare machine and, once it has caught up,
-gives it the place of the lost one in one step, as docs/operations.md says, while other faults go on.
+one refuse to hear it, or to talk to it (FORMATS §1). The first refusal ends it (`refusals.py`). Then an operator adds
+a spare machine and, once it has caught up, gives it the place of the lost one in one step, as docs/operations.md says,
+while other faults go on.
 
 Who has never met the first incarnation cannot tell it from the second one: `--bootstrap` says that it is new, and is
 believed. So nobody here makes a folder anew before all that were ever members have met the first incarnation.
@@ -41,6 +42,11 @@ LAST_LOSS_SHARE = 0.8
 
 REBORN_SHARE = 0.5
 """Of the members without a disk: so many are started with `--bootstrap`."""
+
+HASTY_SHARE = 0.25
+"""So many do not wait until somebody has read the log of the one made anew: once it was refused, the spare is added."""
+
+HASTY = "a spare was added as soon as a ghost was refused"
 
 REBORN_TIMEOUTS = 5
 """For so many of the longest election time-outs it runs, until somebody reads in its log why nobody talks to it."""
@@ -87,6 +93,8 @@ class Losing:
         self._to_replace: list[str] = []
         self._spares: dict[str, str] = {}  # Who takes whose place, from the first try on.
         self._reborn: Member | None = None  # At most one at a time.
+        self._is_refused = False  # And it knows: by the first one that refused it.
+        self._is_hasty = False  # Whoever replaces it.
 
     def allows(self, member: Member) -> bool:
         """True if a quorum keeps its disks, by every configuration that may be in force."""
@@ -123,6 +131,7 @@ class Losing:
         if self._operator.is_stopped:
             return
         if fault.shape < REBORN_SHARE and self._is_known_to_all(member):
+            self._is_hasty = fault.shape < HASTY_SHARE
             self._make_anew(member)
         else:
             self.check_refuses(member)
@@ -167,13 +176,29 @@ class Losing:
         reborn.identity = reborn.says_it_is = replace(member.identity, incarnation_id=incarnation_id)
         reborn.initialize()
         member.stand_in, member.says_it_is = reborn, reborn.identity
-        self._reborn = reborn
+        self._reborn, self._is_refused = reborn, False
         reborn.boot()
         world.heap.after(REBORN_TIMEOUTS * world.plan.election_timeout_max_ns, self._is_noticed, member)
 
     def _is_noticed(self, member: Member) -> None:
         self._end_reborn()
-        self._replace(member)
+        if member.node_id not in self._to_replace:  # In haste somebody has begun already.
+            self._replace(member)
+
+    def was_told(self, ghost: Member) -> None:
+        """The one made anew was refused by a member that knows the first folder."""
+        if self._reborn is not ghost:
+            return
+        self._is_refused = True
+        if self._is_hasty and not self._operator.is_stopped:
+            self._is_hasty = False
+            self._world.mark(HASTY)
+            self._replace(self._world.members[ghost.node_id])
+
+    def ghost_ended(self, ghost: Member) -> None:
+        """Its process is over; nobody has looked yet."""
+        if self._reborn is ghost:
+            self._end_reborn()
 
     def _end_reborn(self) -> None:
         if self._reborn is not None:
@@ -223,7 +248,7 @@ class Losing:
             self._world.mark("a member that lost its disk was replaced")
         if is_replaced or spare is None:
             del self._to_replace[0]
-        elif self._reborn is None:
+        elif self._reborn is None or self._is_refused:
             self._operator.ask(
                 "a replacement", f"replace {lost} by {spare}", lambda node: self._step(node, lost, spare), 1
             )

@@ -17,11 +17,12 @@ from harness.sim.image import DiskImage
 from harness.sim.promises import check_promise
 from harness.sim.proven import SEALED_PATHS, Proven
 from harness.sim.streams import identifier, stream
-from harness.sim.taps import LOG_FOLDER, LogTap, MachineTap, NodeTap
+from harness.sim.taps import LOG_FOLDER, LogTap, MachineTap, NodeTap, StoreTap
 from harness.sim.watch import HASH_EVERY_ENTRIES, Watch
 from harness.sim.ways import Ways
 from kvstore import KvMachine, Service, UnsupportedFeatureLevel, initial_header
 from raft import (
+    DiskForgotten,
     Effects,
     Identity,
     LogPosition,
@@ -65,10 +66,14 @@ class Member:
         self.service: Service | None = None
         self.files: SimFiles | None = None
         self.attention = Attention(world.heap)
-        self.clock = Clock(world.heap, plan.seed, node_id, plan.clocks.spread, at_edges=plan.clocks.at_edges)
+        clocks = plan.clocks
+        self.clock = Clock(
+            world.heap, plan.seed, node_id, clocks.spread, at_edges=clocks.at_edges, grain_ns=clocks.grain_ns
+        )
         self.applied_max = 0  # Over all lives.
         self.is_damaged = False  # A bit has rotted, or its disk has lied (budget.py).
-        self.is_lost = False  # It has refused to start on that, or cannot know what it lost, and stays down.
+        self.is_lost = False  # It has refused to start on that, or cannot know what it lost, or is removed; stays down.
+        self.is_blank = False  # The process that runs began with an empty log.
         self.proven = Proven(self.image)
         self._disk_random = stream(plan.seed, f"disk/{node_id}")
         self._crash_random = stream(plan.seed, f"crash/{node_id}")
@@ -170,9 +175,10 @@ class Member:
         world = self.world
         if outcome.torn_bytes:
             world.mark("a torn tail was cut")
+        self.is_blank = outcome.log.last_index == 0
         self.watch = Watch(self, outcome)
         levels = world.upgrading.starts(self)
-        self.machine = KvMachine(chunk_bytes=world.plan.raft.snapshot_chunk_bytes, levels=levels)
+        self.machine = StoreTap(world.mark, chunk_bytes=world.plan.raft.snapshot_chunk_bytes, levels=levels)
         self.ways.begin()
         node = NodeTap(
             identity=self.identity,
@@ -331,6 +337,15 @@ class Member:
             self.node.peer_unreachable(peer_id)
             self.settle(f"lost {peer_id}")
 
+    def refused(self, life: int, peer_id: str, code: str) -> None:
+        """A peer has not taken the hello of process `life`, and says why."""
+        if life != self.life or self.node is None or self.attention.postpones(self.refused, life, peer_id, code):
+            return
+        self._tick()
+        self.node.peer_refused(peer_id, code)
+        self.world.refusals.told(self, self.node, peer_id, code)
+        self.settle(f"refused by {peer_id}: {code}")
+
     def call(self, what: str, action: Callable[[Node], None]) -> None:
         """Have a client's action done on the node, then look at what follows."""
         assert self.node is not None
@@ -435,8 +450,11 @@ class Member:
         if effects.failure is None:
             require(not self.files.has_failed, "a node stops after a failed sync", self.node_id)
             return
+        require(not effects.send, "after a failure no promise leaves", self.node_id, effects.send)
+        if isinstance(effects.failure.__cause__, DiskForgotten):
+            self.world.refusals.has_forgotten(self)
+            return
         if not self.files.has_erred:
             raise Violation("a node does not stop by itself", f"{self.node_id}: {effects.failure}")
-        require(not effects.send, "after a failed sync no promise leaves", self.node_id, effects.send)
         self.world.mark("a node stopped after a failed " + ("sync" if self.files.has_failed else "read"))
         self.world.striker.has_failed(self)

@@ -18,6 +18,7 @@ from harness.sim.disk import MICROSECOND_NS, DiskPlan
 from harness.sim.extra_operations import NO_EXTRAS, ExtraPlan, draw_extras
 from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
 from harness.sim.faults import draw_faults
+from harness.sim.former_folders import with_former_folders
 from harness.sim.healing import ALL_HEALED, HealPlan, draw_heal
 from harness.sim.lines import LinesPlan
 from harness.sim.losing import with_losses
@@ -37,6 +38,12 @@ PROBE_ELECTION_TIMEOUTS_MAX = 40
 Most seeds need two; frames of up to a second's delay may still be under way, and each may cost an election.
 """
 
+
+COARSE_SHARE = 0.25
+"""Of the seeds."""
+
+GRAINS_NS = (MILLISECOND_NS, 10 * MILLISECOND_NS, 50 * MILLISECOND_NS)
+"""What clocks may be as coarse as; each divides a second, as sessions live."""
 
 OPERATIONS_MAX = 4_000
 """A busier run ends sooner: what it did not find by then, ten others find in its time."""
@@ -73,6 +80,8 @@ class Plan:
 
     `turn_ns`: how long a member takes for one slice of what waits to be applied, if nothing else wakes it.
     `install_death_rate`: of the installs that drop a log, the share amid which the member dies.
+    `silenced_rate`: of the members that are removed, the share that is cut off until their leader has let them go.
+    `former_folders`: machines that were made anew before they were added, and who has met the folder of before.
     """
 
     seed: int
@@ -88,6 +97,7 @@ class Plan:
     faults: tuple[Fault, ...]
     turn_ns: int = 0
     install_death_rate: float = 0.0
+    silenced_rate: float = 0.0
     clocks: ClockPlan = GOOD_CLOCKS
     heal: HealPlan = ALL_HEALED
     priorities: dict[str, int] = field(default_factory=dict)  # In elections; 0 for who is not named.
@@ -96,12 +106,13 @@ class Plan:
     founders: int = 0  # So many of the machines are voters at first; 0: all.
     changes: tuple[ChangeStep, ...] = ()
     upgrades: tuple[UpgradeStep, ...] = ()
+    former_folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def trusts_clocks(self) -> bool:
         """True if all clocks keep to what leases and proofs of age rest on."""
         drift, spread = self.raft.clock_drift_ppm_max / 1_000_000, self.clocks.spread
-        is_bounded = spread <= 1 + drift and 1 / spread >= 1 - drift
+        is_bounded = spread <= 1 + drift and 1 / spread >= 1 - drift and self.clocks.grain_ns == 1
         return is_bounded and not any(fault.kind in CLOCK_KINDS for fault in self.faults)
 
     def raft_of(self, node_id: str) -> RaftConfig:
@@ -168,7 +179,22 @@ def draw_plan(seed: int) -> Plan:
     plan = with_reads(with_coincidences(mood.bend(plan)), stream(seed, "plan/reads"))
     plan = with_entry_bounds(with_odds(plan, stream(seed, "plan/odds")), stream(seed, "plan/entries"))
     plan = with_observer(with_upgrades(with_losses(with_changes(plan, disks), disks)), disks)
-    return with_crowds(with_partings(plan, disks))
+    plan = with_former_folders(with_crowds(with_partings(plan, disks)))
+    return with_coarse_clocks(plan, stream(seed, "plan/coarse clocks"))
+
+
+def with_coarse_clocks(plan: Plan, random: Random) -> Plan:
+    """In some seeds without leases, which need finer ones, the clocks of members show multiples of some ms only.
+
+    A session then ends at the very time of a command, which no other clock would show.
+    """
+    is_coarse, grain_ns = random.random() < COARSE_SHARE, random.choice(GRAINS_NS)
+    if not is_coarse or plan.raft.lease_reads or plan.mood == "stock":
+        return plan
+    load = plan.load
+    if load.session_ttl_ns and random.random() < 0.7:
+        load = replace(load, session_ttl_ns=SECOND_NS)
+    return replace(plan, clocks=replace(plan.clocks, grain_ns=grain_ns), load=load)
 
 
 def with_entry_bounds(plan: Plan, random: Random) -> Plan:

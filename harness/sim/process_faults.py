@@ -46,6 +46,7 @@ class ProcessFaults:
         self._random = stream(world.plan.seed, "connections")
         self._installs = stream(world.plan.seed, "installs")
         self._stopping: dict[str, Fault] = {}  # Who was asked to stop, in this life.
+        self._stays_down: set[str] = set()
         self._is_healed = False
 
     def strike(self, fault: Fault, member: Member) -> None:
@@ -83,7 +84,16 @@ class ProcessFaults:
         """It did what it was asked to: it starts again after the fault's duration."""
         fault = self._stopping.pop(member.node_id)
         self._world.mark("a member stopped in order")
+        member.is_lost |= member.node_id in self._stays_down
         self.take_down([member], replace(fault, kind="kill", duration_ns=0 if self._is_healed else fault.duration_ns))
+
+    def ends_when_stopped(self, member: Member, restart_ns: int | None) -> None:
+        """It was removed, and is stopping: somebody starts it again after so long, or nobody ever does."""
+        if restart_ns is None:
+            self._stays_down.add(member.node_id)
+        at_ns = self._world.heap.now
+        fault = Fault(at_ns=at_ns, kind="stop", duration_ns=restart_ns or 0, target=None, shape=0.0)
+        self._stopping.setdefault(member.node_id, fault)
 
     def _transfer(self, node: Node, successor_id: str | None = None) -> None:
         with suppress(NotLeader, TransferRefused, NodeStopped):

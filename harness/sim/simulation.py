@@ -11,6 +11,7 @@ from harness.sim.clock import GOOD_CLOCKS
 from harness.sim.commitment import Commitment
 from harness.sim.direct_load import DirectLoad
 from harness.sim.errors import Violation, escaped, require
+from harness.sim.former_folders import FormerFolders
 from harness.sim.healing import CALM_ELECTION_TIMEOUTS, Healing
 from harness.sim.heap import EventHeap
 from harness.sim.ledger import Ledger
@@ -19,6 +20,7 @@ from harness.sim.member import Member
 from harness.sim.network import Network
 from harness.sim.plan import PROBE_ELECTION_TIMEOUTS_MAX, Plan, draw_plan
 from harness.sim.read_book import ReadBook
+from harness.sim.refusals import Refusals
 from harness.sim.service_load import ServiceLoad
 from harness.sim.sometimes import Sometimes
 from harness.sim.striker import Striker
@@ -73,6 +75,8 @@ class Simulation:
         self.changing = Changing(self)
         self.upgrading = Upgrading(self)
         self.losing = Losing(self)
+        self.refusals = Refusals(self)
+        self.former_folders = FormerFolders(self)
         self.healing = Healing(self)
         self.commitment = Commitment(self)
         self.read_book = ReadBook(self)
@@ -208,19 +212,21 @@ class Simulation:
         """Something worth telling happened at least once."""
         self.marks.add(name)
 
-    def may_refuse(self, code: str, sender: str) -> bool:
-        """True if a member may refuse the hello of `sender` so: members change, builds do, or it has lost its disk."""
+    def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
+        """True if `by` may refuse the hello of `sender` so: members change, builds do, or it has another folder."""
         peer = self.members[sender]
         return bool(
             (self.plan.founders and code in ("not_a_member", "removed"))
             or (self.plan.upgrades and code == "feature_level")
             or (peer.says_it_is != peer.identity and code == "wrong_incarnation")
+            or (code == "wrong_incarnation" and self.former_folders.may_be_refused(sender, by))
         )
 
     def on_up(self, member: Member) -> None:
         """A member's node runs: it has no connections yet, so others greet it anew."""
         for other in self.members.values():
             other.ways.hung_up(member.node_id)
+        self.former_folders.introduce(member)
 
     def connect(self, caller: Member, called: Member) -> None:
         """One dials the other, and each takes the other's hello. Raises PeerRefused."""

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 
 from harness.sim.changing import NAMED
 from harness.sim.faults import KINDS
+from harness.sim.losing import HASTY
+from harness.sim.refusals import GHOST_ENDED, TOLD_BY_REFUSAL
+from harness.sim.taps import LONE_PUTS
+from harness.sim.upgrading import PIN_GAVE_WAY
 from harness.sim.ways import HUNG_UP, NO_WAY, PAUSED
 from raft import Effects, InstallSnapshot, Node, ReadsReady, TraceEvent
 
@@ -65,6 +69,11 @@ WANTED: dict[str, int] = {
     "a member refused to start on an empty disk": SELDOM,
     "a hello was refused: wrong_incarnation": SELDOM,
     "a member that lost its disk was replaced": SELDOM,
+    GHOST_ENDED: SELDOM,
+    HASTY: RARE,
+    PIN_GAVE_WAY: SELDOM,
+    TOLD_BY_REFUSAL: SELDOM,
+    LONE_PUTS: SELDOM,
     "a slow process was behind": SELDOM,
     "clients were left with a leader without a quorum": SELDOM,
     SILENCE: OFTEN,

@@ -14,6 +14,8 @@ from raft import Done, Entry, LogPosition, LogStore, LogWrite, Node, ReadWay, St
 
 LOG_FOLDER = "groups/0/log"
 
+LONE_PUTS = "lone puts were applied in a run"
+
 
 class LogTap:
     """A LogStore that tells `copies` what is written, and what the disk has truly synced."""
@@ -145,6 +147,26 @@ class RestoreTap:
         """See raft.StateRestore."""
         self._watcher.restore_given_up()
         self._restoring.give_up()
+
+
+class StoreTap(KvMachine):
+    """A KvMachine that marks what its quick loop for entries of one put each has carried out."""
+
+    def __init__(self, mark: Callable[[str], None], **options: Any) -> None:
+        super().__init__(**options)
+        self._mark = mark
+        self._left = 0  # To the loop that can do everything, of what the quick one was given.
+
+    def _apply_lone_puts(self, rows: Sequence[Any]) -> list[list[Any]]:
+        self._left = 0
+        results = super()._apply_lone_puts(rows)
+        if len(rows) - self._left > 1:
+            self._mark(LONE_PUTS)
+        return results
+
+    def _apply_batches(self, batches: Sequence[Any]) -> list[list[Any]]:
+        self._left = len(batches)
+        return super()._apply_batches(batches)
 
 
 class MachineTap:

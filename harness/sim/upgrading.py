@@ -47,6 +47,8 @@ HASTY_SHARE = 0.5
 OBSERVED_SHARE = 0.5
 """Of the seeds with upgrades and without other machines: one more machine joins as a learner, and stays one."""
 
+PIN_GAVE_WAY = "a pin gave way to what the configuration says"
+
 LEFT_OUT_SHARE = 0.6
 """Of the machines that are no voters at first: whoever rolls builds out does not know of them."""
 
@@ -230,7 +232,10 @@ class Upgrading:
         """`sender` says its hello, behind which its messages are taken. Raises PeerRefused."""
         assert machine is not None
         levels, level = self.levels[sender.node_id], machine.feature_level
+        pinned = node.pinned_incarnation(sender.node_id)
         node.peer_hello(sender.node_id, sender.incarnation_id, levels)
+        if pinned not in (b"", sender.incarnation_id):
+            self._world.mark(PIN_GAVE_WAY)
         require(
             levels.highest >= level,
             "who does not know the level in force is heard by nobody who does",

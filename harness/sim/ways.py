@@ -54,12 +54,14 @@ class Ways:
         try:
             world.connect(caller, self._member)
         except PeerRefused as refused:
-            if not world.may_refuse(refused.code, refused.peer_id):
+            if not world.may_refuse(refused.code, refused.peer_id, by=self._other(caller, refused.peer_id)):
                 raise Violation("peers understand each other", f"{caller.node_id} → {own_id}: {refused}") from refused
             world.mark(f"a hello was refused: {refused.code}")
             caller.ways._was_refused_by(own_id)
             if refused.peer_id == own_id:  # By the caller: until then this member knew it to be there.
                 self._hurry(caller.node_id)
+            else:  # A caller reads why; in place of a message nobody but the log is told.
+                world.refusals.tell(caller, own_id, refused.code)
             return False
         self._callers.add(caller.node_id)
         caller.ways._pauses.pop(own_id, None)
@@ -86,6 +88,9 @@ class Ways:
     def _lost(self, life: int, peer_id: str) -> None:
         if life == self._member.life:
             self._member.lose_connection(peer_id)
+
+    def _other(self, caller: Member, refused_id: str) -> str:
+        return caller.node_id if refused_id == self._member.node_id else self._member.node_id
 
     def _waits_for(self, peer_id: str) -> bool:
         return peer_id in self._pauses and self._member.world.heap.now < self._pauses[peer_id][0]

@@ -40,6 +40,22 @@ def test_a_timer_is_due_at_the_first_moment_at_which_the_clock_shows_its_time() 
             clock.jump(random.randrange(100))
 
 
+def test_a_coarse_clock_shows_multiples_of_its_grain_and_a_timer_is_due_when_it_does() -> None:
+    grain_ns = 10_000_000
+    for seed in SEEDS:
+        random, heap = Random(seed), EventHeap()
+        clock = Clock(heap, seed, "n1", spread=2.0, grain_ns=grain_ns)
+        for _ in range(5):
+            shown_ns = clock.now() + random.randrange(1, 10**9)
+            due = clock.due(shown_ns)
+
+            advance(heap, due - 1)
+            assert clock.now() < shown_ns
+            advance(heap, due)
+            assert clock.now() >= shown_ns
+            assert clock.now() % grain_ns == 0
+
+
 def test_what_is_overdue_is_due_now() -> None:
     """The heap takes no event of the past."""
     heap, clock = a_clock()

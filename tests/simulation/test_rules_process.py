@@ -92,7 +92,7 @@ def is_called_without_end(member: Member) -> None:
 WRONG: dict[str, Callable[[Member], object]] = {
     "a node stops after a failed sync": lambda m: ends(m, has_failed=True, effects=Effects()),
     "a node does not stop by itself": lambda m: ends(m, has_failed=False, effects=Effects(failure=STOPPED)),
-    "after a failed sync no promise leaves": lambda m: ends(
+    "after a failure no promise leaves": lambda m: ends(
         m, has_failed=True, effects=Effects(failure=STOPPED, send=[("n2", APPEND)])
     ),
     "peers understand each other": lambda m: m.deliver("n2" if m.node_id != "n2" else "n1", b"nonsense"),

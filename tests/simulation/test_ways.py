@@ -26,6 +26,9 @@ class World:
         self.connected = list[tuple[str, str]]()
         self.cut = list[tuple[str, str]]()
         self.lost = list[tuple[str, str]]()
+        self.told = list[tuple[str, str, str]]()
+        tell = lambda caller, peer_id, code: self.told.append((caller.node_id, peer_id, code))  # noqa: E731
+        self.refusals = SimpleNamespace(tell=tell)
         self.network = SimpleNamespace(reconnect=self.cut.append)
         self.plan = SimpleNamespace(network=SimpleNamespace(delay_ns=5))
         self.members = {node_id: self._machine(node_id) for node_id in ("n1", "n2")}
@@ -39,7 +42,7 @@ class World:
     def mark(self, name: str) -> None:
         self.marks.add(name)
 
-    def may_refuse(self, code: str, sender: str) -> bool:
+    def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
         return self.may
 
     def connect(self, caller: Any, called: Any) -> None:
