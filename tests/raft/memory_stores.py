@@ -241,13 +241,12 @@ class _TransferWriter(_Writer):
         assert len(file) == self._total_bytes
         try:
             index, term, configuration, machine, chunks = decode_item(file)
+            members = Configuration.decode(configuration)
         except Exception as error:
             return ValueError(f"a damaged snapshot: {error}")
         if self._position not in (None, LogPosition(index, term)):
             return ValueError(f"it is at ({index}, {term}), announced was {self._position}")
-        header = SnapshotHeader(
-            index=index, term=term, configuration=Configuration.decode(configuration), machine=machine
-        )
+        header = SnapshotHeader(index=index, term=term, configuration=members, machine=machine)
         return self._store.add(header, chunks)
 
 

@@ -41,8 +41,17 @@ def incarnation_of(node_id: str) -> bytes:
 class OneNode:
     """One node with its disk; `effects` are taken by `flush`."""
 
-    def __init__(self, node_id: str, voters: tuple[str, ...], config: RaftConfig, *, pinned: bool = True) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        voters: tuple[str, ...],
+        config: RaftConfig,
+        *,
+        pinned: bool = True,
+        machine_type: type[ListMachine] = ListMachine,
+    ) -> None:
         self.node_id, self.config, self.now = node_id, config, 0
+        self.machine_type = machine_type
         self.levels = LevelRange()
         self.disk = Disk()
         self.disk_hangs = False  # Then `settle` finishes nothing that it was asked for.
@@ -57,7 +66,7 @@ class OneNode:
         self.start()
 
     def start(self) -> None:
-        self.machine = ListMachine()
+        self.machine = self.machine_type()
         self.node = Node(
             identity=Identity(
                 cluster_id=CLUSTER_ID,
@@ -149,10 +158,12 @@ def a_single_leader(**config: Any) -> OneNode:
 class World:
     """Members and a network that carries everything at once, through the real codec, unless `carries` says no."""
 
+    machine_type: type[ListMachine] = ListMachine
+
     def __init__(self, count: int = 3, **config: Any) -> None:
         voters = tuple(f"s{number}" for number in range(1, count + 1))
         self.config = RaftConfig(**config)
-        self.members = {voter: OneNode(voter, voters, self.config) for voter in voters}
+        self.members = {voter: OneNode(voter, voters, self.config, machine_type=self.machine_type) for voter in voters}
         self.now = 0
         self.carries: Callable[[str, str, Message], bool] = lambda *_: True
         self.cut_off: set[str] = set()
