@@ -21,11 +21,15 @@ NETWORK_KINDS: Kinds = {
     "ring": (0.3, 3.0),  # Each member sees two neighbours only: everybody a majority, no two the same.
     "slow link": (0.4, 3.0),  # One direction between two members takes 20 to 200 ms more.
     "lose connection": (0.5, 0.0),
+    "drop connections": (0.4, 0.0),  # Of one member with all others, at both ends: a proxy between them is restarted.
     "half-open": (0.4, 4.0),  # From some moment nothing arrives on one connection, and nobody is told before its end.
 }
 
 SLOW_LINK_NS_MIN = 20 * MILLISECOND_NS
 SLOW_LINK_TIMES_MAX = 10
+
+DROP_TOLD_NS_MAX = 5 * MILLISECOND_NS
+"""Each end notices so much later at most."""
 
 
 class NetworkFaults:
@@ -42,6 +46,9 @@ class NetworkFaults:
             link = self._link_of(fault, member.node_id)
             if link is not None:
                 self._strike_link(fault, link)
+            return
+        if fault.kind == "drop connections":
+            self._drop_connections(fault, member)
             return
         links = cut_links(fault, member.node_id, world.plan.members)
         network.cut(links)
@@ -77,6 +84,16 @@ class NetworkFaults:
                 world.heap.after(fault.duration_ns, self._reconnect, sender, receiver)
             case _:
                 raise AssertionError(fault.kind)
+
+    def _drop_connections(self, fault: Fault, member: Member) -> None:
+        """What was on its way is lost. All of them live, and may call each other anew at once."""
+        random, heap = Random(int(fault.shape * 2**53)), self._world.heap
+        for other in self._world.members.values():
+            if other is member:
+                continue
+            for one, peer in ((member, other), (other, member)):
+                self._world.network.reconnect((one.node_id, peer.node_id))
+                heap.after(random.randrange(DROP_TOLD_NS_MAX), one.ways.lose, peer.node_id)
 
     def _quicken(self, link: Link, extra_ns: int) -> None:
         if not self._is_healed:

@@ -128,7 +128,8 @@ class ProcessFaults:
             for other in world.members.values():
                 if other is not member and self._random.random() < CONNECTION_LOSS_TOLD_RATE:
                     delay = self._random.randrange(CONNECTION_LOSS_TOLD_NS_MAX)
-                    world.heap.after(delay, other.lose_connection, member.node_id)
+                    ends = other.ways.lose if fault.kind == "kill" else other.lose_connection  # Without power: silence.
+                    world.heap.after(delay, ends, member.node_id)
             world.heap.after(fault.duration_ns * (place + 1), self._bring_up, member)
 
     def _take_down_amid_a_sync(self, member: Member, files: SimFiles, fault: Fault) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.sim.changing import NAMED
 from harness.sim.faults import KINDS
+from harness.sim.leader_loss import BEGAN_AN_ELECTION, WAS_WRONG
 from harness.sim.losing import HASTY
 from harness.sim.refusals import GHOST_ENDED, TOLD_BY_REFUSAL
 from harness.sim.taps import LONE_PUTS
@@ -80,6 +81,8 @@ WANTED: dict[str, int] = {
     PRE_VOTE: OFTEN,
     SPLIT: OFTEN,
     ABANDONED: SELDOM,
+    BEGAN_AN_ELECTION: SELDOM,
+    WAS_WRONG: SELDOM,
     WHILE_WRITING: SELDOM,
     INTERRUPTED: SELDOM,
     "a snapshot overtook what waited to be applied": RARE,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.sim.changing import check_standing
 from harness.sim.errors import broken, require
+from harness.sim.leader_loss import LeaderLossWatch
 from harness.sim.leading import LeadingWatch
 from harness.sim.members_book import Halves, halves_of, has_majorities
 from harness.sim.pledge import Pledge
@@ -18,6 +19,7 @@ from raft import (
     Entry,
     Message,
     Node,
+    PreVoteResponse,
     RaftCore,
     ReadIndexResponse,
     ReadReady,
@@ -25,6 +27,7 @@ from raft import (
     Refused,
     Role,
     TimeoutNow,
+    TraceEvent,
     VoteRequest,
     one_by_one,
 )
@@ -52,6 +55,8 @@ class Watch:
         self.leading = LeadingWatch(
             self._node_id, peer_ids, self._world.plan.raft_of(self._node_id), self._world.ledger, lambda: self._halves
         )
+        config = self._world.plan.raft_of(self._node_id)
+        self.leader_loss = LeaderLossWatch(self._world, self._node_id, config, lambda: self._halves)
         self._reads = ReadWatch(member)
         self._pledge: Pledge
 
@@ -70,6 +75,7 @@ class Watch:
         """The node was handed a message."""
         now = self._member.now()
         self._pledge.received(core, sender, message, now)
+        self.leader_loss.received(core, sender, message, now)
         if core.role is Role.LEADER or core.term == self.leading.term:  # It may lead no more because of it.
             self.leading.received(core, sender, message, now)
 
@@ -175,6 +181,7 @@ class Watch:
         """What the node says that it did: rounds of reads, and reads that are over."""
         for event in effects.events:
             self._world.mark(event.name)
+            self._told_of_elections(event)
             if event.name == "read_round":
                 self._read_round(event.fields["term"], event.fields["read_index"])
                 self.leading.round_began(event.fields["counter"])
@@ -200,6 +207,12 @@ class Watch:
                     pass
         for peer_id, sent in effects.send:
             self._sent(peer_id, sent)
+        self.leader_loss.step_is_over()
+
+    def _told_of_elections(self, event: TraceEvent) -> None:
+        node = self._member.node
+        if node is not None:
+            self.leader_loss.told(node.core, event, self._member.now())
 
     def _sent(self, peer_id: str, sent: Message) -> None:
         node = self._member.node
@@ -209,6 +222,8 @@ class Watch:
                 self.leading.asked_to_campaign(peer_id, last_index)
             case ReadIndexResponse():
                 self.leading.told_a_peer(peer_id, sent, node.core.committed_configuration.lease_ns)
+            case PreVoteResponse():
+                self.leader_loss.sent(peer_id, sent)
             case VoteRequest():
                 self._pledge.check_request(node.core, sent)
             case _:

@@ -72,6 +72,18 @@ class Ways:
         """The connection of this peer to here is gone: its next one begins with a hello."""
         self._callers.discard(peer_id)
 
+    def lose(self, peer_id: str) -> None:
+        """Both connections with a peer end, and the peer, or something between the two, has ended them."""
+        member = self._member
+
+        def tell(node: Node) -> None:
+            member.watch.leader_loss.connections_ended(peer_id)
+            node.peer_gone(peer_id)
+
+        member.lose_connection(peer_id)
+        if member.node is not None:
+            member.call(f"lost both of {peer_id}", tell)
+
     def want(self, node: Node) -> None:
         """The node wants other peers than before, or the same ones at other addresses."""
         world, own_id = self._member.world, self._member.node_id
