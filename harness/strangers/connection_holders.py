@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 _HOLD_SECONDS_MAX = 120.0
 _BYTE_EVERY_SECONDS = 20.0
-_LARGE_VALUE_BYTES = 2**20 - 1024
-_LARGE_READS = 200
+_READS = 200
 
 
 async def greet_and_idle(stranger: Stranger) -> None:
@@ -47,14 +46,12 @@ async def never_finish_a_frame(stranger: Stranger) -> None:
 
 
 async def never_read(stranger: Stranger) -> None:
-    """Ask again and again for a large value, and read no answer."""
-    key = wire.PREFIX + b"large"
-    if stranger.random.random() < 0.02:
-        async with wire.connected(stranger.target.client_port) as stream:
-            await stream.send_all(wire.client_hello() + wire.frame(wire.put(1, key, bytes(_LARGE_VALUE_BYTES))))
-            await wire.read_frame(stream)
-            await wire.read_frame(stream)
+    """Ask again and again for all of the log, and read no answer."""
     async with wire.connected(stranger.target.client_port) as stream:
-        reads = (wire.frame(wire.get(i + 1, key)) for i in range(_LARGE_READS))
-        await stream.send_all(wire.client_hello() + b"".join(reads))
+        await stream.send_all(wire.client_hello() + wire.frame(wire.status(1, with_hash=False)))
+        await wire.read_frame(stream)
+        answer = await wire.read_frame(stream)
+        known = answer[5] if isinstance(answer, list) and len(answer) > 5 else {}
+        first_index = max(1, known.get("first_index", 1))
+        await stream.send_all(b"".join(wire.frame(wire.read_log(i + 2, first_index)) for i in range(_READS)))
         await trio.sleep(stranger.random.uniform(1, _HOLD_SECONDS_MAX))

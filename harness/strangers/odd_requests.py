@@ -27,14 +27,14 @@ IMPOSSIBLE_ADDRESSES: tuple[object, ...] = (
 async def send_changed_requests(stranger: Stranger) -> None:
     """Requests of all usual kinds, each with a place or two changed, until the member hangs up."""
     random, structures = stranger.random, stranger.structures
-    key = wire.PREFIX + bytes((random.randrange(97, 123),))
+    key = bytes((random.randrange(97, 123),))
     usual: tuple[list[Any], ...] = (
         wire.put(1, key, b"value"),
         wire.get(2, key, random.randrange(1, 6)),
         [3, 3, 5, [2, key], 50],
-        [4, 2, [0, 0, 0, 5, key, b"value", b"expected"]],
-        [5, 2, [0, 0, 0, 6, [[1, 1, key, b"value"]], [[1, key, b"v"]], [[3, key]]]],
-        [6, 3, 1, [4, wire.PREFIX, wire.PREFIX + b"\xff", 10, None, False]],
+        [4, 2, [wire.NO_SESSION, 2, 0, 5, key, b"value", b"expected"]],
+        [5, 2, [wire.NO_SESSION, 3, 0, 6, [[1, 1, key, b"value"]], [[1, key, b"v"]], [[3, key]]]],
+        [6, 3, 1, [4, key, None, 10, False, False, False, 0, 0]],
         [7, 5, 1, 1_000],
         [8, 1],
         [9, 9, False],
@@ -42,12 +42,10 @@ async def send_changed_requests(stranger: Stranger) -> None:
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello())
         for _ in range(_REQUESTS_PER_VISIT):
-            request = structures.changed(random.choice(usual), random.choice((1, 1, 2, 3)))
-            data = wire.frame(request)
-            if random.random() < 0.1:
-                data = structures.changed_bytes(data)
-            await stream.send_all(data)
+            request = wire.without_effect(structures.changed(random.choice(usual), random.choice((1, 1, 2, 3))))
+            await stream.send_all(wire.frame(request))
             stranger.counts["changed requests sent"] += 1
+        await stream.send_all(structures.changed_bytes(wire.frame(wire.get(99, key))))
         await stream.send_eof()
         with trio.move_on_after(_PATIENCE_SECONDS):
             await wire.drain(stream)

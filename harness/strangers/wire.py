@@ -16,8 +16,9 @@ import trio
 
 FRAME_BYTES_MAX = 4 * 2**20
 READ_BYTES = 64 * 1024
-PREFIX = b"stranger/"
-"""Of every key that strangers write on purpose. No honest client of a run has such keys."""
+NO_SESSION = 2**40
+"""A session that nobody has. Commands of strangers go under it, so that they are committed and change nothing: whatever
+they wrote, the history that honest clients record would not explain it."""
 
 _DIAL_SECONDS_MAX = 3.0
 
@@ -58,8 +59,15 @@ def peer_hello(cluster_id: bytes, node_id: str, incarnation_id: bytes, peer_addr
 
 
 def put(request_id: int, key: bytes, value: bytes) -> list[Any]:
-    """A put without a session."""
-    return [request_id, 2, [0, 0, 0, 1, key, value]]
+    """A put that changes nothing."""
+    return [request_id, 2, [NO_SESSION, 1, 0, 1, key, value]]
+
+
+def without_effect(request: object) -> object:
+    """The same request, but if it is a command at all, one that changes nothing."""
+    if isinstance(request, list) and len(request) > 2 and request[1] == 2 and isinstance(request[2], list):
+        return [*request[:2], [NO_SESSION, *request[2][1:]], *request[3:]]
+    return request
 
 
 def register_session(request_id: int, ttl_ns: int) -> list[Any]:
@@ -70,6 +78,11 @@ def register_session(request_id: int, ttl_ns: int) -> list[Any]:
 def get(request_id: int, key: bytes, consistency: int = 3) -> list[Any]:
     """A read of one key, by default a local one."""
     return [request_id, 3, consistency, [2, key]]
+
+
+def read_log(request_id: int, from_index: int) -> list[Any]:
+    """Ask for as much of the log as an answer may hold."""
+    return [request_id, 5, from_index, 0]
 
 
 def status(request_id: int, *, with_hash: bool) -> list[Any]:

@@ -9,6 +9,7 @@ import cbor2
 import pytest
 import trio
 
+from harness.strangers import wire
 from harness.strangers.crowd import KINDS, Kind, Stranger
 from harness.strangers.structures import Structures
 from harness.strangers.wire import Target, frame
@@ -66,3 +67,18 @@ def test_changed_bytes_differ_and_pieces_are_the_whole() -> None:
 
     assert sum(structures.changed_bytes(data) != data for _ in range(200)) > 190
     assert all(b"".join(structures.pieces(data)) == data for _ in range(200))
+
+
+def test_no_command_of_a_stranger_can_change_the_store() -> None:
+    """Else the history that honest clients record would hold what nobody wrote."""
+    structures = Structures(Random(4))
+    usual = [wire.put(1, b"k", b"v"), [2, 3, 1, [2, b"k"]], [3, 2, [0, 0, 0, 3, b"k"]]]
+    requests = [wire.without_effect(structures.changed(usual[i % 3], 1 + i % 3)) for i in range(20_000)]
+    sessions = [
+        request[2][0]
+        for request in requests
+        if isinstance(request, list) and len(request) > 2 and request[1] == 2 and isinstance(request[2], list)
+    ]
+
+    assert len(sessions) > 5_000
+    assert set(sessions) == {wire.NO_SESSION}
