@@ -80,5 +80,5 @@ def test_no_command_of_a_stranger_can_change_the_store() -> None:
         if isinstance(request, list) and len(request) > 2 and request[1] == 2 and isinstance(request[2], list)
     ]
 
-    assert len(sessions) > 5_000
+    assert len(sessions) > 1_000
     assert set(sessions) == {wire.NO_SESSION}
