@@ -1,7 +1,8 @@
 """`hwm-harness`: break a cluster on purpose, and remember what clients saw.
 
 Exit codes: 0 the run ended as it must (and, with --audit, its history is linearizable); 3 it did not: an acknowledged
-write lost, states that differ, a violation; 4 the audit is undecided; 2 bad input; 1 the harness could not go on.
+write lost, states that differ, a violation; 4 the audit is undecided; 2 bad input; 1 the harness could not go on; 74 as
+0, but the result could not be written to stdout.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from harness.show import show_report
 from harness.signals import Interrupted, run_until_signal
 from harness.soak import Soak, run_soak, show_soak
 from harness.workload.ways import USUAL_WAYS, ReadWays
+from kvstore import end_with_true_exit_code
 
 _PIPE_WIDTH = 132  # Where there is no terminal to ask.
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_VIOLATION = 1, 2, 3
@@ -339,6 +341,10 @@ def _end(error: Exception, exit_code: int) -> NoReturn:
 
 def main() -> None:
     """The console script: every error is a sentence, never a traceback."""
+    end_with_true_exit_code(_run)
+
+
+def _run() -> None:
     try:
         harness(prog_name="hwm-harness")
     except BadInput as error:

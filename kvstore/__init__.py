@@ -111,6 +111,7 @@ from kvstore.results import (
 from kvstore.retry import ClientCore
 from kvstore.service import Service, ServiceLimits
 from kvstore.snapshots import UnsupportedFeatureLevel
+from kvstore.standard_streams import end_with_true_exit_code
 from kvstore.status import MemberStatus, PeerView
 from kvstore.texts import from_text, to_text
 from raft import Member
@@ -237,6 +238,7 @@ __all__ = [
     "command_request",
     "decode_payload",
     "encode_command",
+    "end_with_true_exit_code",
     "from_text",
     "initial_header",
     "members_request",

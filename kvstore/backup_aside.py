@@ -23,10 +23,12 @@ class FileAside:
         self._path, self._force = path, force
         self._aside = path.with_name(f".{path.name}.{os.getpid()}.part")
         self._file: BinaryIO | None = None
+        self._folder: int | None = None  # Open from the start: a name that was given cannot be taken back later.
 
     def __enter__(self) -> Self:
-        if self._path.is_dir() or (not self._force and os.path.lexists(self._path)):
-            raise self._taken()
+        with self._says():
+            if self._path.is_dir() or (not self._force and os.path.lexists(self._path)):
+                raise self._taken()
         self.begin()
         return self
 
@@ -34,6 +36,8 @@ class FileAside:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with suppress(OSError):
+            if self._folder is not None:
+                os.close(self._folder)
             if self._file is not None:
                 self._file.close()
             self._aside.unlink(missing_ok=True)
@@ -41,6 +45,8 @@ class FileAside:
     def begin(self) -> None:
         """From the first byte, whatever was written before."""
         with self._says():
+            if self._folder is None:
+                self._folder = os.open(self._path.parent, os.O_RDONLY)
             if self._file is not None:
                 self._file.close()
             self._file = self._aside.open("wb", buffering=0)
@@ -56,15 +62,12 @@ class FileAside:
     def publish(self) -> None:
         """Sync it, give it its name, sync the folder."""
         assert self._file is not None
+        assert self._folder is not None
         with self._says():
             os.fsync(self._file.fileno())
             if self._force or not self._is_linked():
                 self._aside.replace(self._path)
-            descriptor = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            os.fsync(self._folder)
 
     def _is_linked(self) -> bool:
         """A link never replaces what has the name, as a rename would. False where the file system has none."""

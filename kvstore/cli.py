@@ -3,7 +3,9 @@
 Exit codes: 0 done; 1 the key is not there, or a comparison is false; 2 wrong usage; 3 certainly not carried out (or the
 server refused to start); 4 the outcome is unknown; 5 unavailable, certainly not carried out; 6 the server stopped
 itself; 7 it was removed from its cluster; 70 a mistake in this program; 74 carried out, but the answer could not be
-written; 130 interrupted.
+written to stdout; 130 interrupted.
+
+What cannot be written changes no exit code but 0, which becomes 74: every other one says more than the answer would.
 """
 
 from __future__ import annotations
@@ -14,6 +16,11 @@ import sys
 from importlib import import_module
 
 import click
+
+from kvstore.cli_common import failure_of_system
+from kvstore.cli_output import OPERATION, say
+from kvstore.standard_streams import EXIT_OUTPUT_LOST, end_with_true_exit_code
+from kvstore.texts import escape_controls
 
 COMMANDS = {
     "init": ("kvstore.cli_serve", "init"),
@@ -112,35 +119,47 @@ def cli() -> None:
 
 def main() -> None:
     """The console script: no failure ends in a traceback (HWM_DEBUG=1 shows it)."""
+    end_with_true_exit_code(lambda: sys.exit(_run()))
+
+
+def _run() -> int:
+    """The exit code that the command has earned, whatever became of its words."""
+    OPERATION.forget()
     try:
         code = cli.main(prog_name="hwm", standalone_mode=False)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 0
     except click.ClickException as error:
+        error.message = "\n".join(map(escape_controls, error.message.splitlines()))  # type: ignore[misc]
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; a command that was sent may have been carried out", err=True)
-        sys.exit(130)
-    except OSError as error:
-        from kvstore.cli_common import ExitCode
-
-        if error.filename is not None:  # Looked at before anything was done. Standard output comes without a name.
-            click.echo(f"error: {error.filename}: {(error.strerror or str(error)).lower()}", err=True)
-            click.echo("hint: nothing was done; this user must be able to enter and read the folder", err=True)
-            sys.exit(ExitCode.FAILED)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):  # Whoever read it has gone: `hwm range | head`.
-            sys.exit(141)
-        click.echo(f"error: the answer could not be written: {error.strerror or error}", err=True)
-        click.echo("hint: the command was carried out; only what it had to say is lost", err=True)
-        sys.exit(ExitCode.OUTPUT)
+        did = (
+            "the command was carried out" if OPERATION.is_done else "a command that was sent may have been carried out"
+        )
+        say(f"interrupted; {did}")
+        return 130
     except Exception as error:
         if os.environ.get("HWM_DEBUG"):
             raise
-        what = f"{type(error).__name__}: {error}".splitlines()[0]
-        click.echo(f"error: a mistake in this program: {what}", err=True)
-        click.echo("hint: please report it; HWM_DEBUG=1 shows the details", err=True)
-        sys.exit(70)
-    sys.exit(code if isinstance(code, int) else 0)
+        return _exit_code_of(error)
+    return code if isinstance(code, int) else 0
+
+
+def _exit_code_of(error: Exception) -> int:
+    """Say what a command ended with that nobody below knew what to say of."""
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    if OPERATION.is_done:
+        say(f"error: the answer could not be shown: {what}")
+        say("hint: the command was carried out; please report this")
+        return EXIT_OUTPUT_LOST
+    if isinstance(error, OSError):
+        failure = failure_of_system(error, has_begun=OPERATION.has_begun)
+        failure.show()
+        return failure.exit_code
+    say(f"error: a mistake in this program: {what}")
+    say("hint: please report it; HWM_DEBUG=1 shows the details")
+    return 70
 
 
 if __name__ == "__main__":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import click
 import trio
 
 from kvstore.bench_load import Bench, BenchSpec
-from kvstore.cli_common import Data, ExitCode, Failure, client_options, failure_of, print_json, print_table
+from kvstore.cli_common import Data, ExitCode, Failure, Number, client_options, print_json, print_table, run_operation
+from kvstore.cli_output import say
 from kvstore.errors import StoreError, Unavailable
 
 REFRESH_SECONDS = 0.25
@@ -20,7 +22,7 @@ ROWS = {
 
 @click.command()
 @client_options
-@click.option("--seconds", type=click.FloatRange(0.1, 86_400), default=10.0, show_default=True, help="How long.")
+@click.option("--seconds", type=Number(0.1, 86_400), default=10.0, show_default=True, help="How long.")
 @click.option(
     "--in-flight", type=click.IntRange(1, 8192), default=64, show_default=True, help="Operations open at a time."
 )
@@ -33,11 +35,9 @@ ROWS = {
     "--prefix", type=Data(), default="bench/", show_default=True, metavar="TEXT",
     help="Of all its keys. What is there under these names is overwritten, and deleted.",
 )  # fmt: skip
+@click.option("--reads", type=Number(0, 1), default=0.0, show_default=True, help="Which part is linearizable reads.")
 @click.option(
-    "--reads", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Which part is linearizable reads."
-)
-@click.option(
-    "--rate", type=click.FloatRange(0, 10_000_000), default=0.0, metavar="N",
+    "--rate", type=Number(0, 10_000_000), default=0.0, metavar="N",
     help="Operations per second that are due (open loop; latency counts from then). 0: as many as go.",
 )  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave the keys there.")
@@ -72,10 +72,7 @@ def bench(
         reads=reads,
         rate=rate,
     )
-    try:
-        result = trio.run(_run, spec, keep, as_json)
-    except StoreError as error:
-        raise failure_of(error) from error
+    result = run_operation(partial(_run, spec, keep, as_json))
     if as_json:
         print_json(result.tally())
     else:
@@ -100,7 +97,7 @@ async def _run(spec: BenchSpec, keep: bool, as_json: bool) -> Bench:
                 try:
                     await result.clean_up()
                 except StoreError as error:
-                    click.echo(f"keys may be left under {spec.prefix!r}: {error}", err=True)
+                    say(f"keys may be left under {spec.prefix!r}: {error}")
         finally:
             nursery.cancel_scope.cancel()
     if failure is not None:

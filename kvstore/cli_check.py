@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 from kvstore.cli_common import ExitCode, Failure, print_json
+from kvstore.cli_output import say, show
 from storage import CorruptMeta, InlineFiles, Report, StorageError, holder_of, inspect
 
 REMEDY_OF_A_SNAPSHOT = "an older snapshot stands in for a damaged one: the member starts. Look after this disk"
@@ -41,7 +42,7 @@ def check(folder: Path, as_json: bool) -> None:
         )
     if holder is not None:
         pid = "another process" if holder.pid is None else f"process {holder.pid}"
-        click.echo(f"warning: {folder} is in use by {pid}: what it is writing meanwhile is not judged", err=True)
+        say(f"warning: {folder} is in use by {pid}: what it is writing meanwhile is not judged")
     files = InlineFiles(folder)
     try:
         report = inspect(files)
@@ -70,10 +71,10 @@ def _tell_damage(folder: Path, problems: list[str], remedy: str, as_json: bool, 
     if as_json:
         print_json({"folder": str(folder), "verdict": "damaged", "in_use": in_use, "problems": problems})
     else:
-        click.echo(f"{folder}: damaged")
+        show(f"{folder}: damaged")
     for problem in problems:
-        click.echo(f"{folder}: {problem}", err=True)
-    click.echo(f"hint: {remedy}", err=True)
+        say(f"{folder}: {problem}")
+    say(f"hint: {remedy}")
     sys.exit(ExitCode.FAILED)
 
 
@@ -98,8 +99,8 @@ def _tell_soundness(folder: Path, report: Report, as_json: bool, *, in_use: bool
     if as_json:
         print_json(fields)
         return
-    click.echo(f"{folder}: sound")
-    click.echo(f"member {identity.node_id} of cluster {identity.cluster_id.hex()}, term {state.term}")
+    show(f"{folder}: sound")
+    show(f"member {identity.node_id} of cluster {identity.cluster_id.hex()}, term {state.term}")
     is_empty = report.last_index < report.first_index
     entries = "no entry" if is_empty else f"entries {report.first_index} to {report.last_index}"
-    click.echo(f"log: {entries} in {len(report.segments)} files; newest snapshot at {newest['index']}")
+    show(f"log: {entries} in {len(report.segments)} files; newest snapshot at {newest['index']}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import errno
 import json
-import os
+import math
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -12,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 import trio
 
+from kvstore.cli_output import OPERATION, say, show, show_bytes
 from kvstore.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.errors import (
     ChangeRefused,
@@ -23,7 +25,7 @@ from kvstore.errors import (
     Unavailable,
     Unsupported,
 )
-from kvstore.texts import from_text, to_text
+from kvstore.texts import escape_controls, escape_controls_in_json, from_text, to_text
 from raft import FRAME_BYTES_MAX_CLIENT
 
 ENDPOINTS_DEFAULT = "127.0.0.1:7101"
@@ -65,16 +67,13 @@ class Failure(click.ClickException):
         context = click.get_current_context(silent=True)  # None where `show` comes.
         self._is_in_json = context is not None and context.params.get("as_json") and not context.meta.get(HAS_PRINTED)
 
-    def show(self, file: IO[Any] | None = None) -> None:
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - As click declares it.
         """The words to stderr; stdout is for data, and for one JSON value, this one if there is no other."""
-        click.echo(f"error: {self.format_message()}", file=file, err=file is None)
+        say(f"error: {self.format_message()}")
         if self.hint:
-            click.echo(f"hint: {self.hint}", file=file, err=file is None)
+            say(f"hint: {self.hint}")
         if self._is_in_json:
-            try:
-                print_json({"error": self.as_json()})
-            except OSError:  # The exit code is that of what has failed. Nothing is left to be written at the end.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            print_json({"error": self.as_json()})
 
     def as_json(self) -> dict[str, object]:
         """For programs: `code` and `reason` are stable words."""
@@ -131,6 +130,8 @@ class Data(BytesParamType):
 
 def read_stdin() -> bytes:
     """All of standard input. Raises Failure if no request could hold it, or if it cannot be read."""
+    if sys.stdin is None:
+        raise Failure("standard input is closed", ExitCode.USAGE, "give the value as an argument, or a file: `< FILE`")
     try:
         data = sys.stdin.buffer.read(FRAME_BYTES_MAX_CLIENT + 1)
     except OSError as error:
@@ -155,6 +156,17 @@ class Seconds(SecondsParamType):
         if not SECONDS_MIN <= seconds <= SECONDS_MAX:
             self.fail(f"{value} is not from {SECONDS_MIN} to {SECONDS_MAX:.0f} seconds", param, ctx)
         return seconds
+
+
+class Number(click.FloatRange):
+    """A number within bounds. To click `nan` is within all bounds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Called by click."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is no number", param, ctx)
+        return number
 
 
 def client_options(function: FunctionT) -> FunctionT:
@@ -192,17 +204,51 @@ def run_with_client(endpoints: str, deadline_seconds: float, work: Callable[[Cli
         async with Client(addresses, deadline_seconds=deadline_seconds) as client:
             return await work(client)
 
+    return run_operation(main)
+
+
+def run_operation(operation: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Run the operation of a command to its result; `OPERATION` knows how far it has come.
+
+    Once there is a result nothing takes it back, such as a connection that cannot be closed in order.
+    Raises Failure for errors of the store and of the system.
+    """
+    results: list[ResultT] = []
+
+    async def run() -> None:
+        OPERATION.has_begun = True
+        results.append(await operation())
+        OPERATION.is_done = True
+
     try:
-        return trio.run(main)
+        trio.run(run)
     except StoreError as error:
         raise failure_of(error) from error
+    except OSError as error:
+        if not OPERATION.is_done:
+            raise failure_of_system(error, has_begun=OPERATION.has_begun) from error
+    return results[0]
+
+
+def failure_of_system(error: OSError, *, has_begun: bool) -> Failure:
+    """What the operating system refused to a command that is not done. `has_begun`: something may have been sent."""
+    what = (error.strerror or str(error)).lower()
+    message = what if error.filename is None else f"{error.filename}: {what}"
+    if has_begun:
+        return Failure(message, ExitCode.UNKNOWN, "it may have happened; read the key before you repeat it")
+    remedy = "this user must be able to enter and read the folder"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        remedy = "too few files may be open: raise the limit (`ulimit -n`)"
+    elif error.filename is None:
+        remedy = "try again"
+    return Failure(message, ExitCode.FAILED, f"nothing was done; {remedy}")
 
 
 def print_json(value: Any) -> None:
     """One object on one line; bytes as text."""
     if (context := click.get_current_context(silent=True)) is not None:
         context.meta[HAS_PRINTED] = True
-    click.echo(json.dumps(value, ensure_ascii=False, default=_json_default))
+    show(escape_controls_in_json(json.dumps(value, ensure_ascii=False, default=_json_default)))
 
 
 def _json_default(value: Any) -> Any:
@@ -212,10 +258,10 @@ def _json_default(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on a terminal; elsewhere lines with tabs, without the head."""
+    """A table on a terminal; elsewhere lines with tabs, without the head. Control characters in cells are escaped."""
     if not sys.stdout.isatty():
         for row in rows:
-            click.echo("\t".join(map(str, row)))
+            show_bytes("\t".join(escape_controls(str(cell)) for cell in row).encode() + b"\n")
         return
     from rich.console import Console
     from rich.table import Table
@@ -225,5 +271,5 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     for column in columns:
         table.add_column(Text(column), overflow="fold", min_width=max(map(len, column.splitlines())))
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(escape_controls(str(cell))) for cell in row))
     Console(highlight=False).print(table)

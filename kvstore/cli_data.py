@@ -17,6 +17,7 @@ from kvstore.cli_common import (
     read_stdin,
     run_with_client,
 )
+from kvstore.cli_output import say, show, show_bytes
 from kvstore.cli_txn import InvalidDocument, parse_document, txn_of_document
 from kvstore.commands import CompareAndSet, Delete, Get, Put, Range, prefix_range
 from kvstore.protocol import Consistency
@@ -31,7 +32,7 @@ from kvstore.results import (
     Result,
     TxnResult,
 )
-from kvstore.texts import to_text
+from kvstore.texts import escape_controls, to_shown_text, to_text
 
 KEY, VALUE = Data(), Data(stdin=True)
 
@@ -106,7 +107,7 @@ def put(key: bytes, value: bytes, endpoints: str, deadline_seconds: float, as_js
     if as_json:
         print_json({**result_json(answer.result), "revision": answer.revision, "node": answer.node_id})
     else:
-        click.echo(f"revision {answer.revision}", err=True)
+        say(f"revision {answer.revision}")
 
 
 @click.command()
@@ -126,7 +127,10 @@ def get(
     deadline_seconds: float,
     as_json: bool,
 ) -> None:
-    """Print the value at KEY; exit code 1 if there is none."""
+    """Print the value at KEY; exit code 1 if there is none.
+
+    Bytes that are no text are printed as `base64:...`; on a terminal so is text with control characters.
+    """
     how = read_options(consistency, max_staleness_ms)
     answer = run_with_client(
         endpoints,
@@ -140,13 +144,25 @@ def get(
         about |= {} if answer.age_ms is None else {"age_ms": answer.age_ms}
         print_json({**result_json(answer.result), **about})
     elif record is None:
-        click.echo(f"not found: {to_text(key)}", err=True)
+        say(f"not found: {to_text(key)}")
     elif raw:
-        click.echo(record.value, nl=False)
+        show_bytes(record.value)
     else:
-        click.echo(to_text(record.value))
+        _show_value(record.value)
     if record is None:
         sys.exit(ExitCode.NEGATIVE)
+
+
+def _show_value(value: bytes) -> None:
+    """One value is all there is on stdout, so its line ends and tabs are unambiguous there. A terminal obeys others."""
+    text = to_text(value)
+    if sys.stdout.isatty() and escape_controls(text.translate(_HARMLESS)) != text.translate(_HARMLESS):
+        text = to_shown_text(value)
+        say("the value has characters that a terminal obeys; --raw prints it as it is")
+    show_bytes(text.encode() + b"\n")
+
+
+_HARMLESS = str.maketrans("\n\t", "  ")
 
 
 @click.command("del")
@@ -160,7 +176,7 @@ def delete(key: bytes, endpoints: str, deadline_seconds: float, as_json: bool) -
         print_json({**result_json(answer.result), "revision": answer.revision, "node": answer.node_id})
     else:
         word = f"deleted at revision {answer.revision}" if answer.result.found else f"not found: {to_text(key)}"
-        click.echo(word, err=True)
+        say(word)
     if not answer.result.found:
         sys.exit(ExitCode.NEGATIVE)
 
@@ -194,11 +210,11 @@ def cas(
     if as_json:
         print_json({**result_json(result), "revision": answer.revision, "node": answer.node_id})
     elif result.succeeded:
-        click.echo(f"revision {answer.revision}", err=True)
+        say(f"revision {answer.revision}")
     else:
         seen = f"it is {to_text(result.record.value)!r}" if result.record else "it is absent"
         shown = f" at mod_revision {result.record.mod_revision}" if result.record else ""
-        click.echo(f"not written: {seen}{shown}", err=True)
+        say(f"not written: {seen}{shown}")
     if not result.succeeded:
         sys.exit(ExitCode.NEGATIVE)
 
@@ -228,7 +244,10 @@ def range_command(
     deadline_seconds: float,
     as_json: bool,
 ) -> None:
-    """List keys and values, in byte order. Without options: all of them, page by page."""
+    """List keys and values, in byte order. Without options: all of them, page by page.
+
+    What has control characters, line ends and tabs among them, is printed as `base64:...`, as what is no text.
+    """
     if prefix is not None and (start is not None or end is not None):
         raise click.UsageError("give --prefix, or --from and --to")
     start, end = prefix_range(prefix) if prefix is not None else (start or b"", end)
@@ -254,11 +273,13 @@ def range_command(
     if as_json:
         print_json({**result_json(result), "revision": result.revision})
     elif count_only:
-        click.echo(result.count)
+        show(result.count)
     elif keys_only:
-        print_table(["key"], [[to_text(item.key)] for item in result.items])
+        print_table(["key"], [[to_shown_text(item.key)] for item in result.items])
     else:
-        print_table(["key", "value"], [[to_text(item.key), to_text(item.value or b"")] for item in result.items])
+        print_table(
+            ["key", "value"], [[to_shown_text(item.key), to_shown_text(item.value or b"")] for item in result.items]
+        )
 
 
 @click.command()
@@ -289,7 +310,7 @@ def txn(document: str, endpoints: str, deadline_seconds: float, as_json: bool) -
     if as_json or not sys.stdout.isatty():
         print_json(shown)
     else:
-        click.echo(f"{'success' if result.succeeded else 'failure'} branch, revision {answer.revision}", err=True)
+        say(f"{'success' if result.succeeded else 'failure'} branch, revision {answer.revision}")
         for each in shown["results"]:
             print_json(each)
     if not result.succeeded:

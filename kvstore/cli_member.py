@@ -20,6 +20,7 @@ from kvstore.cli_common import (
     print_table,
     run_with_client,
 )
+from kvstore.cli_output import say, show
 from kvstore.cli_serve import MemberType
 from kvstore.client import Client
 from kvstore.errors import OutcomeUnknown, Unavailable
@@ -83,10 +84,10 @@ def list_members(endpoints: str, deadline_seconds: float, as_json: bool) -> None
             ("member", "part", "peer address", "client address", "lag", "heard"), [_cells(each) for each in now.members]
         )
         if now.is_changing:
-            click.echo("a change is under way", err=True)
+            say("a change is under way")
     if not _is_by_leader(now):
         leads = "nobody leads" if now.leader_id in (None, now.node_id) else f"{now.leader_id} leads, but did not answer"
-        click.echo(f"{leads}, says {now.node_id}", err=True)
+        say(f"{leads}, says {now.node_id}")
     if not all(each.is_heard for each in now.members):
         sys.exit(ExitCode.NEGATIVE)
 
@@ -172,7 +173,7 @@ def change_members(
     if as_json:
         print_json(_as_json(now))
     else:
-        click.echo(", ".join(f"{each.node_id} ({each.part})" for each in now.members))
+        show(", ".join(f"{each.node_id} ({each.part})" for each in now.members))
 
 
 def _is_by_leader(now: Membership) -> bool:

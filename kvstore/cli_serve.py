@@ -10,6 +10,7 @@ import trio
 
 from kvstore.cli_common import ExitCode, Failure, FunctionT
 from kvstore.cli_join import join_options, joining_from
+from kvstore.cli_output import OPERATION, say
 from kvstore.connections import ServiceLimits
 from kvstore.errors import InvalidAddress
 from kvstore.joining import make_joining_folder
@@ -126,7 +127,8 @@ def init(
             identity = trio.run(make_joining_folder, folder, joining)
     except Exception as error:
         raise failure_of_member(error, folder) from error
-    click.echo(f"{folder}: member {identity.node_id} of cluster {identity.cluster_id.hex()}", err=True)
+    OPERATION.is_done = True
+    say(f"{folder}: member {identity.node_id} of cluster {identity.cluster_id.hex()}")
 
 
 @click.command("serve")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ from kvstore.backup import WAIT_SECONDS_DEFAULT, Saved, save_snapshot
 from kvstore.backup_file import BackupDamaged, BackupFailed, SnapshotFacts
 from kvstore.backup_restore import REVISION_LEAP_MAX, read_begin, restore_folder
 from kvstore.cli_common import ExitCode, Failure, Seconds, client_options, failure_of, print_json, run_with_client
+from kvstore.cli_output import OPERATION, say, show
 from kvstore.cli_serve import folder_options
 from kvstore.client import Client
 from kvstore.errors import Unavailable
@@ -78,7 +78,7 @@ def save(
                 existing=existing,
                 force=force,
                 wait_seconds=wait_seconds,
-                tell=partial(click.echo, err=True),
+                tell=say,
             )
         except Unavailable as error:
             if existing and member is not None:
@@ -92,11 +92,9 @@ def save(
     if as_json:
         print_json({"file": str(file), "from": saved.node_id, **_fields(facts, saved.size_bytes), **_of_member(saved)})
     else:
-        click.echo(
-            f"{file}: revision {facts.revision}, {facts.keys} keys, {saved.size_bytes} bytes, from {saved.node_id}"
-        )
+        show(f"{file}: revision {facts.revision}, {facts.keys} keys, {saved.size_bytes} bytes, from {saved.node_id}")
     for words in _what_may_lack(saved):
-        click.echo(words, err=True)
+        say(words)
     if saved.is_older:
         sys.exit(ExitCode.NEGATIVE)
 
@@ -125,8 +123,8 @@ def status(file: Path, as_json: bool) -> None:
         print_json({"file": str(file), "verdict": "sound", **fields})
         return
     for name, value in fields.items():
-        click.echo(f"{name.replace('_', ' ')}: {', '.join(value) if isinstance(value, tuple) else value}")
-    click.echo("sound: every checksum and every row")
+        show(f"{name.replace('_', ' ')}: {', '.join(value) if isinstance(value, tuple) else value}")
+    show("sound: every checksum and every row")
 
 
 @snapshot.command()
@@ -164,15 +162,15 @@ def restore(
         restored = restore_folder(config, file, revision_leap)
     except Exception as error:
         raise failure_of_member(error, folder) from error
+    OPERATION.is_done = True
     identity, facts = restored.identity, restored.facts
     if as_json:
         ids = {"node_id": identity.node_id, "cluster_id": identity.cluster_id.hex()}
         print_json({"folder": str(folder), **ids, "revision": restored.revision, "keys": facts.keys})
     else:
-        click.echo(
+        say(
             f"{folder}: member {identity.node_id} of the new cluster {identity.cluster_id.hex()}, "
-            f"revision {restored.revision}, {facts.keys} keys",
-            err=True,
+            f"revision {restored.revision}, {facts.keys} keys"
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from kvstore.cli_common import ExitCode, client_options, print_json, print_table, run_with_client
+from kvstore.cli_output import say
 from kvstore.errors import StoreError
 from kvstore.members import LEARNER, VOTER
 from kvstore.status import MemberStatus
@@ -48,12 +49,12 @@ def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: b
         print_table(columns, [_row(node_id, found, mark, state_hash) for node_id, found in members.items()])
     for node_id, found in members.items():
         if isinstance(found, StoreError):
-            click.echo(f"{node_id} did not answer: {found}", err=True)
+            say(f"{node_id} did not answer: {found}")
         else:
             for word in (*of_its_disk(found), *of_its_marks(found)):
-                click.echo(f"{node_id}: {word}", err=True)
+                say(f"{node_id}: {word}")
     if (level := could_be_raised(list(members.values()))) is not None:
-        click.echo(f"every member knows feature level {level}; `hwm upgrade` puts it in force, for ever", err=True)
+        say(f"every member knows feature level {level}; `hwm upgrade` puts it in force, for ever")
     if any(isinstance(found, StoreError) for found in members.values()):
         sys.exit(ExitCode.NEGATIVE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kvstore.cli_common import client_options, print_json, run_with_client
+from kvstore.cli_output import show
 
 
 @click.command()
@@ -23,4 +24,4 @@ def transfer(member: str | None, endpoints: str, deadline_seconds: float, as_jso
     if as_json:
         print_json({"leader_id": leader_id})
     else:
-        click.echo(leader_id)
+        show(leader_id)

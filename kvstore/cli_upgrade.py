@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kvstore.cli_common import client_options, print_json, run_with_client
+from kvstore.cli_output import show
 from kvstore.raising import raise_feature_level
 
 
@@ -25,4 +26,4 @@ def upgrade(level: int | None, endpoints: str, deadline_seconds: float, as_json:
     if as_json:
         print_json({"feature_level": in_force})
     else:
-        click.echo(in_force)
+        show(in_force)

@@ -31,7 +31,7 @@ def error_fields(
         case NotLeader():
             return Code.NOT_LEADER, (error.leader_id, client_address(error.leader_id))
         case Busy():
-            return Code.BUSY, (str(error),)
+            return Code.BUSY, (str(error).removeprefix("busy: "),)  # The client says that word.
         case TooLarge():
             return Code.TOO_LARGE, (error.size_bytes, error.size_bytes_max)
         case NotCommitted():

@@ -10,16 +10,17 @@ import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import click
 import trio
 
 from kvstore import garbage
 from kvstore.cli_common import ExitCode, Failure
+from kvstore.cli_output import say
 from kvstore.commands import UnreadablePayload
 from kvstore.errors import InvalidAddress, StoreError, Unavailable
 from kvstore.joining import MemberRemoved
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
 from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
+from kvstore.standard_streams import wait_for_no_reader_of_words
 from raft import DiskForgotten, InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError
 from storage import (
     CorruptLog,
@@ -73,6 +74,7 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
         raise Failure(f"{ready_file}: there is no folder to write the ready file to", ExitCode.USAGE, "make it first")
     if ready_file is not None and ready_file.is_dir():
         raise Failure(f"{ready_file}: this is a folder", ExitCode.USAGE, "name a file for the ready line")
+    wait_for_no_reader_of_words()
     try:
         trio.run(_serve, config, ready_file)
     except KeyboardInterrupt:
@@ -104,7 +106,7 @@ async def _obey(signals: AsyncIterator[int], running: list[RunningMember], every
         if not running or everything.deadline < float("inf"):
             everything.cancel()
         else:
-            click.echo(f"{running[0].node_id}: stopping", err=True)
+            say(f"{running[0].node_id}: stopping")
             running[0].request_stop()
             everything.deadline = trio.current_time() + STOP_SECONDS_MAX
 
@@ -113,7 +115,7 @@ def _announce(member: RunningMember, ready_file: Path | None) -> None:
     line = f"ready node={member.node_id} client={member.client_address} peer={member.peer_address}"
     if member.metrics_address:
         line += f" metrics={member.metrics_address}"
-    click.echo(line, err=True)
+    say(line)
     if ready_file is not None:
         aside = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
         aside.write_text(line + "\n", encoding="utf-8")

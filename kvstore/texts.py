@@ -1,11 +1,22 @@
-"""Keys and values as text: UTF-8 as it is; other bytes, and text that begins with `base64:`, as `base64:…`."""
+"""Keys and values as text: UTF-8 as it is; other bytes, and text that begins with `base64:`, as `base64:…`.
+
+And how text of unknown origin is shown: control characters, and those that change the order of what stands beside them,
+are never printed as they are.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 
 PREFIX = "base64:"
+
+_CONTROLS = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # C0, with line ends, tab and ESC; C1, with a CSI of one character.
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # Marks and overrides of direction.
+    "\u2028\u2029\ufff9-\ufffb\ud800-\udfff]"  # More line ends, annotations, bytes that are no UTF-8.
+)
 
 
 def to_text(data: bytes) -> str:
@@ -19,6 +30,32 @@ def to_text(data: bytes) -> str:
     except UnicodeDecodeError:
         text = PREFIX
     return PREFIX + base64.b64encode(data).decode() if text.startswith(PREFIX) else text
+
+
+def to_shown_text(data: bytes) -> str:
+    """As `to_text`, for a line or a table: bytes with a control character in them are `base64:…`, too.
+
+    >>> to_shown_text(b"x\\ty"), to_shown_text(b"x y")
+    ('base64:eAl5', 'x y')
+    """
+    text = to_text(data)
+    return PREFIX + base64.b64encode(data).decode() if _CONTROLS.search(text) else text
+
+
+def escape_controls(text: str) -> str:
+    """`text` with control characters as `\\x1b`, `\\n`, `\\u202e`: on one line, and without effect on a terminal.
+
+    Not made to be read back.
+
+    >>> print(escape_controls("a\\nb"))
+    a\\nb
+    """
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def escape_controls_in_json(document: str) -> str:
+    """The same JSON value with no control character: JSON itself escapes those below U+0020 alone."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
 def from_text(text: str) -> bytes:

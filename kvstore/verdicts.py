@@ -86,6 +86,11 @@ def judge(response: Response) -> Verdict:
         raise ProtocolError(f"{response.node_id} answered with code {response.code}, which is not known") from error
 
 
+def _busy_with(text: str) -> str:
+    """The reason alone: `Busy` says the word itself, and so do members of older builds."""
+    return text.removeprefix("busy: ")
+
+
 def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
     match code:
         case Code.NOT_LEADER:
@@ -96,11 +101,11 @@ def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
         case Code.STOPPED:
             return Moved(None, f"{node_id} has stopped: {fields[0]}")
         case Code.BUSY:
-            return Pushed(f"{node_id}: {fields[0]}")
+            return Pushed(f"{node_id}: {_busy_with(fields[0])}")
         case Code.UNKNOWN:
             return Doubtful(f"{node_id}: {fields[0]}")
         case ResultCode.BUSY:
-            return Pushed(str(refusal_of(code, fields)))
+            return Pushed(_busy_with(str(refusal_of(code, fields))))
         case ResultCode.SESSION_EXPIRED:
             return SessionGone()
         case Code.UNSUPPORTED:

@@ -1,6 +1,7 @@
 """`hwm-audit`: exit 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed.
 
-Data goes to stdout, words to stderr.
+74: linearizable, but the verdict could not be written to stdout; any other code stays what it is. Data goes to stdout,
+words to stderr.
 """
 
 import difflib
@@ -25,6 +26,7 @@ from spark_audit.page import check_page_path, draw_page, write_page
 from spark_audit.page_material import Material
 from spark_audit.paths import HistoryFile, history_files, read_run_file
 from spark_audit.report import print_verdict
+from spark_audit.standard_streams import end_with_true_exit_code
 from spark_audit.verdict import Verdict
 
 SHORT_JOB_BYTES_MAX = 64 * 2**20  # About 100,000 operations: Spark's job is over before Java's best code would pay.
@@ -219,7 +221,7 @@ cli.add_command(package_command)
 
 def main() -> None:
     """The console script."""
-    cli(prog_name="hwm-audit")
+    end_with_true_exit_code(lambda: cli(prog_name="hwm-audit"))
 
 
 if __name__ == "__main__":

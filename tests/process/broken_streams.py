@@ -1,0 +1,102 @@
+"""Runs many commands of `hwm` in processes whose standard streams are broken: `python -m tests.process.broken_streams`.
+
+It reads a list of cases from the file that its first argument names, and writes what became of them to the second. Each
+case is a process of its own, forked from this one, which has loaded the commands: that takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+SOUND = "sound"
+BROKEN = (
+    "output full", "words full", "both full", "output closed", "words closed", "all closed", "output unread",
+    "words unread",
+)  # fmt: skip
+"""What is wrong with which stream; `all`: standard input, too."""
+
+DESCRIPTORS = tuple(f"{count} descriptors" for count in range(5, 12))
+
+
+def has_lost_output(kind: str) -> bool:
+    """True if nothing can be written to standard output."""
+    return kind.startswith(("output", "both", "all"))
+
+
+def main() -> None:
+    """The process."""
+    from kvstore.cli import COMMANDS
+
+    for module, _ in COMMANDS.values():
+        import_module(module)
+    cases = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    results = [_run(case["arguments"], case["kind"], Path(sys.argv[2])) for case in cases]
+    Path(sys.argv[2]).write_text(json.dumps(results), encoding="utf-8")
+
+
+def _run(arguments: Sequence[str], kind: str, place: Path) -> dict[str, Any]:
+    texts = [place.with_suffix(".out"), place.with_suffix(".err")]
+    process_id = os.fork()
+    if process_id == 0:
+        code = 99
+        try:
+            for descriptor, path in enumerate(texts, 1):
+                _redirect(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+            _break(kind)
+            code = _exit_code(arguments)
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(process_id, 0)[1])
+    output, words = (path.read_text(encoding="utf-8", errors="replace") for path in texts)
+    return {"code": code, "output": output, "words": words}
+
+
+def _exit_code(arguments: Sequence[str]) -> int:
+    from kvstore.cli import main
+
+    sys.argv = ["hwm", *arguments]
+    try:
+        main()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 98
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 97
+
+
+def _break(kind: str) -> None:
+    which, _, how = kind.partition(" ")
+    if how == "descriptors":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(which), int(which)))
+        return
+    streams = {"output": (1,), "words": (2,), "both": (1, 2), "all": (0, 1, 2)}.get(which, ())
+    for descriptor in streams:
+        if how == "full":
+            _redirect(os.open("/dev/full", os.O_WRONLY), descriptor)
+        elif how == "unread":
+            reader, writer = os.pipe()
+            os.close(reader)
+            _redirect(writer, descriptor)
+        else:
+            os.close(descriptor)
+            name = ("stdin", "stdout", "stderr")[descriptor]
+            setattr(sys, name, None)  # As the interpreter finds it.
+            setattr(sys, f"__{name}__", None)
+
+
+def _redirect(source: int, descriptor: int) -> None:
+    os.dup2(source, descriptor)
+    os.close(source)
+
+
+if __name__ == "__main__":
+    main()
