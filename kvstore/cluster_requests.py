@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ class ClusterRequests:
     def __init__(self, node: Node, machine: KvMachine, log_bytes_max: int) -> None:
         self._node, self._machine, self._log_bytes_max = node, machine, log_bytes_max
         self.snapshots = SnapshotPages(node)
+        self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # How many there are, and may be.
         self.own_address = ""
         self.own_peer_address = ""
 
@@ -40,7 +41,9 @@ class ClusterRequests:
                 return members_fields(self._members())
             case RequestKind.STATUS:
                 with_hash = bool(asked.items and asked.items[0])
-                return (status_to_map(status_of(self._node, self._machine, with_hash=with_hash)),)
+                count, bound = self.client_connections()
+                status = status_of(self._node, self._machine, with_hash=with_hash)
+                return (status_to_map(replace(status, client_connections=count, client_connections_max=bound)),)
             case RequestKind.READ_LOG:
                 return self._log_entries(asked.items)
             case RequestKind.SNAPSHOT:

@@ -21,26 +21,43 @@ OpenRow = tuple[int, int, int, int, Any]
 class ServiceLimits:
     """Bounds of the client side of one member."""
 
-    connections_max: int = 1_000  # Each may hold a frame of 4 MiB in the making.
+    connections_max: int = 1_000  # Fewer where the process may not open so many files (kvstore.descriptor_budget).
+    operator_connections_max: int = 8  # Beyond `connections_max`, for `hwm status` (kvstore.connection_places).
+    closing_connections_max: int = 32  # Given a moment to read why; beyond it the oldest of them is closed at once.
     in_flight_max: int = 4_096  # Unanswered requests per connection; further ones wait in their socket.
     unsent_bytes_max: int = 8 * MIB  # Responses that a connection has not taken yet; no more are made, or read for.
+    incomplete_bytes_total_max: int = 128 * MIB  # Half frames of all connections: 32 of the largest (4 MiB) at once.
+    unsent_bytes_total_max: int = 256 * MIB  # Of all connections: 32 that take nothing, each at `unsent_bytes_max`.
     log_bytes_max: int = MIB  # Entries in one `read_log` response; more only if the first alone is larger.
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)
+
+
+OPERATOR_REQUESTS_MAX = 32
+"""Requests on one connection that has a reserved place: `hwm status` makes two."""
 
 
 class Connection:
     """What the service knows of one client connection."""
 
-    def __init__(self, connection_id: int) -> None:
+    def __init__(self, connection_id: int, *, is_reserved: bool = False) -> None:
         self.connection_id = connection_id
         self.splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self.greeted = False
+        self.is_reserved = is_reserved  # It may ask nothing but what operators ask.
+        self.is_client = False  # Greeted, and not reserved: every request of it is taken up.
+        self.reserved_requests = 0  # Asked while it was reserved.
+        self.wants_place = False  # Something was refused because it is reserved.
         self.closed = False  # Answered for the last time: nothing more is read.
         self.in_flight = 0
         self.backlog: deque[bytes] = deque()  # Complete frames that wait for `in_flight_max`.
         self.owed: deque[tuple[OpenRow, Completion]] = deque()  # Answers that wait for `unsent_bytes_max`.
         self.out: list[bytes] = []
         self.unsent_bytes = 0
+
+    @property
+    def incomplete_bytes(self) -> int:
+        """Bytes of requests that wait: for the rest of their frame, or for room. Cost: O(frames that wait)."""
+        return self.splitter.buffered_bytes + sum(map(len, self.backlog))
 
     def has_room(self, limits: ServiceLimits) -> bool:
         """True if it may be served one more request."""
@@ -49,7 +66,7 @@ class Connection:
     def may_skip_the_line(self, limits: ServiceLimits) -> bool:
         """True if what comes now begins with a whole request, and nothing waits before it."""
         return (
-            self.greeted
+            self.is_client
             and not self.backlog
             and not self.splitter.buffered_bytes
             and self.unsent_bytes < limits.unsent_bytes_max
@@ -62,7 +79,7 @@ class Connection:
         """
         length = len(data) - _HEADER_BYTES
         is_alone = (
-            self.greeted
+            self.is_client
             and not self.backlog
             and self.in_flight < limits.in_flight_max
             and self.unsent_bytes < limits.unsent_bytes_max

@@ -6,7 +6,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ import trio
 
 from kvstore.addresses import parse_address
 from kvstore.client_port import ClientPort
+from kvstore.descriptor_budget import budget_descriptors
 from kvstore.errors import StoreError
 from kvstore.joining import Joining, MemberRemoved, hold_or_join
 from kvstore.limits import FEATURE_LEVELS
@@ -233,10 +234,14 @@ async def run_member(
 ) -> None:
     """Run one member until it is cancelled or `request_stop` is done; started with the running member.
 
-    Raises StorageError, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, MetricsNotInstalled, and what
-    `hold_or_join` raises, before anything is served; NodeStopped when the node can promise no more, or what a peer sent
-    and only newer builds know (NewerBuildNeeded); MemberRemoved when it is no member of its cluster any more.
+    The soft limit on open files of the process is raised to the hard one, and bounds its clients.
+
+    Raises TooFewDescriptors, StorageError, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember,
+    MetricsNotInstalled, and what `hold_or_join` raises, before anything is served; NodeStopped when the node can
+    promise no more, or what a peer sent and only newer builds know (NewerBuildNeeded); MemberRemoved when it is no
+    member of its cluster any more.
     """
+    config = replace(config, service=budget_descriptors(config.service))
     joining = config.joining
     folder = hold_folder(config) if joining is None else await hold_or_join(config.folder, joining)
     try:

@@ -36,7 +36,7 @@ requests, as many as it likes without waiting, and the member answers each once,
       27        older than the bound of the read: how many ms at most (null: not known), the bound
       28        internal error while the request was judged: reason; certainly no effect, and it would fail the same way
                 anywhere else; the connection is closed (request_id 0: it could not be read)
-      31        the connection makes no sense and is closed: reason (request_id 0)
+      31        the connection is closed, since it makes no sense or its place is needed: reason (request_id 0)
 
 Arrays grow only at their end; extra items of a request or response are ignored, unknown kinds are an error.
 Every response names the store's revision at its point in the order, the consistency of a read (0 for others), and

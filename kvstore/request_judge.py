@@ -67,6 +67,14 @@ class Transfer(NamedTuple):
 Decision = Reply | LocalRead | Proposal | Registration | EngineRead | Change | Transfer
 
 
+FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.MEMBERSHIP})
+
+
+def is_for_operators(asked: Asked) -> bool:
+    """True for a request that `hwm status` makes, costs little, and changes nothing: not for the hash of the state."""
+    return asked.kind in FOR_OPERATORS and not (asked.kind == RequestKind.STATUS and any(asked.items[:1]))
+
+
 class RequestJudge:
     """Judges requests by what one member knows."""
 

@@ -13,18 +13,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvstore.connections import Connection, OpenRequests, ServiceLimits
+from kvstore.connections import OPERATOR_REQUESTS_MAX, Connection, OpenRequests, ServiceLimits
 from kvstore.hot_answers import HotAnswers
 from kvstore.hot_requests import RUN_MAX, SEPARATOR, HotRun, puts_alike, sort_out
 from kvstore.machine import KvMachine
 from kvstore.protocol import Code, Consistency, decode_request, request_id_of
 from kvstore.read_modes import MILLISECOND_NS
 from kvstore.refusals import KvError
-from kvstore.request_judge import Change, EngineRead, LocalRead, Proposal, Registration, Reply, RequestJudge, Transfer
+from kvstore.request_judge import (
+    Change,
+    EngineRead,
+    LocalRead,
+    Proposal,
+    Registration,
+    Reply,
+    RequestJudge,
+    Transfer,
+    is_for_operators,
+)
 from kvstore.service_answers import ServiceAnswers
 from kvstore.session_reaper import SessionReaper
 from raft import (
     AppliedBatch,
+    Busy,
     MembershipChange,
     Node,
     ProtocolError,
@@ -46,6 +57,7 @@ class Service(ServiceAnswers):
 
     def __init__(self, node: Node, machine: KvMachine, limits: ServiceLimits | None = None) -> None:
         super().__init__(node, machine, limits or ServiceLimits())
+        self.cluster.client_connections = lambda: (len(self._connections), self.limits.connections_max)
         self._judge = RequestJudge(node, machine, self.cluster, self.limits.admission)
         self._open = OpenRequests()
         self._hot = HotAnswers(self._node_id, self._open, self._connections, self._put_frames, self._answer)
@@ -55,12 +67,27 @@ class Service(ServiceAnswers):
 
     # What the host reports.
 
-    def connected(self, connection_id: int) -> None:
-        """A client has connected."""
+    def connected(self, connection_id: int, *, is_reserved: bool = False) -> None:
+        """A client has connected. `is_reserved`: it has one of the places for operators, besides `connections_max`."""
         assert connection_id not in self._connections, connection_id
-        connection = self._connections[connection_id] = Connection(connection_id)
-        if len(self._connections) > self.limits.connections_max:
-            self._refuse(connection, "busy", f"{self.limits.connections_max} clients are connected")
+        connection = self._connections[connection_id] = Connection(connection_id, is_reserved=is_reserved)
+        clients_max = self.limits.connections_max
+        if len(self._connections) > clients_max and not is_reserved:  # Some of them may not count.
+            count = sum([not (each.closed or each.is_reserved) for each in self._connections.values()])
+            if count > clients_max:
+                self._refuse(connection, "busy", f"{clients_max} clients are connected")
+
+    def promote(self, connection_id: int) -> None:
+        """A connection with a reserved place has got a proper one: whatever it asks from now on is taken up."""
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.is_reserved, connection.is_client = False, connection.greeted
+
+    def close(self, connection_id: int, reason: str) -> None:
+        """Give up a connection for a reason that is not in what it sent. It is told, and hung up on."""
+        connection = self._connections.get(connection_id)
+        if connection is not None and not connection.closed:
+            self._end(connection, ProtocolError(reason))
 
     def receive(self, connection_id: int, data: bytes) -> None:
         """Bytes have come in. Then wake the driver: something may have been proposed."""
@@ -80,6 +107,8 @@ class Service(ServiceAnswers):
             self._contain(connection, 0, error)
         else:
             self._serve(connection)
+            if connection.backlog or connection.splitter.buffered_bytes:
+                self.held(len(data))
 
     def disconnected(self, connection_id: int) -> None:
         """A client is gone. What it has proposed goes its way."""
@@ -110,6 +139,27 @@ class Service(ServiceAnswers):
         """True if the last bytes were the beginning of a frame whose end has not come."""
         connection = self._connections.get(connection_id)
         return connection is not None and connection.splitter.buffered_bytes > 0
+
+    def incomplete_frame(self, connection_id: int) -> tuple[int, int]:
+        """Of the frame whose end has not come: how many bytes are here (0: there is none), and how many it has."""
+        connection = self._connections.get(connection_id)
+        return (0, 0) if connection is None else (connection.splitter.buffered_bytes, connection.splitter.wanted_bytes)
+
+    def is_idle(self, connection_id: int) -> bool:
+        """True if nothing is open on it: no request is waited for, and no answer waits."""
+        connection = self._connections.get(connection_id)
+        return connection is None or not (
+            connection.in_flight or connection.unsent_bytes or connection.backlog or connection.owed
+        )
+
+    def wants_place(self, connection_id: int) -> bool:
+        """True if it has a reserved place, and has asked for more than it may there."""
+        connection = self._connections.get(connection_id)
+        return connection is not None and connection.wants_place
+
+    def knows(self, connection_id: int) -> bool:
+        """False once it is gone, or was given up with all that was queued for it: then hang up at once."""
+        return connection_id in self._connections
 
     def wants_input(self, connection_id: int) -> bool:
         """False while the connection is at a bound: leave its bytes in the socket."""
@@ -176,8 +226,8 @@ class Service(ServiceAnswers):
         """Take up the frames that have come, while there is room."""
         backlog = connection.backlog
         while backlog and not connection.closed and connection.has_room(self.limits):
-            if not connection.greeted:
-                self._greet(connection, backlog.popleft())
+            if not connection.is_client:
+                (self._serve_reserved if connection.greeted else self._greet)(connection, backlog.popleft())
                 continue
             count = min(len(backlog), RUN_MAX, self.limits.in_flight_max - connection.in_flight)
             bodies = [backlog.popleft() for _ in range(count)]
@@ -247,7 +297,28 @@ class Service(ServiceAnswers):
             self._contain(connection, 0, error)
         else:
             connection.greeted = True
+            connection.is_client = not connection.is_reserved
             self._put(connection, hello)
+
+    def _serve_reserved(self, connection: Connection, body: bytes) -> None:
+        """As `_serve_one`, for a connection with a reserved place: only what costs little and changes nothing."""
+        connection.reserved_requests += 1
+        if connection.reserved_requests > OPERATOR_REQUESTS_MAX:
+            words = f"a connection with a place reserved for `hwm status` has {OPERATOR_REQUESTS_MAX} requests at most"
+            self._end(connection, ProtocolError(words))
+            return
+        try:
+            asked = decode_request(body)
+        except ProtocolError as error:
+            self._end(connection, error)
+        except BaseException as error:
+            self._contain(connection, request_id_of(body), error)
+        else:
+            if is_for_operators(asked):
+                self._serve_one(connection, body)
+            else:
+                connection.wants_place = True
+                self._refuse_request(connection, asked.request_id, Busy("connections_max", self.limits.connections_max))
 
     def _serve_one(self, connection: Connection, body: bytes) -> None:
         """Judge one request of any kind, behind the firewall; then carry out what was decided, outside of it."""

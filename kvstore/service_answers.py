@@ -15,9 +15,11 @@ from kvstore.refusals import KvError
 from kvstore.request_errors import RequestErrors, is_contained
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
+    MIB,
     Applied,
     Completion,
     Configuration,
+    FrameSplitter,
     Node,
     ProtocolError,
     RaftError,
@@ -28,6 +30,13 @@ from raft import (
     Unknown,
     frame,
 )
+
+LARGE_BYTES = 16 * 1024
+"""Answers of this size are counted while they are made; smaller ones when a socket does not take them."""
+
+BUDGET_CHECK_BYTES = 4 * MIB
+"""How much may have been taken in or queued, on all connections, before the sums are made again: 50 µs for 1,000. The
+common bounds may be passed by as much."""
 
 
 class ServiceAnswers:
@@ -42,6 +51,7 @@ class ServiceAnswers:
         self._connections: dict[int, Connection] = {}
         self._dirty: dict[int, Connection] = {}  # Have output.
         self._closed: list[int] = []
+        self._grown_bytes = 0  # What may be held since the sums over all connections were last made.
 
     # What the host fetches.
 
@@ -61,6 +71,35 @@ class ServiceAnswers:
         """Connections to hang up on, once their output has left; then call `disconnected`."""
         closed, self._closed = self._closed, []
         return closed
+
+    # The bounds of all connections together.
+
+    def held(self, byte_count: int) -> None:
+        """So many bytes more may be kept for connections: of requests, or of answers that a socket did not take.
+
+        Now and then all of it is added up; at a common bound the connection that holds most is given up.
+        """
+        self._grown_bytes += byte_count
+        if self._grown_bytes < BUDGET_CHECK_BYTES:
+            return
+        self._grown_bytes = 0
+        bound = self.limits.incomplete_bytes_total_max
+        for connection in _fullest({each: each.incomplete_bytes for each in self._connections.values()}, bound):
+            held = f"{connection.incomplete_bytes} bytes of unfinished requests on this connection are the most"
+            self._end(connection, ProtocolError(f"{held} of all, which have reached the bound of {bound}"))
+        bound = self.limits.unsent_bytes_total_max
+        for connection in _fullest({each: each.unsent_bytes for each in self._connections.values()}, bound):
+            self._give_up(connection)
+
+    def _give_up(self, connection: Connection) -> None:
+        """Hang up on a client that does not read: there is no way to tell it why."""
+        connection.closed = True
+        connection.out.clear()
+        connection.owed.clear()
+        connection.backlog.clear()
+        del self._connections[connection.connection_id]
+        self._dirty.pop(connection.connection_id, None)
+        self._closed.append(connection.connection_id)
 
     # Answers.
 
@@ -116,9 +155,12 @@ class ServiceAnswers:
         self._put_frames(connection, frame(body))
 
     def _put_frames(self, connection: Connection, data: bytes) -> None:
+        size = len(data)
         connection.out.append(data)
-        connection.unsent_bytes += len(data)
+        connection.unsent_bytes += size
         self._dirty[connection.connection_id] = connection
+        if size >= LARGE_BYTES:
+            self.held(size)
 
     def _end(self, connection: Connection, error: ProtocolError) -> None:
         """Say why, and hang up."""
@@ -135,6 +177,7 @@ class ServiceAnswers:
     def _close(self, connection: Connection) -> None:
         connection.closed = True
         connection.backlog.clear()
+        connection.splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self._closed.append(connection.connection_id)
 
     def _refuse_request(self, connection: Connection, request_id: int, error: RaftError | KvError) -> None:
@@ -158,3 +201,14 @@ class ServiceAnswers:
             return
         self._respond(connection, request_id, Code.INTERNAL_ERROR, (words,))
         self._close(connection)
+
+
+def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
+    """Those that hold most, as many as must go to leave no more than `bound`. Of equals the oldest goes first."""
+    total, found = sum(held.values()), []
+    for connection in sorted(held, key=lambda each: (-held[each], each.connection_id)) if total > bound else ():
+        found.append(connection)
+        total -= held[connection]
+        if total <= bound:
+            break
+    return found

@@ -63,6 +63,8 @@ class MemberStatus:
     disk_hangs: bool = False  # An append to the log has been under way for more than two election time-outs.
     part: str = ""  # voter, learner, incoming, outgoing (`kvstore.members`); empty: it knows of no place of its own.
     is_removed: bool = False  # For certain, and for ever: it ends by itself.
+    client_connections: int = 0  # The next one is their bound; 0: not told.
+    client_connections_max: int = 0
     feature_level: int = 1  # In force here; the next two are what its build can apply.
     feature_level_min: int = 1
     feature_level_max: int = 1

@@ -46,6 +46,11 @@ class FrameSplitter:
         """Bytes of the incomplete frame that wait for the rest of it."""
         return len(self._rest)
 
+    @property
+    def wanted_bytes(self) -> int:
+        """Size of the incomplete frame with its length, or of the length alone while that is incomplete."""
+        return self._wanted
+
     def feed(self, data: bytes | bytearray) -> list[bytes]:
         """Take what a socket gave; return the bodies that are complete now, in order.
 

@@ -5,6 +5,7 @@ The public face: other packages import from `raft.runtime`, never a submodule.
 
 from __future__ import annotations
 
+from raft.runtime.accepting import Acceptor, descriptor_limit
 from raft.runtime.addresses import is_loopback, parse_address
 from raft.runtime.completions import CompletionQueue
 from raft.runtime.driver import Application, Driver, now_ns
@@ -21,6 +22,7 @@ __all__ = [
     "CONNECTIONS_MAX",
     "HELLO_REFUSALS",
     "OUTBOUND_BYTES_MAX",
+    "Acceptor",
     "Application",
     "CannotListen",
     "CompletionQueue",
@@ -34,6 +36,7 @@ __all__ = [
     "PeerEvents",
     "PeerWays",
     "Transport",
+    "descriptor_limit",
     "is_loopback",
     "now_ns",
     "parse_address",

@@ -19,6 +19,7 @@ from raft.levels import LEVELS_AT_FIRST, LevelRange
 from raft.membership import Configuration, Identity, Member
 from raft.messages import AppendEntries, Message
 from raft.pins import PeerRefused
+from raft.runtime.accepting import Acceptor
 from raft.runtime.addresses import is_dialable, is_loopback
 from raft.runtime.early import RECEIVE_BYTES, EarlyReader, Way
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
@@ -136,7 +137,7 @@ class Transport:
         listeners = await self.listen()
         self._events = events
         async with trio.open_nursery() as nursery:
-            await nursery.start(trio.serve_listeners, self._serve, listeners)
+            await nursery.start(Acceptor("peers").serve, self._serve, listeners)
             await nursery.start(self._ways.run)
             task_status.started(self.port)
 

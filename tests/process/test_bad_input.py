@@ -333,6 +333,7 @@ async def test_a_client_that_stops_in_the_middle_of_a_frame_does_not_keep_its_pl
             await half.send_all(frame(encode_client_hello()) + b"\0\0\1\0half")
             assert await half.receive_some()
 
+            assert b"did not come in time" in await half.receive_some()
             assert await half.receive_some() == b""  # Closed.
             with trio.move_on_after(0.5) as patience:
                 await quiet.receive_some()

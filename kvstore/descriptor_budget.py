@@ -1,0 +1,127 @@
+"""The file descriptors of one process, and how many of them clients may hold (docs/operations.md, "Bounds").
+
+The usual soft limit is 1,024, and a member may have 1,000 clients: without a budget the next log file could not be
+opened. So the limit is raised as far as the system allows, and the bound on clients follows from what is then in force.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from kvstore.connections import ServiceLimits
+from kvstore.errors import StoreError
+from raft.runtime import CONNECTIONS_MAX as PEER_CONNECTIONS_MAX
+from raft.runtime import descriptor_limit
+
+logger = logging.getLogger("kvstore.descriptor_budget")
+
+DESCRIPTORS_MIN = 64
+"""A member refuses to start with fewer. Tried: a voter of three with metrics, writing and making snapshots, has 24 to
+27 open, works with a limit of 32 and not with one of 26; the rest is for clients and for snapshots under way."""
+
+FILE_DESCRIPTORS_RESERVED = 80
+"""For the log and snapshots: twice as many as the storage keeps open in each direction (32), and some for what it
+opens for a moment."""
+
+PEER_DESCRIPTORS_RESERVED = PEER_CONNECTIONS_MAX + 16
+"""Connections that peers and strangers make to the peer port, and those that this member makes."""
+
+METRICS_DESCRIPTORS_RESERVED = 40
+"""More than the metrics port serves at a time. `kvstore.metrics_http` is not loaded where there are no metrics."""
+
+PROCESS_DESCRIPTORS_RESERVED = 24
+"""Standard streams, listening sockets, those of the event loop, a ready file, a crash file, the spare ones."""
+
+
+def descriptors_reserved(limits: ServiceLimits) -> int:
+    """All that is kept from clients."""
+    return (
+        FILE_DESCRIPTORS_RESERVED
+        + PEER_DESCRIPTORS_RESERVED
+        + PROCESS_DESCRIPTORS_RESERVED
+        + METRICS_DESCRIPTORS_RESERVED
+        + limits.operator_connections_max
+        + limits.closing_connections_max
+    )
+
+
+DESCRIPTORS_WANTED = 10_240
+"""Where the hard limit is "unlimited" and the system refuses that as a soft one. It is the greatest of macOS."""
+
+CLIENT_SHARE_MIN = 4
+"""Below twice the reserve or so, clients have a fourth of all descriptors, and strangers on the other ports could use
+up the rest: what then cannot be opened is waited for."""
+
+
+CLOSING_SHARE_MAX = 16
+"""Connections that are being closed have a sixteenth of all descriptors at most: 4 of 64, where clients have 16."""
+
+
+class TooFewDescriptors(StoreError):
+    """The limit on open files is too small for a member to work at all."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"this process may open {self.limit} files; a member needs at least {DESCRIPTORS_MIN}"
+
+    @property
+    def hint(self) -> str:
+        return "raise the limit (`ulimit -n 4096`, or `LimitNOFILE=` of a systemd unit), and start it again"
+
+
+def raise_descriptor_limit() -> int | None:
+    """Raise the soft limit on open files of this process to the hard one; returns the limit then in force.
+
+    None: there is no limit, or the system tells none. Child processes inherit it. Without harm in any program but one
+    that uses `select` with descriptors of 1,024 and more, which raises ValueError.
+    """
+    try:
+        import resource
+    except ImportError:  # Not on Windows.
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    targets = [hard, DESCRIPTORS_WANTED] if hard == resource.RLIM_INFINITY else [hard]
+    for target in targets if soft not in (hard, resource.RLIM_INFINITY) else ():
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, target) if target > 0 else target, hard))
+            break
+        except (OSError, ValueError):  # A sandbox may refuse anything.
+            logger.debug("the soft limit on open files stays %d", soft)
+    return descriptor_limit()
+
+
+def limits_within(limits: ServiceLimits, descriptors: int | None) -> ServiceLimits:
+    """`limits` with as many clients as `descriptors` allow. Raises TooFewDescriptors."""
+    if descriptors is None:
+        return limits
+    if descriptors < DESCRIPTORS_MIN:
+        raise TooFewDescriptors(descriptors)
+    clients_max = max(descriptors - descriptors_reserved(limits), descriptors // CLIENT_SHARE_MIN)
+    closing_max = max(1, descriptors // CLOSING_SHARE_MAX)
+    if clients_max >= limits.connections_max and closing_max >= limits.closing_connections_max:
+        return limits
+    return replace(
+        limits,
+        connections_max=min(clients_max, limits.connections_max),
+        closing_connections_max=min(closing_max, limits.closing_connections_max),
+    )
+
+
+def budget_descriptors(limits: ServiceLimits) -> ServiceLimits:
+    """At the start of a member: raise the limit, and bound its clients by it. Raises TooFewDescriptors."""
+    descriptors = raise_descriptor_limit()
+    bounded = limits_within(limits, descriptors)
+    known = "no limit on open files" if descriptors is None else f"{descriptors} open files"
+    if bounded.connections_max == limits.connections_max:
+        logger.info("connections_max is %d clients, with %s", limits.connections_max, known)
+    else:
+        logger.warning(
+            "connections_max is %d clients instead of %d: this process may have %s, of which %d are kept for the log, "
+            "snapshots, peers, metrics and operators; raise the limit (`ulimit -n`, `LimitNOFILE=` of a systemd unit)",
+            bounded.connections_max, limits.connections_max, known, descriptors_reserved(limits),
+        )  # fmt: skip
+    return bounded

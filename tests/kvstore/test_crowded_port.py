@@ -1,0 +1,297 @@
+"""A client port whose places, or whose memory for half frames and unread answers, are used up: real sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+
+from kvstore import Busy, Client, client_port, connection_places
+from kvstore.commands import Get, Put
+from kvstore.connection_places import IDLE_TICKS_MIN
+from kvstore.connections import OPERATOR_REQUESTS_MAX
+from kvstore.member import MemberConfig, RunningMember, run_member
+from kvstore.protocol import (
+    Code,
+    Consistency,
+    Response,
+    command_request,
+    decode_response,
+    encode_client_hello,
+    encode_request,
+    read_request,
+    status_request,
+)
+from kvstore.service import ServiceLimits
+from kvstore.status import MemberStatus
+from raft import FRAME_BYTES_MAX_CLIENT, MIB, FrameSplitter, ProtocolError, frame
+
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture(autouse=True)
+def _quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_port, "TICK_SECONDS", 0.01)
+
+
+class Stranger:
+    """One raw connection that has said its hello and read the answer."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
+
+    @classmethod
+    async def connected(cls, address: str) -> Stranger:
+        host, _, port = address.rpartition(":")
+        raw = trio.socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 * 1024)
+        await raw.connect((host, int(port)))
+        found = cls(trio.SocketStream(raw))
+        await found.stream.send_all(frame(encode_client_hello()))
+        await found.bodies()
+        return found
+
+    async def bodies(self) -> list[bytes]:
+        """Frames that came; none at the end."""
+        bodies: list[bytes] = []
+        while not bodies:
+            data = await self.stream.receive_some(64 * 1024)
+            if not data:
+                return []
+            bodies = self._splitter.feed(data)
+        return bodies
+
+    async def answer(self, body: bytes) -> Response:
+        await self.stream.send_all(frame(body))
+        return decode_response((await self.bodies())[0])
+
+    async def last_words(self) -> str:
+        """Why it was closed; fails if it was not."""
+        words = ""
+        try:
+            while bodies := await self.bodies():
+                for body in bodies:
+                    decode_response(body)
+        except ProtocolError as error:
+            words = str(error)
+        except trio.BrokenResourceError:
+            pass
+        return words
+
+    async def reads_nothing(self, key: bytes, count: int) -> None:
+        """Ask for so much that some of it does not fit into the sockets, and take nothing of it."""
+        get = encode_request(1, read_request(Get(key), Consistency.LOCAL))
+        await self.stream.send_all(frame(get) * count)
+
+
+@asynccontextmanager
+async def serving(folder: Path, limits: ServiceLimits) -> AsyncIterator[RunningMember]:
+    config = MemberConfig(folder=folder / "data", bootstrap=True, listen_client="127.0.0.1:0", service=limits)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            member: RunningMember = await nursery.start(partial(run_member, config))
+            yield member
+            nursery.cancel_scope.cancel()
+
+
+async def holding_a_place(member: RunningMember) -> Stranger:
+    """Has unread answers, all it can have, so that it is not idle."""
+    stranger = await Stranger.connected(member.client_address)
+    connection = member.port._service._connections[max(member.port._connections)]
+    await stranger.reads_nothing(b"big", 9)
+    while connection.unsent_bytes < MIB:
+        await trio.lowlevel.checkpoint()
+    return stranger
+
+
+async def test_an_idle_connection_gives_its_place_and_is_told_why(tmp_path: Path) -> None:
+    async with serving(tmp_path, ServiceLimits(connections_max=2)) as member:
+        strangers = [await Stranger.connected(member.client_address) for _ in range(2)]
+        member.port._places.tick += IDLE_TICKS_MIN
+        async with Client([member.client_address]) as client:
+            await client.put("a", "1")
+            assert "idle longest" in await strangers[0].last_words()
+        for stranger in strangers:
+            await stranger.stream.aclose()
+
+
+async def test_a_session_in_use_survives_that_its_idle_connection_gave_its_place(tmp_path: Path) -> None:
+    """The client connects again by itself; nothing fails, and nothing is carried out twice."""
+    async with serving(tmp_path, ServiceLimits(connections_max=1)) as member, Client([member.client_address]) as client:
+        for number in range(5):
+            await client.put("a", str(number))
+            session_id = client._pump._core.session_id  # type: ignore[union-attr]
+            member.port._places.tick += IDLE_TICKS_MIN
+            stranger = await Stranger.connected(member.client_address)
+            member.port._places.tick += IDLE_TICKS_MIN
+            assert (await client.get("a")).record is not None
+            assert client._pump._core.session_id == session_id  # type: ignore[union-attr]
+            assert "idle longest" in await stranger.last_words()
+            await stranger.stream.aclose()
+        assert (await client.get("a")).record.version == 5  # type: ignore[union-attr]
+
+
+async def test_operators_get_in_when_no_place_can_be_had_and_clients_once_one_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every place is held by a connection that has something open: unread answers."""
+    monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", 1_000)
+    async with serving(tmp_path, ServiceLimits(connections_max=2)) as member:
+        async with Client([member.client_address]) as client:
+            await client.put("big", bytes(MIB - 100))
+        strangers = [await holding_a_place(member) for _ in range(2)]
+        crowd = [await Stranger.connected(member.client_address) for _ in range(20)]
+
+        async with Client([member.client_address]) as client:
+            assert all(isinstance(each, MemberStatus) for each in (await client.cluster_status()).values())
+            assert await client.membership()
+            with pytest.raises(Busy, match="connections_max is at its bound of 2"):
+                await client.put("b", "1", deadline_seconds=0.2)
+            await strangers[0].stream.aclose()
+            await client.put("b", "1", deadline_seconds=10)
+
+        for stranger in (*strangers, *crowd):
+            await stranger.stream.aclose()
+
+
+async def test_a_reserved_place_serves_few_requests_and_for_seconds_only(tmp_path: Path) -> None:
+    async with serving(tmp_path, ServiceLimits(connections_max=1)) as member:
+        async with Client([member.client_address]) as client:
+            await client.put("big", bytes(MIB - 100))
+        holder = await holding_a_place(member)
+
+        quick = await Stranger.connected(member.client_address)
+        put = encode_request(1, command_request(Put(b"k", b"v")))
+        get = encode_request(2, read_request(Get(b"big"), Consistency.LOCAL))
+        hashed = encode_request(3, status_request(with_hash=True))
+        answers = [await quick.answer(body) for body in (put, get, hashed)]
+        assert [answer.code for answer in answers] == [Code.BUSY] * 3
+        assert (await quick.answer(encode_request(4, status_request()))).code == Code.OK
+        await quick.stream.send_all(b"".join(frame(encode_request(n, status_request())) for n in range(5, 200)))
+        assert f"has {OPERATOR_REQUESTS_MAX} requests" in await quick.last_words()
+
+        slow = await Stranger.connected(member.client_address)
+        assert "reserved for `hwm status`" in await slow.last_words()
+        for stranger in (holder, quick, slow):
+            await stranger.stream.aclose()
+
+
+async def test_half_frames_of_all_have_one_bound_and_who_holds_most_is_closed(tmp_path: Path) -> None:
+    limits = ServiceLimits(incomplete_bytes_total_max=10 * MIB)
+    async with serving(tmp_path, limits) as member:
+        strangers = [await Stranger.connected(member.client_address) for _ in range(6)]
+        beginning = (4 * MIB - 1).to_bytes(4, "big") + bytes(3 * MIB)
+        async with trio.open_nursery() as nursery:
+
+            async def half(stranger: Stranger) -> None:
+                with suppress(trio.BrokenResourceError):
+                    await stranger.stream.send_all(beginning)
+
+            for stranger in strangers:
+                nursery.start_soon(half, stranger)
+            async with Client([member.client_address]) as client:
+                for number in range(50):
+                    await client.put("a", str(number))
+                await client.put("large", bytes(MIB - 100))
+        service = member.port._service
+        with trio.fail_after(10):
+            async with Client([member.client_address]) as client:
+                while len([each for each in service._connections.values() if not each.closed]) > 5:
+                    await client.put("a", "1")
+        held = sum(each.incomplete_bytes for each in service._connections.values())
+        assert 3 * MIB <= held <= limits.incomplete_bytes_total_max + 4 * MIB
+        for stranger in strangers:
+            await stranger.stream.aclose()
+
+
+async def test_unread_answers_of_all_have_one_bound_and_who_holds_most_is_closed(tmp_path: Path) -> None:
+    """Also while they are made, all at once; a client that reads is not meant."""
+    limits = ServiceLimits(unsent_bytes_total_max=20 * MIB)
+    async with serving(tmp_path, limits) as member, Client([member.client_address]) as client:
+        await client.put("big", bytes(MIB - 100))
+        service = member.port._service
+        strangers = [await Stranger.connected(member.client_address) for _ in range(10)]
+        most = 0
+        for stranger in strangers:
+            await stranger.reads_nothing(b"big", 12)
+            assert len((await client.get("big")).record.value) == MIB - 100  # type: ignore[union-attr]
+            most = max(most, sum(each.unsent_bytes for each in service._connections.values()))
+        with trio.fail_after(10):
+            while len(member.port._connections) > 6:
+                await client.put("a", "1")
+        assert most <= limits.unsent_bytes_total_max + 8 * MIB
+        for stranger in strangers:
+            await stranger.stream.aclose()
+
+
+async def test_a_client_that_leaves_its_answers_unread_is_closed_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_port, "UNREAD_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(client_port, "BYTES_PER_SECOND_MIN", 1 << 40)
+    async with serving(tmp_path, ServiceLimits()) as member, Client([member.client_address]) as client:
+        await client.put("big", bytes(MIB - 100))
+        stranger = await Stranger.connected(member.client_address)
+        await stranger.reads_nothing(b"big", 12)
+        while len(member.port._connections) > 1:
+            await client.put("a", "1")
+        await stranger.stream.aclose()
+
+
+@pytest.fixture
+def slow_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 kB frames have 0.2 s, others 1 s for each 10 kB."""
+    monkeypatch.setattr(client_port, "HALF_FRAME_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(client_port, "BYTES_PER_SECOND_MIN", 10_000)
+
+
+async def test_bytes_do_not_renew_the_deadline_of_a_frame(tmp_path: Path, slow_bytes: None) -> None:
+    del slow_bytes
+    async with serving(tmp_path, ServiceLimits()) as member:
+        stranger = await Stranger.connected(member.client_address)
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+
+            async def trickle() -> None:
+                await stranger.stream.send_all((1_000).to_bytes(4, "big"))
+                try:
+                    for _ in range(400):
+                        await stranger.stream.send_all(b"x")
+                        await trio.sleep(0.01)
+                except trio.BrokenResourceError:
+                    pass
+
+            nursery.start_soon(trickle)
+            words = await stranger.last_words()
+            assert trio.current_time() - began < 3
+            assert words == "" or "did not come in time" in words
+            nursery.cancel_scope.cancel()
+        await stranger.stream.aclose()
+
+
+async def test_a_slow_upload_has_as_long_as_its_size_needs(tmp_path: Path, slow_bytes: None) -> None:
+    """Longer than a small frame has, and frames that follow each other have their own time each."""
+    del slow_bytes
+    async with serving(tmp_path, ServiceLimits()) as member:
+        stranger = await Stranger.connected(member.client_address)
+        put = frame(encode_request(1, command_request(Put(b"k", bytes(9_000)))))
+        small = frame(encode_request(1, command_request(Put(b"k", b"v" * 20))))
+        for place in range(0, len(put), 3_000):
+            await stranger.stream.send_all(put[place : place + 3_000])
+            await trio.sleep(0.1)
+        stream = small * 8
+        for place in range(0, len(stream), 24):
+            await stranger.stream.send_all(stream[place : place + 24])
+            await trio.sleep(0.03)
+        codes: list[int] = []
+        while len(codes) < 9:
+            codes += [decode_response(body).code for body in await stranger.bodies()]
+        assert codes == [Code.OK] * 9
+        await stranger.stream.aclose()
