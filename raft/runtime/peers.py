@@ -64,8 +64,11 @@ class PeerWays:
 
     def called(self, peer_id: str, address: str) -> None:
         """A peer has connected to us, and is taken; `address` is its own word for where it listens, if it says so."""
-        strangers = [each for each in self._told if each not in self._wanted]
-        if address and (peer_id in self._wanted or len(strangers) < STRANGERS_MAX):
+        if address:
+            self._told.pop(peer_id, None)
+            strangers = [each for each in self._told if each not in self._wanted]
+            if peer_id not in self._wanted and len(strangers) >= STRANGERS_MAX:
+                del self._told[strangers[0]]  # Who called first has been answered, or is not heeded.
             self._told[peer_id] = address
             self._adjust()
         if (way := self._ways.get(peer_id)) is not None:
@@ -76,6 +79,10 @@ class PeerWays:
         self._told.pop(peer_id, None)
         if peer_id not in self._wanted:
             self._adjust()
+
+    def wants(self, peer_id: str) -> bool:
+        """True for a member, false for a stranger."""
+        return peer_id in self._wanted
 
     def get(self, peer_id: str) -> Outbound | None:
         """The way to a peer, connected or not."""

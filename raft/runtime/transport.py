@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import inf
 from random import Random
 from typing import Protocol
 
@@ -32,6 +33,7 @@ from raft.runtime.handshake import (
     send_refusal,
 )
 from raft.runtime.inbound import Inbound
+from raft.runtime.inbound_places import UNIDENTIFIED_MAX, InboundPlaces
 from raft.runtime.lingering import Lingerer
 from raft.runtime.outbound import Outbound
 from raft.runtime.peers import PeerWays
@@ -39,8 +41,9 @@ from raft.runtime.sockets import receive_at_once
 from raft.runtime.telling import ConnectionLog
 from raft.wire import FRAME_BYTES_MAX_PEER, FrameSplitter, encode_message, frame
 
-CONNECTIONS_MAX = 64
-"""Inbound connections, strangers included: several times the members there can be."""
+FRAME_SECONDS_MAX = 60.0
+"""From the first byte of a frame to its last, however slowly it trickles: the largest one takes 16 MiB of memory until
+then, and passes within that time at 2.5 Mbit/s."""
 
 TURN_ENTRIES_MAX = 128
 """Of what was read at once, so many entries are decoded and taken before the others on the loop get their turn: 1 ms.
@@ -119,7 +122,7 @@ class Transport:
         self._inbound = Inbound()
         self._early = EarlyReader()
         self._lingerer = lingerer
-        self._connections = 0
+        self._places = InboundPlaces()
         self.port = 0
 
     async def listen(self) -> list[trio.SocketListener]:
@@ -243,21 +246,23 @@ class Transport:
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         """One inbound connection, from accept to close."""
-        self._connections += 1
+        evicted = self._places.evicted
+        place = self._places.enter(_host_of(stream))
+        if self._places.evicted > evicted:
+            words = "too many connections of strangers; the oldest is closed"
+            self._log.complain("too_many_connections", words, limit=UNIDENTIFIED_MAX)
         try:
             async with stream:
-                if self._connections > CONNECTIONS_MAX:
-                    words = "too many connections; one is closed"
-                    self._log.tell(logging.WARNING, "too_many_connections", words, limit=CONNECTIONS_MAX)
-                    return
-                peer = await self._greet(stream)
-                if peer is not None:
-                    await self._receive_newest(stream, peer)
+                with place.scope:
+                    peer = await self._greet(stream)
+                    if peer is not None:
+                        self._places.identify(place, is_member=self._ways.wants(peer.node_id))
+                        await self._receive_newest(stream, peer)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             words = f"an inbound connection broke: {error}"
             self._log.tell(logging.DEBUG, "caller_lost", words, reason=str(error))
         finally:
-            self._connections -= 1
+            self._places.leave(place)
 
     async def _greet(self, stream: trio.SocketStream) -> PeerHello | None:
         """Who is it? None, with the reason logged and said, if it is nobody we talk to."""
@@ -279,7 +284,7 @@ class Transport:
             )
         except trio.TooSlowError:
             words = "a connection said no hello in time; it is closed"
-            self._log.tell(logging.WARNING, "no_hello", words, limit_s=HANDSHAKE_SECONDS_MAX)
+            self._log.complain("no_hello", words, limit_s=HANDSHAKE_SECONDS_MAX)
         return None
 
     async def _refuse(self, stream: trio.SocketStream, code: str, text: str, peer_id: str | None) -> None:
@@ -306,6 +311,11 @@ class Transport:
             finally:
                 if self._inbound.forget(peer_id, scope):
                     self._ways.hung_up(peer_id)
+                if scope.cancel_called and trio.current_time() >= scope.deadline:
+                    words = (
+                        f"peer {peer_id} did not end a frame within {FRAME_SECONDS_MAX:g} s; its connection is closed"
+                    )
+                    self._log.complain("slow_frame", words, peer_id=peer_id, limit_s=FRAME_SECONDS_MAX)
                 if is_ended_by_peer:
                     self._ended_by_peer(peer_id)
 
@@ -332,6 +342,7 @@ class Transport:
             if not (data := await receive_at_once(stream, RECEIVE_BYTES)):
                 return
             bodies = splitter.feed(data)
+            _limit_half_frame(scope, splitter, is_new=bool(bodies))
         if bodies:
             self._decode(bodies[0])  # The older connection is good if this one was a mistake: its caller refuses us.
             self._inbound.replace_older(peer_id, scope)
@@ -343,6 +354,8 @@ class Transport:
                 await self._take_in_turns(peer_id, bodies, way)
             while data := await receive_at_once(stream, RECEIVE_BYTES):
                 bodies = splitter.feed(data)
+                if splitter.buffered_bytes or scope.deadline != inf:
+                    _limit_half_frame(scope, splitter, is_new=bool(bodies))
                 if len(bodies) == 1:
                     self._told.receive(peer_id, [self._decode(bodies[0])])
                 elif bodies:
@@ -394,3 +407,19 @@ class Transport:
 
     def _decode(self, body: bytes) -> Message:
         return decode_peer_message(body, self._identity.group_id)
+
+
+def _limit_half_frame(scope: trio.CancelScope, splitter: FrameSplitter, *, is_new: bool) -> None:
+    """Let a frame that has begun take no longer than FRAME_SECONDS_MAX in all. `is_new`: others have ended since."""
+    if not splitter.buffered_bytes:
+        scope.deadline = inf
+    elif is_new or scope.deadline == inf:
+        scope.deadline = trio.current_time() + FRAME_SECONDS_MAX
+
+
+def _host_of(stream: trio.SocketStream) -> str:
+    """The host of the other side; empty if it is gone already."""
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:
+        return ""

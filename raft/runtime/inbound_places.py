@@ -1,0 +1,75 @@
+"""Who may keep a connection to this member's peer port: strangers never take a place that a member needs.
+
+A caller begins as unidentified. When there are too many of those, the one that has waited longest goes: whoever wants
+to say hello does so within milliseconds. Members are not counted against anybody; `Inbound` bounds them by their ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import trio
+
+from raft.membership import MEMBERS_MAX
+from raft.runtime.peers import STRANGERS_MAX
+
+UNIDENTIFIED_MAX = 30
+"""Connections that have said no hello yet, or none that was taken. With all members started at once, several times what
+there is for a few milliseconds. Each keeps HELLO_BYTES_MAX at most."""
+
+UNIDENTIFIED_PER_ADDRESS_MAX = UNIDENTIFIED_MAX // 2
+"""Of one address: a crowd from one machine hangs up on itself, not on those who call from elsewhere."""
+
+CONNECTIONS_MAX = UNIDENTIFIED_MAX + STRANGERS_MAX + 2 * MEMBERS_MAX
+"""All inbound connections: 64. Of a member there may be two, and one of everybody else whose hello was taken."""
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """One connection, ended by its scope."""
+
+    address: str
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+class InboundPlaces:
+    """Oldest first in each of its two queues. All is synchronous."""
+
+    def __init__(self) -> None:
+        self._unidentified: dict[Place, None] = {}
+        self._strangers: dict[Place, None] = {}  # Have said a hello that was taken, and are no members.
+        self.evicted = 0  # Connections that had to go, for as long as this process lives.
+
+    def enter(self, address: str) -> Place:
+        """A connection was accepted; `address` is the caller's host. It may cost an older one its place."""
+        same = [place for place in self._unidentified if place.address == address]
+        if len(same) >= UNIDENTIFIED_PER_ADDRESS_MAX:
+            self._evict(self._unidentified, same[0])
+        elif len(self._unidentified) >= UNIDENTIFIED_MAX:
+            self._evict(self._unidentified, next(iter(self._unidentified)))
+        place = Place(address)
+        self._unidentified[place] = None
+        return place
+
+    def identify(self, place: Place, *, is_member: bool) -> None:
+        """Its hello was taken."""
+        if self._unidentified.pop(place, place) is place or is_member:  # Evicted meanwhile, or needs no place.
+            return
+        if len(self._strangers) >= STRANGERS_MAX:
+            self._evict(self._strangers, next(iter(self._strangers)))
+        self._strangers[place] = None
+
+    def leave(self, place: Place) -> None:
+        """It is closed."""
+        self._unidentified.pop(place, None)
+        self._strangers.pop(place, None)
+
+    @property
+    def unidentified(self) -> int:
+        """How many have said no hello that was taken."""
+        return len(self._unidentified)
+
+    def _evict(self, queue: dict[Place, None], place: Place) -> None:
+        del queue[place]
+        place.scope.cancel()
+        self.evicted += 1
