@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import cbor2
-
 from harness.sim.errors import require
+from harness.sim.history_book import read_commands
 from harness.sim.streams import stream
 from kvstore import CommandKind, Put, encode_command
 from raft import (
@@ -228,7 +227,7 @@ class DirectLoad:
         """Every committed command comes by here once, in order."""
         if entry.kind is not EntryKind.COMMANDS:
             return
-        for command in cbor2.loads(entry.payload)[1:]:
+        for command in read_commands(entry.index, entry.payload)[1]:
             if command[3] != CommandKind.PUT:
                 continue  # Somebody raises the feature level.
             key, value = command[4], command[5]

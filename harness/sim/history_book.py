@@ -9,6 +9,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import cbor2
+
 from harness.history import Row
 from harness.sim.errors import Violation, broken, require
 from harness.workload.rows import answered, asked
@@ -23,6 +25,7 @@ from kvstore import (
     Result,
     ResultCode,
     Txn,
+    command_body,
     read_result,
 )
 from spark_audit import check_rows
@@ -33,6 +36,17 @@ CONFIGURATIONS_MAX = 200_000
 NO_FIELDS: Row = dict.fromkeys(
     ("session", "key", "value", "expected", "expected_mod_revision", "request", "output", "error", "return_ns")
 ) | dict.fromkeys(("revision", "consistency", "node"))
+
+PROPOSED = "what was proposed is what is committed"
+
+BODY_ITEMS = {
+    CommandKind.PUT: 2,
+    CommandKind.GET: 1,
+    CommandKind.DELETE: 1,
+    CommandKind.COMPARE_AND_SET: 3,
+    CommandKind.TXN: 3,
+}
+"""Of commands in the log: what stands behind their kind."""
 
 NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUEST_CLOSED}
 """Answers that are not kept: a later attempt under the same number may end otherwise."""
@@ -48,6 +62,7 @@ class HistoryBook:
         self.rows: list[Row] = []
         self._by_request: dict[tuple[int, int], Any] = {}  # What a session's request gave when it was carried out.
         self._op_of: dict[bytes, int] = {}  # Who wrote, or tried to write, a value.
+        self._asked: dict[bytes, Command] = {}  # By value, with what.
         self._results: dict[int, Any] = {}  # By op_id, of writes that were carried out.
         self._failed: dict[bytes, int] = {}  # Values whose write was reported as certainly failed: op_id.
         self._written: dict[bytes, int] = {}  # Values that were written: at which index.
@@ -75,6 +90,7 @@ class HistoryBook:
         }
         for value in values_of(command):
             self._op_of[value] = len(self.rows)
+            self._asked[value] = command
         self._revision_min.append(self._told_revision)
         self.rows.append(row)
         return row
@@ -148,6 +164,9 @@ class HistoryBook:
                 self._mark("a retry found its result in the session")
                 return
         for value in written_values(kind, body, result):
+            asked_for = self._asked.get(value)
+            if asked_for is None or as_in_log(command_body(asked_for)) != as_in_log((kind, *body)):
+                broken(PROPOSED, f"{command} is committed at {index}, and what was asked for is {asked_for}")
             self._wrote(value, index, result)
 
     def _wrote(self, value: bytes, index: int, result: Any) -> None:
@@ -188,6 +207,33 @@ class HistoryBook:
             return row | {"status": "fail", "return_ns": end_ns}
         output = answered(read_result(result))
         return row | {"status": "ok", "return_ns": end_ns, "output": output, "revision": result[1]}
+
+
+def read_commands(index: int, payload: bytes) -> tuple[int, list[list[Any]]]:
+    """The leader_time and the commands of a committed entry. Raises Violation if it is no list of commands."""
+    try:
+        leader_time, *commands = cbor2.loads(payload)
+        are_sound = isinstance(leader_time, int) and all(map(is_command, commands))
+    except (ValueError, TypeError, EOFError, cbor2.CBORDecodeError):
+        are_sound = False
+    if not are_sound:
+        broken(PROPOSED, f"at {index} nobody can read {payload.hex()}")
+    return leader_time, commands
+
+
+def is_command(item: Any) -> bool:
+    """True if it looks like a command in the log: three numbers, its kind, and as much behind it as the kind wants."""
+    return (
+        isinstance(item, list)
+        and len(item) > 3
+        and all(isinstance(number, int) for number in item[:4])
+        and BODY_ITEMS.get(item[3], len(item) - 4) == len(item) - 4
+    )
+
+
+def as_in_log(item: Any) -> Any:
+    """Tuples as lists, and numbers without their names."""
+    return [as_in_log(part) for part in item] if isinstance(item, tuple | list) else item
 
 
 def values_of(command: Command) -> list[bytes]:

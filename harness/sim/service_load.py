@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import cbor2
-
 from harness.history import Row
 from harness.sim.client import SimClient
 from harness.sim.crowd import EACH_EVERY_NS, Crowd
@@ -20,7 +18,7 @@ from harness.sim.direct_load import AGES_NS, Probe
 from harness.sim.errors import Violation, require
 from harness.sim.extra_operations import ExtraOperations
 from harness.sim.fault import SECOND_NS
-from harness.sim.history_book import HistoryBook
+from harness.sim.history_book import HistoryBook, read_commands
 from harness.sim.lines import Lines
 from harness.sim.member import EXPIRY_NS
 from harness.sim.session_book import SessionBook
@@ -301,7 +299,7 @@ class ServiceLoad:
         """Every committed command comes by here once, in order."""
         if entry.kind is not EntryKind.COMMANDS:
             return
-        leader_time, *commands = cbor2.loads(entry.payload)
+        leader_time, commands = read_commands(entry.index, entry.payload)
         self._sessions.applied(leader_time, commands, results)
         for command, result in zip(commands, results, strict=True):
             self._was_refused |= result[0] != ResultCode.OK

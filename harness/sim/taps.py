@@ -152,7 +152,7 @@ class RestoreTap:
 class StoreTap(KvMachine):
     """A KvMachine that marks what its quick loop for entries of one put each has carried out."""
 
-    def __init__(self, mark: Callable[[str], None], **options: Any) -> None:
+    def __init__(self, mark: Callable[[str], None] = lambda _: None, **options: Any) -> None:
         super().__init__(**options)
         self._mark = mark
         self._left = 0  # To the loop that can do everything, of what the quick one was given.

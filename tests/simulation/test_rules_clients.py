@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import cbor2
 import pytest
 
 from harness.sim.direct_load import Open
 from harness.sim.errors import Violation
 from harness.sim.fault import SECOND_NS
-from harness.sim.history_book import HistoryBook
+from harness.sim.history_book import PROPOSED, HistoryBook, read_commands
 from harness.sim.service_load import ServiceLoad, check_requests, check_store
 from harness.sim.simulation import EVENTS_MAX
 from kvstore import (
@@ -88,6 +89,13 @@ class Client:
         stale = said(CommandKind.GET, 1, Consistency.BOUNDED)
         self.ends(self.call(Get(b"k")), stale._replace(fields=(*stale.fields, age_ms)))
 
+    def is_carried_out_with_another_value(self) -> None:
+        self.call(Put(b"another key", b"v"))
+        self.book.carried_out(1, PUT_IN_LOG, WRITTEN)
+
+    def is_carried_out_unasked(self) -> None:
+        self.book.carried_out(1, PUT_IN_LOG, WRITTEN)
+
     def reads_that_nothing_is_there(self) -> None:
         self.ends(self.call(PUT), said(CommandKind.PUT, 2))
         self.ends(self.call(Get(b"k")), said(CommandKind.GET, 2))
@@ -97,6 +105,13 @@ class Client:
 WRONG: dict[str, list[Callable[[Client], object]]] = {
     "nothing is carried out twice": [Client.is_carried_out_twice],
     "a session's request is carried out at most once": [Client.gets_another_result],
+    PROPOSED: [
+        Client.is_carried_out_with_another_value,
+        Client.is_carried_out_unasked,
+        lambda _: read_commands(1, b""),
+        lambda _: read_commands(1, b"\x82\x00\x00"),
+        lambda _: read_commands(1, cbor2.dumps([5, list(PUT_IN_LOG[:-1])])),
+    ],
     "what failed for certain is never carried out": [
         Client.is_carried_out_after_it_failed,
         Client.fails_after_it_was_carried_out,
