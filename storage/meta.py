@@ -34,15 +34,13 @@ def encode_pins(identity: Identity, pins: Mapping[str, bytes]) -> bytes:
 def read_identity(files: Files) -> Identity:
     """Who the folder belongs to. Raises CorruptMeta (also if there is no `meta`), NewerFormat."""
     fields = _read(files, META_PATH, META_MAGIC)
-    try:
-        return Identity(
-            cluster_id=fields["cluster_id"],
-            group_id=fields["group_id"],
-            node_id=fields["node_id"],
-            incarnation_id=fields["incarnation_id"],
-        )
-    except (KeyError, TypeError, AssertionError) as error:
-        raise CorruptMeta(META_PATH, f"its content is impossible: {error!r}") from error
+    names = ("cluster_id", "group_id", "node_id", "incarnation_id")
+    found: tuple[Any, ...] = tuple(fields.get(name) for name in names)
+    cluster_id, group_id, node_id, incarnation_id = found
+    are_ids = _is_16_bytes(cluster_id) and _is_16_bytes(incarnation_id) and type(node_id) is str
+    if not (are_ids and type(group_id) is int and group_id >= 0):
+        raise CorruptMeta(META_PATH, f"its content is impossible: {found!r}")
+    return Identity(cluster_id=cluster_id, group_id=group_id, node_id=node_id, incarnation_id=incarnation_id)
 
 
 def read_joins_as(files: Files) -> Member | None:
@@ -50,8 +48,13 @@ def read_joins_as(files: Files) -> Member | None:
     fields = _read(files, META_PATH, META_MAGIC)
     try:
         addresses = fields.get("joins_as")
-        return None if addresses is None else Member(fields["node_id"], addresses[0], addresses[1])
-    except (KeyError, TypeError, IndexError, InvalidConfiguration) as error:
+        if addresses is None:
+            return None
+        peer_address, client_address = addresses
+        if not type(peer_address) is type(client_address) is str:
+            raise TypeError(addresses)
+        return Member(fields["node_id"], peer_address, client_address)
+    except (KeyError, TypeError, ValueError, InvalidConfiguration) as error:
         raise CorruptMeta(META_PATH, f"its content is impossible: {error!r}") from error
 
 
@@ -65,6 +68,8 @@ class PinFile:
         pins = fields.get("pins")
         if not isinstance(pins, dict) or fields != _owner(identity) | {"pins": pins}:
             raise CorruptMeta(PINS_PATH, "it belongs to another node")
+        if not all(type(peer_id) is str and _is_16_bytes(pin) for peer_id, pin in pins.items()):
+            raise CorruptMeta(PINS_PATH, "its content is impossible: no peers and their incarnations")
         self._durable: dict[str, bytes] = pins
         self._accepted = dict(pins)
 
@@ -89,6 +94,11 @@ class PinFile:
 
         assert self._ballast is not None, "opened to read only"
         self._ballast.submit(operations(), written, operations)
+
+
+def _is_16_bytes(item: object) -> bool:
+    """True for a cluster id or an incarnation id."""
+    return type(item) is bytes and len(item) == 16
 
 
 def _owner(identity: Identity) -> dict[str, Any]:

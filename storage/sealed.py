@@ -9,6 +9,7 @@ from typing import Any
 import cbor2
 import google_crc32c
 
+from raft import ProtocolError, decode_item
 from storage.errors import CorruptMeta, NewerFormat
 from storage.files import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
 
@@ -37,7 +38,10 @@ def unseal(path: str, data: bytes, magic: bytes) -> dict[str, Any]:
         raise NewerFormat(path, version, FORMAT_VERSION)
     if length != len(data) - _HEAD.size - _CHECKSUM.size:
         raise CorruptMeta(path, "its length is wrong")
-    fields = cbor2.loads(data[_HEAD.size : -4])
+    try:
+        fields = decode_item(data[_HEAD.size : -4])
+    except ProtocolError as error:
+        raise CorruptMeta(path, f"its content is impossible: {error}") from error
     if not isinstance(fields, dict):
         raise CorruptMeta(path, "it holds no map")
     return fields

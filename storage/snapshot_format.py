@@ -19,7 +19,15 @@ from typing import Any
 import cbor2
 import google_crc32c
 
-from raft import Configuration, Identity, InvalidConfiguration, NewerConfiguration, SnapshotHeader
+from raft import (
+    Configuration,
+    Identity,
+    InvalidConfiguration,
+    NewerConfiguration,
+    ProtocolError,
+    SnapshotHeader,
+    decode_item,
+)
 from storage.errors import CorruptSnapshot, NewerFormat
 
 FORMAT_VERSION = 1
@@ -67,6 +75,10 @@ def encode_trailer(chunks: int, total_bytes: int, previous_checksum: int) -> byt
 def chain_checksum(previous_checksum: int, length: int, data: bytes) -> int:
     """CRC32C over the checksum before, a length and the bytes."""
     return int(google_crc32c.extend(google_crc32c.value(CHUNK_HEAD.pack(previous_checksum, length)), data))
+
+
+def _is_count(item: object) -> bool:
+    return type(item) is int and item >= 0
 
 
 class SnapshotParser:
@@ -143,7 +155,7 @@ class SnapshotParser:
 
     def _decode_header(self, body: bytes) -> SnapshotHeader:
         try:
-            fields: dict[str, Any] = cbor2.loads(body)
+            fields: dict[str, Any] = decode_item(body)
             owner = (fields["cluster_id"], fields["group_id"])
             level = fields["feature_level"]
             if type(level) is int and level > FEATURE_LEVEL:  # Before anything that such a level may have changed.
@@ -156,8 +168,12 @@ class SnapshotParser:
             )
         except NewerConfiguration as error:
             raise NewerFormat(self._path, error.found, error.supported, "form of the member list") from error
-        except (cbor2.CBORDecodeError, KeyError, TypeError, InvalidConfiguration) as error:
+        except (ProtocolError, KeyError, TypeError, InvalidConfiguration) as error:
             raise self._damaged(f"the header is impossible: {error!r}") from error
+        if not (_is_count(header.index) and _is_count(header.term) and isinstance(header.machine, dict)):
+            raise self._damaged("the header is impossible: no position, or no map of the state machine")
+        if not (isinstance(owner[0], bytes) and _is_count(owner[1])):
+            raise self._damaged("the header is impossible: no cluster and group")
         if self._identity is not None and owner != (self._identity.cluster_id, self._identity.group_id):
             raise self._damaged("it belongs to another cluster or group")
         self.owner = owner
