@@ -360,6 +360,21 @@ def test_an_expired_session_leaves_lost_attempts_unknown_and_is_replaced() -> No
     assert repeated.items[:2] == [2, 1]  # Session 2, number 1.
 
 
+def test_late_word_of_the_end_of_a_session_does_not_end_the_one_after_it() -> None:
+    """Both requests were sent under session 1. The second answer comes when session 2 has begun, and is in use."""
+    world = a_world()
+    first, second = world.put(b"first"), world.put(b"second")
+    world["s1"].answer(ResultCode.SESSION_EXPIRED, 1)
+    assert world.core.session_id == 2
+
+    late = world["s1"].answer(ResultCode.SESSION_EXPIRED, 1)
+
+    assert late.items[:2] == [1, 2]
+    assert (world.core.session_id, world.sessions) == (2, 2)
+    assert [world["s1"].answer().items[:2] for _ in range(2)] == [[2, 1], [2, 2]]
+    assert (world.outcome(first), world.outcome(second)) == ("ok", "ok")
+
+
 def test_a_silent_session_is_kept_alive() -> None:
     """Nothing was sent for `keep_alive_ns`: the session says that it lives, and what is acknowledged."""
     world = a_world(keep_alive_ns=10_000 * MILLISECOND_NS)
