@@ -9,7 +9,7 @@ from unittest import mock
 
 import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvstore.commands import (
@@ -221,52 +221,80 @@ def test_sound_payloads_are_decoded_together() -> None:
     assert decode_payloads([]) == []
 
 
+TTL = 20
+"""Of the sessions of lone clients: the pauses below add up to it, so that times and deadlines are equal, too."""
+
 usual = st.tuples(
     st.integers(1, SESSIONS),
-    st.sampled_from([1] * 8 + [0, 2, 30, -4]),  # Behind the last request of the session.
+    st.sampled_from([1] * 30 + [0, 2, 30, -4]),  # Behind the last request of the session.
     st.sampled_from([0, 1, 1, 1, 2, 5, 40]),  # Still open, of its requests.
     st.sampled_from([b"a", b"b", b"c", b"dd"]),
     st.sampled_from([b"", b"1", b"v" * 100]),
-    st.sampled_from([0] * 12 + [1, 30]),  # The time since the entry before.
 )
 unusual = st.one_of(others, odd_puts, wrong_lengths)
+pauses = st.dictionaries(
+    st.integers(0, 60), st.sampled_from([TTL // 2, TTL // 2, TTL // 2, TTL, 1, TTL + 10]), max_size=4
+)
+"""Before which commands time passes: few, since sessions that are over make all that follows unusual."""
 
 
-def log_of_lone_clients(plan: list[tuple[Any, ...]], oddities: dict[int, Any]) -> list[Entry]:
+def log_of_lone_clients(
+    plan: list[tuple[Any, ...]], oddities: dict[int, Any], pauses: dict[int, int] | None = None
+) -> list[Entry]:
     """An entry for each command: clients that count on, nearly always, and what is not so."""
-    payloads, last, time = [encode_batch(0, [encode_command(RegisterSession(20))] * SESSIONS)], [0] * 99, 0
-    for place, (session_id, step, behind, key, value, pause) in enumerate(plan):
+    payloads, last, time = [encode_batch(0, [encode_command(RegisterSession(TTL))] * SESSIONS)], [0] * 99, 0
+    for place, (session_id, step, behind, key, value) in enumerate(plan):
         request_no = max(1, last[session_id] + step)
         last[session_id] = request_no
-        time += pause
+        time += (pauses or {}).get(place, 0)
         item = (session_id, request_no, max(0, request_no - 1 - behind), 1, key, value)
         payloads.append(encode_batch(time, [cbor2.dumps(oddities.get(place, item))]))
     return [Entry(index, 1, EntryKind.COMMANDS, payload) for index, payload in enumerate(payloads, start=1)]
 
 
-@settings(deadline=None, max_examples=250)
+def calm(plan: list[Any], **others: Any) -> example:
+    """An example without anything unusual."""
+    given = {"limits": StoreLimits(), "oddities": {}, "pauses": {}, "among": 1, "cuts": [], "watched": False}
+    return example(plan=plan, **{**given, **others})
+
+
+@settings(deadline=None, max_examples=300)
+@calm([(1, 1, 0, b"a", b"")] * 8, pauses={2: TTL // 2, 5: TTL // 2})  # At place 5 it is the deadline of two sessions.
+@calm([(each, 1, 0, b"a", b"") for each in (1, 1, 2, 1)], pauses={1: TTL // 2}, among=2)  # Only the loop touches one.
+@calm([(1, 1, 40, b"a", b"")] * 4, limits=StoreLimits(results_per_session_max=2))  # The third is one too many.
 @given(
-    limits=LIMITS,
+    limits=LIMITS | st.just(StoreLimits(results_per_session_max=2)),
     plan=st.lists(usual, min_size=5, max_size=60),
     oddities=st.dictionaries(st.integers(0, 60), unusual, max_size=2),
+    pauses=pauses,
+    among=st.integers(1, SESSIONS),
     cuts=st.lists(st.integers(0, 60), max_size=4),
-    watched=st.booleans(),
+    watched=st.sampled_from([False, False, False, True]),
 )
 def test_entries_of_one_put_each_are_applied_in_runs_as_they_are_one_by_one(
-    limits: StoreLimits, plan: list[Any], oddities: dict[int, Any], cuts: list[int], watched: bool
+    limits: StoreLimits,
+    plan: list[Any],
+    oddities: dict[int, Any],
+    pauses: dict[int, int],
+    among: int,
+    cuts: list[int],
+    watched: bool,
 ) -> None:
-    log = log_of_lone_clients(plan, oddities)
+    """`among`: so many of the sessions are used, and the others expire."""
+    log = log_of_lone_clients([(1 + each[0] % among, *each[1:]) for each in plan], oddities, pauses)
     hot, slow = KvMachine(limits), SlowMachine(limits)
     pictures = [machine.snapshot() for machine in (hot, slow) if watched]
 
-    cuts = [min(cut, len(log)) for cut in cuts]
+    cuts = [1 + cut % len(log) for cut in cuts]
+    cuts.append(1)  # A run that holds the registrations goes another way,
+    cuts += [place + 2 for place in pauses if place + 2 <= len(log)]  # and so does what is behind an expiry.
     assert outcome(hot, log, cuts) == outcome(slow, log, [])
     assert list(hot.snapshot().chunks) == list(slow.snapshot().chunks)
     assert len({tuple(picture.chunks) for picture in pictures}) == watched
 
 
 def test_what_is_usual_about_lone_clients_takes_no_other_way() -> None:
-    log = log_of_lone_clients([(1 + no % 3, 1, 1, b"%d" % (no % 7), b"v" * (no % 5), 0) for no in range(200)], {})
+    log = log_of_lone_clients([(1 + no % 3, 1, 1, b"%d" % (no % 7), b"v" * (no % 5)) for no in range(200)], {})
     hot, slow = KvMachine(), SlowMachine()
     hot.apply(log[0])
     with mock.patch.object(KvMachine, "_apply_batches", side_effect=AssertionError):
