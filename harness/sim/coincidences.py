@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from harness.sim.client_faults import cuts_both_ways
+from harness.sim.extra_operations import NO_EXTRAS
 from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
 from harness.sim.moods import in_order, syncing_in
 from harness.sim.streams import stream
@@ -130,6 +131,33 @@ def estranged(plan: Plan, random: Random) -> Plan:
     raft = replace(QUICK, batch_bytes_max=random.choice((64, QUICK.batch_bytes_max)))
     plan = replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, store=StoreLimits(), load=load)
     return replace(plan, disks=syncing_in(random.choice((1, 10)) * MILLISECOND_NS, plan))
+
+
+def lapsing(plan: Plan, random: Random) -> Plan:
+    """Sessions end at the very time of commands, while members catch up with entries of one put each.
+
+    On coarse clocks (`plan.with_coarse_clocks`). Programs come and go, and half of them leave their sessions open.
+    """
+    until_ns, faults = 5 * SECOND_NS, list[Fault]()
+    for at_ms in range(300, until_ns // MILLISECOND_NS, 350):
+        kind = random.choice(("cut off", "cut off", "kill", "pause"))
+        faults.append(replace(_strike(kind, at_ms, random.randrange(100, 300), random), target=random.random()))
+    load = replace(
+        plan.load,
+        with_service=True,
+        clients=3,
+        workers=1,
+        keys=random.randrange(1, 5),
+        read_share=0.0,
+        think_ns=20 * MILLISECOND_NS,
+        session_ttl_ns=SECOND_NS,
+        stay_ns=600 * MILLISECOND_NS,
+        extras=NO_EXTRAS,
+    )
+    raft = replace(QUICK, batch_bytes_max=random.choice((32, 64)))
+    clocks = replace(plan.clocks, grain_ns=10 * MILLISECOND_NS)
+    plan = replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, store=StoreLimits(), load=load)
+    return replace(plan, clocks=clocks, disks=syncing_in(random.choice((1, 5)) * MILLISECOND_NS, plan))
 
 
 COINCIDENCES: dict[str, Callable[[Plan, Random], Plan]] = {

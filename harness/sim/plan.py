@@ -12,7 +12,7 @@ from random import Random
 from harness.sim.changing import ChangeStep, with_changes
 from harness.sim.clock import GOOD_CLOCKS, ClockPlan
 from harness.sim.clock_faults import CLOCK_KINDS
-from harness.sim.coincidences import with_coincidences
+from harness.sim.coincidences import AS_DRAWN, lapsing, with_coincidences
 from harness.sim.crowd import with_crowds
 from harness.sim.disk import MICROSECOND_NS, DiskPlan
 from harness.sim.extra_operations import NO_EXTRAS, ExtraPlan, draw_extras
@@ -41,6 +41,9 @@ Most seeds need two; frames of up to a second's delay may still be under way, an
 
 COARSE_SHARE = 0.25
 """Of the seeds."""
+
+LAPSING_SHARE = 0.8
+"""Of those that nothing else bends."""
 
 GRAINS_NS = (MILLISECOND_NS, 10 * MILLISECOND_NS, 50 * MILLISECOND_NS)
 """What clocks may be as coarse as; each divides a second, as sessions live."""
@@ -188,13 +191,16 @@ def with_coarse_clocks(plan: Plan, random: Random) -> Plan:
 
     A session then ends at the very time of a command, which no other clock would show.
     """
-    is_coarse, grain_ns = random.random() < COARSE_SHARE, random.choice(GRAINS_NS)
+    is_coarse = random.random() < COARSE_SHARE
+    plan, was_fine = replace(plan, clocks=replace(plan.clocks, grain_ns=random.choice(GRAINS_NS))), plan
     if not is_coarse or plan.raft.lease_reads or plan.mood == "stock":
-        return plan
+        return was_fine
+    if plan.mood == AS_DRAWN and len(plan.voters) > 2 and not plan.changes and random.random() < LAPSING_SHARE:
+        return replace(lapsing(plan, random), mood=f"{AS_DRAWN}, lapsing")
     load = plan.load
     if load.session_ttl_ns and random.random() < 0.7:
         load = replace(load, session_ttl_ns=SECOND_NS)
-    return replace(plan, clocks=replace(plan.clocks, grain_ns=grain_ns), load=load)
+    return replace(plan, load=load)
 
 
 def with_entry_bounds(plan: Plan, random: Random) -> Plan:

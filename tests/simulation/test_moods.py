@@ -6,11 +6,12 @@ from collections import Counter
 
 import pytest
 
-from harness.sim.fault import MILLISECOND_NS
+from harness.sim.fault import MILLISECOND_NS, SECOND_NS
 from harness.sim.moods import MOODS, draw_mood
 from harness.sim.parting import PARTED
 from harness.sim.plan import Plan, draw_plan
 from harness.sim.simulation import Simulation
+from harness.sim.taps import LONE_PUTS
 from kvstore import ClientLimits, StoreLimits
 from raft import RaftConfig
 from storage import StorageLimits
@@ -73,6 +74,26 @@ def test_where_leaders_read_by_lease_the_settings_of_members_are_often_at_odds()
         assert plan.election_timeout_max_ns == plan.raft_of(patient).election_timeout_max_ns
         assert not any(plan.raft_of(member).lease_reads for member in plan.leaseless)
     assert not any(plan.patience or plan.leaseless for plan in map(draw_plan, range(1, 200)) if plan not in leased)
+
+
+def test_clocks_are_coarse_in_some_seeds_and_never_where_leases_need_fine_ones() -> None:
+    plans = [draw_plan(seed) for seed in range(1, 200)]
+    coarse = [plan for plan in plans if plan.clocks.grain_ns > 1]
+
+    assert 0.1 * len(plans) < len(coarse) < 0.3 * len(plans)
+    assert not any(plan.raft.lease_reads or plan.trusts_clocks for plan in coarse)
+    assert all(SECOND_NS % plan.clocks.grain_ns == 0 for plan in coarse)
+
+
+@pytest.mark.timeout(60)
+def test_a_session_that_ends_at_the_time_of_a_put_is_over_on_members_that_catch_up_too() -> None:
+    """They apply entries of one put each in runs."""
+    plan = next(plan for plan in map(draw_plan, range(1, 200)) if plan.mood.endswith("lapsing"))
+
+    result = Simulation(plan).run()
+
+    assert result.violation is None
+    assert LONE_PUTS in result.marks
 
 
 @pytest.mark.timeout(60)
