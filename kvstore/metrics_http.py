@@ -6,6 +6,7 @@ head of a request is looked at as far as its first line; a body is never read.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +14,23 @@ from http import HTTPStatus
 
 import trio
 
+from raft.runtime import Acceptor
+
 CONNECTIONS_MAX = 32
-"""Scrapers and probes are few; the rest is closed unheard."""
+"""Scrapers and probes are few. When more come the oldest is closed that has asked for nothing yet, else the oldest: a
+probe that is not answered has a healthy member restarted."""
 
 HEAD_BYTES_MAX = 8 * 1024
-REQUEST_SECONDS_MAX = 5.0
+REQUEST_SECONDS_MAX = 2.0
+"""From the connection to the end of the request's head; bytes that come do not renew it."""
+
 ANSWER_SECONDS_MAX = 10.0
 """From the first byte of the answer to the last one that the other side takes."""
 
 LAST_WORDS_SECONDS_MAX = 0.5
 """Unread bytes would turn the close into a reset, and the answer might be lost with it."""
+
+logger = logging.getLogger("kvstore.metrics_http")
 
 _TEXT = "text/plain; charset=utf-8"
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,1023}) HTTP/1\.[01]")
@@ -68,39 +76,78 @@ def method_and_path(head: bytes) -> tuple[str, str] | None:
     return match[1].decode("ascii"), match[2].decode("ascii").partition("?")[0]
 
 
+class HeadReader:
+    """Takes the bytes of a connection up to the empty line behind a request's head. Sans-I/O."""
+
+    def __init__(self) -> None:
+        self._received = b""
+        self.head: bytes | None = None  # Without the empty line, once it is there.
+        self.is_garbage = False  # Too long, or plainly something else.
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes may be fed at most; 0 once there is an outcome."""
+        return 0 if self.head is not None or self.is_garbage else HEAD_BYTES_MAX - len(self._received)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing has come yet."""
+        return not self._received
+
+    def feed(self, data: bytes) -> None:
+        """Take what came: at most `room_bytes`."""
+        assert 0 < len(data) <= self.room_bytes, len(data)
+        self._received += data
+        end = self._received.find(b"\r\n\r\n")
+        if end >= 0:
+            self.head = self._received[:end]
+        else:
+            self.is_garbage = len(self._received) >= HEAD_BYTES_MAX or _is_garbage(self._received)
+
+
 class PageServer:
     """Serves `pages` by path."""
 
     def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = pages
-        self._connections = 0
+        self._waiting: dict[int, trio.CancelScope] = {}  # Connections that have asked for nothing yet, oldest first.
+        self._answering: dict[int, trio.CancelScope] = {}
+        self._last_id = 0
 
     async def serve(
         self, listeners: Sequence[trio.SocketListener], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Serve until cancelled; closes the listeners."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(trio.serve_listeners, self.serve_stream, listeners)
+            await nursery.start(Acceptor("metrics").serve, self.serve_stream, listeners)
             task_status.started()
 
     async def serve_stream(self, stream: trio.abc.HalfCloseableStream) -> None:
         """One request, its answer, the end. Closes the stream."""
-        self._connections += 1
+        self._last_id += 1
+        own_id, scope = self._last_id, trio.CancelScope()
+        self._waiting[own_id] = scope
+        if len(self._waiting) + len(self._answering) > CONNECTIONS_MAX:
+            crowd = self._waiting if len(self._waiting) > 1 else self._answering
+            crowd.pop(next(iter(crowd))).cancel()
         try:
-            async with stream:
-                if self._connections <= CONNECTIONS_MAX:
-                    await self._converse(stream)
+            with scope:
+                async with stream:
+                    await self._converse(stream, own_id)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # It has gone.
         finally:
-            self._connections -= 1
+            self._waiting.pop(own_id, None)
+            self._answering.pop(own_id, None)
 
-    async def _converse(self, stream: trio.abc.HalfCloseableStream) -> None:
+    async def _converse(self, stream: trio.abc.HalfCloseableStream, own_id: int) -> None:
         head: bytes | None = b""
         with trio.move_on_after(REQUEST_SECONDS_MAX):
             head = await _receive_head(stream)
         if head == b"":
             return
+        if (scope := self._waiting.pop(own_id, None)) is not None:  # Else it was closed for another one just now.
+            self._answering[own_id] = scope
         answer = await self._answer(None if head is None else method_and_path(head))
         with trio.move_on_after(ANSWER_SECONDS_MAX):
             await stream.send_all(answer.encode())
@@ -118,20 +165,22 @@ class PageServer:
         page = self._pages.get(path)
         if page is None:
             return Answer.text(HTTPStatus.NOT_FOUND, "there are: " + " ".join(self._pages))
-        return await page()
+        try:
+            return await page()
+        except Exception:  # Looking at a member changes nothing in it, so it must not end it.
+            logger.exception("%s could not be made", path)
+            return Answer.text(HTTPStatus.INTERNAL_SERVER_ERROR, "this page could not be made; the log says why")
 
 
 async def _receive_head(stream: trio.abc.ReceiveStream) -> bytes | None:
     """Up to the empty line; empty if the other side left before, None if it is too long or plainly something else."""
-    received = b""
-    while (end := received.find(b"\r\n\r\n")) < 0:
-        if len(received) >= HEAD_BYTES_MAX or _is_garbage(received):
-            return None
-        data = await stream.receive_some(HEAD_BYTES_MAX - len(received))
+    reader = HeadReader()
+    while reader.room_bytes:
+        data = await stream.receive_some(reader.room_bytes)
         if not data:
-            return None if received else b""
-        received += data
-    return received[:end]
+            return b"" if reader.is_empty else None
+        reader.feed(bytes(data))
+    return reader.head
 
 
 def _is_garbage(received: bytes) -> bool:

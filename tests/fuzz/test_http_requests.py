@@ -1,0 +1,114 @@
+"""Requests to the metrics port: whatever comes, and however it is cut, there is an answer or a close."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from random import Random
+
+import trio
+import trio.testing
+
+from kvstore.metrics_http import HEAD_BYTES_MAX, Answer, HeadReader, PageServer, method_and_path
+from tests.fuzz.campaign import RecordProperty, campaign, sizes
+from tests.fuzz.structures import Structures
+
+SEED = 20_261_101
+SERVED_ONE_IN = 20
+"""So many inputs also go through a server, which costs a hundred times as much as the parser."""
+
+METHODS = (b"GET", b"GET", b"GET", b"POST", b"HEAD", b"get", b"", b"GET" * 6, b"G\0T")
+PATHS = (b"/metrics", b"/livez", b"/readyz", b"/", b"/a?b=c", b"*", b"", b"/\xc3\xa9", b"/" + b"x" * 1_024, b"/%00 ")
+VERSIONS = (b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/1.1 ", b"", b"HTTP/1.11")
+HEADERS = (
+    b"Host: s1:9100", b"X:", b":", b"no header", b"A: \x80\xff", b"A: \0", b" folded: yes", b"A: b\r", b"\n",
+    b"Content-Length: 99999999999999999999", b"Transfer-Encoding: chunked", b"L: " + b"x" * 9_000,
+)  # fmt: skip
+ENDS = (b"\r\n\r\n", b"\r\n\r\n", b"\r\n\r\n", b"\n\n", b"\r\n", b"", b"\r\n\r\nbody")
+OTHERS = (
+    b"\x16\x03\x01\x02\x00",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"*1\r\n$4\r\nPING\r\n",
+    b"SSH-2.0-x\r\n",
+    b"\0" * 9_000,
+)
+STATUS_LINE = re.compile(rb"HTTP/1\.1 (200 OK|400 Bad Request|404 Not Found|405 Method Not Allowed)\r\n")
+
+Outcome = tuple[str, str] | str | None
+"""Method and path; `garbage`; or None while the end of the head has not come."""
+
+
+def request(random: Random, structures: Structures) -> bytes:
+    """Something like a request."""
+    if random.random() < 0.05:
+        return random.choice(OTHERS)
+    line = b" ".join((random.choice(METHODS), random.choice(PATHS), random.choice(VERSIONS)))
+    headers = [random.choice(HEADERS) for _ in range(random.randrange(4))]
+    data = b"\r\n".join((line, *headers)) + random.choice(ENDS)
+    for _ in range(random.randrange(3)):
+        data = structures.changed_bytes(data)
+    return data
+
+
+def outcome(pieces: list[bytes]) -> Outcome:
+    """What the parser makes of these bytes, read as the server reads them."""
+    reader = HeadReader()
+    for piece in pieces:
+        rest = piece
+        while rest and reader.room_bytes:
+            part, rest = rest[: reader.room_bytes], rest[reader.room_bytes :]
+            reader.feed(part)
+    if reader.is_garbage:
+        return "garbage"
+    return None if reader.head is None else method_and_path(reader.head) or "garbage"
+
+
+async def served(server: PageServer, pieces: list[bytes]) -> bytes:
+    """What a server says to these bytes, up to its end of the connection."""
+    theirs, ours = trio.testing.memory_stream_pair()
+    heard = b""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve_stream, ours)
+        try:
+            for piece in pieces:
+                await theirs.send_all(piece)
+            await theirs.send_eof()
+            async for data in theirs:
+                heard += data
+        except trio.BrokenResourceError:  # Closed before all of it was sent.
+            pass
+    await theirs.aclose()
+    return heard
+
+
+async def alive() -> Answer:
+    return Answer.text(HTTPStatus.OK, "alive")
+
+
+@sizes
+async def test_whatever_comes_is_answered_or_closed(inputs: int, record_property: RecordProperty) -> None:
+    """The outcome does not depend on how the bytes were cut, and a probe beside them is answered."""
+    server = PageServer({"/metrics": alive, "/livez": alive, "/readyz": alive})
+    kinds = {"served": 0, "garbage": 0, "incomplete": 0}
+    with campaign(record_property, surface="requests to the metrics port", seed=SEED, inputs=inputs) as random:
+        structures = Structures(random)
+        for number in range(inputs):
+            data = request(random, structures)
+            pieces = structures.pieces(data)
+            found = outcome([data])
+            assert outcome(pieces) == found, (data, pieces)
+            if isinstance(found, tuple):
+                method, path = found
+                assert data.startswith(f"{method} {path}".encode())
+                assert len(path) <= 1_024
+                kinds["served"] += 1
+            else:
+                kinds["garbage" if found else "incomplete"] += 1
+            if number % SERVED_ONE_IN == 0:
+                heard = await served(server, [piece for piece in pieces if piece])
+                assert STATUS_LINE.match(heard) or (heard == b"" and (not data or len(data) > HEAD_BYTES_MAX)), (
+                    data,
+                    heard,
+                )
+                assert (await served(server, [b"GET /livez HTTP/1.1\r\n\r\n"])).endswith(b"\r\n\r\nalive\n")
+    assert min(kinds.values()) > inputs // 100, kinds
