@@ -110,6 +110,8 @@ class ClientPort:
         self._stalled: set[int] = set()  # Connections at a bound.
         self._last_connection_id = 0
         self._last_reader = 0  # The connection that was read from last.
+        self._work_waits = trio.Event()
+        service.work_wanted = lambda: self._work_waits.set()
 
     def attach(self, wake: Callable[[], None], flush: Callable[[], None], turn: Callable[[], int]) -> None:
         """`wake` asks the driver for a flush of the node in the next turn of the loop, `flush` for one now.
@@ -134,11 +136,24 @@ class ClientPort:
         async with trio.open_nursery() as nursery:
             if listeners:
                 await nursery.start(Acceptor("clients").serve, self.serve_stream, listeners)
+            nursery.start_soon(self._work_in_turns)
             task_status.started()
             while True:
                 await trio.sleep(TICK_SECONDS)
                 self._tick()
                 self._service.expire_sessions()
+                self._wake()
+
+    async def _work_in_turns(self) -> None:
+        """Have the service do what is too much for one turn of the loop, a slice a turn, until cancelled."""
+        while True:
+            await self._work_waits.wait()
+            self._work_waits = trio.Event()
+            has_more = True
+            while has_more:
+                await trio.lowlevel.checkpoint()
+                has_more = self._service.work()
+                self._flush()
                 self._wake()
 
     async def serve_stream(self, stream: trio.abc.HalfCloseableStream) -> None:

@@ -11,7 +11,7 @@ from kvstore.machine import KvMachine
 from kvstore.members import membership_of, membership_to_fields, read_change
 from kvstore.protocol import Asked, MembersView, RequestKind, members_fields
 from kvstore.shapes import is_count
-from kvstore.status import status_of, status_to_map
+from kvstore.status import MemberStatus, status_of, status_to_map
 from raft import (
     ChangeRefusal,
     ChangeRefused,
@@ -35,15 +35,15 @@ class ClusterRequests:
         self.own_peer_address = ""
 
     def answer(self, asked: Asked) -> Sequence[Any] | None:
-        """The fields of the answer; None for a kind that is not known. Raises ProtocolError, RaftError."""
+        """The fields of the answer, of a status without the hash; None for a kind that is not known.
+
+        Raises ProtocolError, RaftError.
+        """
         match asked.kind:
             case RequestKind.MEMBERS:
                 return members_fields(self._members())
             case RequestKind.STATUS:
-                with_hash = bool(asked.items and asked.items[0])
-                count, bound = self.client_connections()
-                status = status_of(self._node, self._machine, with_hash=with_hash)
-                return (status_to_map(replace(status, client_connections=count, client_connections_max=bound)),)
+                return (status_to_map(self.status()),)
             case RequestKind.READ_LOG:
                 return self._log_entries(asked.items)
             case RequestKind.SNAPSHOT:
@@ -51,6 +51,12 @@ class ClusterRequests:
             case RequestKind.MEMBERSHIP:
                 return self._membership(asked.items)
         return None
+
+    def status(self) -> MemberStatus:
+        """How this member is, without the hash of its state."""
+        count, bound = self.client_connections()
+        status = status_of(self._node, self._machine)
+        return replace(status, client_connections=count, client_connections_max=bound)
 
     def client_address(self, node_id: str | None) -> str | None:
         """Where clients reach this member; None if that is not known."""

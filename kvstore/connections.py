@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -126,6 +126,13 @@ class OpenRequests:
     def next_ticket(self) -> int:
         """The one that `tickets` gives next."""
         return self._last_ticket + 1
+
+    def by_connection(self) -> Counter[int]:
+        """How many there are of each connection. Cost: O(open requests)."""
+        counts = Counter(row[0] for row in self.rows.values())
+        for group in self.groups.values():
+            counts[group.connection_id] += len(group.request_ids)
+        return counts
 
     def tickets(self, count: int) -> range:
         """So many new ones."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from kvstore.commands import CommandKind, Range, UnreadablePayload, command_body, decode_payload, decode_payloads
-from kvstore.digest import state_digest
+from kvstore.digest import StateHashing, state_digest
 from kvstore.limits import (
     FEATURE_LEVEL_INITIAL,
     FEATURE_LEVELS,
@@ -430,6 +431,10 @@ class KvMachine:
         """32 bytes over all replicated fields, sessions included. Cost: O(n)."""
         return state_digest(self._store, self._sessions, self._limits, self._leader_time, self._level)
 
+    def begin_state_hash(self) -> StateHashing:
+        """The `state_hash` of now, in slices. Cost: O(sessions)."""
+        return StateHashing(self._store, self._sessions, self._limits, self._leader_time, self._level)
+
     def check(self) -> None:
         """Verify every internal invariant; AssertionError if one is broken. Cost: O(n); for tests and simulations."""
         self._store.check()
@@ -439,11 +444,5 @@ class KvMachine:
         assert len(self._store.deletions) <= self._limits.deletions_max
 
 
-def _bounds(limits: StoreLimits) -> tuple[int, int, int, int]:
-    """Those that a put may reach."""
-    return (
-        limits.results_per_session_max,
-        limits.results_bytes_per_session_max,
-        limits.results_bytes_max,
-        limits.quota_bytes,
-    )
+_bounds = attrgetter("results_per_session_max", "results_bytes_per_session_max", "results_bytes_max", "quota_bytes")
+"""Of the limits, those that a put may reach."""

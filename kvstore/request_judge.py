@@ -64,7 +64,11 @@ class Transfer(NamedTuple):
     to: str | None
 
 
-Decision = Reply | LocalRead | Proposal | Registration | EngineRead | Change | Transfer
+class StateHashWanted(NamedTuple):
+    """Answer how this member is, with the hash of its state, which takes a walk over all of it."""
+
+
+Decision = Reply | LocalRead | Proposal | Registration | EngineRead | Change | Transfer | StateHashWanted
 
 
 FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.MEMBERSHIP})
@@ -105,6 +109,8 @@ class RequestJudge:
                 return Change(self._cluster.change_of(asked.items))
             case RequestKind.TRANSFER:
                 return Transfer(_transfer_target(asked.items))
+            case RequestKind.STATUS if asked.items and asked.items[0]:
+                return StateHashWanted()
             case _:
                 fields = self._cluster.answer(asked)
                 if fields is None:

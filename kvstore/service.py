@@ -28,11 +28,14 @@ from kvstore.request_judge import (
     Registration,
     Reply,
     RequestJudge,
+    StateHashWanted,
     Transfer,
     is_for_operators,
 )
-from kvstore.service_answers import ServiceAnswers
+from kvstore.service_answers import UNITS_PER_TURN, ServiceAnswers
 from kvstore.session_reaper import SessionReaper
+from kvstore.state_hashes import StateHashes, WaitingRequest
+from kvstore.status import MemberStatus, status_to_map
 from raft import (
     AppliedBatch,
     Busy,
@@ -61,6 +64,7 @@ class Service(ServiceAnswers):
         self._judge = RequestJudge(node, machine, self.cluster, self.limits.admission)
         self._open = OpenRequests()
         self._hot = HotAnswers(self._node_id, self._open, self._connections, self._put_frames, self._answer)
+        self._hashes = StateHashes(node, machine, self.cluster.status, self._hash_is_there)
         self._reaper = SessionReaper(node, machine, self._open)
         self._leading_term = node.core.leading_term
         self._backlogged: dict[int, Connection] = {}  # Frames of theirs wait for room.
@@ -95,7 +99,9 @@ class Service(ServiceAnswers):
         if connection is None or connection.closed:
             return
         if (body := connection.lone_request(data, self.limits)) is not None:
-            self._serve_run(connection, (body,))
+            if not self._serve_run(connection, (body,)):
+                connection.backlog.append(body)
+                self._postpone(connection)
             return
         if connection.may_skip_the_line(self.limits):
             data = data[self._serve_alike(connection, data) :]
@@ -115,6 +121,8 @@ class Service(ServiceAnswers):
         self._connections.pop(connection_id, None)
         self._dirty.pop(connection_id, None)
         self._backlogged.pop(connection_id, None)
+        self._owing.pop(connection_id, None)
+        self._hashes.forget(connection_id)
 
     def sent(self, connection_id: int, byte_count: int) -> bool:
         """So many bytes of output have left. True if requests waited for that: then wake the driver."""
@@ -123,50 +131,12 @@ class Service(ServiceAnswers):
             return False
         connection.unsent_bytes -= byte_count
         assert connection.unsent_bytes >= 0, (connection_id, byte_count)
-        while connection.owed and connection.unsent_bytes < self.limits.unsent_bytes_max:
-            self._answer_now(connection, *connection.owed.popleft())
+        if connection.owed:
+            self._answer_owed(connection)
         if not connection.backlog:
             return False
         self._serve(connection)
         return True
-
-    def is_greeted(self, connection_id: int) -> bool:
-        """True once the client has said its hello. Give a stranger only so long."""
-        connection = self._connections.get(connection_id)
-        return connection is not None and connection.greeted
-
-    def is_within_a_frame(self, connection_id: int) -> bool:
-        """True if the last bytes were the beginning of a frame whose end has not come."""
-        connection = self._connections.get(connection_id)
-        return connection is not None and connection.splitter.buffered_bytes > 0
-
-    def incomplete_frame(self, connection_id: int) -> tuple[int, int]:
-        """Of the frame whose end has not come: how many bytes are here (0: there is none), and how many it has."""
-        connection = self._connections.get(connection_id)
-        return (0, 0) if connection is None else (connection.splitter.buffered_bytes, connection.splitter.wanted_bytes)
-
-    def is_idle(self, connection_id: int) -> bool:
-        """True if nothing is open on it: no request is waited for, and no answer waits."""
-        connection = self._connections.get(connection_id)
-        return connection is None or not (
-            connection.in_flight or connection.unsent_bytes or connection.backlog or connection.owed
-        )
-
-    def wants_place(self, connection_id: int) -> bool:
-        """True if it has a reserved place, and has asked for more than it may there."""
-        connection = self._connections.get(connection_id)
-        return connection is not None and connection.wants_place
-
-    def knows(self, connection_id: int) -> bool:
-        """False once it is gone, or was given up with all that was queued for it: then hang up at once."""
-        return connection_id in self._connections
-
-    def wants_input(self, connection_id: int) -> bool:
-        """False while the connection is at a bound: leave its bytes in the socket."""
-        connection = self._connections.get(connection_id)
-        if connection is None or connection.closed or connection.backlog:
-            return False
-        return connection.has_room(self.limits)
 
     def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent] = ()) -> bool:
         """The node was flushed: answer what has ended. Of the events little is needed: the role is looked up.
@@ -174,6 +144,7 @@ class Service(ServiceAnswers):
         True if requests that had waited for room were taken up: flush the node again.
         """
         self.cluster.snapshots.heed(events)
+        self._units_left = UNITS_PER_TURN
         for told in completions:
             if isinstance(told, AppliedBatch):
                 self._hot.applied(told)
@@ -189,12 +160,50 @@ class Service(ServiceAnswers):
         if term != self._leading_term:
             self._leading_term = term
             self._stepped_down()
-        backlogged = self._backlogged
-        if backlogged:
-            self._backlogged = {}
-        for connection in backlogged.values():
+        return bool(self._backlogged) and self._resume()
+
+    def work(self) -> bool:
+        """Do a slice of the work that is too much for one turn: 1 to 2 ms, a large answer more.
+
+        To be called once a turn after `work_wanted`, until it returns False; then fetch output and wake the driver.
+        """
+        self._units_left = UNITS_PER_TURN
+        if self._hashes.is_under_way:
+            self._hashes.step()
+            self._units_left //= 2
+        owing, self._owing = self._owing, {}
+        for connection in owing.values():
+            self._answer_owed(connection)
+        if self._backlogged:
+            self._resume()
+        return self.has_work
+
+    @property
+    def has_work(self) -> bool:
+        """True if there is something for `work` to do that nothing else would bring about."""
+        return self._hashes.is_under_way or bool(self._owing) or (self._units_left <= 0 and bool(self._backlogged))
+
+    def _resume(self) -> bool:
+        """Take up frames that had to wait, of one connection after the other. True if there was any."""
+        backlogged, self._backlogged = self._backlogged, {}
+        waiting = list(backlogged.values())
+        for place, connection in enumerate(waiting):
+            if self._units_left <= 0:
+                came_again, self._backlogged = self._backlogged, {}
+                for each in (*waiting[place:], *came_again.values()):
+                    self._postpone(each)
+                break
             self._serve(connection)
-        return bool(backlogged)
+        return bool(waiting)
+
+    def check(self) -> None:
+        """Verify that what connections count is what is open; AssertionError if not. Cost: O(open requests)."""
+        counts = self._open.by_connection()
+        for request in self._hashes.waiting:
+            counts[request.connection_id] += 1
+        for connection_id, connection in self._connections.items():
+            count = counts[connection_id] + len(connection.owed)
+            assert connection.in_flight == count, (connection_id, connection.in_flight, count)
 
     def expire_sessions(self) -> None:
         """The host calls this now and then (every second or so), and wakes the driver. A busy leader needs no help."""
@@ -234,8 +243,16 @@ class Service(ServiceAnswers):
             served = self._serve_run(connection, bodies)
             if not connection.closed:
                 backlog.extendleft(reversed(bodies[served:]))
+                if served < count and self._units_left <= 0:
+                    break
         if backlog:
-            self._backlogged[connection.connection_id] = connection
+            self._postpone(connection)
+
+    def _postpone(self, connection: Connection) -> None:
+        """Frames of it wait for room, which what ends makes, or for time, which the next turn has."""
+        self._backlogged[connection.connection_id] = connection
+        if self._units_left <= 0:
+            self.work_wanted()
 
     def _serve_run(self, connection: Connection, bodies: Sequence[bytes]) -> int:
         """Take up requests, the frequent ones many at a time; returns how many until there was no more room."""
@@ -256,6 +273,8 @@ class Service(ServiceAnswers):
                 self._take_up(connection, run)
                 place = run.end
             if place < len(bodies):
+                if self._units_left <= 0:
+                    break
                 self._serve_one(connection, bodies[place])
                 place += 1
         return place
@@ -327,11 +346,14 @@ class Service(ServiceAnswers):
             asked = decode_request(body)
             request_id = asked.request_id
             decision = self._judge.decide(asked)
+            unsent_bytes = connection.unsent_bytes
             if isinstance(decision, Reply):
                 self._respond(connection, request_id, decision.code, decision.fields)
+                self._charge(connection.unsent_bytes - unsent_bytes)
                 return
             if isinstance(decision, LocalRead):
                 self._respond_result(connection, request_id, self._machine.read(decision.body), Consistency.LOCAL)
+                self._charge(connection.unsent_bytes - unsent_bytes)
                 return
         except ProtocolError as error:
             self._end(connection, error)
@@ -353,6 +375,8 @@ class Service(ServiceAnswers):
                 self._or_refuse(connection, request_id, self._change, *decision)
             case Transfer():
                 self._or_refuse(connection, request_id, self._transfer, *decision)
+            case StateHashWanted():
+                self._or_refuse(connection, request_id, self._tell_state_hash)
 
     def _or_refuse(self, connection: Connection, request_id: int, act: Callable[..., None], *arguments: object) -> None:
         """Have `act(connection, ...)` take up a request; if it is refused, that is the answer."""
@@ -369,6 +393,22 @@ class Service(ServiceAnswers):
 
     def _transfer(self, connection: Connection, request_id: int, to: str | None) -> None:
         self._respond(connection, request_id, Code.OK, (self.cluster.transfer(to),))
+
+    def _tell_state_hash(self, connection: Connection, request_id: int) -> None:
+        status = self._hashes.known()
+        if status is not None:
+            self._respond(connection, request_id, Code.OK, (status_to_map(status),))
+            self._charge(0)
+            return
+        self._hashes.wait(WaitingRequest(connection.connection_id, request_id))
+        connection.in_flight += 1
+        self.work_wanted()
+
+    def _hash_is_there(self, request: WaitingRequest, status: MemberStatus) -> None:
+        connection = self._connections.get(request.connection_id)
+        if connection is not None:  # It may have been given up.
+            connection.in_flight -= 1
+            self._respond(connection, request.request_id, Code.OK, (status_to_map(status),))
 
     def _register(self, connection: Connection, request_id: int, command: bytes) -> None:
         self._reaper.make_room(connection.connection_id)

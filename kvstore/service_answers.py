@@ -1,12 +1,13 @@
-"""What leaves on a service's connections: answers, refusals, and the end of a connection."""
+"""A service's connections: how they are, and what leaves on them: answers, refusals, and their end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvstore.client_errors import error_fields
 from kvstore.cluster_requests import ClusterRequests
+from kvstore.commands import CommandKind
 from kvstore.connections import Connection, OpenRow, ServiceLimits
 from kvstore.machine import KvMachine
 from kvstore.protocol import Code, Consistency, encode_response
@@ -31,6 +32,15 @@ from raft import (
     frame,
 )
 
+_RANGE = int(CommandKind.RANGE)
+
+UNITS_PER_TURN = 16
+"""Of work that is done in one turn of the host's loop for requests that the member answers by itself, and for reads of
+ranges: some 2 ms, more only by the last answer. The rest waits for the next turn (`Service.work`)."""
+
+UNIT_BYTES = 8 * 1024
+"""Of an answer: so much costs one unit more. A page of 16,000 small records takes 10 ms and more."""
+
 LARGE_BYTES = 16 * 1024
 """Answers of this size are counted while they are made; smaller ones when a socket does not take them."""
 
@@ -40,7 +50,7 @@ common bounds may be passed by as much."""
 
 
 class ServiceAnswers:
-    """The output side of a `Service`: it knows connections, and nothing of what they have asked for."""
+    """The connections of a `Service`: what the host may ask of them, and what leaves on them."""
 
     def __init__(self, node: Node, machine: KvMachine, limits: ServiceLimits) -> None:
         self.limits = limits
@@ -52,6 +62,49 @@ class ServiceAnswers:
         self._dirty: dict[int, Connection] = {}  # Have output.
         self._closed: list[int] = []
         self._grown_bytes = 0  # What may be held since the sums over all connections were last made.
+        self._units_left = UNITS_PER_TURN
+        self._owing: dict[int, Connection] = {}  # Owe answers to reads of ranges, for which a turn had no time.
+        self.work_wanted: Callable[[], None] = _nobody  # The host is to call `Service.work` in its next turn.
+
+    # What the host may ask of a connection.
+
+    def is_greeted(self, connection_id: int) -> bool:
+        """True once the client has said its hello. Give a stranger only so long."""
+        connection = self._connections.get(connection_id)
+        return connection is not None and connection.greeted
+
+    def is_within_a_frame(self, connection_id: int) -> bool:
+        """True if the last bytes were the beginning of a frame whose end has not come."""
+        connection = self._connections.get(connection_id)
+        return connection is not None and connection.splitter.buffered_bytes > 0
+
+    def incomplete_frame(self, connection_id: int) -> tuple[int, int]:
+        """Of the frame whose end has not come: how many bytes are here (0: there is none), and how many it has."""
+        connection = self._connections.get(connection_id)
+        return (0, 0) if connection is None else (connection.splitter.buffered_bytes, connection.splitter.wanted_bytes)
+
+    def is_idle(self, connection_id: int) -> bool:
+        """True if nothing is open on it: no request is waited for, and no answer waits."""
+        connection = self._connections.get(connection_id)
+        return connection is None or not (
+            connection.in_flight or connection.unsent_bytes or connection.backlog or connection.owed
+        )
+
+    def wants_place(self, connection_id: int) -> bool:
+        """True if it has a reserved place, and has asked for more than it may there."""
+        connection = self._connections.get(connection_id)
+        return connection is not None and connection.wants_place
+
+    def knows(self, connection_id: int) -> bool:
+        """False once it is gone, or was given up with all that was queued for it: then hang up at once."""
+        return connection_id in self._connections
+
+    def wants_input(self, connection_id: int) -> bool:
+        """False while the connection is at a bound: leave its bytes in the socket."""
+        connection = self._connections.get(connection_id)
+        if connection is None or connection.closed or connection.backlog:
+            return False
+        return connection.has_room(self.limits)
 
     # What the host fetches.
 
@@ -108,10 +161,34 @@ class ServiceAnswers:
         connection = self._connections.get(opened[0])
         if connection is None:
             return  # It has gone meanwhile.
-        if connection.owed or connection.unsent_bytes >= self.limits.unsent_bytes_max:
+        body = opened[4]
+        if connection.owed:
             connection.owed.append((opened, completion))
-        else:
+        elif connection.unsent_bytes < self.limits.unsent_bytes_max and (body is None or body[0] != _RANGE):
             self._answer_now(connection, opened, completion)
+        else:
+            connection.owed.append((opened, completion))
+            self._answer_owed(connection)
+
+    def _answer_owed(self, connection: Connection) -> None:
+        """Give the answers that are owed, as far as the connection has room and this turn has time for them."""
+        owed = connection.owed
+        while owed and connection.unsent_bytes < self.limits.unsent_bytes_max:
+            body = owed[0][0][4]
+            if body is None or body[0] != _RANGE:
+                self._answer_now(connection, *owed.popleft())
+            elif self._units_left > 0:
+                unsent_bytes = connection.unsent_bytes
+                self._answer_now(connection, *owed.popleft())
+                self._charge(connection.unsent_bytes - unsent_bytes)
+            else:
+                self._owing[connection.connection_id] = connection
+                self.work_wanted()
+                return
+
+    def _charge(self, answer_bytes: int) -> None:
+        """An answer has cost a walk, or about as much."""
+        self._units_left -= 1 + answer_bytes // UNIT_BYTES
 
     def _answer_now(self, connection: Connection, opened: OpenRow, completion: Completion) -> None:
         _, request_id, _, bound_ms, body = opened
@@ -212,3 +289,7 @@ def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
         if total <= bound:
             break
     return found
+
+
+def _nobody() -> None:
+    """Nobody listens: whoever hosts the service calls `work` in each turn."""

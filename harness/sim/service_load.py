@@ -285,6 +285,8 @@ class ServiceLoad:
         service = member.service
         if service is not None:
             service.complete(effects.completions, effects.events)
+            if service.has_work:
+                service.work()
             check_requests(service)
             self.lines.flushed(member, service)
             if self._was_refused and member.machine is not None:
@@ -391,6 +393,11 @@ def check_store(machine: KvMachine) -> None:
 
 
 def check_requests(service: Service) -> None:
-    """The firewall around requests caught nothing: what costs a client its connection is a bug all the same."""
+    """The firewall around requests caught nothing: what costs a client its connection is a bug all the same. And what
+    a connection has in flight is open: an answer that is lost would take a place of it for ever."""
     errors = service.request_errors
     require(errors.total == 0, "no request meets an unexpected error", errors.places)
+    try:
+        service.check()
+    except AssertionError as error:
+        raise Violation("what is in flight is open", repr(error)) from error

@@ -145,6 +145,9 @@ class FuzzedMember:
             assert effects.failure is None, effects.failure
             is_busy = self.service.complete(effects.completions, effects.events) or not effects.is_empty
             is_busy |= self.node.begin_sync()
+            if self.service.has_work:
+                self.service.work()
+                is_busy = True
             if self.disk.waiting:
                 self.disk.complete_one()
                 is_busy = True
@@ -167,6 +170,7 @@ class FuzzedMember:
         for piece in pieces:
             self.service.receive(connection_id, piece)
         self.settle()
+        assert self.service.request_errors.total == 0, self.service.request_errors.places
         bodies, self._bodies[connection_id] = self._bodies[connection_id], []
         return bodies
 
@@ -201,6 +205,7 @@ class FuzzedMember:
     def check(self) -> None:
         """Nothing was caught by the firewall, nothing is left open, and the store is sound."""
         assert self.service.request_errors.total == 0, self.service.request_errors.places
+        self.service.check()
         self.machine.check()
 
 
@@ -221,7 +226,6 @@ def test_requests_of_any_structure_are_answered_or_refused(inputs: int, record_p
             try:
                 codes += _serve(member, connection_id, bodies, structures, random)
                 member.serve_honest_client()
-                assert member.service.request_errors.total == 0, member.service.request_errors.places
             except BaseException as error:
                 shown = [body[:200].hex() for body in bodies]
                 raise AssertionError(f"seed 30, at input {done}: {type(error).__name__}: {error}: {shown}") from error
@@ -247,7 +251,6 @@ def test_first_bytes_of_any_kind_are_greeted_or_refused(inputs: int, record_prop
                 outcomes[_greet(member, connection_id, structures.pieces(data))] += 1
                 if number % 10 == 0:
                     member.serve_honest_client()
-                assert member.service.request_errors.total == 0, member.service.request_errors.places
             except BaseException as error:
                 text = f"seed 31, input {number}: {type(error).__name__}: {error}: {data[:300].hex()}"
                 raise AssertionError(text) from error

@@ -215,6 +215,9 @@ class Cluster:
                 assert effects.failure is None, effects.failure
                 host.service.complete(effects.completions, effects.events)
                 is_busy |= not effects.is_empty
+                while host.service.has_work:
+                    is_busy = True
+                    host.service.work()
                 self._deliver(node_id, effects)
             for client in self.clients:
                 is_busy |= client.flush()

@@ -59,7 +59,7 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
     with pytest.raises(Busy, match=r"disk of s1 is full.*make room"):
         client.do(Put(b"still", b"full"), seconds=1)
     host = cluster.hosts["s1"]
-    told = status_from_map(status_to_map(status_of(host.node, host.machine, with_hash=False)))
+    told = status_from_map(status_to_map(status_of(host.node, host.machine)))
     assert told.is_disk_full
     assert of_its_disk(told) == ["its disk is full: writes are refused and reads go on; make room on it"]
 
@@ -68,7 +68,7 @@ def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_ag
     cluster.wait(5)
 
     assert isinstance(client.result(ticket), PutResult)
-    told = status_of(host.node, host.machine, with_hash=False)
+    told = status_of(host.node, host.machine)
     assert not told.is_disk_full
     assert of_its_disk(told) == []
 
@@ -90,7 +90,7 @@ def test_a_member_whose_files_may_not_grow_to_its_ballast_again_ends_and_says_wh
 def test_a_member_that_does_not_say_how_its_disk_is_is_understood(quick_folder: Path) -> None:
     """An older one: during an upgrade both are there."""
     host = Cluster(quick_folder, 1).hosts["s1"]
-    fields = status_to_map(status_of(host.node, host.machine, with_hash=False))
+    fields = status_to_map(status_of(host.node, host.machine))
     del fields["is_disk_full"], fields["disk_hangs"]
 
     assert of_its_disk(status_from_map(fields)) == []
@@ -99,7 +99,7 @@ def test_a_member_that_does_not_say_how_its_disk_is_is_understood(quick_folder: 
 def test_a_learner_is_not_shown_as_a_follower(quick_folder: Path) -> None:
     """`hwm status`. An older member does not tell its part."""
     host = Cluster(quick_folder, 1).hosts["s1"]
-    voter = replace(status_of(host.node, host.machine, with_hash=False), role="follower")
+    voter = replace(status_of(host.node, host.machine), role="follower")
 
     assert [role_and_part(replace(voter, part=part)) for part in ("voter", "", "learner", "outgoing")] == [
         "follower",
@@ -111,7 +111,7 @@ def test_a_learner_is_not_shown_as_a_follower(quick_folder: Path) -> None:
 
 def test_of_a_member_whose_disk_hangs_and_that_has_failed_both_is_said(quick_folder: Path) -> None:
     host = Cluster(quick_folder, 1).hosts["s1"]
-    told = status_of(host.node, host.machine, with_hash=False)
+    told = status_of(host.node, host.machine)
 
     words = of_its_disk(replace(told, disk_hangs=True, failure="syncing the log failed: no good"))
 

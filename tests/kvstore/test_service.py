@@ -276,6 +276,25 @@ def test_what_a_client_takes_no_answers_to_is_answered_no_further(quick_folder: 
     assert client.service.wants_input(1)
 
 
+def test_a_bounded_read_whose_answer_had_to_wait_for_room_is_judged_by_its_age_of_then(quick_folder: Path) -> None:
+    """A client that reads slowly is never shown, as fresh, what has grown too old in the meantime."""
+    cluster = Cluster(quick_folder, 1, ServiceLimits(unsent_bytes_max=1000))
+    cluster.leader()
+    client = RawClient(cluster)
+    client.ask(encode_request(1, command_request(Put(b"big", bytes(600)))))
+    client.ask(encode_request(2, READ_BIG))  # From here on it is known how old the state is.
+    client.reads = False
+    bounded = read_request(Get(b"big"), Consistency.BOUNDED, max_staleness_ms=50)
+    client.send(b"".join(frame(encode_request(i, bounded)) for i in range(11, 16)))
+    before = len(client.bodies)
+
+    cluster.wait(1)
+    client.service.sent(1, client.service._connections[1].unsent_bytes)
+    client.fetch()
+
+    assert {decode_response(body).code for body in client.bodies[before:]} == {Code.TOO_STALE}
+
+
 def test_a_client_that_has_gone_gets_nothing_and_harms_nobody(cluster: Cluster) -> None:
     """What it has proposed goes its way."""
     client = RawClient(cluster, 1)

@@ -18,7 +18,7 @@ BACK = "its low-water mark is 10 of 900: held back by "
 def held(quick_folder: Path) -> MemberStatus:
     """Of a leader whose log, of 500 to 900, is not cut at its own snapshot, for somebody has not applied it."""
     host = Cluster(quick_folder, 1).hosts["s1"]
-    told = status_of(host.node, host.machine, with_hash=False)
+    told = status_of(host.node, host.machine)
     marks = {"first_index": 500, "snapshot_index": 800, "last_applied": 900, "commit_index": 900, "last_index": 900}
     return replace(told, role="leader", low_watermark=10, log_held_by="low_watermark", **marks)  # type: ignore[arg-type]
 

@@ -277,6 +277,15 @@ def trips_over_a_request(stage: Stage) -> None:
     check_requests(service)
 
 
+def loses_an_answer(stage: Stage) -> None:
+    assert stage.other.machine is not None
+    assert stage.other.node is not None
+    service = Service(stage.other.node, stage.other.machine)
+    service.connected(1)
+    service._connections[1].in_flight += 1
+    check_requests(service)
+
+
 WRONG_ENDS: dict[str, list[Callable[[Stage], object]]] = {
     "a healed cluster answers reads": [leaves_a_read_open, leaves_a_read_unanswered],
     "all members reach the same entry": [leaves_a_member_behind],
@@ -285,6 +294,7 @@ WRONG_ENDS: dict[str, list[Callable[[Stage], object]]] = {
     "sessions that are over are closed": [leaves_sessions_open],
     "what is refused leaves no trace": [leaves_what_it_refused],
     "no request meets an unexpected error": [trips_over_a_request],
+    "what is in flight is open": [loses_an_answer],
     "a run comes to an end": [has_no_end],
 }
 
