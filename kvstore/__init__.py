@@ -46,6 +46,7 @@ from kvstore.errors import (
     InternalError,
     InvalidAddress,
     LevelRefused,
+    LimitsRefused,
     NotCommitted,
     OperationFailed,
     OutcomeUnknown,
@@ -110,6 +111,7 @@ from kvstore.results import (
 )
 from kvstore.retry import ClientCore
 from kvstore.service import Service, ServiceLimits
+from kvstore.session_requests import LimitsView, SessionPage, SessionView
 from kvstore.snapshots import UnsupportedFeatureLevel
 from kvstore.standard_streams import end_with_true_exit_code
 from kvstore.status import MemberStatus, PeerView
@@ -180,6 +182,8 @@ __all__ = [
     "KvError",
     "KvMachine",
     "LevelRefused",
+    "LimitsRefused",
+    "LimitsView",
     "LogEntry",
     "LogPage",
     "MachineStatus",
@@ -218,7 +222,9 @@ __all__ = [
     "Service",
     "ServiceLimits",
     "SessionExpired",
+    "SessionPage",
     "SessionRegistered",
+    "SessionView",
     "Store",
     "StoreBusy",
     "StoreError",

@@ -64,6 +64,7 @@ from kvstore.results import (
     read_result,
 )
 from kvstore.retry import SESSION_TTL_NS_DEFAULT
+from kvstore.session_requests import SessionCalls
 from kvstore.shapes import body_flaw
 from kvstore.status import MemberStatus, status_from_map
 from raft import EntryKind, ProtocolError
@@ -78,7 +79,7 @@ Text = bytes | str
 """Keys and values are bytes; text stands for its UTF-8."""
 
 
-class Client(MemberCalls):
+class Client(MemberCalls, SessionCalls):
     """A client of one cluster. `endpoints`: some members' client addresses, `host:port`; the others are learned.
 
     `deadline_seconds` holds for every operation that names none of its own. `session` False: no retries of commands,

@@ -10,6 +10,7 @@ from kvstore.backup_pages import SnapshotPages
 from kvstore.machine import KvMachine
 from kvstore.members import membership_of, membership_to_fields, read_change
 from kvstore.protocol import Asked, MembersView, RequestKind, members_fields
+from kvstore.session_requests import limits_fields, read_close, sessions_fields
 from kvstore.shapes import is_count
 from kvstore.status import MemberStatus, status_of, status_to_map
 from raft import (
@@ -31,6 +32,7 @@ class ClusterRequests:
         self._node, self._machine, self._log_bytes_max = node, machine, log_bytes_max
         self.snapshots = SnapshotPages(node)
         self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # How many there are, and may be.
+        self._limits_at, self._limits_told = -1, tuple[Any, ...]()  # As of this index.
         self.own_address = ""
         self.own_peer_address = ""
 
@@ -50,6 +52,10 @@ class ClusterRequests:
                 return self.snapshots.page(self._machine.revision, asked.items)
             case RequestKind.MEMBERSHIP:
                 return self._membership(asked.items)
+            case RequestKind.SESSIONS:
+                return sessions_fields(self._machine, self._leader_time(), asked.items)
+            case RequestKind.LIMITS:
+                return self._limits()
         return None
 
     def status(self) -> MemberStatus:
@@ -57,6 +63,30 @@ class ClusterRequests:
         count, bound = self.client_connections()
         status = status_of(self._node, self._machine)
         return replace(status, client_connections=count, client_connections_max=bound)
+
+    def closing(self, items: Sequence[Any]) -> int | None:
+        """Which session a `close_session` request has the leader close; None: nothing is to be done.
+
+        Raises ProtocolError, NotLeader.
+        """
+        session_id, only_unused = read_close(items)
+        self._leader_time()
+        session = self._machine.sessions.by_id.get(session_id)
+        return None if session is None or (only_unused and not session.is_unused) else session_id
+
+    def _leader_time(self) -> int:
+        """Raises NotLeader."""
+        core = self._node.core
+        if core.leading_term is None:
+            raise NotLeader(core.node_id, core.leader_id)
+        return core.leader_time_now()
+
+    def _limits(self) -> Sequence[Any]:
+        """Looked up once for each state: the walk over the sessions is done at most as often as something changes."""
+        self._leader_time()
+        if self._limits_at != self._node.core.last_applied:
+            self._limits_at, self._limits_told = self._node.core.last_applied, limits_fields(self._machine)
+        return self._limits_told
 
     def client_address(self, node_id: str | None) -> str | None:
         """Where clients reach this member; None if that is not known."""

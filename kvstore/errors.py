@@ -165,6 +165,23 @@ _CHANGE_HINTS = {
 }
 
 
+class LimitsRefused(OperationFailed):
+    """The replicated limits were not changed. `remedy`: "force" if that would do."""
+
+    def __init__(self, text: str, remedy: str = "") -> None:
+        super().__init__(text, remedy)
+        self.text, self.remedy = text, remedy
+
+    def __str__(self) -> str:
+        return f"the limits are not changed: {self.text}"
+
+    @property
+    def hint(self) -> str:
+        if self.remedy != "force":
+            return "`hwm limits` shows the limits and what is used of each"
+        return "what is over its limit is refused until it is less; to have it all the same: `--force` (`force=True`)"
+
+
 class LevelRefused(OperationFailed):
     """The feature level was not raised. `reason`: unknown_level, old_member, silent_member, changing or final."""
 

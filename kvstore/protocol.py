@@ -20,6 +20,11 @@ requests, as many as it likes without waiting, and the member answers each once,
                                                       member is [node_id, peer_address, client_address, incarnation_id];
                                                       answered [index] when all of it is committed
       membership [id, 9, of_leader]                   everything about the members (kvstore.members)
+      sessions  [id, 10, after_id, count_max]         open sessions by id, 500 at most (kvstore.session_requests);
+                                                      answered [leader_time, [[id, ttl_ns, deadline, unused, results,
+                                                      results_bytes], ...], whether there are more]
+      close_session [id, 11, session_id, only_unused] answered [whether it was closed], once that is committed
+      limits    [id, 12]                              answered [{name of a replicated limit: [limit, used]}]
 
     response  [request_id, code, revision, consistency, node_id, ...]
       0 to 15   what the store answered (`ResultCode`); what follows is the rest of its result
@@ -81,6 +86,9 @@ class RequestKind(enum.IntEnum):
     SNAPSHOT = 7
     CHANGE = 8
     MEMBERSHIP = 9
+    SESSIONS = 10
+    CLOSE_SESSION = 11
+    LIMITS = 12
 
 
 class Code(enum.IntEnum):
@@ -146,10 +154,22 @@ class Request(NamedTuple):
     @property
     def has_effect(self) -> bool:
         """True if it goes through the log, so that a lost answer leaves its outcome open."""
-        return self.kind is _COMMAND or self.kind is _CHANGE
+        return self.kind is _COMMAND or self.kind is _CHANGE or self.kind is _CLOSE
+
+
+class SessionlessRequest(Request):
+    """A command that a client sends under no session though it has one: sent once, and it needs no place for one."""
+
+    __slots__ = ()
+
+    @property
+    def is_command(self) -> bool:
+        """It waits for no session, and is never repeated."""
+        return False
 
 
 _COMMAND, _READ, _CHANGE = RequestKind.COMMAND, RequestKind.READ, RequestKind.CHANGE
+_CLOSE = RequestKind.CLOSE_SESSION
 
 
 def members_request() -> Request:

@@ -44,6 +44,12 @@ class Registration(NamedTuple):
     command: bytes
 
 
+class SessionClosing(NamedTuple):
+    """Propose the command that closes this session, for an operator."""
+
+    session_id: int
+
+
 class EngineRead(NamedTuple):
     """Ask the engine when this may be read. `bound_ms`: how old the state may be; for bounded reads only."""
 
@@ -68,7 +74,9 @@ class StateHashWanted(NamedTuple):
     """Answer how this member is, with the hash of its state, which takes a walk over all of it."""
 
 
-Decision = Reply | LocalRead | Proposal | Registration | EngineRead | Change | Transfer | StateHashWanted
+Decision = (
+    Reply | LocalRead | Proposal | Registration | SessionClosing | EngineRead | Change | Transfer | StateHashWanted
+)
 
 
 FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.MEMBERSHIP})
@@ -111,6 +119,9 @@ class RequestJudge:
                 return Transfer(_transfer_target(asked.items))
             case RequestKind.STATUS if asked.items and asked.items[0]:
                 return StateHashWanted()
+            case RequestKind.CLOSE_SESSION:
+                session_id = self._cluster.closing(asked.items)
+                return Reply(Code.OK, (False,)) if session_id is None else SessionClosing(session_id)
             case _:
                 fields = self._cluster.answer(asked)
                 if fields is None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvstore.commands import CloseSession, encode_command
 from kvstore.connections import OPERATOR_REQUESTS_MAX, Connection, OpenRequests, ServiceLimits
 from kvstore.hot_answers import HotAnswers
 from kvstore.hot_requests import RUN_MAX, SEPARATOR, HotRun, puts_alike, sort_out
@@ -28,11 +29,12 @@ from kvstore.request_judge import (
     Registration,
     Reply,
     RequestJudge,
+    SessionClosing,
     StateHashWanted,
     Transfer,
     is_for_operators,
 )
-from kvstore.service_answers import UNITS_PER_TURN, ServiceAnswers
+from kvstore.service_answers import CLOSING, UNITS_PER_TURN, ServiceAnswers
 from kvstore.session_reaper import SessionReaper
 from kvstore.state_hashes import StateHashes, WaitingRequest
 from kvstore.status import MemberStatus, status_to_map
@@ -369,6 +371,8 @@ class Service(ServiceAnswers):
                 self._or_refuse(connection, request_id, self._propose, *decision)
             case Registration():
                 self._or_refuse(connection, request_id, self._register, *decision)
+            case SessionClosing():
+                self._or_refuse(connection, request_id, self._close_session, *decision)
             case EngineRead():
                 self._or_refuse(connection, request_id, self._read, *decision)
             case Change():
@@ -413,6 +417,12 @@ class Service(ServiceAnswers):
     def _register(self, connection: Connection, request_id: int, command: bytes) -> None:
         self._reaper.make_room(connection.connection_id)
         self._propose(connection, request_id, 0, command)
+
+    def _close_session(self, connection: Connection, request_id: int, session_id: int) -> None:
+        """Answered by whether it was closed: it may have expired before."""
+        tickets = self._open.tickets(1)
+        self._node.propose(encode_command(CloseSession(), session_id=session_id), tickets[0])
+        self._open.reads(connection, tickets, (request_id,), (CLOSING,))
 
     def _propose(self, connection: Connection, request_id: int, session_id: int, command: bytes) -> None:
         tickets = self._open.tickets(1)

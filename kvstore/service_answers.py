@@ -12,7 +12,7 @@ from kvstore.connections import Connection, OpenRow, ServiceLimits
 from kvstore.machine import KvMachine
 from kvstore.protocol import Code, Consistency, encode_response
 from kvstore.read_modes import LABELS, age_ms
-from kvstore.refusals import KvError
+from kvstore.refusals import KvError, ResultCode
 from kvstore.request_errors import RequestErrors, is_contained
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
@@ -47,6 +47,10 @@ LARGE_BYTES = 16 * 1024
 BUDGET_CHECK_BYTES = 4 * MIB
 """How much may have been taken in or queued, on all connections, before the sums are made again: 50 µs for 1,000. The
 common bounds may be passed by as much."""
+
+
+CLOSING = "closing"
+"""In the place of a read's body: whoever waits is told whether a session was closed."""
 
 
 class ServiceAnswers:
@@ -196,6 +200,8 @@ class ServiceAnswers:
         match completion:
             case Applied(result=Configuration()):
                 self._respond(connection, request_id, Code.OK, (completion.index,))
+            case Applied() if body is CLOSING:
+                self._respond(connection, request_id, Code.OK, (completion.result[0] == ResultCode.OK,))
             case Applied():
                 self._respond_result(connection, request_id, completion.result, 0)
             case ReadReady(way=ReadWay.BOUNDED):
