@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import traceback
 
+from kvstore.out_of_memory import is_out_of_memory
 from raft import StoreFailed
 
 logger = logging.getLogger("kvstore.service")
@@ -57,6 +58,13 @@ class RequestErrors:
             place = _OTHER_PLACES
         count = self.places[place] = self.places.get(place, 0) + 1
         if count == 1:
+            if is_out_of_memory(error):
+                logger.error(
+                    "a request was not carried out, since this process got no more memory (%s); its connection ends, "
+                    "this member goes on. Give it more, or have it hold less",
+                    place,
+                )
+                return
             details = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:]
             logger.error(
                 "a request met an unexpected error and was not carried out (%s); its connection ends, this member "

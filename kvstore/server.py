@@ -19,6 +19,7 @@ from kvstore.commands import UnreadablePayload
 from kvstore.errors import InvalidAddress, StoreError, Unavailable
 from kvstore.joining import MemberRemoved
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
+from kvstore.out_of_memory import is_out_of_memory
 from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
 from kvstore.standard_streams import wait_for_no_reader_of_words
 from raft import DiskForgotten, InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError
@@ -51,6 +52,12 @@ TOO_MANY_FILES = (
     "`LimitNOFILE=`), and start it again"
 )
 
+OUT_OF_MEMORY = (
+    "nothing acknowledged is lost: give it more memory (`ulimit -v`, `MemoryMax=` of a systemd unit, the limit of its "
+    "container), or have it hold less (keys and values are all in memory: `hwm status --json`, stored_bytes), and "
+    "start it again"
+)
+
 FILES_TOO_SMALL = (
     "nothing acknowledged is lost: a file may not become larger, by the limit on the size of files (`ulimit -f`, "
     "`LimitFSIZE=` of a systemd unit) or by what its file system takes; raise that limit, and start it again"
@@ -75,6 +82,7 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
     if ready_file is not None and ready_file.is_dir():
         raise Failure(f"{ready_file}: this is a folder", ExitCode.USAGE, "name a file for the ready line")
     wait_for_no_reader_of_words()
+    os.environ["RUST_BACKTRACE"] = "0"  # `cbor2` panics where it gets no memory; the end of this member says so itself.
     try:
         trio.run(_serve, config, ready_file)
     except KeyboardInterrupt:
@@ -124,6 +132,8 @@ def _announce(member: RunningMember, ready_file: Path | None) -> None:
 
 def failure_of_member(error: BaseException, folder: Path) -> Failure:
     """One line, a hint and an exit code for whatever ended a member or kept it from starting."""
+    if is_out_of_memory(error):
+        return Failure("this member stopped itself: it ran out of memory", ExitCode.STOPPED, OUT_OF_MEMORY)
     if isinstance(error, NotCarriedOut) or isinstance(error.__cause__, NotCarriedOut):
         return _mistake(error, folder)  # It came as a failure of the disk, with which nothing may be wrong.
     match error:

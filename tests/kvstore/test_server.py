@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from kvstore.cli_common import ExitCode
 from kvstore.commands import UnreadablePayload
+from kvstore.request_errors import RequestErrors
 from kvstore.server import failure_of_member
 from raft import DiskForgotten, NewerConfiguration, NodeStopped
 from storage import CreateFile, DiskFailing, InlineFiles, NotCarriedOut, Write, is_disk_full
@@ -55,6 +58,67 @@ def test_whatever_ends_a_member_is_one_line_a_hint_and_an_exit_code(tmp_path: Pa
     assert str(report) in broken.hint
     assert "AssertionError: 2 <= 1" in report.read_text()
     assert failure_of_member(PermissionError(13, "Permission denied"), tmp_path).exit_code == 3
+
+
+@pytest.mark.parametrize("cause", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_an_end_for_want_of_memory_says_memory(cause: BaseException, is_behind: bool, tmp_path: Path) -> None:
+    """Nothing is to be reported, and the disk is well."""
+    error = cause
+    if is_behind:
+        error = NodeStopped("s1", "syncing the log failed")
+        error.__cause__ = NotCarriedOut("write", "x")
+        error.__cause__.__cause__ = cause
+
+    told = failure_of_member(error, tmp_path)
+
+    assert told.exit_code == ExitCode.STOPPED
+    assert "out of memory" in told.message
+    assert "ulimit -v" in told.hint
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_request_that_gets_no_memory_is_told_as_that(caplog: pytest.LogCaptureFixture) -> None:
+    """It costs its connection, and is nothing to report."""
+    RequestErrors().record(MemoryError())
+    (record,) = caplog.records
+    assert "no more memory" in record.getMessage()
+    assert "report" not in record.getMessage()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a limit on the address space of a process that runs")
+def test_a_panic_of_the_decoder_for_want_of_memory_says_memory() -> None:
+    """A real one: decoding in a process that gets no more memory."""
+    program = """
+import resource, sys
+from pathlib import Path
+import cbor2
+from kvstore.server import failure_of_member
+
+data, kept = cbor2.dumps([bytes(1_000_000)]), []
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 10_000_000,) * 2)
+try:
+    while True:
+        kept.append(cbor2.loads(data))
+except BaseException as error:
+    kept.clear()
+    told = failure_of_member(error, Path("."))
+    print(type(error).__name__, told.exit_code, told.message, sep="|")
+"""
+    environment = {**os.environ, "RUST_BACKTRACE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True, env=environment
+    )
+    kind, code, message = done.stdout.strip().split("|")
+    assert kind in ("PanicException", "MemoryError")
+    assert (int(code), message) == (ExitCode.STOPPED, "this member stopped itself: it ran out of memory")
+    assert "stack backtrace" not in done.stderr
+
+
+def test_a_panic_of_another_sort_is_a_mistake(tmp_path: Path) -> None:
+    panic = type("PanicException", (BaseException,), {})("attempt to subtract with overflow")
+    assert "please report" in failure_of_member(panic, tmp_path).hint
 
 
 def test_a_disk_that_fails_at_the_start_is_told_as_one_and_how_the_member_is_replaced(tmp_path: Path) -> None:
