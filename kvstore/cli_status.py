@@ -51,7 +51,7 @@ def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: b
         if isinstance(found, StoreError):
             say(f"{node_id} did not answer: {found}")
         else:
-            for word in (*of_its_disk(found), *of_its_marks(found)):
+            for word in (*of_its_disk(found), *of_its_marks(found), *of_its_peers(found)):
                 say(f"{node_id}: {word}")
     if (level := could_be_raised(list(members.values()))) is not None:
         say(f"every member knows feature level {level}; `hwm upgrade` puts it in force, for ever")
@@ -81,6 +81,14 @@ def of_its_disk(found: MemberStatus) -> list[str]:
     if found.disk_hangs:
         words.append("its disk hangs: what it was asked to write has not become durable; look after it")
     return words
+
+
+def of_its_peers(found: MemberStatus) -> list[str]:
+    """Which members it knows to run more than once, in words."""
+    return [
+        f"it is called by two processes that both run as {peer_id}, with copies of one data folder: stop one of them"
+        for peer_id in found.duplicate_members
+    ]
 
 
 def of_its_marks(found: MemberStatus) -> list[str]:

@@ -33,6 +33,7 @@ class ClusterRequests:
         self.snapshots = SnapshotPages(node)
         self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # How many there are, and may be.
         self._limits_at, self._limits_told = -1, tuple[Any, ...]()  # As of this index.
+        self.duplicate_members: Callable[[], tuple[str, ...]] = tuple  # Members that run more than once.
         self.own_address = ""
         self.own_peer_address = ""
 
@@ -61,8 +62,12 @@ class ClusterRequests:
     def status(self) -> MemberStatus:
         """How this member is, without the hash of its state."""
         count, bound = self.client_connections()
-        status = status_of(self._node, self._machine)
-        return replace(status, client_connections=count, client_connections_max=bound)
+        return replace(
+            status_of(self._node, self._machine),
+            client_connections=count,
+            client_connections_max=bound,
+            duplicate_members=self.duplicate_members(),
+        )
 
     def closing(self, items: Sequence[Any]) -> int | None:
         """Which session a `close_session` request has the leader close; None: nothing is to be done.

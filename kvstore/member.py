@@ -322,6 +322,8 @@ async def _run(
     service.cluster.own_address = _address_of(listeners.clients)
     service.cluster.own_peer_address = _address_of(listeners.peers)
     port = ClientPort(service, lingerer)
+    if transport is not None:
+        service.cluster.duplicate_members = lambda: transport.duplicate_members
     driver = (metrics.driver if metrics else Driver)(
         node, completions=completions, application=port, transport=transport, start_io=files.start, lingerer=lingerer
     )

@@ -144,6 +144,9 @@ class MemberCollector(Collector):
         if self._transport is None:
             return
         connected = self._transport.connected
+        duplicates = self._transport.duplicate_members
+        duplicate = {peer_id: peer_id in duplicates for peer_id in sorted(connected | {*duplicates})}
+        yield _by_label("duplicate_member", "1 for a peer that two processes run as", "peer", duplicate)
         queued, dropped = self._transport.queued_bytes, self._transport.dropped
         yield _by_label("peer_connected", "1 for a peer that can be sent to", "peer",
                         {peer_id: peer_id in connected for peer_id in queued})  # fmt: skip

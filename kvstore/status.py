@@ -71,6 +71,7 @@ class MemberStatus:
     feature_level_max: int = 1
     commit_held_by: tuple[str, ...] = ()  # On the leader: voters that lack what is above the high-water mark.
     low_watermark_held_by: tuple[str, ...] = ()  # On the leader: who has not applied what is above this mark.
+    duplicate_members: tuple[str, ...] = ()  # Members as which two processes have called here within a minute.
     log_held_by: str = ""  # Why the log begins where it does: `own_snapshot` or `low_watermark`.
 
     @property

@@ -1,14 +1,15 @@
 """The first frame each way: who is there, and which protocol versions it speaks (FORMATS §7).
 
     hello:   ["HWM", version_min, version_max, features, cluster_id, group_id, node_id, incarnation_id, role,
-              peer_address, level_min, level_max, ...]
+              peer_address, level_min, level_max, process_id, ...]
     refusal: ["HWM-REFUSED", code, text, ...]
 
 Arrays grow only at their end; further items are ignored. A side that does not go on answers with a refusal, so that
 the other can say why, and closes. A client that does not know them leaves cluster, node and incarnation empty.
 `peer_address`: where the sender, a member, is to be dialled, `host:port` as advertised; who answers somebody of whom no
 configuration tells it (yet) has no other address. Empty, or not there in a hello of an earlier build: it does not say.
-The levels are the feature levels that the sender's build can apply; one that knows only the first does not say it.
+The levels are the feature levels that the sender's build can apply; one that knows only the first need not say it.
+`process_id`: 8 random bytes of each process of a member, by which two of them with copies of one folder are told apart.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ HELLO_MAGIC = "HWM"
 REFUSAL_MAGIC = "HWM-REFUSED"
 PROTOCOL_VERSION = 1
 REFUSAL_TEXT_CHARACTERS_MAX = 1000
+
+PROCESS_ID_BYTES = 8
 
 FEATURE_LEVEL_SAID_MAX = 2**16
 """A release adds a level at most, so no build ever knows so many."""
@@ -52,6 +55,7 @@ class Hello:
     peer_address: str = ""
     level_min: int = 1
     level_max: int = 1
+    process_id: bytes = b""
 
     def encode(self) -> bytes:
         """The body of the hello frame."""
@@ -72,6 +76,8 @@ class Hello:
 
     def _later_items(self) -> list[Any]:
         """What the first hellos did not have, as far as there is something to say."""
+        if self.process_id:
+            return [self.peer_address, self.level_min, self.level_max, self.process_id]
         if self.level_max > 1:
             return [self.peer_address, self.level_min, self.level_max]
         return [self.peer_address] if self.peer_address else []
@@ -114,6 +120,7 @@ def decode_hello(body: bytes) -> Hello | Refusal:
         peer_address=_text(item[9]) if len(item) > 9 else "",
         level_min=_number(item[10]) if len(item) > 11 else 1,
         level_max=_number(item[11]) if len(item) > 11 else 1,
+        process_id=_process_id(item[12]) if len(item) > 12 else b"",
     )
     if hello.version_min > hello.version_max:
         raise ProtocolError("a hello whose protocol versions are in the wrong order")
@@ -148,6 +155,12 @@ def _text(item: Any) -> str:
 def _id_bytes(item: Any) -> bytes:
     if type(item) is not bytes or len(item) not in (0, 16):
         raise ProtocolError("an id in a hello has 16 bytes, or none")
+    return item
+
+
+def _process_id(item: Any) -> bytes:
+    if type(item) is not bytes or len(item) != PROCESS_ID_BYTES:
+        raise ProtocolError(f"the id of a process in a hello has {PROCESS_ID_BYTES} bytes")
     return item
 
 

@@ -38,10 +38,14 @@ class PeerHello:
     incarnation_id: bytes
     peer_address: str = ""  # Where it says that it is to be dialled.
     levels: LevelRange = LEVELS_AT_FIRST  # What feature levels its build can apply.
+    process_id: bytes = b""  # Another one in each life; empty if its build says none.
 
 
-def own_hello(identity: Identity, peer_address: str = "", levels: LevelRange = LEVELS_AT_FIRST) -> bytes:
-    """The frame that says who this member is, where it is to be dialled, and which feature levels it can apply."""
+def own_hello(
+    identity: Identity, peer_address: str = "", levels: LevelRange = LEVELS_AT_FIRST, process_id: bytes = b""
+) -> bytes:
+    """The frame that says who this member is, where it is to be dialled, which feature levels it can apply, and by
+    `process_id` that it is this process of it."""
     hello = Hello(
         cluster_id=identity.cluster_id,
         group_id=identity.group_id,
@@ -51,6 +55,7 @@ def own_hello(identity: Identity, peer_address: str = "", levels: LevelRange = L
         peer_address=peer_address,
         level_min=levels.lowest,
         level_max=levels.highest,
+        process_id=process_id,
     )
     return frame(hello.encode())
 
@@ -116,7 +121,7 @@ def _validated(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHel
     if hello.group_id != identity.group_id:
         raise PeerRefused(name, "wrong_group", f"it speaks for group {hello.group_id}, not {identity.group_id}")
     levels = LevelRange(hello.level_min, hello.level_max)
-    return PeerHello(hello.node_id, hello.incarnation_id, hello.peer_address, levels)
+    return PeerHello(hello.node_id, hello.incarnation_id, hello.peer_address, levels, hello.process_id)
 
 
 async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> None:

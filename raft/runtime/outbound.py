@@ -65,6 +65,7 @@ class Outbound:
         own_address: Callable[[], str] = lambda: "",
         bytes_max: int = OUTBOUND_BYTES_MAX,
         levels: LevelRange = LEVELS_AT_FIRST,
+        process_id: bytes = b"",
         log: ConnectionLog | None = None,
     ) -> None:
         """`addresses`: where the peer may be, best first; they are tried in turn, and asked for anew for each attempt.
@@ -72,7 +73,7 @@ class Outbound:
         `hello` may raise PeerRefused; `lost` is told when a connection that worked is gone, and then `ended` if the
         peer, or its machine, ended it without a word; `refused` the code and words of a peer that does not want us.
         `own_address`: where we are to be dialled, as each hello says it, and the `levels` that this build can apply."""
-        self._identity, self._levels = identity, levels
+        self._identity, self._levels, self._process_id = identity, levels, process_id
         self._peer_id = peer_id
         self._addresses = addresses
         self._attempt = 0  # Since a connection worked, or the peer called.
@@ -172,7 +173,7 @@ class Outbound:
             try:
                 end_when_unanswered(stream)
                 self._said_address = self._own_address()
-                await stream.send_all(own_hello(self._identity, self._said_address, self._levels))
+                await stream.send_all(own_hello(self._identity, self._said_address, self._levels, self._process_id))
                 peer = await receive_hello(stream, self._identity)
                 if peer.node_id != self._peer_id:
                     reason = f"at {host}:{port} it is {peer.node_id} that answers; check the addresses"

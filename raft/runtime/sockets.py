@@ -55,3 +55,11 @@ async def receive_at_once(stream: trio.abc.ReceiveStream, bytes_max: int) -> byt
             continue  # It was readable for somebody else, or no longer.
         except OSError as error:
             raise trio.BrokenResourceError(f"socket connection broken: {error}") from error
+
+
+def host_of(stream: trio.SocketStream) -> str:
+    """The host of the other side; empty if it is gone already."""
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:
+        return ""

@@ -7,21 +7,25 @@ sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it): batches a
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from random import Random
+from time import monotonic
 from typing import Protocol
 
 import trio
 
 from raft.errors import ProtocolError, ValidationFault
+from raft.hello import PROCESS_ID_BYTES
 from raft.levels import LEVELS_AT_FIRST, LevelRange
 from raft.membership import Configuration, Identity, Member
 from raft.messages import AppendEntries, Message
 from raft.pins import PeerRefused
 from raft.runtime.accepting import Acceptor
 from raft.runtime.addresses import is_dialable, is_loopback
+from raft.runtime.duplicate_members import DuplicateMembers
 from raft.runtime.early import RECEIVE_BYTES, EarlyReader, Way
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
 from raft.runtime.handshake import (
@@ -37,7 +41,7 @@ from raft.runtime.inbound_places import UNIDENTIFIED_MAX, InboundPlaces
 from raft.runtime.lingering import Lingerer
 from raft.runtime.outbound import Outbound
 from raft.runtime.peers import PeerWays
-from raft.runtime.sockets import receive_at_once
+from raft.runtime.sockets import host_of, receive_at_once
 from raft.runtime.telling import ConnectionLog
 from raft.wire import FRAME_BYTES_MAX_PEER, FrameSplitter, encode_message, frame
 
@@ -110,7 +114,7 @@ class Transport:
         for host in hosts:
             if not insecure and not is_loopback(host):
                 raise InsecureAddress(host)
-        self._identity, self._levels = identity, levels
+        self._identity, self._levels, self._process_id = identity, levels, os.urandom(PROCESS_ID_BYTES)
         self._log = ConnectionLog(identity.node_id)
         self._listen_host, self._listen_port = listen_host, listen_port
         self._listeners = list(listeners) if listeners is not None else None
@@ -123,6 +127,7 @@ class Transport:
         self._early = EarlyReader()
         self._lingerer = lingerer
         self._places = InboundPlaces()
+        self._duplicates = DuplicateMembers()
         self.port = 0
 
     async def listen(self) -> list[trio.SocketListener]:
@@ -151,6 +156,7 @@ class Transport:
         """
         for peer_id in self._ways.want(peers):
             self._inbound.end(peer_id)
+            self._duplicates.forget(peer_id)
         for outbound in self._ways.all.values():
             outbound.say_where()
 
@@ -209,6 +215,11 @@ class Transport:
         return self._log.refused
 
     @property
+    def duplicate_members(self) -> tuple[str, ...]:
+        """Members as which two processes at once have called within the last minute."""
+        return self._duplicates.found(monotonic())
+
+    @property
     def validation_faults(self) -> int:
         """Inputs on which validation failed by a mistake of this build; each cost its sender the connection."""
         return self._log.validation_faults
@@ -225,6 +236,7 @@ class Transport:
             refused=lambda *refusal: self._told.peer_refused(*refusal),
             own_address=self._own_address,
             levels=self._levels,
+            process_id=self._process_id,
             log=self._log,
         )
 
@@ -247,7 +259,7 @@ class Transport:
     async def _serve(self, stream: trio.SocketStream) -> None:
         """One inbound connection, from accept to close."""
         evicted = self._places.evicted
-        place = self._places.enter(_host_of(stream))
+        place = self._places.enter(host_of(stream))
         if self._places.evicted > evicted:
             words = "too many connections of strangers; the oldest is closed"
             self._log.complain("too_many_connections", words, limit=UNIDENTIFIED_MAX)
@@ -270,7 +282,7 @@ class Transport:
             with trio.fail_after(HANDSHAKE_SECONDS_MAX):
                 peer = await receive_hello(stream, self._identity)
                 self._told.peer_hello(peer.node_id, peer.incarnation_id, peer.levels)
-                await stream.send_all(own_hello(self._identity, self._own_address(), self._levels))
+                await stream.send_all(own_hello(self._identity, self._own_address(), self._levels, self._process_id))
                 return peer
         except PeerRefused as refused:
             await self._refuse(stream, refused.code, str(refused), refused.peer_id)
@@ -301,7 +313,7 @@ class Transport:
             self._ways.called(peer_id, self._usable(peer))
             is_ended_by_peer = False
             try:
-                await self._receive(stream, peer_id, scope)
+                await self._receive(stream, peer, scope)
                 is_ended_by_peer = True
             except trio.BrokenResourceError:
                 is_ended_by_peer = True
@@ -319,6 +331,19 @@ class Transport:
                 if is_ended_by_peer:
                     self._ended_by_peer(peer_id)
 
+    def _note_process(self, peer: PeerHello, host: str) -> None:
+        """Its connection has taken over from another one of that member, which may be of another process."""
+        peer_id = peer.node_id
+        if self._ways.wants(peer_id) and (
+            hosts := self._duplicates.took_over(peer_id, peer.process_id, host, monotonic())
+        ):
+            words = (
+                f"{peer_id} runs more than once: processes with copies of its data folder call in turn, from "
+                f"{', '.join(hosts)}. Stop all but one at once: together they may break promises of {peer_id}. If it "
+                f"is not known which of them is the older one, stop all, and replace {peer_id} by a new member"
+            )
+            self._log.tell(logging.WARNING, "duplicate_member", words, peer_id=peer_id, hosts=list(hosts))
+
     def _usable(self, peer: PeerHello) -> str:
         """Where the peer says that it is to be dialled; empty if that is nowhere, or if it does not say."""
         if not peer.peer_address or is_dialable(peer.peer_address):
@@ -335,8 +360,8 @@ class Transport:
         if not self._inbound.has(peer_id) and (outbound is None or not outbound.is_connected):
             self._told.peer_gone(peer_id)
 
-    async def _receive(self, stream: trio.SocketStream, peer_id: str, scope: trio.CancelScope) -> None:
-        splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
+    async def _receive(self, stream: trio.SocketStream, peer: PeerHello, scope: trio.CancelScope) -> None:
+        peer_id, splitter = peer.node_id, FrameSplitter(FRAME_BYTES_MAX_PEER)
         bodies: list[bytes] = []
         while not bodies and self._inbound.has_older(peer_id, scope):
             if not (data := await receive_at_once(stream, RECEIVE_BYTES)):
@@ -346,6 +371,7 @@ class Transport:
         if bodies:
             self._decode(bodies[0])  # The older connection is good if this one was a mistake: its caller refuses us.
             self._inbound.replace_older(peer_id, scope)
+            self._note_process(peer, host_of(stream))
         with (
             self._early.watched(stream, peer_id, splitter, scope) as way,
             self._lingered(stream, peer_id, splitter, scope, way),
@@ -415,11 +441,3 @@ def _limit_half_frame(scope: trio.CancelScope, splitter: FrameSplitter, *, is_ne
         scope.deadline = inf
     elif is_new or scope.deadline == inf:
         scope.deadline = trio.current_time() + FRAME_SECONDS_MAX
-
-
-def _host_of(stream: trio.SocketStream) -> str:
-    """The host of the other side; empty if it is gone already."""
-    try:
-        return str(stream.socket.getpeername()[0])
-    except OSError:
-        return ""

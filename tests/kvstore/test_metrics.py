@@ -160,7 +160,7 @@ def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
         for name in (
             "log_segments", "peer_connected", "peer_queued_bytes", "peer_queued_limit_bytes",
             "peer_messages_dropped_total", "peer_hellos_refused_total",
-            "peer_validation_faults_total",
+            "peer_validation_faults_total", "duplicate_member",
         )
     }  # fmt: skip
 

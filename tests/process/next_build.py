@@ -36,8 +36,8 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
     # What an older build ignores.
     (
         "raft/hello.py",
-        "            return [self.peer_address, self.level_min, self.level_max]\n",
-        '            return [self.peer_address, self.level_min, self.level_max, {"more": [1, 2]}]\n',
+        "            return [self.peer_address, self.level_min, self.level_max, self.process_id]\n",
+        '            return [self.peer_address, self.level_min, self.level_max, self.process_id, {"more": [1, 2]}]\n',
     ),
     (
         "raft/peer_codec.py",

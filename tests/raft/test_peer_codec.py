@@ -347,7 +347,15 @@ def test_a_hello_says_which_feature_levels_its_build_knows() -> None:
 
     assert (HELLO.level_min, HELLO.level_max) == (1, 1)
     assert decode_item(newer.encode()) == [*decode_item(HELLO.encode()), "", 2, 3]
-    assert decode_hello(encode_item([*decode_item(newer.encode()), "more"])) == newer
+    told = replace(newer, process_id=b"a life's")
+    assert decode_item(told.encode()) == [*decode_item(newer.encode()), b"a life's"]
+    assert decode_hello(encode_item([*decode_item(told.encode()), "more"])) == told
+
+
+@pytest.mark.parametrize("process_id", [b"", b"seven b", b"nine byte", "a life's", 8, None])
+def test_a_hello_with_an_impossible_id_of_its_process_is_a_protocol_error(process_id: object) -> None:
+    with pytest.raises(ProtocolError, match="the id of a process"):
+        decode_hello(encode_item([*decode_item(replace(HELLO, level_max=2).encode()), process_id]))
 
 
 @pytest.mark.parametrize("levels", [[0, 1], [3, 2], ["1", 2], [1, -1], [True, 2]])

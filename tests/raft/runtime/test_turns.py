@@ -13,6 +13,7 @@ from raft import Configuration, Identity, LevelRange, Member, RaftConfig, Role
 from raft.applying import RUN_MAX
 from raft.messages import AppendEntries, Message
 from raft.runtime import Transport
+from raft.runtime.handshake import PeerHello
 from raft.runtime.transport import TURN_ENTRIES_MAX
 from raft.state import Entry, EntryKind
 from raft.wire import encode_batch, encode_message, frame
@@ -88,7 +89,7 @@ async def taken_of(messages: Sequence[Message]) -> Taken:
     await theirs.send_all(b"".join(frame(encode_message(0, message)) for message in messages))
     await theirs.aclose()
     with trio.fail_after(20):
-        await transport._receive(ours, "s2", trio.CancelScope())  # type: ignore[arg-type]
+        await transport._receive(ours, PeerHello("s2", bytes(16)), trio.CancelScope())  # type: ignore[arg-type]
     return taken
 
 

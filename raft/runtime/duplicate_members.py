@@ -1,0 +1,63 @@
+"""Two processes that run as one member: a copy of a data folder was started, a cloned machine for instance.
+
+Both say the same node id and incarnation, so each takes the other's connections over, for ever. A random id that each
+process says in its hello tells them apart. A member that is restarted comes with a new one, and the former never comes
+back; one that comes back after another has taken over runs beside it. Nothing is ended here: which of the two has kept
+the promises of the member, only its operator can know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PROCESSES_MAX = 4
+"""Of one member, so many of its latest processes are remembered: with more at once, two of them are."""
+
+DUPLICATE_SECONDS = 60.0
+"""For so long a member counts as a duplicate after its processes were last seen to alternate, which happens at each
+election time-out or more often; and so often the log says it."""
+
+
+@dataclass(slots=True)
+class _Processes:
+    addresses: dict[bytes, str] = field(default_factory=dict)  # By process id, the one that took over last at the end.
+    seen_until: float = float("-inf")
+    said_until: float = float("-inf")
+
+
+class DuplicateMembers:
+    """By member, which of its processes have sent messages to this one. Synchronous; times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, _Processes] = {}
+
+    def took_over(self, peer_id: str, process_id: bytes, address: str, now: float) -> tuple[str, ...]:
+        """A process has sent its first message on a new connection, having been answered on it.
+
+        Returns the hosts of all that run as `peer_id` if that is to be told now, else nothing. `process_id` is empty in
+        hellos of earlier builds.
+        """
+        if not process_id:
+            return ()
+        member = self._members.setdefault(peer_id, _Processes())
+        known = member.addresses
+        came_back = process_id in known and next(reversed(known)) != process_id
+        known.pop(process_id, None)
+        known[process_id] = address
+        while len(known) > PROCESSES_MAX:
+            del known[next(iter(known))]
+        if not came_back:
+            return ()
+        member.seen_until = now + DUPLICATE_SECONDS
+        if now < member.said_until:
+            return ()
+        member.said_until = now + DUPLICATE_SECONDS
+        return tuple(known.values())
+
+    def forget(self, peer_id: str) -> None:
+        """It is no member any more."""
+        self._members.pop(peer_id, None)
+
+    def found(self, now: float) -> tuple[str, ...]:
+        """Members of which two processes have been seen lately, in the order of ids."""
+        return tuple(sorted(peer_id for peer_id, member in self._members.items() if now < member.seen_until))
