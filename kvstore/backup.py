@@ -64,7 +64,7 @@ class Saved:
 
 async def save_snapshot(
     client: Client,
-    path: Path,
+    path: Path | None,
     *,
     member: str | None = None,
     existing: bool = False,
@@ -74,6 +74,7 @@ async def save_snapshot(
 ) -> Saved:
     """Save a snapshot of the cluster as `path`, verified and durable; on any error there is nothing under that name.
 
+    `path` None: standard output, which gets all of it at the end, once it is verified.
     `member`: a node id or address (None: the leader). `existing`: all that this member itself has applied, for a
     cluster that has no majority any more: the guarantee above is not given then. If it cannot build that within
     `wait_seconds`, the snapshot that it has is taken (`Saved.is_older`). `force`: replace an existing file.
@@ -91,7 +92,7 @@ async def save_snapshot(
         source = _Source(client, address, revision, own is not None, wait_seconds, tell)
         for _ in range(TRIES_MAX):
             first = await source.first_page()
-            checked = Checked(f"{path} from {first.node_id}")
+            checked = Checked(f"{path or 'standard output'} from {first.node_id}")
             if await source.receive(first, aside, checked):
                 facts = checked.finish()
                 if facts.revision < revision and own is None:

@@ -6,7 +6,8 @@ found; and its rows are judged like those of a snapshot that a member starts fro
 
 from __future__ import annotations
 
-import os
+import errno
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from kvstore.errors import OperationFailed
+from kvstore.named_files import open_regular
 from raft import MIB, SnapshotHeader
 from storage import CorruptSnapshot, NewerFormat, SnapshotParser
 
@@ -113,23 +115,27 @@ class Checked:
 
 
 class BackupReader:
-    """A saved file, to read from beginning to end: `header` first, then `chunks()`, then `facts`."""
+    """A saved file, to read from beginning to end: `header` first, then `chunks()`, then `facts` and `size_bytes`.
+
+    `path` None: standard input.
+    """
 
     header: SnapshotHeader
     facts: SnapshotFacts
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._checked = Checked(str(path))
+        self._name = str(path or "standard input")
+        self._checked = Checked(self._name)
+        self.size_bytes = 0  # So far.
 
     def __enter__(self) -> Self:
         """Raises BackupFailed if it cannot be read, BackupDamaged."""
         try:
-            self._file: BinaryIO = self._path.open("rb")
+            self._file = self._open()
         except OSError as error:
-            raise _unreadable(self._path, error) from error
+            raise _unreadable(self._name, error) from error
         try:
-            self.size_bytes = os.fstat(self._file.fileno()).st_size
             self._first = self._until_header()
         except BaseException:
             self._file.close()
@@ -148,6 +154,13 @@ class BackupReader:
             yield from self._checked.feed(data)
         self.facts = self._checked.finish()
 
+    def _open(self) -> BinaryIO:
+        if self._path is not None:
+            return open(open_regular(self._path), "rb")  # noqa: PTH123 - A descriptor, closed at the exit.
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "it is closed")
+        return sys.stdin.buffer
+
     def _until_header(self) -> list[bytes]:
         chunks: list[bytes] = []
         while self._checked.header is None and (data := self._read()):
@@ -160,10 +173,12 @@ class BackupReader:
 
     def _read(self) -> bytes:
         try:
-            return self._file.read(READ_BYTES)
+            data = self._file.read(READ_BYTES)
         except OSError as error:
-            raise _unreadable(self._path, error) from error
+            raise _unreadable(self._name, error) from error
+        self.size_bytes += len(data)
+        return data
 
 
-def _unreadable(path: Path, error: OSError) -> BackupFailed:
-    return BackupFailed(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}", "check the name")
+def _unreadable(name: str, error: OSError) -> BackupFailed:
+    return BackupFailed(f"{name}: cannot be read: {(error.strerror or str(error)).lower()}", "check the name")

@@ -50,6 +50,7 @@ class Begin:
     header: Mapping[str, Any]
     chunks: list[bytes]
     facts: SnapshotFacts
+    size_bytes: int  # Of the file.
 
     @property
     def digest(self) -> bytes:
@@ -60,11 +61,12 @@ class Begin:
         return digest.digest()
 
 
-def read_begin(path: Path, revision_leap: int = 0) -> Begin:
-    """Read and verify a file, rows and all. Raises BackupFailed.
+def read_begin(path: Path | None, revision_leap: int = 0) -> Begin:
+    """Read and verify a file (None: standard input), rows and all. Raises BackupFailed.
 
     Cost: O(n) in time, and the state is in memory twice.
     """
+    name = str(path or "standard input")
     with BackupReader(path) as backup:
         header, chunks = backup.header.machine, backup.chunks()
         try:
@@ -73,20 +75,20 @@ def read_begin(path: Path, revision_leap: int = 0) -> Begin:
             for _ in chunks:  # To the end, whatever the rows said.
                 pass
         except InvalidSnapshot as error:
-            raise BackupDamaged(str(path), 0, error.reason) from error
+            raise BackupDamaged(name, 0, error.reason) from error
         except UnsupportedFeatureLevel as error:
             known = f"its feature level is {error.level}; this build knows {error.levels}"
-            raise BackupFailed(f"{path}: {known}", "use the build that saved it") from error
-        facts = backup.facts
+            raise BackupFailed(f"{name}: {known}", "use the build that saved it") from error
+        facts, size_bytes = backup.facts, backup.size_bytes
     renewed = Sessions()
     renewed.next_id = sessions.next_id + SESSION_LEAP
     store.revision += revision_leap
     assert max(store.revision, renewed.next_id) <= INT64_MAX, (store.revision, renewed.next_id)
     begin = header_of(store, renewed, limits, header["leader_time"], header["feature_level"])
-    return Begin(begin, list(take_picture(store, renewed, begin).chunks), facts)
+    return Begin(begin, list(take_picture(store, renewed, begin).chunks), facts, size_bytes)
 
 
-def restore_folder(config: MemberConfig, path: Path, revision_leap: int = 0) -> Restored:
+def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int = 0) -> Restored:
     """Make `config.folder` the data folder of a member of a new cluster that begins with what is in the file `path`.
 
     `config` as for `initialize_folder`; a cluster of several needs a token. All members are made from the same file,

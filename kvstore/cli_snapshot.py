@@ -21,7 +21,13 @@ from kvstore.server import failure_of_member
 from raft import Member
 from storage import SNAPSHOT_FORMAT
 
-FILE = click.argument("file", type=click.Path(path_type=Path, readable=False), metavar="FILE")
+
+def _file_or_standard_stream(ctx: click.Context, param: click.Parameter, value: str) -> Path | None:  # noqa: ARG001
+    """None for `-`; a file of that name is `./-`, which as a path is no different."""
+    return None if value == "-" else Path(value)
+
+
+FILE = click.argument("file", type=click.Path(readable=False), metavar="FILE", callback=_file_or_standard_stream)
 
 
 @click.group()
@@ -45,7 +51,7 @@ def snapshot() -> None:
 )
 @client_options
 def save(
-    file: Path,
+    file: Path | None,
     member: str | None,
     existing: bool,
     force: bool,
@@ -54,10 +60,11 @@ def save(
     deadline_seconds: float,
     as_json: bool,
 ) -> None:
-    """Save all keys of a running cluster, as they are at one revision, to FILE.
+    """Save all keys of a running cluster, as they are at one revision, to FILE (`-`: standard output).
 
     Every write that was acknowledged before the command began is in it. FILE is verified while it comes, and appears
-    whole and durable, or not at all.
+    whole and durable, or not at all. A link is followed. A pipe or a device is written in place, once all of it has
+    come, as is standard output; a folder, socket or block device is refused.
 
     With --existing --member, for the last member that is left: all that this one knows to be committed. Writes that
     were acknowledged and that it does not know of are not in it. If it can make no new snapshot (its disk is full), the
@@ -68,6 +75,9 @@ def save(
     has applied; 2 wrong usage; 3 not saved (FILE exists, disk full, no snapshot
     in time); 5 no member could be reached, or there is no majority.
     """
+    if file is None and (as_json or sys.stdout.isatty()):
+        what = "a terminal" if sys.stdout.isatty() else "the object of --json"
+        raise click.UsageError(f"standard output is {what}: name a FILE")
 
     async def work(client: Client) -> Saved:
         try:
@@ -92,7 +102,11 @@ def save(
     if as_json:
         print_json({"file": str(file), "from": saved.node_id, **_fields(facts, saved.size_bytes), **_of_member(saved)})
     else:
-        show(f"{file}: revision {facts.revision}, {facts.keys} keys, {saved.size_bytes} bytes, from {saved.node_id}")
+        found = f"revision {facts.revision}, {facts.keys} keys, {saved.size_bytes} bytes, from {saved.node_id}"
+        if file is None:
+            say(f"standard output: {found}")
+        else:
+            show(f"{file}: {found}")
     for words in _what_may_lack(saved):
         say(words)
     if saved.is_older:
@@ -102,8 +116,8 @@ def save(
 @snapshot.command()
 @FILE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
-def status(file: Path, as_json: bool) -> None:
-    """Verify all of FILE, every checksum and every row, and say what is in it.
+def status(file: Path | None, as_json: bool) -> None:
+    """Verify all of FILE (`-`: standard input), every checksum and every row, and say what is in it.
 
     \b
     Exit codes: 0 sound; 2 there is no such file, or it cannot be read;
@@ -113,14 +127,14 @@ def status(file: Path, as_json: bool) -> None:
         begin = read_begin(file)
     except BackupDamaged as error:
         if as_json:
-            print_json({"file": str(file), "verdict": "damaged", "offset": error.offset, "reason": error.what})
+            print_json({"file": str(file or "-"), "verdict": "damaged", "offset": error.offset, "reason": error.what})
         raise Failure(str(error), ExitCode.FAILED, error.hint) from error
     except BackupFailed as error:
         code = ExitCode.USAGE if isinstance(error.__cause__, OSError) else ExitCode.FAILED
         raise Failure(str(error), code, error.hint) from error
-    fields = _fields(begin.facts, file.stat().st_size)
+    fields = _fields(begin.facts, begin.size_bytes)
     if as_json:
-        print_json({"file": str(file), "verdict": "sound", **fields})
+        print_json({"file": str(file or "-"), "verdict": "sound", **fields})
         return
     for name, value in fields.items():
         show(f"{name.replace('_', ' ')}: {', '.join(value) if isinstance(value, tuple) else value}")
@@ -139,7 +153,7 @@ def status(file: Path, as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def restore(
-    file: Path,
+    file: Path | None,
     folder: Path,
     node_id: str | None,
     members: tuple[Member, ...],
@@ -147,7 +161,7 @@ def restore(
     revision_leap: int,
     as_json: bool,
 ) -> None:
-    """Make DIR the data folder of a member of a new cluster that begins with the keys in FILE.
+    """Make DIR the data folder of a member of a new cluster that begins with the keys in FILE (`-`: standard input).
 
     Run it once for each member, with the same FILE, --member list and --cluster-token (a new one). Without --member it
     is a store of one. Then start each with `hwm serve DIR`, without --member and --cluster-token: DIR knows them.

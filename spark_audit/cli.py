@@ -72,7 +72,8 @@ def _checked_remote(ctx: click.Context, param: click.Parameter, value: str | Non
 
 
 def _checked_keys(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:  # noqa: ARG001
-    if value is not None and (value.suffix != ".parquet" or not value.parent.is_dir()):
+    is_taken = value is not None and value.exists() and not value.is_file()
+    if value is not None and (is_taken or value.suffix != ".parquet" or not value.parent.is_dir()):
         raise click.BadParameter(f"{value} is no name of a .parquet file in a folder that is there")
     return value
 

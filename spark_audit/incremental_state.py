@@ -12,6 +12,7 @@ from spark_audit.incremental import RunCarry
 from spark_audit.incremental_files import Mark
 from spark_audit.incremental_key import KeyCarry
 from spark_audit.numbers import Numbers
+from spark_audit.paths import replaceable_file
 from spark_audit.rows import FIELDS
 
 VERSION = 3
@@ -29,6 +30,7 @@ class Followed:
 
 def read_state(path: Path) -> Followed:
     """What was written; nothing, if there is no file. Raises UnreadablePath."""
+    path = replaceable_file(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -56,6 +58,7 @@ def write_state(path: Path, followed: Followed) -> None:
         "folders": followed.folders,
         "runs": {run_id: _told(run) for run_id, run in sorted(followed.runs.items())},
     }
+    path = replaceable_file(path)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
         with part.open("w", encoding="utf-8", newline="\n") as opened:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from spark_audit.errors import UnreadablePath
+from spark_audit.paths import replaceable_file
 
 _KINDS: dict[str, pa.DataType] = {
     "run_id": pa.string(),
@@ -26,9 +27,10 @@ KEYS_AT_ONCE = 10_000  # Of the file, as Python objects.
 def write_key_file(keys: Iterable[Mapping[str, Any]], path: Path) -> None:
     """These rows (KEY_COLUMNS; more is ignored), in this order, as a Parquet file: written aside and renamed.
 
-    Raises UnreadablePath if there is no such folder, or no room.
+    Raises UnreadablePath if there is no such folder, or no room, or something that is no file.
     """
     schema = pa.schema(_KINDS)
+    path = replaceable_file(path)
     aside = path.with_name(f".{path.name}.part")
     told = iter(keys)
     try:

@@ -12,6 +12,7 @@ from spark_audit.page_axis import plain
 from spark_audit.page_material import PLOTS_MAX, Bar, Material, Plot
 from spark_audit.page_plot import draw_plot
 from spark_audit.page_scene import draw_scene, shares_no_axis
+from spark_audit.paths import replaceable_file
 from spark_audit.verdict import LINEARIZABLE, PROPERTIES, SHOWN_MAX, UNDECIDED, VIOLATION, Verdict, Violation
 
 SUFFIXES = (".html", ".htm")
@@ -36,6 +37,7 @@ def check_page_path(path: Path) -> None:
         raise UnreadablePath(str(path), "write the page to a name that ends in .html")
     if path.is_dir():
         raise UnreadablePath(str(path), "is a folder; name a file in it")
+    replaceable_file(path)
     if not path.parent.is_dir():
         raise UnreadablePath(str(path), f"cannot be written: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -45,6 +47,7 @@ def check_page_path(path: Path) -> None:
 def write_page(path: Path, page: str) -> None:
     """Written aside and renamed: `path` is what it was before, or the whole page. Raises UnreadablePath."""
     check_page_path(path)
+    path = replaceable_file(path)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
         part.write_text(page, encoding="utf-8", newline="\n")

@@ -44,6 +44,17 @@ def history_files(given: Iterable[str]) -> list[HistoryFile]:
     return sorted(found.values(), key=lambda file: str(file.path))
 
 
+def replaceable_file(path: Path) -> Path:
+    """Where `path` leads, links followed, to be replaced by a rename. Raises UnreadablePath for what is no file.
+
+    A device or a pipe is in use by that name, and a rename would put a file in its place.
+    """
+    real = Path(os.path.realpath(path))
+    if real.exists() and not real.is_file():
+        raise UnreadablePath(str(path), "is no regular file, and is not replaced by one")
+    return real
+
+
 def _expanded(text: str) -> list[Path]:
     path = Path(text)
     if path.exists():

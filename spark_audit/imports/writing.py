@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spark_audit.errors import UnreadablePath
+from spark_audit.paths import replaceable_file
 from spark_audit.rows import FIELDS, Type
 
 ROWS_PER_GROUP = 50_000  # Of Parquet: what is in memory at a time.
@@ -29,6 +30,7 @@ def rows_file(path: Path, *, replace: bool = False) -> Iterator[Rows]:
         raise UnreadablePath(str(path), "write to a name that ends in .jsonl or .parquet")
     if path.exists() and not replace:
         raise UnreadablePath(str(path), "is there already; --force replaces it")
+    path = replaceable_file(path)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
         rows: Rows = _Lines(part) if path.suffix == ".jsonl" else _Table(part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -193,3 +194,38 @@ async def test_the_recipes_of_the_guide_run_as_they_are_written(tmp_path: Path) 
     in_a_shell(several, tmp_path)
     for node_id in ("s1", "s2", "s3"):
         assert f"member {node_id} of cluster" in run("check", tmp_path / f"restored-{node_id}")
+
+
+def test_a_backup_can_go_through_a_pipe(tmp_path: Path) -> None:
+    """`hwm snapshot save - | ssh … 'cat > file'`: verified before the first byte leaves, and words go to stderr."""
+    with running_cluster(tmp_path, 1) as cluster:
+        endpoint = ["--endpoints", cluster.endpoints[0]]
+        for name in ("put", "put"):
+            subprocess.run(hwm(name, "a", "b", *endpoint), check=True, capture_output=True, timeout=40)
+        saved = subprocess.run(hwm("snapshot", "save", "-", *endpoint), check=True, capture_output=True, timeout=40)
+        with Path("/dev/full").open("wb") as full:
+            lost = subprocess.run(hwm("snapshot", "save", "-", *endpoint), stdout=full, timeout=40, check=False)
+        both = subprocess.run(
+            hwm("snapshot", "save", "-", "--json", *endpoint), capture_output=True, timeout=40, check=False
+        )
+    status, restored = (
+        subprocess.run(hwm(*words), input=saved.stdout, capture_output=True, timeout=40, check=True)
+        for words in (("snapshot", "status", "-", "--json"), ("snapshot", "restore", "-", tmp_path / "restored"))
+    )
+
+    assert b"1 keys" in saved.stderr
+    assert (lost.returncode, both.returncode, both.stdout) == (74, 2, b"")
+    found = json.loads(status.stdout)
+    assert (found["file"], found["keys"], found["size_bytes"]) == ("-", 1, len(saved.stdout))
+    assert b"1 keys" in restored.stderr
+    assert not Path("-").exists()
+
+
+def test_a_pipe_that_nobody_writes_to_is_no_saved_file(tmp_path: Path) -> None:
+    """`status` and `restore` would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    pipe, made = str(tmp_path / "pipe"), str(tmp_path / "made")
+    for words, code in ((["status", pipe], 2), (["restore", pipe, made], 3)):
+        done = subprocess.run(hwm("snapshot", *words), capture_output=True, text=True, timeout=40, check=False)
+
+        assert (done.returncode, "this is a pipe" in done.stderr) == (code, True), done.stderr

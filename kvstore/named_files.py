@@ -1,0 +1,83 @@
+"""Files that a command line names to be written: which are replaced, which are written in place, which are refused.
+
+A regular file is replaced as a whole, by a rename. A link is followed: the file that it names is replaced, and the link
+stays. Devices and pipes are never replaced, for others have them by that name; they are written in place, as is what
+names an open descriptor (`/dev/stdout`, `/dev/fd/3`), whatever that is. Folders, sockets and block devices are refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+LINKS_MAX = 40
+"""As the kernel follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`path` with its links followed, and whether it is written in place."""
+
+    path: Path
+    is_written_in_place: bool
+
+
+def find_place(path: Path) -> Place:
+    """How `path` is written. Raises OSError, with that path and a sentence, if it cannot be."""
+    place, mode = _follow(path)
+    if mode is None or place.is_written_in_place or stat.S_ISREG(mode):
+        return place
+    if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):
+        return Place(place.path, is_written_in_place=True)
+    what = "folder" if stat.S_ISDIR(mode) else "socket" if stat.S_ISSOCK(mode) else "block device"
+    raise OSError(errno.EINVAL, f"this is a {what}", str(path))
+
+
+def _follow(path: Path) -> tuple[Place, int | None]:
+    """Where the links lead, and the mode of what is there; None if nothing is.
+
+    They end at a name of a descriptor that is open already: what that one leads to is not to be replaced under it.
+    """
+    named = path
+    for _ in range(LINKS_MAX):
+        if os.path.realpath(path.parent).startswith("/proc/"):
+            return Place(path, is_written_in_place=True), path.stat().st_mode
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            return Place(path, is_written_in_place=False), None
+        if not stat.S_ISLNK(mode):
+            return Place(path, is_written_in_place=False), mode
+        path = path.parent / path.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(named))
+
+
+def open_in_place(path: Path) -> int:
+    """A descriptor to write to `path`, which is there. Raises OSError, also for a pipe that nobody reads."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, "nobody reads this pipe", str(path)) from error
+        raise
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def open_regular(path: Path) -> int:
+    """A descriptor to read the file `path`. Raises OSError: what is none could make its reader wait for ever.
+
+    A descriptor that is open already may be named, whatever it is: somebody writes to that.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or (not stat.S_ISDIR(mode) and _follow(path)[0].is_written_in_place):
+        os.set_blocking(descriptor, True)
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "this is a pipe, a device or a socket, and no file", str(path))
