@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from kvstore.texts import escape_controls, escape_controls_in_json
+
 
 def start_logging(level: str, *, as_json: bool) -> None:
     """Log to stderr from `level` (a name of `logging`, in any case) on."""
@@ -15,8 +17,25 @@ def start_logging(level: str, *, as_json: bool) -> None:
     if as_json:
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s", "%H:%M:%S"))
+        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)s %(name)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+class TextFormatter(logging.Formatter):
+    """One line for each record, whatever is in it: names and texts of others cannot begin another one.
+
+    >>> record = logging.makeLogRecord({"levelname": "INFO", "msg": "refused: %s", "args": ("x\\nERROR y\\x1b[2J",)})
+    >>> print(TextFormatter("%(levelname)s %(message)s").format(record))
+    INFO refused: x\\nERROR y\\x1b[2J
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - As logging calls it.
+        """Called by logging."""
+        return escape_controls(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - As logging calls it.
+        """Called by logging. Indented: no line of a traceback looks like one of the log."""
+        return "\n".join(f"  {escape_controls(line)}" for line in super().formatException(ei).splitlines())
 
 
 class JsonFormatter(logging.Formatter):
@@ -41,4 +60,4 @@ class JsonFormatter(logging.Formatter):
             item["message"] = record.getMessage()
         if record.exc_info:
             item["exception"] = self.formatException(record.exc_info)
-        return json.dumps(item, default=str, ensure_ascii=False)
+        return escape_controls_in_json(json.dumps(item, default=str, ensure_ascii=False))

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import time
 import traceback
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import trio
 
 from kvstore import garbage
-from kvstore.cli_common import ExitCode, Failure
+from kvstore.cli_common import ExitCode, Failure, failure_of_system
 from kvstore.cli_output import say
 from kvstore.commands import UnreadablePayload
 from kvstore.errors import InvalidAddress, StoreError, Unavailable
 from kvstore.joining import MemberRemoved
 from kvstore.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
+from kvstore.named_files import Place, find_place, open_in_place
 from kvstore.out_of_memory import is_out_of_memory
 from kvstore.snapshots import InvalidSnapshot, UnsupportedFeatureLevel
 from kvstore.standard_streams import wait_for_no_reader_of_words
@@ -33,6 +36,8 @@ from storage import (
     is_disk_full,
     is_short_of_descriptors,
 )
+
+LOG = logging.getLogger("kvstore.server")
 
 REPLACE = (
     "nothing acknowledged is lost while a majority of the others is well: put a new member in its place, `hwm member "
@@ -66,10 +71,12 @@ FILES_TOO_SMALL = (
 
 
 def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
-    """Run a member until SIGTERM or SIGINT. Raises Failure, with its exit code, for everything that can go wrong.
+    """Run a member until a signal stops it (`STOP_SIGNALS`).
+
+    Raises Failure, with its exit code, for everything that can go wrong.
 
     When clients can connect, `ready node=… client=… peer=… [metrics=…]` goes to stderr and, whole or not at all, to
-    `ready_file`.
+    `ready_file` (`named_files` says how).
     """
     if not __debug__:
         raise Failure(
@@ -77,23 +84,35 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
             ExitCode.USAGE,
             "start Python without -O, and without PYTHONOPTIMIZE",
         )
-    if ready_file is not None and not ready_file.parent.is_dir():
-        raise Failure(f"{ready_file}: there is no folder to write the ready file to", ExitCode.USAGE, "make it first")
-    if ready_file is not None and ready_file.is_dir():
-        raise Failure(f"{ready_file}: this is a folder", ExitCode.USAGE, "name a file for the ready line")
+    ready_place = None if ready_file is None else _ready_place(ready_file)
     wait_for_no_reader_of_words()
     os.environ["RUST_BACKTRACE"] = "0"  # `cbor2` panics where it gets no memory; the end of this member says so itself.
     try:
-        trio.run(_serve, config, ready_file)
+        trio.run(_serve, config, ready_place)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise failure_of_member(_innermost(error), config.folder) from error
 
 
-async def _serve(config: MemberConfig, ready_file: Path | None) -> None:
+def _ready_place(path: Path) -> Place:
+    """Where the ready line goes. Raises Failure if it cannot, before anything is made."""
+    try:
+        place = find_place(path)
+        is_folder_there = place.path.parent.is_dir()
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ELOOP):
+            raise failure_of_system(error, has_begun=False) from error
+        what = (error.strerror or str(error)).lower()
+        raise Failure(f"{path}: {what}", ExitCode.USAGE, "name a file for the ready line") from error
+    if not is_folder_there:
+        raise Failure(f"{path}: there is no folder to write the ready file to", ExitCode.USAGE, "make it first")
+    return place
+
+
+async def _serve(config: MemberConfig, ready_place: Place | None) -> None:
     running: list[RunningMember] = []
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with _signal_receiver() as signals:
         async with trio.open_nursery() as nursery:
 
             async def run(*, task_status: trio.TaskStatus[RunningMember]) -> None:
@@ -105,13 +124,56 @@ async def _serve(config: MemberConfig, ready_file: Path | None) -> None:
                 member: RunningMember = await nursery.start(run)
                 garbage.spare_the_state()
             running.append(member)
-            _announce(member, ready_file)
+            _announce(member, ready_place)
+
+
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGXCPU", "SIGPWR") if hasattr(signal, name)
+)
+"""They end the member in order. The last two: a limit on its CPU time is reached, the power is about to fail."""
+
+IGNORED_SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO")
+    if hasattr(signal, name)
+)
+"""They mean nothing here, and by themselves would end the process without a hand-over."""
+
+
+def _signal_receiver() -> AbstractContextManager[AsyncIterator[int]]:
+    """Of all signals that a member knows what to do about.
+
+    SIGHUP where the process has a terminal says that this has gone: it is among the signals that stop. Without one it
+    is what unit files send to have options read anew, which there is no need to end for. `nohup` is left as it is.
+    """
+    numbers = {*STOP_SIGNALS, *IGNORED_SIGNALS}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.add(signal.SIGHUP)
+    return trio.open_signal_receiver(*sorted(numbers))
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
 
 
 async def _obey(signals: AsyncIterator[int], running: list[RunningMember], everything: trio.CancelScope) -> None:
     """First signal: finish what was written, then stop. Second, or one before it is up: stop now; nothing is lost."""
-    async for _ in signals:
-        if not running or everything.deadline < float("inf"):
+    stops = {*STOP_SIGNALS, signal.SIGHUP} if _has_terminal() else {*STOP_SIGNALS}
+    told: set[int] = set()
+    async for number in signals:
+        if number not in stops:
+            if number not in told:
+                told.add(number)
+                LOG.warning(
+                    "%s: %s is ignored: options are read at a start",
+                    running[0].node_id if running else "-",
+                    signal.Signals(number).name,
+                )
+        elif not running or everything.deadline < float("inf"):
             everything.cancel()
         else:
             say(f"{running[0].node_id}: stopping")
@@ -119,15 +181,20 @@ async def _obey(signals: AsyncIterator[int], running: list[RunningMember], every
             everything.deadline = trio.current_time() + STOP_SECONDS_MAX
 
 
-def _announce(member: RunningMember, ready_file: Path | None) -> None:
+def _announce(member: RunningMember, place: Place | None) -> None:
     line = f"ready node={member.node_id} client={member.client_address} peer={member.peer_address}"
     if member.metrics_address:
         line += f" metrics={member.metrics_address}"
     say(line)
-    if ready_file is not None:
-        aside = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
-        aside.write_text(line + "\n", encoding="utf-8")
-        aside.replace(ready_file)
+    if place is None:
+        return
+    if place.is_written_in_place:
+        with open(open_in_place(place.path), "w", encoding="utf-8") as file:  # noqa: PTH123 - A descriptor.
+            file.write(line + "\n")
+        return
+    aside = place.path.with_name(f"{place.path.name}.{os.getpid()}")
+    aside.write_text(line + "\n", encoding="utf-8")
+    aside.replace(place.path)
 
 
 def failure_of_member(error: BaseException, folder: Path) -> Failure:

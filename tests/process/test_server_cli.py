@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from click.testing import CliRunner, Result
 from harness.cluster.ports import free_ports
 from kvstore.cli import cli
 from kvstore.protocol import encode_client_hello
+from kvstore.texts import from_text
 from raft import Hello, HelloRole, Refusal, decode_hello, frame
 from tests.process.servers import Server, hwm, running_cluster
 
@@ -105,6 +110,42 @@ def test_ranges_for_people_and_for_programs(run: Run) -> None:
     shown = json.loads(run("range", "--prefix", "r/", "--limit", "1", "--json").stdout)
     assert (shown["count"], shown["more"], shown["items"][0]["key"]) == (3, True, "r/1")
     assert run("range", "--prefix", "r/", "--from", "x").exit_code == 2
+
+
+@pytest.mark.parametrize("key", ["x\ty\nz", "\x1b[31mred", "a\u202eb", "\x9b"])
+def test_one_key_is_one_line_whatever_is_in_it(run: Run, key: str) -> None:
+    """`base64:...` can be given back. Of one value there is nothing to tell apart, so a pipe gets its text as it is."""
+    assert run("put", f"odd/{key}", key).exit_code == 0
+    listed, names = run("range", "--prefix", "odd/"), run("range", "--prefix", "odd/", "--keys-only")
+    as_json, got = run("range", "--prefix", "odd/", "--json"), run("get", f"odd/{key}")
+    refused = run("cas", f"odd/{key}", "v", "--absent")
+    (shown, value), (name,) = listed.stdout.removesuffix("\n").split("\t"), names.stdout.splitlines()
+    deleted = run("del", shown)
+
+    assert (got.stdout, from_text(value), from_text(name)) == (f"{key}\n", key.encode(), f"odd/{key}".encode())
+    assert as_json.stdout.removesuffix("\n").isprintable()
+    assert json.loads(as_json.stdout)["items"][0]["key"] == f"odd/{key}"
+    assert refused.stderr.removesuffix("\n").isprintable()
+    assert deleted.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [("two\nlines\tfine", "two\nlines\tfine"), ("\x1b]0;title\x07", "base64:G10wO3RpdGxlBw==")]
+)
+def test_a_terminal_is_shown_no_value_that_it_would_obey(
+    run: Run, server: tuple[Server, str], value: str, shown: str
+) -> None:
+    """What is shown instead can be given back; how to have the bytes is said."""
+    assert run("put", "v", value).exit_code == 0
+    near, far = pty.openpty()
+    done = subprocess.run(hwm("get", "v", "--endpoints", server[1]), stdout=far, stderr=subprocess.PIPE, timeout=30,
+                          check=True, text=True)  # fmt: skip
+    output = os.read(near, 65536).decode().replace("\r\n", "\n").replace("        ", "\t")
+    os.close(near)
+    os.close(far)
+
+    assert output == f"{shown}\n"
+    assert ("--raw" in done.stderr) == (value != shown)
 
 
 def test_a_transaction_is_written_as_json(run: Run) -> None:
@@ -381,6 +422,69 @@ def test_a_server_that_is_asked_to_stop_finishes_and_exits_with_0(tmp_path: Path
         server.start()
         assert server.wait_ready()
         assert invoke(["get", "a"], env).stdout == "1\n"
+
+
+@pytest.mark.parametrize("has_terminal", [False, True])
+def test_no_signal_ends_a_server_without_a_hand_over(tmp_path: Path, has_terminal: bool) -> None:
+    """SIGHUP is "read your options anew" in many unit files, and "your terminal has gone" where there is one."""
+    ready, log = tmp_path / "ready", tmp_path / "log"
+    near, far = pty.openpty()
+    with log.open("wb") as words:
+        process = subprocess.Popen(
+            hwm("serve", tmp_path / "data", "--bootstrap", "--listen-client", "127.0.0.1:0", "--ready-file", ready),
+            stdin=far, stderr=words, start_new_session=True,
+            preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if has_terminal else None,
+        )  # fmt: skip
+    try:
+        while not ready.exists():
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.01)
+        for number in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF"):
+            process.send_signal(getattr(signal, number))
+        address = ready.read_text().split("client=")[1].split()[0]
+        assert invoke(["put", "a", "b", "--endpoints", address]).exit_code == 0
+        process.send_signal(signal.SIGHUP)
+        if not has_terminal:
+            assert invoke(["get", "a", "--endpoints", address]).exit_code == 0
+            process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(near)
+        os.close(far)
+    told = log.read_text()
+    assert "s1: stopping" in told
+    assert "SIGUSR1 is ignored" in told
+    assert ("SIGHUP is ignored" in told) != has_terminal
+
+
+def test_a_ready_line_can_go_to_a_pipe_or_a_device_and_replaces_none(tmp_path: Path) -> None:
+    """`read line < pipe` is how a shell waits."""
+    pipe, link = tmp_path / "pipe", tmp_path / "null"
+    os.mkfifo(pipe)
+    link.symlink_to(os.devnull)
+    held = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for place in (pipe, link):
+        process = subprocess.Popen(
+            hwm("serve", tmp_path / f"{place.name}.data", "--bootstrap", "--listen-client", "127.0.0.1:0",
+                "--ready-file", place), stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            process.terminate()
+            process.communicate(timeout=30)
+        finally:
+            process.kill()
+        assert line.startswith("ready node=s1")
+        assert process.returncode == 0
+        if place is pipe:
+            assert os.read(held, 4096).decode() == line
+    os.close(held)
+
+    assert (stat.S_ISFIFO(pipe.stat().st_mode), link.is_symlink()) == (True, True)
+    assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
 
 
 def test_the_ready_line_names_the_ports_that_were_chosen(tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""Keys, values, names and texts that others have chosen, where they are shown to people and written to logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore.log_format import JsonFormatter, TextFormatter
+from kvstore.texts import escape_controls, escape_controls_in_json, from_text, to_shown_text
+
+NASTY = ("x\ty\nz", "\x1b]0;title\x07", "\x9b2J", "a\u202eb", "a\u2028b", "\r", "\x7f", "\x85", "a\u2067b", "\udc9b")
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_nothing_that_a_terminal_obeys_is_shown(text: str) -> None:
+    """Nor anything that begins a line, or changes the order of what stands beside it."""
+    shown = to_shown_text(text.encode("utf-8", "surrogateescape"))
+
+    assert shown.startswith("base64:")
+    for safe in (shown, escape_controls(text), escape_controls_in_json(json.dumps(text, ensure_ascii=False))):
+        assert safe.isprintable()
+        assert len(safe.splitlines()) == 1
+
+
+@given(st.binary(max_size=40) | st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatepass")))
+def test_what_is_shown_of_a_key_can_be_given_back(data: bytes) -> None:
+    """So no two keys are shown alike, and none looks like two."""
+    shown = to_shown_text(data)
+
+    assert from_text(shown) == data
+    assert len(shown.splitlines()) <= 1
+    assert "\t" not in shown
+
+
+@given(st.text(max_size=40))
+def test_a_json_value_stays_what_it_is(text: str) -> None:
+    """Only its spelling changes."""
+    document = escape_controls_in_json(json.dumps({text: [text]}, ensure_ascii=False))
+
+    assert json.loads(document) == {text: [text]}
+
+
+def record_of(text: str) -> logging.LogRecord:
+    try:
+        raise ValueError(text)
+    except ValueError:
+        return logging.LogRecord("raft", logging.WARNING, "x.py", 1, "refused: %s", (text,), sys.exc_info())
+
+
+@pytest.mark.parametrize("text", [*NASTY, "a\n12:00:00 ERROR kvstore all is lost"])
+def test_nobody_begins_a_line_of_the_log_for_us(text: str) -> None:
+    """A node id, or why a peer was refused, comes from whoever connects. Lines of a traceback are indented."""
+    first, *more = TextFormatter("%(levelname)s %(message)s").format(record_of(text)).split("\n")
+    line = JsonFormatter().format(record_of(text))
+
+    assert first == f"WARNING refused: {escape_controls(text)}"
+    assert more
+    assert all(each.startswith("  ") and each.isprintable() for each in more)
+    assert line.isprintable()
+    assert json.loads(line)["message"] == f"refused: {text}"
