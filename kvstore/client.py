@@ -280,7 +280,12 @@ class Client(MemberCalls, SessionCalls):
         """
         if isinstance(command, RegisterSession | CloseSession | KeepAlive):
             raise Unsupported("commands about sessions: a client keeps its own")
-        flaw = body_flaw(command_body(command))
+        try:
+            flaw = body_flaw(command_body(command))
+        except (KeyError, AttributeError, TypeError) as error:
+            raise TypeError(
+                f"a command is one of kvstore.commands, such as Put(b'key', b'value'): {error!r}"
+            ) from error
         if flaw is not None:
             raise InvalidRequest(flaw)
         if isinstance(command, Get | Range):

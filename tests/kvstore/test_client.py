@@ -35,6 +35,7 @@ from kvstore import (
     RevisionCompacted,
     StoreError,
     Target,
+    Txn,
     Unavailable,
     Unsupported,
     run_member,
@@ -396,3 +397,11 @@ async def test_a_silent_stranger_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, 
         # The client connected before the stranger did, so the same time is over for it, too.
         assert (await client.get("a")).record is not None
         assert len(dialed) == before, "the client was cut off and had to connect again"
+
+
+@pytest.mark.parametrize("command", ["put a b", None, 5, Txn(success=("put",))])  # type: ignore[arg-type]
+async def test_what_is_no_command_is_a_type_error(command: object) -> None:
+    """Nothing is sent, and the words name what was given."""
+    async with Client(["127.0.0.1:1"], deadline_seconds=1) as client:
+        with pytest.raises(TypeError, match="a command is one of"):
+            await client.execute(command)  # type: ignore[arg-type]

@@ -7,8 +7,9 @@ import pytest
 from kvstore.calls import MILLISECOND_NS, ClientLimits
 from kvstore.commands import CommandKind, Put
 from kvstore.errors import Busy, ClientClosed, OutcomeUnknown, RequestTooLarge, Unavailable
-from kvstore.protocol import Code, Consistency
+from kvstore.protocol import Code, Consistency, Response
 from kvstore.refusals import QuotaExceeded, ResultCode
+from kvstore.verdicts import Pushed, judge
 from raft import frame
 from tests.kvstore.scripted import World
 
@@ -266,6 +267,18 @@ def test_busy_until_the_deadline_is_busy() -> None:
 
     assert isinstance(world.ended[ticket].error, Busy)
     assert "pending_bytes_max" in str(world.ended[ticket].error)
+
+
+@pytest.mark.parametrize("text", ["reads is at its bound of 1", "busy: reads is at its bound of 1"])
+def test_busy_says_that_word_once(text: str) -> None:
+    """Members of older builds send it, too."""
+    error = judge(Response(1, Code.BUSY, 0, 0, "s1", (text,)))
+    refused = judge(Response(1, ResultCode.BUSY, 0, 0, "s1", ("sessions_max", 10)))
+
+    assert isinstance(error, Pushed)
+    assert str(Busy(error.reason)) == "busy: s1: reads is at its bound of 1"
+    assert isinstance(refused, Pushed)
+    assert str(Busy(refused.reason)).count("busy") == 1
 
 
 def test_busy_after_a_lost_attempt_is_still_unknown() -> None:

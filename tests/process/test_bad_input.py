@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -107,6 +108,23 @@ def test_standard_input_without_an_end_is_not_read_to_the_end() -> None:
 
     assert done.returncode == 3
     assert "standard input" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["put", "k", "-"], ["txn"], ["cas", "k", "-", "--absent"]])
+def test_standard_input_that_is_closed_is_wrong_usage(arguments: list[str]) -> None:
+    """No mistake of the program."""
+    command = shlex.join(hwm(*arguments, "--endpoints", NOBODY))
+    done = subprocess.run(["bash", "-c", f"{command} <&-"], stderr=subprocess.PIPE, text=True, timeout=40, check=False)
+
+    assert (done.returncode, "standard input is closed" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("option", ["--rate", "--reads", "--seconds"])
+def test_what_is_no_number_is_no_load(option: str) -> None:
+    """Python reads `nan` as one, and it is within any bounds."""
+    result = invoke("bench", option, "nan")
+
+    assert (result.exit_code, "is no number" in result.stderr) == (2, True)
 
 
 def test_an_answer_that_cannot_be_written_is_no_mistake_of_the_program(tmp_path: Path) -> None:

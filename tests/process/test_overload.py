@@ -161,7 +161,7 @@ async def test_beyond_the_bound_of_open_proposals_the_answer_is_busy_and_says_so
             recovered = [response.code for response in await greedy.responses()]
             await greedy.stream.aclose()
 
-            busy = (Code.BUSY, f"busy: proposals_pending_max is at its bound of {OPEN_MAX}; try again after a pause")
+            busy = (Code.BUSY, f"proposals_pending_max is at its bound of {OPEN_MAX}; try again after a pause")
             assert set(answers) == {(Code.OK, "[1]"), busy}
             assert answers[busy] > 0
             assert set(recovered) == {Code.OK}
