@@ -167,6 +167,11 @@ class CoreView:
         return self._state.log.cached_bytes
 
     @property
+    def cached_from(self) -> int:
+        """The first entry of the log that is in memory."""
+        return self._state.log.cached_from
+
+    @property
     def messages_waiting(self) -> int:
         """Messages that wait for the disk; bounded by one of a kind per peer and write under way."""
         return self._state.outbox.waiting_count

@@ -66,6 +66,11 @@ class RaftLog:
         return self._cache_bytes
 
     @property
+    def cached_from(self) -> int:
+        """The first entry that is in memory; `last_index + 1` if none is. Those before it are read from the store."""
+        return self.last_index - len(self._cache) + 1
+
+    @property
     def durable_index(self) -> int:
         """How far the log is durable on this member."""
         return self._writes.durable_index

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from harness.sim.errors import broken, require
 from harness.sim.ledger import Ledger
-from raft import HardState, LogPosition, LogStore, LogWrite
+from raft import Entry, HardState, LogPosition, LogStore, LogWrite
 
 LOG_BYTES_MAX = 1 << 40
 """Everything: a simulated log is small."""
@@ -85,6 +85,16 @@ class Copies:
                 broken("entry terms never fall", self.node_id, entry)
             ledger.wrote(self.node_id, entry, before)
             memory.terms.append(entry.term)
+
+    def was_read(self, entries: Sequence[Entry]) -> None:
+        """The log gave these to the node: they are what was written, and what is in force."""
+        for entry in entries:
+            term = self.memory.term_at(entry.index)
+            require(
+                term in (None, entry.term) and self._ledger.has_written(entry),
+                "what is read back is what was written",
+                f"{self.node_id} read ({entry.index}, {entry.term}), in force is term {term}",
+            )
 
     def _check_hard_state(self, new: HardState | None) -> None:
         if new is None:

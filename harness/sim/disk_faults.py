@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.sim.budget import DamageBudget
 from harness.sim.fault import Fault, Kinds
+from harness.sim.log_rot import LOOK_NS, rot_what_is_read_next
 from harness.sim.proven import SNAPSHOT_FOLDER
 from harness.sim.streams import stream
 from harness.sim.taps import LOG_FOLDER
@@ -24,6 +25,7 @@ DISK_KINDS: Kinds = {
     "short reads": (0.3, 3.0),  # The system gives half of what it is asked for, again and again.
     "full disk": (0.3, 3.0),  # No room for a while, or for a few bytes only.
     "bit rot": (0.4, 1.0),  # Power is lost, and one bit of what must be noticed changes; or one of a snapshot in use.
+    "rotting log": (0.3, 2.0),  # A frame that is going to be read back changes, or another one stands in its place.
     "lose a disk": (0.0, 0.5),  # With every file. Drawn by `with_losses` alone, with machines for new members.
     "lying disk": (0.3, 3.0),  # A write of the log is lost or misdirected, and its sync succeeds; power is lost later.
 }
@@ -52,6 +54,7 @@ class DiskFaults:
     def __init__(self, world: Simulation) -> None:
         self._world = world
         self._rot_random = stream(world.plan.seed, "rot")
+        self._log_rot_random = stream(world.plan.seed, "log rot")
         self._budget = DamageBudget(world)
         self._failing: dict[str, Fault] = {}
         self._is_healed = False
@@ -79,6 +82,9 @@ class DiskFaults:
                 elif member.files is not None and self._budget.allows(member):
                     world.striker.take_down([member], fault)
                     member.rot(self._rot_random)
+            case "rotting log":
+                until_ns = world.heap.now + fault.duration_ns
+                self._rot_log(member, member.life, until_ns)
             case "lying disk":
                 if member.is_up and self._budget.allows(member):
                     self._let_lie(member, fault)
@@ -144,6 +150,18 @@ class DiskFaults:
         member.is_damaged = member.proven.rot_snapshot(self._rot_random)
         self._world.mark("a snapshot rotted in use")
         self._world.heap.after(fault.duration_ns, self._reread, member)
+
+    def _rot_log(self, member: Member, life: int, until_ns: int) -> None:
+        """As soon as there is something to rot. If nobody reads it, the next start must notice."""
+        heap = self._world.heap
+        if member.life != life or self._is_healed or not (member.is_up and self._budget.allows(member)):
+            return
+        if rot_what_is_read_next(member, self._log_rot_random):
+            member.is_damaged = True
+            self._world.mark("the log rotted in use")
+            heap.after(max(0, until_ns - heap.now), self._reread, member)
+        elif heap.now < until_ns:
+            heap.after(LOOK_NS, self._rot_log, member, life, until_ns)
 
     def _reread(self, member: Member) -> None:
         if member.proven.rotten_path:

@@ -51,6 +51,11 @@ class Ledger:
         else:
             require(known == value, "log matching", node_id, "wrote", value, "at", key, "where others have", known)
 
+    def has_written(self, entry: Entry) -> bool:
+        """True if somebody wrote just this at its index and term."""
+        known = self._written.get((entry.index, entry.term))
+        return known is not None and known[1:] == (int(entry.kind), entry.payload)
+
     def leads(self, node_id: str, life: int, term: int) -> bool:
         """Election safety (Raft §5.2): at most one leader per term, in one of its lives. True if it is new."""
         known = self._leaders.get(term)

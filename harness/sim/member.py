@@ -11,11 +11,12 @@ from harness.sim.aside import check_is_durable
 from harness.sim.attention import Attention
 from harness.sim.clock import Clock
 from harness.sim.copies import Copies
+from harness.sim.damage import check_damage_read, check_refusal, is_whole
 from harness.sim.disk import Immediately, SimFiles
 from harness.sim.errors import Violation, require
 from harness.sim.image import DiskImage
 from harness.sim.promises import check_promise
-from harness.sim.proven import SEALED_PATHS, Proven
+from harness.sim.proven import Proven
 from harness.sim.streams import identifier, stream
 from harness.sim.taps import LOG_FOLDER, LogTap, MachineTap, NodeTap, StoreTap
 from harness.sim.watch import HASH_EVERY_ENTRIES, Watch
@@ -72,6 +73,7 @@ class Member:
         )
         self.applied_max = 0  # Over all lives.
         self.is_damaged = False  # A bit has rotted, or its disk has lied (budget.py).
+        self.has_read_damage = False  # In this life.
         self.is_lost = False  # It has refused to start on that, or cannot know what it lost, or is removed; stays down.
         self.is_blank = False  # The process that runs began with an empty log.
         self.proven = Proven(self.image)
@@ -117,6 +119,7 @@ class Member:
         """Start a process: recovery first, then the node."""
         assert self.files is None, "it is running"
         self.life += 1
+        self.has_read_damage = False
         self.files = SimFiles(self.image, self.world.plan.disks[self.node_id], self._disk_random, self._schedule)
         life = self.life
 
@@ -136,7 +139,8 @@ class Member:
         world = self.world
         assert self.files is not None
         if isinstance(outcome, CorruptLog | CorruptSnapshot | CorruptMeta) and self.is_damaged:
-            self._refuse(outcome)
+            check_refusal(self, outcome)
+            self.lose(str(outcome))
             return
         if isinstance(outcome, OSError) and (self.files.has_erred or outcome.errno == errno.ENOSPC):
             world.striker.has_failed(self)
@@ -147,8 +151,8 @@ class Member:
         if self.files.has_read_short:
             world.mark("a member started from short reads")
         to_fail, self.image.fails_read_of = self.image.fails_read_of, None  # What follows are our reads.
-        if self.is_damaged and not self._is_whole(outcome):
-            self._lose("its disk has lost what it said was synced")
+        if self.is_damaged and not is_whole(self, outcome):
+            self.lose("its disk has lost what it said was synced")
             return
         require(self.is_damaged or not outcome.warnings, "no snapshot is damaged", self.node_id, outcome.warnings)
         found = self.copies.recovered(outcome.log, outcome.hard_state, LogPosition(header.index, header.term))
@@ -183,7 +187,7 @@ class Member:
         node = NodeTap(
             identity=self.identity,
             config=world.plan.raft_of(self.node_id),
-            log=LogTap(outcome.log, self.copies, self._is_synced, self.watch.dropping),
+            log=LogTap(outcome.log, self.copies, self._is_synced, self.watch.dropping, self._damage_read),
             snapshots=outcome.snapshots,
             pins=outcome.pins,
             hard_state=outcome.hard_state,
@@ -198,47 +202,15 @@ class Member:
             self.service = Service(self.node, self.machine)
             self._expire_later()
 
-    def _refuse(self, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
-        """It has noticed that it is damaged: for a rotten snapshot or sealed file it must say which."""
-        rotten, is_log = self.proven.rotten_path, refusal.path.startswith(LOG_FOLDER)
-        is_named = refusal.path == rotten or (is_log and rotten.startswith(LOG_FOLDER))
-        require(is_named or (is_log and not rotten), "a refusal names the damage", self.node_id, rotten, repr(refusal))
-        kind = "log" if is_log else refusal.path.rpartition(".")[2]
-        self.world.mark(f"a member refused to start on a rotten {kind}" if rotten else "a member noticed a lying disk")
-        self._lose(str(refusal))
+    def _damage_read(self, refusal: CorruptLog) -> None:
+        check_damage_read(self, refusal)
 
-    def _lose(self, reason: str) -> None:
+    def lose(self, reason: str) -> None:
+        """It ends, and is started no more."""
         self.world.note_world(f"{self.node_id} is lost for good: {reason}")
         self.world.mark("a member is lost for good")
         self.crash(power=False)
         self.is_lost = True
-
-    def _is_whole(self, opened: OpenedStorage) -> bool:
-        """It starts although damaged. False if it cannot know what it lost, which is for no checksum to see.
-
-        What rotted must then be in no use, and what a later frame proves must have been noticed (FORMATS §4, §5).
-        """
-        rotten, latest = self.proven.rotten_path, opened.snapshots.latest()
-        header = latest.header
-        require(
-            rotten not in SEALED_PATHS and not rotten.endswith(f"/{latest.name}"),
-            "what has rotted is never used",
-            self.node_id,
-            rotten,
-        )
-        warned = {warning.path for warning in opened.warnings}
-        require(warned <= {rotten}, "no snapshot is damaged but the one that rotted", self.node_id, warned, rotten)
-        if warned:
-            self.world.mark("an older snapshot stood in for a rotten one")
-        position = LogPosition(header.index, header.term)
-        if not rotten and not self.copies.are_all_in(opened.log, opened.hard_state, position):
-            require(not self.proven.is_lie_proven, "a loss that later frames prove is noticed", self.node_id)
-            self.world.mark("no checksum can tell what a lying disk lost")
-            return False
-        if not self.image.is_lying and not warned:
-            self.is_damaged = False
-            self.proven.forget_damage()
-        return True
 
     def crash(self, *, power: bool) -> None:
         """The process dies, and with `power` everything that the disk had not synced is settled."""
@@ -449,8 +421,12 @@ class Member:
         assert self.files is not None
         if effects.failure is None:
             require(not self.files.has_failed, "a node stops after a failed sync", self.node_id)
+            require(not self.has_read_damage, "a node stops after it has read what has rotted", self.node_id)
             return
         require(not effects.send, "after a failure no promise leaves", self.node_id, effects.send)
+        if self.has_read_damage:
+            self.lose(str(effects.failure))
+            return
         if isinstance(effects.failure.__cause__, DiskForgotten):
             self.world.refusals.has_forgotten(self)
             return

@@ -21,6 +21,7 @@ from harness.sim.faults import draw_faults
 from harness.sim.former_folders import with_former_folders
 from harness.sim.healing import ALL_HEALED, HealPlan, draw_heal
 from harness.sim.lines import LinesPlan
+from harness.sim.log_rot import with_log_rot
 from harness.sim.losing import with_losses
 from harness.sim.moods import draw_mood
 from harness.sim.network import NetworkPlan
@@ -183,7 +184,7 @@ def draw_plan(seed: int) -> Plan:
     plan = with_entry_bounds(with_odds(plan, stream(seed, "plan/odds")), stream(seed, "plan/entries"))
     plan = with_observer(with_upgrades(with_losses(with_changes(plan, disks), disks)), disks)
     plan = with_former_folders(with_crowds(with_partings(plan, disks)))
-    return with_coarse_clocks(plan, stream(seed, "plan/coarse clocks"))
+    return with_coarse_clocks(with_log_rot(plan), stream(seed, "plan/coarse clocks"))
 
 
 def with_coarse_clocks(plan: Plan, random: Random) -> Plan:

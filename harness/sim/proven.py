@@ -105,6 +105,29 @@ class Proven:
         inode = self._image.file(path)
         return self._rot(path, inode, len(inode.durable), random)
 
+    def sizes(self) -> list[tuple[str, int]]:
+        """Each segment that is there, and how many of its bytes are proven."""
+        found = []
+        for path in sorted(self._proven):
+            inode = self._image.names.get(path)
+            size = min(self._proven[path], len(inode.durable)) if inode is not None else 0
+            if size:
+                found.append((path, size))
+        return found
+
+    def flip(self, path: str, offset: int, bit: int) -> None:
+        """This durable bit has changed."""
+        inode = self._image.file(path)
+        inode.rot(offset, bit)
+        self._rotten = path, inode
+
+    def misplace(self, path: str, offset: int, source: int, length: int) -> None:
+        """What is at byte `source` of this file has been written at byte `offset` as well."""
+        inode = self._image.file(path)
+        for content in (inode.durable, inode.current):
+            content[offset : offset + length] = content[source : source + length]
+        self._rotten = path, inode
+
     def _rot(self, path: str, inode: Inode, size: int, random: Random) -> bool:
         inode.rot(random.randrange(size), random.randrange(8))
         self._rotten = path, inode

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from harness.sim.changing import NAMED
 from harness.sim.faults import KINDS
 from harness.sim.leader_loss import BEGAN_AN_ELECTION, WAS_WRONG
+from harness.sim.log_rot import READ_BACK
 from harness.sim.losing import HASTY
 from harness.sim.refusals import GHOST_ENDED, TOLD_BY_REFUSAL
 from harness.sim.taps import LONE_PUTS
@@ -60,6 +61,8 @@ WANTED: dict[str, int] = {
     "a node stopped after a failed sync": SELDOM,
     "a node stopped after a failed read": SELDOM,
     "a member refused to start on a rotten log": SELDOM,
+    "the log rotted in use": SELDOM,
+    READ_BACK: SELDOM,
     "a member refused to start on a rotten snap": RARE,
     "a member noticed a lying disk": RARE,
     "a write was lost": SELDOM,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from harness.sim.copies import Copies
 from kvstore import KvMachine
 from raft import Done, Entry, LogPosition, LogStore, LogWrite, Node, ReadWay, StateRestore, StateSnapshot
+from storage import CorruptLog
 
 LOG_FOLDER = "groups/0/log"
 
@@ -21,9 +22,15 @@ class LogTap:
     """A LogStore that tells `copies` what is written, and what the disk has truly synced."""
 
     def __init__(
-        self, log: LogStore, copies: Copies, is_synced: Callable[[str], bool], dropping: Callable[[int], None]
+        self,
+        log: LogStore,
+        copies: Copies,
+        is_synced: Callable[[str], bool],
+        dropping: Callable[[int], None],
+        damage_read: Callable[[CorruptLog], None],
     ):
         self._log, self._copies, self._is_synced, self._dropping = log, copies, is_synced, dropping
+        self._damage_read = damage_read
 
     @property
     def first_index(self) -> int:
@@ -69,7 +76,13 @@ class LogTap:
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
         """See raft.LogStore."""
-        return self._log.read(first_index, last_index, bytes_max)
+        try:
+            entries = self._log.read(first_index, last_index, bytes_max)
+        except CorruptLog as error:
+            self._damage_read(error)
+            raise
+        self._copies.was_read(entries)
+        return entries
 
     def append(self, write: LogWrite) -> None:
         """See raft.LogStore."""

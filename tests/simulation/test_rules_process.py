@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from harness.sim.aside import check_is_durable, recover_aside
+from harness.sim.damage import check_refusal, is_whole
 from harness.sim.errors import Violation
 from harness.sim.member import TICKS_IN_PLACE_MAX, Member
 from harness.sim.names import check_rename
@@ -62,23 +63,23 @@ def names_a_segment_behind_a_loose_name(member: Member) -> None:
 
 def uses_what_has_rotted(member: Member) -> None:
     has_rotted(member, f"groups/0/{opened(member).snapshots.latest().name}")
-    member._is_whole(opened(member))
+    is_whole(member, opened(member))
 
 
 def warns_of_another(member: Member) -> None:
     has_rotted(member, SNAPSHOT)
-    member._is_whole(opened(member, warned="groups/0/snapshots/2-1.snap"))
+    is_whole(member, opened(member, warned="groups/0/snapshots/2-1.snap"))
 
 
 def misses_a_proven_loss(member: Member) -> None:
     has_rotted(member, "", is_lie_proven=True)
     member.copies.are_all_in = lambda *_: False  # type: ignore[method-assign]
-    member._is_whole(opened(member))
+    is_whole(member, opened(member))
 
 
 def refuses_for_another(member: Member) -> None:
     has_rotted(member, "meta")
-    member._refuse(CorruptSnapshot(SNAPSHOT, 0, "damaged"))
+    check_refusal(member, CorruptSnapshot(SNAPSHOT, 0, "damaged"))
 
 
 def is_called_without_end(member: Member) -> None:
