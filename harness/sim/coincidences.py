@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 COINCIDENCE_SHARE = 0.3
 """Of the seeds as drawn."""
 
+SUCCESSION_SHARE = 0.08
+"""Of those that are left."""
+
 AS_DRAWN = "as drawn"
 
 QUICK = RaftConfig(
@@ -42,12 +45,20 @@ FRAME_BYTES_MIN = 1_024
 def with_coincidences(plan: Plan) -> Plan:
     """The plan, with one of them if its seed has any."""
     random = stream(plan.seed, "plan/coincidences")
-    if random.random() >= COINCIDENCE_SHARE or plan.mood != AS_DRAWN:
+    if plan.mood != AS_DRAWN:
         return plan
+    if random.random() >= COINCIDENCE_SHARE:
+        return _with_successors(plan, stream(plan.seed, "plan/successors"))
     name = random.choice(list(COINCIDENCES))
     if len(plan.members) < 3 and name in ("hung up", "rewritten"):
         return plan
     return replace(COINCIDENCES[name](plan, random), mood=f"{AS_DRAWN}, {name}")
+
+
+def _with_successors(plan: Plan, random: Random) -> Plan:
+    if random.random() >= SUCCESSION_SHARE or len(plan.members) < 3:
+        return plan
+    return replace(succeeding(plan, random), mood=f"{AS_DRAWN}, succeeding")
 
 
 def hung_up(plan: Plan, random: Random) -> Plan:
@@ -131,6 +142,37 @@ def estranged(plan: Plan, random: Random) -> Plan:
     raft = replace(QUICK, batch_bytes_max=random.choice((64, QUICK.batch_bytes_max)))
     plan = replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, store=StoreLimits(), load=load)
     return replace(plan, disks=syncing_in(random.choice((1, 10)) * MILLISECOND_NS, plan))
+
+
+def succeeding(plan: Plan, random: Random) -> Plan:
+    """Who has just been given everything by a snapshot takes over, with no entry of its own behind it.
+
+    What it knows of the time that leaders have counted it has from that snapshot alone (FORMATS §8).
+    """
+    until_ns, faults = 4 * SECOND_NS, list[Fault]()
+    for at_ms in range(300, until_ns // MILLISECOND_NS - 600, 700):
+        place, cut_ms = random.randrange(len(plan.members)), random.randrange(250, 400)
+        target = (place + 0.5) / len(plan.members)
+        faults += [
+            replace(_strike("cut off", at_ms, cut_ms, random), target=target),
+            replace(_strike("take over", at_ms + cut_ms + random.randrange(20, 120), 0, random), target=target),
+        ]
+    load = replace(
+        plan.load,
+        with_service=False,
+        clients=1,
+        loyal=0,
+        think_ns=60 * MILLISECOND_NS,
+        read_share=0.0,
+        value_bytes_max=1_000,
+    )
+    raft = replace(QUICK, snapshot_log_bytes=100, retention_bytes_max=100)
+    network = replace(
+        plan.network, delay_ns=MILLISECOND_NS, jitter_ns=MILLISECOND_NS, late_rate=0.0, loss_rate=0.0, slow_rate=0.0
+    )
+    storage = StorageLimits(segment_bytes_max=300, ballast_bytes=0)
+    plan = replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, storage=storage, load=load)
+    return replace(plan, network=network, disks=syncing_in(MILLISECOND_NS, plan))
 
 
 def lapsing(plan: Plan, random: Random) -> Plan:

@@ -306,6 +306,7 @@ class Member:
         if self.node is not None and not self.attention.postpones(self.lose_connection, peer_id):
             self._tick()
             self.ways.hung_up(peer_id)
+            self.world.upgrading.connection_lost(self, peer_id)
             self.node.peer_unreachable(peer_id)
             self.settle(f"lost {peer_id}")
 

@@ -87,6 +87,10 @@ class ProcessFaults:
         member.is_lost |= member.node_id in self._stays_down
         self.take_down([member], replace(fault, kind="kill", duration_ns=0 if self._is_healed else fault.duration_ns))
 
+    def is_stopping(self, member: Member) -> bool:
+        """True if its process was asked to stop, and runs on."""
+        return member.node_id in self._stopping
+
     def ends_when_stopped(self, member: Member, restart_ns: int | None) -> None:
         """It was removed, and is stopping: somebody starts it again after so long, or nobody ever does."""
         if restart_ns is None:

@@ -126,6 +126,7 @@ class Simulation:
         self._level()
         if self.healing.has_dead_to_bring_back():
             self._bring_back()
+        self._end_stops()
         self._finish()
 
     def _run_until(self, time_ns: int, is_enough: Callable[[], bool]) -> bool:
@@ -174,6 +175,15 @@ class Simulation:
         """True if neither disks nor clocks give anybody a reason to lose its leader."""
         is_in_time = self.plan.clocks.spread <= GOOD_CLOCKS.spread
         return is_in_time and all(disk.stall_rate == 0 for disk in self.plan.disks.values())
+
+    def _end_stops(self) -> None:
+        """Whoever was asked to stop has, within the time in which open requests end, and a sync."""
+
+        def stopping() -> list[str]:
+            return [member.node_id for member in self.healing.living() if self.striker.is_stopping(member)]
+
+        done = not stopping() or self._run_until(self.heap.now + self._limit_ns(), lambda: not stopping())
+        require(done, "a member that is asked to stop stops", stopping())
 
     def _finish(self) -> None:
         """The last reads end, and what the clients saw is judged."""

@@ -34,6 +34,7 @@ class Striker:
         self.take_down = self._processes.take_down
         self.has_failed = self._disks.has_failed
         self.has_stopped = self._processes.has_stopped
+        self.is_stopping = self._processes.is_stopping
         self.ends_when_stopped = self._processes.ends_when_stopped
         self._is_stopped = False
 

@@ -123,6 +123,7 @@ class Upgrading:
         self._forgotten = {name for name in members[newest:] if forgets.random() < LEFT_OUT_SHARE}
         self._haste = stream(world.plan.seed, "upgrades/haste")
         self._rolled = 1
+        self._said: dict[str, dict[str, LevelRange]] = {name: {} for name in members}  # To each, on what stands.
         self._asked: list[tuple[int, frozenset[str]]] = []  # Levels that were proposed, and the members then.
         self._last_ticket = OUR_TICKETS
         self._operator = Operator(world)
@@ -144,6 +145,7 @@ class Upgrading:
         """The build of the process that starts there now."""
         name = member.node_id
         levels = self.levels[name] = LevelRange(1, self._next[name])
+        self._said[name].clear()
         self.best[name] = max(self.best[name], levels.highest)
         return levels
 
@@ -213,9 +215,20 @@ class Upgrading:
             "a level is raised only when every member knows it",
             f"{node.identity.node_id} raises it to {level}, which {behind} never knew",
         )
+        said = self._said[node.identity.node_id]
+        unsaid = sorted(name for name in ids - {node.identity.node_id} if name not in said or level not in said[name])
+        require(
+            not unsaid,
+            "a level is raised only when every member says that it knows it",
+            f"{node.identity.node_id} raises it to {level}; on connections that stand it was told {said}",
+        )
         self._asked.append((level, ids))
 
     # What members report.
+
+    def connection_lost(self, member: Member, peer_id: str) -> None:
+        """Its node is told that a connection is gone: what that peer has said may be true no more."""
+        self._said[member.node_id].pop(peer_id, None)
 
     def applied(self, member: Member) -> None:
         """It has applied an entry."""
@@ -234,6 +247,7 @@ class Upgrading:
         levels, level = self.levels[sender.node_id], machine.feature_level
         pinned = node.pinned_incarnation(sender.node_id)
         node.peer_hello(sender.node_id, sender.incarnation_id, levels)
+        self._said[node.identity.node_id][sender.node_id] = levels
         if pinned not in (b"", sender.incarnation_id):
             self._world.mark(PIN_GAVE_WAY)
         require(

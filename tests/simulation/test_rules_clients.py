@@ -246,6 +246,11 @@ def leaves_members_in_two_states(stage: Stage) -> None:
     stage.world._level()
 
 
+def never_stops(stage: Stage) -> None:
+    stage.world.striker.ends_when_stopped(stage.other, 0)  # But nobody has told its node.
+    stage.world._end_stops()
+
+
 def takes_no_write(stage: Stage) -> None:
     for member in (stage.follower, stage.other):
         member.crash(power=False)
@@ -291,6 +296,7 @@ WRONG_ENDS: dict[str, list[Callable[[Stage], object]]] = {
     "all members reach the same entry": [leaves_a_member_behind],
     "state machine agreement": [leaves_members_in_two_states],
     "a healed cluster takes a write": [takes_no_write],
+    "a member that is asked to stop stops": [never_stops],
     "sessions that are over are closed": [leaves_sessions_open],
     "what is refused leaves no trace": [leaves_what_it_refused],
     "no request meets an unexpected error": [trips_over_a_request],

@@ -23,6 +23,12 @@ class Upgraded(Stage):
         self.upgrading = self.world.upgrading
         self.world.plan = replace(self.world.plan, upgrades=(UpgradeStep(at_ns=0, what="roll", shape=0.0),))
 
+    def all_know(self, level: int) -> None:
+        """The builds of all members know it, and each has said so to the others."""
+        self.upgrading.best = dict.fromkeys(self.upgrading.best, level)
+        for said in self.upgrading._said.values():
+            said.update(dict.fromkeys(said, LevelRange(1, level)))
+
     def raised_to(self, member: Member, level: int) -> None:
         """Its machine has applied that."""
         assert member.machine is not None
@@ -37,7 +43,7 @@ def rule_of(error: pytest.ExceptionInfo[Violation]) -> str:
 
 def test_a_level_that_a_member_never_knew_is_seen_when_it_is_proposed() -> None:
     stage = Upgraded()
-    stage.upgrading.best = dict.fromkeys(stage.upgrading.best, 2)
+    stage.all_know(2)
     stage.upgrading._check_asked(2, stage.node(stage.leader))
 
     stage.upgrading.best[stage.follower.node_id] = 1
@@ -55,6 +61,19 @@ def test_a_member_that_applies_what_its_build_does_not_know_is_seen() -> None:
         stage.upgrading.applied(stage.follower)
 
     assert rule_of(caught) == "nobody applies what its build does not know"
+
+
+def test_a_level_that_is_raised_though_a_lost_member_has_not_said_that_it_knows_it_is_seen() -> None:
+    stage = Upgraded()
+    stage.all_know(2)
+    leader = stage.node(stage.leader)
+    stage.upgrading._check_asked(2, leader)
+
+    stage.leader.lose_connection(stage.follower.node_id)
+    with pytest.raises(Violation) as caught:
+        stage.upgrading._check_asked(2, leader)
+
+    assert rule_of(caught) == "a level is raised only when every member says that it knows it"
 
 
 def test_a_level_that_falls_is_seen() -> None:
