@@ -156,7 +156,7 @@ class CoreState:
 
     def reset_log(self, position: LogPosition, configuration: Configuration) -> None:
         """All of the log goes: it begins anew after a snapshot at `position`, in which this is the configuration."""
-        self.outbox.drop_acknowledgements_from(0)
+        self.outbox.drop_acknowledgements()
         self.log.reset(position)
         self.configurations.reset(position.index, configuration)
         if configuration != self.configuration:
@@ -175,7 +175,7 @@ class CoreState:
         assert index > self.commit_index, (index, self.commit_index)
         removed_term, count = self.log.term_at(index), self.log.last_index - index + 1
         self.log.truncate_from(index)
-        self.outbox.drop_acknowledgements_from(index)
+        self.outbox.check_acknowledges_before(index)
         self.trace("truncated", from_index=index, count=count, removed_term=removed_term)
         if self.configurations.cut_from(index):
             self._configuration_moved()

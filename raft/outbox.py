@@ -55,9 +55,14 @@ class Outbox:
         """The member moved to `term`: what it still wanted to say in an older one no longer leaves."""
         self._keep(lambda message: message.term >= term)
 
-    def drop_acknowledgements_from(self, index: int) -> None:
-        """The log was cut before `index`: nothing that says it reached there leaves any more."""
-        self._keep(lambda message: not (isinstance(message, AppendAccepted) and message.match_index >= index))
+    def drop_acknowledgements(self) -> None:
+        """A snapshot has replaced the log: nothing that speaks of the old one leaves any more."""
+        self._keep(lambda message: not isinstance(message, AppendAccepted))
+
+    def check_acknowledges_before(self, index: int) -> None:
+        """The log was cut before `index` for a leader of a later term, and what was acknowledged in others is gone."""
+        for _, peer_id, message in self._waiting:
+            assert not isinstance(message, AppendAccepted) or message.match_index < index, (index, peer_id, message)
 
     def drop_campaign(self) -> None:
         """The campaign was given up, or begins anew."""
