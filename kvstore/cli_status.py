@@ -78,6 +78,10 @@ def of_its_disk(found: MemberStatus) -> list[str]:
         words.append(
             f"{found.lacks_descriptors}: writes are refused and reads go on; close connections, or raise the limit"
         )
+    if 0 < found.client_connections_max <= found.client_connections:
+        words.append(
+            f"all its {found.client_connections_max} places for clients are taken: who is idle makes room for who comes"
+        )
     if found.disk_hangs:
         words.append("its disk hangs: what it was asked to write has not become durable; look after it")
     return words

@@ -382,7 +382,8 @@ class ClientCore:
         if hang_up:
             self._effects.close.append(link.connection_id)
         self._trouble = reason
-        self.book.failed(link.address, self._now)
+        if link.in_flight or link.state is not LinkState.READY:  # Else a member closed an idle connection: no failure.
+            self.book.failed(link.address, self._now)
         self._search.lost(link, self._now)
         for call in reversed(link.in_flight.values()):  # Put back in front one by one: their order stays.
             call.request_id = 0

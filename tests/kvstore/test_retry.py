@@ -536,3 +536,22 @@ def test_a_refused_registration_is_tried_again_later() -> None:
     world["s1"].answer()
 
     assert world.outcome(ticket) == "ok"
+
+
+def test_a_connection_that_ends_while_nothing_is_open_is_no_failure_of_its_member() -> None:
+    """A member closes idle connections when places are scarce: it is asked again at once, under the same session."""
+    world = World("s1", leader="s1", ttl_ns=MINUTE_NS)
+    first = world.put()
+    world["s1"].answer()
+    session_id = world.core.session_id
+    for _ in range(3):
+        world["s1"].hang_up()
+
+        ticket = world.put()
+        world.settle()
+
+        assert len(world["s1"].asked) == 1  # No time has passed.
+        world["s1"].answer()
+        assert world.outcome(ticket) == "ok"
+    assert world.outcome(first) == "ok"
+    assert world.core.session_id == session_id

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.cli_status import of_its_marks
+from kvstore.cli_status import of_its_disk, of_its_marks
 from kvstore.status import MemberStatus, PeerView, status_of
 from tests.kvstore.in_memory import Cluster
 
@@ -73,3 +73,11 @@ def test_what_an_older_member_tells_of_no_peer_is_taken_as_it_is(held: MemberSta
     told = replace(held, low_watermark_held_by=("s1",))
 
     assert of_its_marks(told) == [BACK + "s1", "its log, from 500 on, is kept for s1"]
+
+
+@pytest.mark.parametrize(("count", "bound", "is_told"), [(9, 10, False), (10, 10, True), (11, 10, True), (0, 0, False)])
+def test_a_member_whose_places_are_all_taken_says_so(held: MemberStatus, count: int, bound: int, is_told: bool) -> None:
+    """A member of an older build tells no bound."""
+    told = replace(held, client_connections=count, client_connections_max=bound)
+
+    assert any("places for clients are taken" in word for word in of_its_disk(told)) == is_told
