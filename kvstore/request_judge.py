@@ -14,6 +14,7 @@ from kvstore.limits import AdmissionLimits
 from kvstore.machine import KvMachine
 from kvstore.protocol import Asked, Code, Consistency, RequestKind, check_client_hello
 from kvstore.read_modes import WAYS, staleness_ms
+from kvstore.results_pressure import ResultsPressure
 from kvstore.shapes import HEAD_ITEMS, validate_body, validate_command
 from raft import Hello, HelloRole, MembershipChange, Node, ProtocolError, ReadWay
 
@@ -34,6 +35,14 @@ class LocalRead(NamedTuple):
 class Proposal(NamedTuple):
     """Propose a command, under this session or none (0)."""
 
+    session_id: int
+    command: bytes
+
+
+class ScarceProposal(NamedTuple):
+    """Propose a command of this kind under this session, if there is room for its result."""
+
+    kind: int
     session_id: int
     command: bytes
 
@@ -75,7 +84,16 @@ class StateHashWanted(NamedTuple):
 
 
 Decision = (
-    Reply | LocalRead | Proposal | Registration | SessionClosing | EngineRead | Change | Transfer | StateHashWanted
+    Reply
+    | LocalRead
+    | Proposal
+    | ScarceProposal
+    | Registration
+    | SessionClosing
+    | EngineRead
+    | Change
+    | Transfer
+    | StateHashWanted
 )
 
 
@@ -90,8 +108,16 @@ def is_for_operators(asked: Asked) -> bool:
 class RequestJudge:
     """Judges requests by what one member knows."""
 
-    def __init__(self, node: Node, machine: KvMachine, cluster: ClusterRequests, limits: AdmissionLimits) -> None:
+    def __init__(
+        self,
+        node: Node,
+        machine: KvMachine,
+        cluster: ClusterRequests,
+        results: ResultsPressure,
+        limits: AdmissionLimits,
+    ) -> None:
         self._node, self._machine, self._cluster, self._limits = node, machine, cluster, limits
+        self._results = results
 
     def greet(self, body: bytes) -> bytes:
         """Judge a client's hello; returns the member's own. Raises ProtocolError if the client cannot be served."""
@@ -128,7 +154,7 @@ class RequestJudge:
                     return Reply(Code.UNSUPPORTED, (f"request kind {asked.kind}",))
                 return Reply(Code.OK, fields)
 
-    def _command(self, asked: Asked) -> Proposal | Registration:
+    def _command(self, asked: Asked) -> Proposal | ScarceProposal | Registration:
         in_force = self._machine.feature_level
         validate_command(asked.items, self._limits, in_force)
         kind = asked.items[HEAD_ITEMS]
@@ -136,6 +162,8 @@ class RequestJudge:
             return Registration(asked.raw_command)
         if kind == CommandKind.RAISE_FEATURE_LEVEL and asked.items[HEAD_ITEMS + 1] > in_force:
             self._node.check_raise(asked.items[HEAD_ITEMS + 1])
+        if self._results.is_on and asked.items[0]:
+            return ScarceProposal(kind, asked.items[0], asked.raw_command)
         return Proposal(asked.items[0], asked.raw_command)
 
     def _read(self, items: Sequence[Any]) -> Decision:

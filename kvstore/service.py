@@ -29,11 +29,13 @@ from kvstore.request_judge import (
     Registration,
     Reply,
     RequestJudge,
+    ScarceProposal,
     SessionClosing,
     StateHashWanted,
     Transfer,
     is_for_operators,
 )
+from kvstore.results_pressure import ResultsPressure
 from kvstore.service_answers import CLOSING, UNITS_PER_TURN, ServiceAnswers
 from kvstore.session_reaper import SessionReaper
 from kvstore.state_hashes import StateHashes, WaitingRequest
@@ -63,11 +65,12 @@ class Service(ServiceAnswers):
     def __init__(self, node: Node, machine: KvMachine, limits: ServiceLimits | None = None) -> None:
         super().__init__(node, machine, limits or ServiceLimits())
         self.cluster.client_connections = lambda: (len(self._connections), self.limits.connections_max)
-        self._judge = RequestJudge(node, machine, self.cluster, self.limits.admission)
         self._open = OpenRequests()
         self._hot = HotAnswers(self._node_id, self._open, self._connections, self._put_frames, self._answer)
         self._hashes = StateHashes(node, machine, self.cluster.status, self._hash_is_there)
         self._reaper = SessionReaper(node, machine, self._open)
+        self._results = ResultsPressure(node, machine, self._open)
+        self._judge = RequestJudge(node, machine, self.cluster, self._results, self.limits.admission)
         self._leading_term = node.core.leading_term
         self._backlogged: dict[int, Connection] = {}  # Frames of theirs wait for room.
 
@@ -210,6 +213,7 @@ class Service(ServiceAnswers):
     def expire_sessions(self) -> None:
         """The host calls this now and then (every second or so), and wakes the driver. A busy leader needs no help."""
         self._reaper.expire_due()
+        self._results.look()
 
     # What the host fetches.
 
@@ -369,6 +373,8 @@ class Service(ServiceAnswers):
         match decision:
             case Proposal():
                 self._or_refuse(connection, request_id, self._propose, *decision)
+            case ScarceProposal():
+                self._or_refuse(connection, request_id, self._propose_scarce, *decision)
             case Registration():
                 self._or_refuse(connection, request_id, self._register, *decision)
             case SessionClosing():
@@ -417,6 +423,12 @@ class Service(ServiceAnswers):
     def _register(self, connection: Connection, request_id: int, command: bytes) -> None:
         self._reaper.make_room(connection.connection_id)
         self._propose(connection, request_id, 0, command)
+
+    def _propose_scarce(
+        self, connection: Connection, request_id: int, kind: int, session_id: int, command: bytes
+    ) -> None:
+        self._results.admit(kind)
+        self._propose(connection, request_id, session_id, command)
 
     def _close_session(self, connection: Connection, request_id: int, session_id: int) -> None:
         """Answered by whether it was closed: it may have expired before."""
