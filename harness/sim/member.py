@@ -202,6 +202,10 @@ class Member:
             self.service = Service(self.node, self.machine)
             self._expire_later()
 
+    def _lose_process(self, life: int, reason: str) -> None:
+        if life == self.life:
+            self.lose(reason)
+
     def _damage_read(self, refusal: CorruptLog) -> None:
         check_damage_read(self, refusal)
 
@@ -426,7 +430,7 @@ class Member:
             return
         require(not effects.send, "after a failure no promise leaves", self.node_id, effects.send)
         if self.has_read_damage:
-            self.lose(str(effects.failure))
+            self.world.heap.after(0, self._lose_process, self.life, str(effects.failure))  # It tells its end first.
             return
         if isinstance(effects.failure.__cause__, DiskForgotten):
             self.world.refusals.has_forgotten(self)
