@@ -95,7 +95,11 @@ REQUESTS: tuple[list[Item], ...] = (
     [8, 8, [], ["s2"], [], []],
     [8, 8, [], [], ["s2"], [["s1", "127.0.0.1:7004", "127.0.0.1:7001", b""]]],
     [9, 9, True, "s2"],
-    [10, 99, None],
+    [10, 10, 0, 500],
+    [11, 11, 1, True],
+    [11, 11, 2, False],
+    [12, 12],
+    [13, 99, None],
 )
 """One valid request of each kind and shape; the frequent ones are also met by the fast paths."""
 
