@@ -16,6 +16,9 @@ PINS_MAX = 1_024
 """Ids that ever said hello here: all members of a long life, removed ones included. Each costs 100 bytes of a file."""
 
 
+SHORT_BYTES = 4
+"""What a refusal tells of an incarnation."""
+
 REMOVED = "removed"
 """The code of a refusal that is final: it was a member, and is none for ever."""
 
@@ -88,8 +91,8 @@ class PeerPins:
             raise PeerRefused(
                 peer_id,
                 WRONG_INCARNATION,
-                f"it was known here as incarnation {pinned.hex()} and now comes as {incarnation_id.hex()}. Its data "
-                "folder was lost or made anew, so it has forgotten its votes. Bring back the folder itself (no "
+                f"it was known here as incarnation {_short(pinned)} and now comes as {_short(incarnation_id)}. Its "
+                "data folder was lost or made anew, so it has forgotten its votes. Bring back the folder itself (no "
                 "older copy), or replace it as a new member with a new node id",
             )
 
@@ -103,3 +106,8 @@ class PeerPins:
             self._failed(f"pinning the incarnation of peer {peer_id}", error)
         elif self._under_way.get(peer_id) == incarnation_id:  # Else another one has taken its place meanwhile.
             self._durable[peer_id] = self._under_way.pop(peer_id)
+
+
+def _short(incarnation_id: bytes) -> str:
+    """Enough to tell data folders apart, and too little to come as one: whoever calls is told it."""
+    return f"{incarnation_id[:SHORT_BYTES].hex()}…"

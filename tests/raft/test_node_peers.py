@@ -45,6 +45,8 @@ def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> Non
         s1.node.peer_hello("s2", b"another one 1234")
 
     assert caught.value.code == "wrong_incarnation"
+    assert incarnation_of("s2")[:4].hex() in caught.value.reason
+    assert incarnation_of("s2").hex() not in caught.value.reason  # Whoever calls is told this.
 
 
 def test_a_member_that_began_empty_and_was_known_before_promises_nothing_more() -> None:
