@@ -104,7 +104,8 @@ class MemberCollector(Collector):
             "unapplied": (self._node.core.unapplied_bytes, config.unapplied_bytes_max),
             "log_cache": (self._node.core.log_cache_bytes, config.log_cache_bytes_max),
             "snapshot_incoming": (status.snapshot_bytes, None),  # Bounded in chunks.
-            "client_unsent": (unsent_bytes, None),  # Bounded per connection:
+            "client_incomplete": (self._service.incomplete_bytes(), limits.incomplete_bytes_total_max),
+            "client_unsent": (unsent_bytes, limits.unsent_bytes_total_max),
             "client_unsent_fullest": (unsent_bytes_most, limits.unsent_bytes_max),
         }
         yield _by_label("buffer_bytes", "What each bounded buffer holds", "buffer",

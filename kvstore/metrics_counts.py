@@ -177,6 +177,10 @@ class CountingService(Service):
         """How many there are now."""
         return len(self._connections)
 
+    def incomplete_bytes(self) -> int:
+        """Unfinished requests of all connections together. Cost: O(connections)."""
+        return sum([connection.incomplete_bytes for connection in self._connections.values()])
+
     def unsent_bytes(self) -> tuple[int, int]:
         """Of all connections together, and of the one that has most. Cost: O(connections)."""
         unsent = [connection.unsent_bytes for connection in self._connections.values()]
