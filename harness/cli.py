@@ -240,11 +240,22 @@ def soak(
 @harness.command()
 @click.option("--kills", type=click.IntRange(1, 1000), default=10, show_default=True, help="Leaders to kill.")
 @click.option("--nodes", type=click.IntRange(2, 9), default=3, show_default=True)
+@click.option(
+    "--half-open",
+    "is_half_open",
+    is_flag=True,
+    help="Proxies keep the connections of the killed leader open, as if its machine had lost its power.",
+)
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Keep the members' logs and data here.")
 @_json
-def failover(kills: int, nodes: int, out: Path | None, as_json: bool) -> None:
-    """Measure the time from kill -9 of the leader to the next acknowledged write."""
-    result = run_until_signal(lambda: measure_failover(kills=kills, nodes=nodes, out=out, console=_words()))
+def failover(kills: int, nodes: int, is_half_open: bool, out: Path | None, as_json: bool) -> None:
+    """Measure the time from kill -9 of the leader to the next acknowledged write.
+
+    Two clusters take turns: in one the members are told when the leader's connections end, in the other they are not.
+    """
+    result = run_until_signal(
+        lambda: measure_failover(kills=kills, nodes=nodes, out=out, console=_words(), is_half_open=is_half_open)
+    )
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:

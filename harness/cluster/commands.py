@@ -34,6 +34,8 @@ BOOTSTRAP = "--bootstrap"
 
 LEASE_READS = "--lease-reads"
 
+NO_LEADER_LOSS_HINT = "--no-leader-loss-hint"
+
 USUAL_STORAGE: tuple[str, ...] = ()
 SMALL_STORAGE = ("--snapshot-log-bytes=32768", "--segment-bytes=16384", "--retention-bytes=65536")
 """So small that within seconds segments are deleted, snapshots written, and sent to members that were away."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.cluster.commands import LEASE_READS, SMALL_STORAGE, USUAL_STORAGE
+from harness.cluster.commands import LEASE_READS, NO_LEADER_LOSS_HINT, SMALL_STORAGE, USUAL_STORAGE
 from harness.cluster.process import MemberProcess
 from harness.cluster.volumes import SMALL_BYTES, USUAL_BYTES, FileSystem, Volume
 
@@ -22,6 +22,7 @@ class Equipment:
 
     small_storage: bool = False
     lease_reads: bool = False
+    leader_loss_hint: bool = True
     file_system: FileSystem | None = None
     faketime: Path | None = None
     tampered: bool = False
@@ -32,7 +33,9 @@ class Equipment:
     def options(self) -> Sequence[str]:
         """Further options of `hwm serve`."""
         storage = SMALL_STORAGE if self.small_storage else USUAL_STORAGE
-        return (*storage, LEASE_READS) if self.lease_reads else storage
+        switches = [LEASE_READS] if self.lease_reads else []
+        switches += [] if self.leader_loss_hint else [NO_LEADER_LOSS_HINT]
+        return (*storage, *switches)
 
     def volume(self, home: Path, node_id: str) -> Volume | None:
         """A volume for a new member, not yet open."""

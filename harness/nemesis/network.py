@@ -58,6 +58,16 @@ class Network:
         if scope is not None:
             scope.cancel()
 
+    def keep_open(self, node_id: str) -> None:
+        """Whatever becomes of this member, the others are not told that its connections have ended."""
+        for flow in self.between([node_id], "both"):
+            flow.keep_open()
+
+    def let_end(self, node_id: str) -> None:
+        """Tell them."""
+        for flow in self.between([node_id], "both"):
+            flow.let_end()
+
     def flow(self, source: str, target: str) -> Flow:
         """What happens to frames from `source` to `target`."""
         return self.flows.setdefault((source, target), Flow(source, target))

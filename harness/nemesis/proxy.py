@@ -27,6 +27,8 @@ class Flow:
         self.frames_passed = 0
         self.frames_dropped = 0
         self._blocks = 0  # How many faults block it now: two may overlap.
+        self._may_end = trio.Event()  # Not set: a connection whose other end is gone is kept open.
+        self._may_end.set()
 
     @property
     def blocked(self) -> bool:
@@ -34,6 +36,17 @@ class Flow:
 
     def block(self) -> None:
         self._blocks += 1
+
+    def keep_open(self) -> None:
+        """From now on the end of one side of a connection is told to nobody: it is half-open."""
+        self._may_end = trio.Event()
+
+    def let_end(self) -> None:
+        """Tell it now, and from now on."""
+        self._may_end.set()
+
+    async def wait_for_end(self) -> None:
+        await self._may_end.wait()
 
     def unblock(self) -> None:
         assert self._blocks > 0, (self.source, self.target)
@@ -73,7 +86,10 @@ class MemberProxy:
                 pass
 
     async def _carry(self, dialer: trio.SocketStream, first: bytes, outward: Flow, inward: Flow) -> None:
-        """Carry one connection until either end closes it: then both are closed, as a cut cable would not do."""
+        """Carry one connection until either end closes it: then both are closed, as a cut cable would not do.
+
+        Unless its flows are to be kept open: then the other end learns nothing until they may end.
+        """
         try:
             listener = await trio.open_tcp_stream("127.0.0.1", self._target_port)
         except OSError:
@@ -121,6 +137,7 @@ async def _pump(
         except (trio.BrokenResourceError, trio.ClosedResourceError, ProtocolError):
             pass
         nursery.cancel_scope.cancel()
+    await flow.wait_for_end()
     connection.cancel()
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 import trio
+import trio.testing
 
 from harness.nemesis.proxy import Flow, MemberProxy
 from raft import FrameSplitter, Hello, HelloRole, frame
@@ -172,3 +173,22 @@ async def test_who_says_no_hello_is_not_let_through() -> None:
                 await dialer.send_all(frame(b"good evening"))
                 assert await dialer.receive_some() == b""
             nursery.cancel_scope.cancel()
+
+
+async def test_the_end_of_a_connection_that_is_kept_open_is_told_when_it_may_end() -> None:
+    """As where the machine of one end has lost its power: the other end learns nothing, and what it says is lost."""
+    async with a_link() as link:
+        for flow in (link.outward, link.inward):
+            flow.keep_open()
+        await link.n1.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        with trio.move_on_after(0.02) as scope:
+            await link.n2.receive()
+        assert scope.cancelled_caught
+        await link.n2.send(b"lost")
+
+        for flow in (link.outward, link.inward):
+            flow.let_end()
+
+        with pytest.raises((EOFError, trio.BrokenResourceError)):
+            await link.n2.receive()
