@@ -19,6 +19,9 @@ from raft import (
     Role,
 )
 
+HANG_TIMEOUTS_MAX = 2
+"""Election time-outs that a sync of a leader's log may take before it asks somebody to take over, as it promises."""
+
 
 class LeadingWatch:
     """One life of one member, whenever it leads. Nobody believes its own books: answers are counted as they arrive."""
@@ -49,6 +52,14 @@ class LeadingWatch:
         self._by_lease: dict[int, int] = {}  # ticket → when it was asked
         self._questions: dict[tuple[str, int], tuple[int, int, int]] = {}  # (peer, number) → (mark, round, asked at)
         self._asked: dict[str, tuple[int, int]] = {}  # Who was asked to campaign: (the end of the log, when it left)
+        self._transfer_began_at = -1
+        self._sync_since: int | None = None  # When the sync of the log that is under way was first seen.
+        self._successor_since: int | None = None  # Since then somebody else could lead while this sync lasts.
+
+    @property
+    def now(self) -> int:
+        """The time that the node was told last (ns, by its own clock)."""
+        return self._now
 
     @property
     def term(self) -> int:
@@ -66,6 +77,7 @@ class LeadingWatch:
         for of_the_last_term in (self._reads, self._began, self._by_lease, self._questions, self._asked):
             of_the_last_term.clear()
         self._silent_at = now + self._silence_ns_max
+        self.sync_ended()
 
     def received(self, core: RaftCore, peer_id: str, message: Message, now: int) -> None:
         """It led in this term before it was handed a message."""
@@ -118,6 +130,8 @@ class LeadingWatch:
         still before: the first thing that it learns afterwards is the time.
         """
         self._now = now
+        if self._sync_since is not None:
+            self._look_for_a_successor(core)
         if core.role is not Role.LEADER or core.term != self._term or now < self._silent_at:
             return
         known = self._heard_at | {self._node_id: now}
@@ -127,6 +141,61 @@ class LeadingWatch:
         if now >= self._silent_at:
             silent_ms = (now - heard_at) / 1e6
             broken("a leader whose quorum is silent steps down", f"{self._node_id} leads on after {silent_ms:.0f} ms")
+
+    # Handing over
+
+    def transfer_began(self) -> None:
+        """It begins to hand over (thesis §3.10)."""
+        self._transfer_began_at = self._now
+
+    def sync_ended(self) -> None:
+        """The log's disk has ended a sync. If the next one begins at once, it is another one."""
+        self._sync_since = self._successor_since = None
+
+    def step_is_over(self, core: RaftCore, *, syncs: bool, is_disk_full: bool) -> None:
+        """After a step in which it leads, and after all that it told: its handovers end, and its disk does not hang."""
+        if core.successor_id is not None and self._now >= self._transfer_began_at + self._silence_ns_max:
+            broken(
+                "a handover ends within an election time-out and a heartbeat",
+                f"{self._node_id} hands over to {core.successor_id} since {self._transfer_began_at}, now {self._now}",
+            )
+        if not syncs or is_disk_full or core.term != self._term:
+            self.sync_ended()
+        elif self._sync_since is None:
+            self._sync_since = self._successor_since = self._now
+        else:
+            self._check_hang()
+
+    def _look_for_a_successor(self, core: RaftCore) -> None:
+        """At each time that it is told while a sync is under way: by then it has asked, if it asks now."""
+        if core.successor_id is not None or core.term != self._term or not self._can_somebody_lead(core):
+            self._successor_since = None
+        elif self._successor_since is None:
+            self._successor_since = self._now
+
+    def _check_hang(self) -> None:
+        """It asks once the sync has lasted too long; if nobody can take over then, after as long a time again."""
+        assert self._sync_since is not None
+        if self._successor_since is None:
+            return
+        patience_ns = HANG_TIMEOUTS_MAX * self._config.election_timeout_max_ns
+        asks_at = self._sync_since + patience_ns
+        if self._successor_since > self._sync_since:
+            asks_at = max(asks_at, self._successor_since) + patience_ns
+        if self._now >= asks_at and self._transfer_began_at < self._sync_since:
+            broken(
+                "a leader whose disk hangs hands over",
+                f"{self._node_id} syncs since {self._sync_since}, has asked nobody, and it is {self._now}",
+            )
+
+    def _can_somebody_lead(self, core: RaftCore) -> bool:
+        """A voter was heard within an election time-out, and has the whole log, by what it said itself."""
+        silent_at = self._now - self._config.election_timeout_max_ns
+        return any(
+            self._matched.get(voter) == core.last_index and self._heard_at[voter] > silent_at
+            for voter in core.configuration.voter_ids
+            if voter != self._node_id
+        )
 
     # Reads
 

@@ -247,6 +247,7 @@ class Member:
     def _is_synced(self, folder: str) -> bool:
         """A sync of the log has ended well: is it so?"""
         assert self.files is not None
+        self.watch.leading.sync_ended()
         is_synced = self.files.is_synced(folder)
         if is_synced:
             self.proven.log_synced()

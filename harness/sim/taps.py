@@ -10,7 +10,18 @@ from typing import Any, Protocol
 
 from harness.sim.copies import Copies
 from kvstore import KvMachine
-from raft import Done, Entry, LogPosition, LogStore, LogWrite, Node, ReadWay, StateRestore, StateSnapshot
+from raft import (
+    Done,
+    Entry,
+    LogPosition,
+    LogStore,
+    LogWrite,
+    MembershipChange,
+    Node,
+    ReadWay,
+    StateRestore,
+    StateSnapshot,
+)
 from storage import CorruptLog
 
 LOG_FOLDER = "groups/0/log"
@@ -107,9 +118,25 @@ class LogTap:
 
 
 class NodeTap(Node):
-    """A Node that tells which reads it has taken."""
+    """A Node that tells which reads and proposals it has taken."""
 
     read_asked: Callable[[int], None]
+    proposed: Callable[[Sequence[int]], None]
+
+    def propose(self, command: bytes, ticket: int) -> None:
+        """See raft.Node."""
+        super().propose(command, ticket)
+        self.proposed((ticket,))
+
+    def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
+        """See raft.Node."""
+        super().propose_all(commands, tickets)
+        self.proposed(tickets)
+
+    def propose_change(self, change: MembershipChange, ticket: int) -> None:
+        """See raft.Node."""
+        super().propose_change(change, ticket)
+        self.proposed((ticket,))
 
     def read_all(self, tickets: Sequence[int], way: ReadWay = ReadWay.ROUND, *, age_ns_max: int = 0) -> None:
         """See raft.Node; `read` comes by here too."""

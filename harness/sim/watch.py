@@ -11,6 +11,7 @@ from harness.sim.leader_loss import LeaderLossWatch
 from harness.sim.leading import LeadingWatch
 from harness.sim.members_book import Halves, halves_of, has_majorities
 from harness.sim.pledge import Pledge
+from harness.sim.proposal_ends import ProposalEnds
 from harness.sim.read_book import ReadWatch
 from harness.sim.retention import check_built
 from harness.sim.taps import NodeTap
@@ -58,12 +59,14 @@ class Watch:
         config = self._world.plan.raft_of(self._node_id)
         self.leader_loss = LeaderLossWatch(self._world, self._node_id, config, lambda: self._halves)
         self._reads = ReadWatch(member)
+        self._proposal_ends = ProposalEnds(self._node_id, config.outcome_wait_ns)
         self._pledge: Pledge
 
     def begins(self, node: NodeTap) -> None:
         """The node of this life is there."""
         self._pledge = Pledge(node.core, self._member.now())
         node.read_asked = self.read_asked
+        node.proposed = self._proposal_ends.opened
 
     def read_asked(self, ticket: int) -> None:
         """The node has taken a read."""
@@ -187,9 +190,12 @@ class Watch:
                 self.leading.round_began(event.fields["counter"])
             elif event.name == "lease_round":
                 self.leading.round_began(event.fields["counter"])
+            elif event.name == "transfer_began":
+                self.leading.transfer_began()
             elif event.name == "snapshot_built":
                 check_built(self._member, self._storage)
         for completion in one_by_one(effects.completions):
+            self._proposal_ends.ended(completion.ticket)
             match completion:
                 case ReadReady(ticket=ticket, way=way):
                     node = self._member.node
@@ -207,7 +213,17 @@ class Watch:
                     pass
         for peer_id, sent in effects.send:
             self._sent(peer_id, sent)
+        self._step_is_over()
+
+    def _step_is_over(self) -> None:
+        node = self._member.node
+        assert node is not None
         self.leader_loss.step_is_over()
+        self._proposal_ends.step_is_over(node.core.leading_term, self.leading.now)
+        if node.core.leading_term is None:
+            self.leading.sync_ended()
+        elif not node.is_stopped:
+            self.leading.step_is_over(node.core, syncs=node.is_syncing, is_disk_full=self._storage.log.is_disk_full)
 
     def _told_of_elections(self, event: TraceEvent) -> None:
         node = self._member.node

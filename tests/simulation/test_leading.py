@@ -362,3 +362,68 @@ def test_who_asks_the_leader_is_told_of_all_that_anybody_had_committed() -> None
     tells(watch, 4, read_index=7)
     with pytest.raises(Violation, match=WAITS):
         tells(watch, 4, read_index=6)
+
+
+# Handing over
+
+
+HANDOVER = "a handover ends within an election time-out and a heartbeat"
+HANGS = "a leader whose disk hangs hands over"
+PATIENCE_NS = 180  # Two election time-outs.
+
+
+def busy(successor_id: str | None = None, *, last_index: int = 1) -> RaftCore:
+    """A leader of three that has one entry, and may be handing over."""
+    seen = SimpleNamespace(term=1, role=Role.LEADER, successor_id=successor_id, last_index=last_index)
+    seen.configuration = SimpleNamespace(voter_ids=("s1", "s2", "s3"))
+    seen.peers_status = lambda: [SimpleNamespace(peer_id="s2", match_index=1)]
+    return cast(RaftCore, seen)
+
+
+def step(watch: LeadingWatch, now: int, leader: RaftCore, *, syncs: bool = True, is_disk_full: bool = False) -> None:
+    """It is told the time, hears s2, and does something."""
+    watch.ticked(leader, now)
+    watch.received(leader, "s2", accepted(), now)
+    watch.step_is_over(leader, syncs=syncs, is_disk_full=is_disk_full)
+
+
+def test_a_handover_that_lasts_longer_than_an_election_time_out_and_a_heartbeat_is_found() -> None:
+    watch = a_leader(peers=2)
+    step(watch, 50, busy())
+    watch.transfer_began()
+    step(watch, 50 + SILENCE_NS_MAX - 1, busy("s2"), syncs=False)
+
+    with pytest.raises(Violation, match=HANDOVER):
+        step(watch, 50 + SILENCE_NS_MAX, busy("s2"), syncs=False)
+
+
+def test_a_leader_whose_sync_lasts_two_election_time_outs_has_asked_somebody() -> None:
+    watch = a_leader(peers=2)
+    for now in range(0, PATIENCE_NS, 20):
+        step(watch, now, busy())
+
+    with pytest.raises(Violation, match=HANGS):
+        step(watch, PATIENCE_NS, busy())
+
+
+def test_a_leader_that_has_asked_or_whose_sync_ended_or_waits_for_room_is_none_with_a_hanging_disk() -> None:
+    asked, ended, full = (a_leader(peers=2) for _ in range(3))
+    for now in range(0, 3 * PATIENCE_NS, 20):
+        step(asked, now, busy())
+        if now == PATIENCE_NS - 20:
+            asked.transfer_began()
+        step(ended, now, busy())
+        if now % 100 == 0:
+            ended.sync_ended()
+        step(full, now, busy(), is_disk_full=True)
+
+
+def test_where_nobody_could_take_over_at_first_it_asks_after_as_long_a_time_again() -> None:
+    watch = a_leader(peers=2)
+    for now in range(0, 100, 20):
+        step(watch, now, busy(last_index=2))  # s2 has entry 1 only.
+    for now in range(100, 2 * PATIENCE_NS, 20):
+        step(watch, now, busy())
+
+    with pytest.raises(Violation, match=HANGS):
+        step(watch, 2 * PATIENCE_NS, busy())
