@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 DISK_KINDS: Kinds = {
     "slow disk": (0.3, 2.0),
     "hanging disk": (0.2, 6.0),  # What it is asked for does not end for a while; reads do.
+    "leader's disk hangs": (0.3, 0.0),  # For so many of its election time-outs that it must hand over.
     "fail a sync": (0.4, 2.0),  # The next one of some files or of a folder fails; the process must stop.
     "fail a read": (0.2, 1.0),
     "short reads": (0.3, 3.0),  # The system gives half of what it is asked for, again and again.
@@ -31,6 +32,9 @@ DISK_KINDS: Kinds = {
 }
 
 SLOW_FACTOR = 20
+LEADER_HANG_TIMEOUTS = 3
+"""Longest election time-outs, at least, and up to twice as many: a leader waits out two."""
+
 ROOM_BYTES_MAX = 4_000
 ROT_IN_USE_SHARE = 0.3
 
@@ -98,8 +102,18 @@ class DiskFaults:
                 if member.files is not None:
                     member.files.hangs = True
                     world.heap.after(fault.duration_ns, self._let_answer, member, member.life)
+            case "leader's disk hangs":
+                self._hang_leader(fault)
             case _:
                 raise AssertionError(fault.kind)
+
+    def _hang_leader(self, fault: Fault) -> None:
+        world = self._world
+        leader = world.members[world.striker.aim(None)]
+        if leader.files is not None:
+            leader.files.hangs = True
+            hang_ns = int(LEADER_HANG_TIMEOUTS * (1 + fault.shape) * world.plan.election_timeout_max_ns)
+            world.heap.after(hang_ns, self._let_answer, leader, leader.life)
 
     def heal(self) -> None:
         """End all that is under way; what is damaged stays damaged."""
