@@ -91,6 +91,7 @@ def test_every_command_is_walked() -> None:
     assert set(leaves(cli)) - walked == set()
 
 
+@pytest.mark.timeout(180)  # 6 s of work, and hundreds of syncs of a disk that others use, too.
 async def test_the_exit_code_says_what_a_command_did_whatever_became_of_its_words(tmp_path: Path) -> None:
     """All commands, all kinds of broken streams: a script that retries, or does not, must not be lied to."""
     with running_cluster(tmp_path, 1) as cluster:
@@ -126,7 +127,7 @@ def walk(folder: Path, rows: Sequence[tuple[str, str, str]], endpoint: str) -> l
     asked.write_text(json.dumps(cases))
     subprocess.run(
         [sys.executable, "-m", "tests.process.broken_streams", str(asked), str(told)],
-        check=True, timeout=80, env={**os.environ, "HWM_ENDPOINTS": endpoint},
+        check=True, timeout=160, env={**os.environ, "HWM_ENDPOINTS": endpoint},
     )  # fmt: skip
     results: list[dict[str, object]] = json.loads(told.read_text())
     return results
