@@ -20,8 +20,13 @@ there is for a few milliseconds. Each keeps HELLO_BYTES_MAX at most."""
 UNIDENTIFIED_PER_ADDRESS_MAX = UNIDENTIFIED_MAX // 2
 """Of one address: a crowd from one machine hangs up on itself, not on those who call from elsewhere."""
 
-CONNECTIONS_MAX = UNIDENTIFIED_MAX + STRANGERS_MAX + 2 * MEMBERS_MAX
-"""All inbound connections: 64. Of a member there may be two, and one of everybody else whose hello was taken."""
+HELD_BACK_MAX = 64
+HELD_BACK_SECONDS = 2.0
+"""A stranger that has lost its place is hung up on after so long, if no more than HELD_BACK_MAX others wait for that. A
+crowd of the usual size that calls again at once took all of the loop otherwise, and filled the kernel's queue."""
+
+CONNECTIONS_MAX = UNIDENTIFIED_MAX + STRANGERS_MAX + 2 * MEMBERS_MAX + HELD_BACK_MAX
+"""All inbound connections: 128. Of a member there may be two, and one of everybody else whose hello was taken."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,11 +38,12 @@ class Place:
 
 
 class InboundPlaces:
-    """Oldest first in each of its two queues. All is synchronous."""
+    """Oldest first in each of its two queues. All but `hold_back` is synchronous."""
 
     def __init__(self) -> None:
         self._unidentified: dict[Place, None] = {}
         self._strangers: dict[Place, None] = {}  # Have said a hello that was taken, and are no members.
+        self.held_back = 0
         self.evicted = 0  # Connections that had to go, for as long as this process lives.
 
     def enter(self, address: str) -> Place:
@@ -58,6 +64,15 @@ class InboundPlaces:
         if len(self._strangers) >= STRANGERS_MAX:
             self._evict(self._strangers, next(iter(self._strangers)))
         self._strangers[place] = None
+
+    async def hold_back(self) -> None:
+        """Wait before a connection that lost its place is closed. Nothing is read from it meanwhile."""
+        if self.held_back < HELD_BACK_MAX:
+            self.held_back += 1
+            try:
+                await trio.sleep(HELD_BACK_SECONDS)
+            finally:
+                self.held_back -= 1
 
     def leave(self, place: Place) -> None:
         """It is closed."""

@@ -270,6 +270,8 @@ class Transport:
                     if peer is not None:
                         self._places.identify(place, is_member=self._ways.wants(peer.node_id))
                         await self._receive_newest(stream, peer)
+                if place.scope.cancelled_caught:
+                    await self._places.hold_back()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             words = f"an inbound connection broke: {error}"
             self._log.tell(logging.DEBUG, "caller_lost", words, reason=str(error))
