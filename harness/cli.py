@@ -21,7 +21,7 @@ from harness.demo import DemoFailed, run_demo
 from harness.errors import BadInput, HarnessError
 from harness.failover import measure_failover, show_failover
 from harness.history import close_unfinished_run
-from harness.hostile import run_hostile, show_hostile
+from harness.hostile import KIND_NAMES, run_hostile, show_hostile
 from harness.live_run import run_shown
 from harness.nemesis.machine import CONDITIONS, look_at_machine, usable_faults
 from harness.nemesis.schedule import KINDS, plan_faults
@@ -270,9 +270,11 @@ def failover(kills: int, nodes: int, is_half_open: bool, out: Path | None, as_js
 @_out
 @_clients
 @_json
-def hostile(minutes: float, seed: int, out: Path, clients: int, as_json: bool) -> None:
+@click.option("--only", default=",".join(KIND_NAMES), help="A comma list of kinds of strangers; all by default.")
+def hostile(minutes: float, seed: int, out: Path, clients: int, only: str, as_json: bool) -> None:
     """Run a cluster among strangers who send nonsense to every port, and kill members, beside honest clients."""
-    result = run_hostile(out=out, seconds=60 * minutes, seed=seed, clients=clients, console=_words())
+    kinds = [name.strip() for name in only.split(",")]
+    result = run_hostile(out=out, seconds=60 * minutes, seed=seed, clients=clients, kinds=kinds, console=_words())
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
     else:

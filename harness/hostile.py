@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.audit import audit
+from harness.errors import BadInput
 from harness.history import read_events, read_rows, write_json
 from harness.live_run import run_shown
 from harness.nemesis.machine import ANY_MACHINE
@@ -26,6 +27,7 @@ from harness.report import Report
 from harness.settings import RunSettings
 from harness.show import verdict_words
 from harness.signals import run_until_signal
+from harness.strangers.crowd import KINDS
 
 P99_RATIO_MAX = 3.0
 """How many times as long as without strangers the slowest hundredth of the honest operations may take."""
@@ -43,6 +45,9 @@ _KILL_EVERY_SECONDS = 30.0
 _DOWN_SECONDS = (0.2, 1.5)
 _QUIET_SHARE, _QUIET_SECONDS_MAX = 0.25, 300.0
 _VIOLATION = 3
+
+KIND_NAMES = tuple(kind.name for kind in KINDS)
+"""The strangers that there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +118,15 @@ class HostileResult:
         return {**asdict(self), **bounds, "p99_ratio": ratio, "findings": self.findings, "exit_code": self.exit_code}
 
 
-def run_hostile(*, out: Path, seconds: float, seed: int, clients: int, console: Console) -> HostileResult:
-    """`seconds` with strangers, between two runs of a quarter of that without. Writes OUT/hostile.json."""
+def run_hostile(
+    *, out: Path, seconds: float, seed: int, clients: int, kinds: Sequence[str], console: Console
+) -> HostileResult:
+    """`seconds` with strangers of these kinds, between two runs of a quarter of that without. Writes OUT/hostile.json.
+
+    Raises BadInput for a kind that there is not.
+    """
+    if unknown := [kind for kind in kinds if kind not in KIND_NAMES]:
+        raise BadInput(f"there are no strangers of kind {unknown[0]!r}", f"the kinds are {', '.join(KIND_NAMES)}")
     quiet_seconds = min(_QUIET_SHARE * seconds, _QUIET_SECONDS_MAX)
     runs: list[HostileRun] = []
     folders: list[Path] = []
@@ -125,7 +137,7 @@ def run_hostile(*, out: Path, seconds: float, seed: int, clients: int, console: 
             seconds=seconds if has_strangers else quiet_seconds,
             seed=seed + number,
             clients=clients,
-            strangers=has_strangers,
+            strangers=tuple(kinds) if has_strangers else (),
         )
         report = run_until_signal(lambda settings=settings: run_shown(settings, console))  # type: ignore[misc]
         runs.append(_run_of(report, folder, settings))
@@ -171,7 +183,7 @@ def show_hostile(result: HostileResult, console: Console) -> None:
         console.print(f"FOUND: {words}", highlight=False, markup=False)
 
 
-def _settings(folder: Path, *, seconds: float, seed: int, clients: int, strangers: bool) -> RunSettings:
+def _settings(folder: Path, *, seconds: float, seed: int, clients: int, strangers: tuple[str, ...]) -> RunSettings:
     return RunSettings(
         out=folder,
         nodes=_MEMBERS,
@@ -212,7 +224,7 @@ def _run_of(report: Report, folder: Path, settings: RunSettings) -> HostileRun:
     checks = events.get("operator_checks", {})
     latencies_ms = _latencies_ms(read_rows(folder))
     return HostileRun(
-        strangers=settings.strangers,
+        strangers=bool(settings.strangers),
         seconds=settings.seconds,
         operations=report.operations,
         by_status=report.by_status,

@@ -134,7 +134,7 @@ def _strangers(settings: RunSettings, cluster: Cluster) -> AbstractContextManage
         )
         for node_id, address in cluster.addresses.items()
     ]
-    return strangers_about(settings.out, targets, settings.seed)
+    return strangers_about(settings.out, targets, settings.seed, settings.strangers)
 
 
 async def _heal(cluster: Cluster, writer: RunWriter, ready_seconds: float) -> bool:

@@ -43,7 +43,7 @@ class RunSettings:
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS
     machine: Machine = ANY_MACHINE  # Where it runs, as far as the plan's faults need to know.
-    strangers: bool = False  # Call at all ports meanwhile (`harness.strangers`).
+    strangers: tuple[str, ...] = ()  # The kinds (`harness.strangers.crowd.KINDS`) that call at all ports meanwhile.
     is_inspected: bool = False  # What members use, and whether operators get in, is watched.
     descriptors_max: int | None = None  # The limit of open files of each member; None: that of the harness.
 
@@ -97,7 +97,7 @@ class RunSettings:
             file_system=self.machine.file_system if kinds & set(DISK_KINDS) else None,
             faketime=self.machine.faketime if "wall-clock" in kinds else None,
             tampered=bool(kinds & set(TAMPERED_KINDS)),
-            has_metrics=self.strangers or self.is_inspected,
+            has_metrics=bool(self.strangers) or self.is_inspected,
             descriptors_max=self.descriptors_max,
         )
 

@@ -1,6 +1,7 @@
 """`python -m harness.strangers`: the crowd in a process of its own, until its standard input ends.
 
-The first line of standard input is JSON: {"seed": …, "targets": [[node_id, client_port, peer_port, metrics_port], …]}.
+The first line of standard input is JSON, an object of `seed`, `kinds` (names) and `targets` (rows of node id, client,
+peer and metrics port).
 At the end it prints, as one line of JSON, how often each kind of stranger called, and what became of that.
 """
 
@@ -26,7 +27,9 @@ async def _run(plan: dict[str, Any]) -> Counter[str]:
         for node_id, client, peer, metrics in plan["targets"]
     ]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_crowd, targets, plan["seed"], counts, KINDS)
+        nursery.start_soon(
+            run_crowd, targets, plan["seed"], counts, [kind for kind in KINDS if kind.name in plan["kinds"]]
+        )
         await trio.to_thread.run_sync(sys.stdin.read)  # Until whoever started this ends, or wants the end.
         nursery.cancel_scope.cancel()
     return counts

@@ -39,7 +39,7 @@ async def claim_an_impossible_term(stranger: Stranger) -> None:
     )
     async with wire.connected(stranger.target.peer_port) as stream:
         await stream.send_all(wire.peer_hello(cluster_id, node_id, incarnations[node_id]))
-        if await wire.read_frame(stream, _PATIENCE_SECONDS) is None:
+        if not await wire.read_frames(stream, 1, _PATIENCE_SECONDS):
             return
         await stream.send_all(wire.frame(message))
         stranger.counts["impossible terms sent"] += 1
@@ -63,10 +63,10 @@ async def _known_members(stranger: Stranger) -> tuple[bytes, dict[str, bytes]] |
     """The cluster's id and the incarnation of each member, as far as a member tells a client; None if it does not."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + wire.frame([1, 9, False]))
-        hello = await wire.read_frame(stream, _PATIENCE_SECONDS)
-        answer = await wire.read_frame(stream, _PATIENCE_SECONDS)
-    if not isinstance(hello, list) or not isinstance(answer, list) or len(answer) < 6 or answer[1] != 0:
+        hello, *answers = await wire.read_frames(stream, 2, _PATIENCE_SECONDS) or [None]
+    if not answers or answers[0][1] != 0:
         return None
+    answer = answers[0]
     members = answer[5].get("members", ())
     told = {each["node_id"]: each.get("incarnation_id") or bytes(16) for each in members if "node_id" in each}
     return hello[4], {node_id: value if isinstance(value, bytes) else bytes(16) for node_id, value in told.items()}

@@ -29,13 +29,11 @@ class StrangersEnded(HarnessError):
 
 
 class StrangersProcess:
-    """Strangers that call at all ports of `targets` from `start` on. They say what they have to in `folder`."""
+    """Strangers of these kinds that call at all ports of `targets` from `start` on. Their words are in `folder`."""
 
-    def __init__(self, folder: Path, targets: Sequence[Target], seed: int) -> None:
-        self._plan = {
-            "seed": seed,
-            "targets": [[t.node_id, t.client_port, t.peer_port, t.metrics_port] for t in targets],
-        }
+    def __init__(self, folder: Path, targets: Sequence[Target], seed: int, kinds: Sequence[str]) -> None:
+        rows = [[t.node_id, t.client_port, t.peer_port, t.metrics_port] for t in targets]
+        self._plan = {"seed": seed, "kinds": list(kinds), "targets": rows}
         self._counts_path, self._log_path = folder / "strangers.json", folder / "strangers.log"
         self._popen: subprocess.Popen[bytes] | None = None
 
@@ -80,9 +78,11 @@ class StrangersProcess:
 
 
 @contextmanager
-def strangers_about(folder: Path, targets: Sequence[Target], seed: int) -> Iterator[StrangersProcess]:
+def strangers_about(
+    folder: Path, targets: Sequence[Target], seed: int, kinds: Sequence[str]
+) -> Iterator[StrangersProcess]:
     """Strangers for as long as the block lasts, unless they are stopped before."""
-    strangers = StrangersProcess(folder, targets, seed)
+    strangers = StrangersProcess(folder, targets, seed, kinds)
     strangers.start()
     try:
         yield strangers

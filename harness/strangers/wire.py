@@ -104,17 +104,20 @@ async def connected(port: int) -> AsyncIterator[trio.SocketStream]:
         yield stream
 
 
-async def read_frame(stream: trio.abc.ReceiveStream, seconds_max: float = 5.0) -> Any:
-    """The item of the next frame; None if the connection ended, or nothing came in time."""
-    data = b""
+async def read_frames(stream: trio.abc.ReceiveStream, count: int, seconds_max: float = 5.0) -> list[Any]:
+    """The items of the next frames, `count` of them, or fewer if the connection ended or nothing more came in time."""
+    data, items = b"", list[Any]()
     with trio.move_on_after(seconds_max):
-        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
-            part = await stream.receive_some(READ_BYTES)
-            if not part:
-                return None
-            data += part
-        return cbor2.loads(data[4 : 4 + int.from_bytes(data[:4], "big")])
-    return None
+        while len(items) < count:
+            end = 4 + int.from_bytes(data[:4], "big") if len(data) >= 4 else FRAME_BYTES_MAX
+            if len(data) >= end:
+                items.append(cbor2.loads(data[4:end]))
+                data = data[end:]
+            elif part := await stream.receive_some(READ_BYTES):
+                data += part
+            else:
+                break
+    return items
 
 
 async def drain(stream: trio.abc.ReceiveStream) -> None:
