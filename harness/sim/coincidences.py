@@ -75,7 +75,7 @@ def hung_up(plan: Plan, random: Random) -> Plan:
             _strike("hanging disk", at_ms + random.randrange(10), cut_ms + longer_ms, random),
         ]
         at_ms += cut_ms + random.randrange(200, 500)
-    return replace(_busy(plan, random), until_ns=until_ns, faults=in_order(faults))
+    return replace(busy(plan, random), until_ns=until_ns, faults=in_order(faults))
 
 
 def crammed(plan: Plan, random: Random) -> Plan:
@@ -111,7 +111,7 @@ def rewritten(plan: Plan, random: Random) -> Plan:
             replace(_strike(random.choice(("kill", "lose power")), dies_ms, 20, random), target=target),
         ]
     storage = StorageLimits(frame_bytes_max=FRAME_BYTES_MIN, ballast_bytes=0)
-    plan = replace(_busy(plan, random), until_ns=until_ns, faults=in_order(faults), storage=storage)
+    plan = replace(busy(plan, random), until_ns=until_ns, faults=in_order(faults), storage=storage)
     return replace(plan, load=replace(plan.load, read_share=0.2, value_bytes_max=2_000))
 
 
@@ -210,7 +210,7 @@ COINCIDENCES: dict[str, Callable[[Plan, Random], Plan]] = {
 }
 
 
-def _busy(plan: Plan, random: Random) -> Plan:
+def busy(plan: Plan, random: Random) -> Plan:
     """Programs that read and write all the time, most of them on their own member, whoever leads."""
     load = replace(plan.load, with_service=False, clients=8, loyal=6, think_ns=random.choice((3, 10)) * MILLISECOND_NS)
     network = replace(

@@ -88,7 +88,7 @@ class DiskFaults:
                     member.rot(self._rot_random)
             case "rotting log":
                 until_ns = world.heap.now + fault.duration_ns
-                self._rot_log(member, member.life, until_ns)
+                self._rot_log(member, until_ns)
             case "lying disk":
                 if member.is_up and self._budget.allows(member):
                     self._let_lie(member, fault)
@@ -165,17 +165,17 @@ class DiskFaults:
         self._world.mark("a snapshot rotted in use")
         self._world.heap.after(fault.duration_ns, self._reread, member)
 
-    def _rot_log(self, member: Member, life: int, until_ns: int) -> None:
+    def _rot_log(self, member: Member, until_ns: int) -> None:
         """As soon as there is something to rot. If nobody reads it, the next start must notice."""
         heap = self._world.heap
-        if member.life != life or self._is_healed or not (member.is_up and self._budget.allows(member)):
+        if self._is_healed or not self._budget.allows(member):
             return
         if rot_what_is_read_next(member, self._log_rot_random):
             member.is_damaged = True
             self._world.mark("the log rotted in use")
             heap.after(max(0, until_ns - heap.now), self._reread, member)
         elif heap.now < until_ns:
-            heap.after(LOOK_NS, self._rot_log, member, life, until_ns)
+            heap.after(LOOK_NS, self._rot_log, member, until_ns)
 
     def _reread(self, member: Member) -> None:
         if member.proven.rotten_path:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from harness.sim.coincidences import busy
 from harness.sim.disk import Immediately, SimFiles
 from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
 from harness.sim.moods import in_order
 from harness.sim.streams import stream
 from harness.sim.taps import LOG_FOLDER
 from raft import MIB, Role
-from storage import inspect
+from storage import StorageLimits, inspect
 
 if TYPE_CHECKING:
     from harness.sim.member import Member
@@ -40,6 +41,8 @@ def with_log_rot(plan: Plan) -> Plan:
     random = stream(plan.seed, "plan/log rot")
     if random.random() >= ROT_SHARE or plan.mood != AS_DRAWN or plan.founders or len(plan.members) < 3:
         return plan
+    if random.random() < 0.5:
+        return _rewritten(plan, random)
     until_ns, faults = 4 * SECOND_NS, []
     for at_ms in range(500, until_ns // MILLISECOND_NS, 700):
         away_ms, target = random.randrange(200, 500), random.random()
@@ -51,6 +54,27 @@ def with_log_rot(plan: Plan) -> Plan:
     cache_bytes = random.choice((100, 1_000))
     raft = replace(plan.raft, log_cache_bytes_max=cache_bytes, retention_bytes_max=MIB, snapshot_log_bytes=MIB)
     return replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft)
+
+
+def _rewritten(plan: Plan, random: Random) -> Plan:
+    """One member leads, writes on while it is cut off, has that replaced, dies, and reads all of its log again."""
+    until_ns, target = 4 * SECOND_NS, (random.randrange(len(plan.members)) + 0.5) / len(plan.members)
+    faults: list[Fault] = []
+    for at_ms in range(300, until_ns // MILLISECOND_NS, 1_000):
+        cut_ms = random.randrange(250, 400)
+        dies_ms = at_ms + 100 + cut_ms + random.randrange(100, 250)
+        faults += [
+            _fault("take over", at_ms, 0, target, random),
+            _fault("cut off", at_ms + 100, cut_ms, target, random),
+            _fault("kill", dies_ms, 20, target, random),
+            _fault("rotting log", dies_ms + 10, 400, target, random),
+        ]
+    plan = busy(plan, random)
+    raft = replace(
+        plan.raft, log_cache_bytes_max=100, retention_bytes_max=MIB, snapshot_log_bytes=MIB, apply_bytes_max=100
+    )
+    load = replace(plan.load, read_share=0.2, value_bytes_max=16)
+    return replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, load=load, storage=StorageLimits())
 
 
 def _fault(kind: str, at_ms: int, duration_ms: int, target: float | None, random: Random) -> Fault:
@@ -78,15 +102,24 @@ def rot_what_is_read_next(member: Member, random: Random) -> bool:
     ]
     if not candidates:
         return False
-    path, frame = random.choice(candidates)
+    twice = [(path, frame) for path, frame in candidates if _same(frame, found[path])]
+    path, frame = random.choice(twice or candidates)
     offset, length = frame["offset"], frame["length"]
     others = [other for other in found[path] if other["length"] == length and other is not frame]
-    same = [other for other in others if other["first_index"] == frame["first_index"]]
+    same = _same(frame, found[path])
     if others and random.random() < MISPLACED_SHARE:
         member.proven.misplace(path, offset, random.choice(same or others)["offset"], length)
     else:
         member.proven.flip(path, offset + random.randrange(length), random.randrange(8))
     return True
+
+
+def _same(frame: dict[str, Any], frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Other frames as long that begin at the same index: what it replaced, or what replaced it."""
+    alike = [
+        each for each in frames if (each["length"], each["first_index"]) == (frame["length"], frame["first_index"])
+    ]
+    return [each for each in alike if each is not frame]
 
 
 def _read_next(member: Member) -> tuple[int, int] | None:
