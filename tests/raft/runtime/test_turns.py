@@ -117,7 +117,13 @@ async def test_a_follower_that_is_behind_applies_one_slice_a_turn(monkeypatch: p
     """Several slices in a row, up to the bound on rounds, would be the long turn that slices are there to avoid."""
     turns, in_turns = Turns(), []
     with trio.fail_after(20):
-        machine = Machine("s1", ["s1", "s2"], config=RaftConfig(apply_commands_max=1, apply_bytes_max=10_000))
+        config = RaftConfig(
+            apply_commands_max=1,
+            apply_bytes_max=10_000,
+            election_timeout_min_ns=60_000_000_000,  # However busy the machine is, it does not campaign meanwhile.
+            election_timeout_max_ns=120_000_000_000,
+        )
+        machine = Machine("s1", ["s1", "s2"], config=config)
         async with trio.open_nursery() as nursery:
             await nursery.start(machine.driver.run)
             driver, node = machine.driver, machine.node
