@@ -19,7 +19,7 @@ from harness.explore.picture import Picture, picture, rename
 from harness.explore.standstill import CONFIG, SILENCE_NS, stand_still
 from raft import Entry, Message, PreVoteRequest, PreVoteResponse, ProtocolError, Role, VoteRequest, VoteResponse
 
-DELIVER, TIME_OUT, HEARTBEAT, LOSE_QUORUM, PROPOSE, READ, SYNC, CRASH = range(8)
+DELIVER, TIME_OUT, HEARTBEAT, LOSE_QUORUM, PROPOSE, READ, SYNC, CRASH, LOSE_LEADER = range(9)
 
 Notes = tuple[tuple[str, int, object], ...]
 
@@ -45,6 +45,7 @@ class Facts:
     commit_index: int
     last_applied: int
     unsynced: int
+    follows: bool  # A leader that it knows.
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +133,15 @@ class Atlas:
         notes += [("read failed", ticket, None) for ticket in member.reads_failed]
         member.events, member.applied, member.reads_ready, member.reads_failed = [], [], [], []
         after = self._number_of(member)
-        violation = self._broken(before, self.facts[after], crashed=kind == CRASH)
+        violation = self._broken(before, self.facts[after], kind)
         return Outcome(after, tuple(sorted(set(sent))), tuple(notes), violation)
 
     def happen(self, member: Member, kind: int, argument: int, letter: Letter | None) -> Member:
         """Carry out one event on a member; the member of the next life if it was a crash."""
-        if letter is not None:
+        if kind == LOSE_LEADER:
+            member.lose_leader()
+            self._grant_pre_votes(member)
+        elif letter is not None:
             member.step(self.renamings.node_ids[letter.sender], letter.message)
         elif kind == TIME_OUT:
             self._campaign(member)
@@ -159,6 +163,9 @@ class Atlas:
     def _campaign(self, member: Member) -> None:
         """Unless pre-votes are explored, they are granted at once: who wants to be a candidate becomes one."""
         member.tick(SILENCE_NS)
+        self._grant_pre_votes(member)
+
+    def _grant_pre_votes(self, member: Member) -> None:
         if self._with_pre_votes:
             return
         term = member.core.term
@@ -179,8 +186,11 @@ class Atlas:
             notes.append(("as leader", int(core.role is Role.LEADER), None))
         return notes
 
-    def _broken(self, before: Facts, after: Facts, *, crashed: bool) -> tuple[str, str] | None:
+    def _broken(self, before: Facts, after: Facts, kind: int) -> tuple[str, str] | None:
         """Rules about one member alone, beyond what the core asserts itself."""
+        crashed = kind == CRASH
+        if kind == LOSE_LEADER and self._with_pre_votes and after.term != before.term:
+            return "the loss of a leader's connection moves no term", f"{before.term}, then {after.term}"
         if after.durable_term < before.durable_term:
             return "terms never go back", f"{before.durable_term} was durable, {after.durable_term} is"
         if not crashed and after.term < before.term:
@@ -271,4 +281,5 @@ def facts_of(member: Member) -> Facts:
         commit_index=core.commit_index,
         last_applied=core.last_applied,
         unsynced=len(disk.unsynced),
+        follows=core.role is Role.FOLLOWER and core.leader_id is not None,
     )

@@ -22,6 +22,7 @@ class Bounds:
     depth: int | None = None  # Events on a path.
     seconds: float | None = None
     states: int | None = None
+    hints: int = 0  # Followers that are told that their leader's connections have ended, which may be so or not.
     heartbeats: int = 0  # Of leaders. What was lost is sent again by them.
     pre_votes: bool = False  # As messages; otherwise they are granted at once.
     elected: bool = False  # Begin with a leader of term 1 whose first entry is committed everywhere.
@@ -29,7 +30,7 @@ class Bounds:
 
     def words(self) -> str:
         """One line."""
-        counts = ("members", "terms", "entries", "crashes", "in_flight", "heartbeats", "duplicates", "reads")
+        counts = ("members", "terms", "entries", "crashes", "in_flight", "heartbeats", "duplicates", "reads", "hints")
         words = ", ".join(f"{getattr(self, name)} {name.replace('_', ' ')}" for name in counts)
         return words + (", begun with a settled leader of term 1" if self.elected else "")
 

@@ -35,6 +35,7 @@ def _count(name: str, least: int, most: int | None, text: str) -> Decorator:
 @_count("crashes", 0, 9, "Crashes, each with any prefix of what was not synced kept.")
 @_count("in-flight", 1, 20, "Messages on their way; above it, each choice of what is lost.")
 @_count("heartbeats", 0, 9, "Heartbeats of leaders: what was lost is sent again by them.")
+@_count("hints", 0, 9, "Ends of a leader's connections that a follower sees; with --pre-votes it only asks.")
 @_count("duplicates", 0, 9, "Messages that arrive once more.")
 @_count("reads", 0, 3, "Linearizable reads that are asked for.")
 @click.option(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.explore.atlas import CRASH, HEARTBEAT, PROPOSE, READ, Notes
+from harness.explore.atlas import CRASH, HEARTBEAT, LOSE_LEADER, PROPOSE, READ, Notes
 from harness.explore.bounds import Bounds
 from harness.explore.naming import Renamings
 from harness.sim.errors import Violation, require
@@ -22,6 +22,7 @@ class History:
     reads_left: int
     duplicates_left: int
     heartbeats_left: int
+    hints_left: int
     leaders: tuple[int, ...]  # By term, from 1.
     votes: tuple[int, ...]  # By voter and term: who was told that this is the vote.
     committed: tuple[tuple[int, int], ...] = ()  # By index, from 1: (term of the entry, term in which it committed).
@@ -64,6 +65,8 @@ class History:
             return replace(self, entries_left=self.entries_left - 1)
         if kind == HEARTBEAT:
             return replace(self, heartbeats_left=max(0, self.heartbeats_left - 1))
+        if kind == LOSE_LEADER:
+            return replace(self, hints_left=self.hints_left - 1)
         if kind == READ:
             reads = (*self.reads, (self.reads_left, len(self.committed)))
             return replace(self, reads_left=self.reads_left - 1, reads=reads)
@@ -118,6 +121,7 @@ class Histories:
                 reads_left=bounds.reads,
                 duplicates_left=bounds.duplicates,
                 heartbeats_left=bounds.heartbeats,
+                hints_left=bounds.hints,
                 leaders=(-1,) * bounds.terms,
                 votes=(-1,) * (bounds.terms * bounds.members),
             )
@@ -125,7 +129,7 @@ class Histories:
 
     def after(self, number: int, place: int, kind: int, notes: Notes) -> int:
         """The number of the history one event later. Raises Violation."""
-        key = (number, place, kind if kind in (PROPOSE, READ, CRASH, HEARTBEAT) else -1, notes)
+        key = (number, place, kind if kind in (PROPOSE, READ, CRASH, HEARTBEAT, LOSE_LEADER) else -1, notes)
         found = self._steps.get(key)
         if found is None:
             try:

@@ -29,6 +29,10 @@ class NoSpread(Random):
         """The least."""
         return start if stop is None else min(start, stop - step)
 
+    def getrandbits(self, _: int, /) -> int:
+        """The least."""
+        return 0
+
     def __reduce__(self) -> tuple[type[NoSpread], tuple[()]]:
         return NoSpread, ()
 
@@ -70,6 +74,13 @@ class Member:
         self.now = now
         self.core.tick(now)
         self.flush()
+
+    def lose_leader(self) -> None:
+        """Its leader's connections end, and it campaigns for that."""
+        assert self.core.leader_id is not None
+        self.core.leader_connection_lost(self.core.leader_id)
+        self.flush()
+        self.tick(self.core.next_deadline)
 
     def propose(self, word: str) -> LogPosition:
         """Put a command of one word into the log. Raises NotLeader, Busy."""

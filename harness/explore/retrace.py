@@ -12,6 +12,7 @@ from harness.explore.atlas import (
     CRASH,
     DELIVER,
     HEARTBEAT,
+    LOSE_LEADER,
     LOSE_QUORUM,
     PROPOSE,
     READ,
@@ -107,6 +108,7 @@ def _words(event: Event, letter: Letter | None, node_ids: tuple[str, ...]) -> st
     return {
         TIME_OUT: "its election timer fires, and its pre-votes are granted",
         HEARTBEAT: "its heartbeat is due",
+        LOSE_LEADER: "its leader's connections end, and it asks for pre-votes early",
         LOSE_QUORUM: "has heard no quorum for too long",
         PROPOSE: "takes a command",
         READ: "is asked for a linearizable read",

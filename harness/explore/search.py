@@ -17,6 +17,7 @@ from harness.explore.atlas import (
     CRASH,
     DELIVER,
     HEARTBEAT,
+    LOSE_LEADER,
     LOSE_QUORUM,
     PROPOSE,
     READ,
@@ -187,7 +188,7 @@ class Search:
         if outcome.violation is not None:
             raise Violation(*outcome.violation)
         history = row[members_count]
-        if outcome.notes or event.kind in (PROPOSE, READ, CRASH, HEARTBEAT):
+        if outcome.notes or event.kind in (PROPOSE, READ, CRASH, HEARTBEAT, LOSE_LEADER):
             history = self.histories.after(history, event.place, event.kind, outcome.notes)
         if event.kind == DELIVER and event.argument in event.kept and event.argument not in outcome.sent:
             history = self.histories.duplicated(history)
@@ -207,6 +208,8 @@ class Search:
                 if kind == CRASH and not history.crashes_left:
                     continue
                 if kind == PROPOSE and not history.entries_left:
+                    continue
+                if kind == LOSE_LEADER and not history.hints_left:
                     continue
                 if kind == HEARTBEAT and not history.heartbeats_left:
                     continue
@@ -257,6 +260,8 @@ class Search:
             options += [(HEARTBEAT, 0), (LOSE_QUORUM, 0), (PROPOSE, 0), (READ, 0)]
         elif facts.term < self.bounds.terms:
             options.append((TIME_OUT, 0))
+            if facts.follows and self.bounds.hints:
+                options.append((LOSE_LEADER, 0))
         return tuple(options)
 
     def _is_dead(self, letter: int, state: int) -> bool:

@@ -28,7 +28,8 @@ def stand_still(member: Member) -> None:
     state, elections, leadership = core._state, core._elections, core._leadership
     member.now = state.now = 0
     elections.deadline = SILENCE_NS
-    elections._heard_leader_at = None
+    elections._heard_leader_at = elections._leader_lost_at = elections._timeout_at = None
+    elections._is_leader_lost, elections._retry_ns = False, 0
     if leadership is not None:
         leadership._elected_at = leadership._leader_time_base = 0
         leadership._heartbeat_deadline = CONFIG.heartbeat_interval_ns

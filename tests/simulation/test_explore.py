@@ -28,7 +28,10 @@ from raft import AppendAccepted, HardState, LogWrite, Message
 TINY = Bounds(terms=1, entries=0, crashes=0, in_flight=1, heartbeats=1)
 SETTLED = Bounds(terms=2, entries=1, crashes=0, in_flight=1, elected=True)
 
+LOSING = Bounds(terms=2, entries=0, crashes=0, in_flight=1, elected=True, hints=1, pre_votes=True)
+
 WORLDS = {
+    "a leader whose connections end": LOSING,
     "a first election with a crash": Bounds(terms=1, entries=0, crashes=1, in_flight=1),
     "pre-votes as messages": Bounds(terms=1, entries=0, crashes=0, in_flight=1, pre_votes=True),
     "a command and a second leader": Bounds(terms=2, entries=1, crashes=0, in_flight=1, elected=True),
@@ -251,3 +254,13 @@ def test_the_command_prints_the_path_to_a_violation(
     assert exit_code == 3
     assert "takes a command" in said
     assert f"violated: {DURABLE}" in said
+
+
+def test_the_loss_of_a_leaders_connection_that_moves_a_term_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thesis §9.6: what may be wrong asks first."""
+    monkeypatch.setattr(raft.elections.Elections, "ask_for_pre_votes", lambda _: raft.quorum.Tally.WON)
+
+    violation = searched(LOSING).found.violation
+
+    assert violation is not None
+    assert violation.rule == "the loss of a leader's connection moves no term"
