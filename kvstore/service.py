@@ -149,7 +149,8 @@ class Service(ServiceAnswers):
         True if requests that had waited for room were taken up: flush the node again.
         """
         self.cluster.snapshots.heed(events)
-        self._units_left = UNITS_PER_TURN
+        if self._units_left <= 0 and not self.has_work:
+            self._units_left = UNITS_PER_TURN
         for told in completions:
             if isinstance(told, AppliedBatch):
                 self._hot.applied(told)
