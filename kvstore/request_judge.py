@@ -27,9 +27,10 @@ class Reply(NamedTuple):
 
 
 class LocalRead(NamedTuple):
-    """Answer at once, from what this member has applied."""
+    """Answer at once, from what this member has applied. `consistency`: as asked for."""
 
     body: Sequence[Any]
+    consistency: int
 
 
 class Proposal(NamedTuple):
@@ -176,7 +177,7 @@ class RequestJudge:
         if type(consistency) is not int:  # Anything may be here, and not everything can be looked up in a map.
             return Reply(Code.UNSUPPORTED, (f"a consistency of type {type(consistency).__name__}",))
         if consistency == Consistency.LOCAL:
-            return LocalRead(body)
+            return LocalRead(body, consistency)
         if consistency == Consistency.LEASE and not self._node.reads_by_lease:
             return Reply(Code.UNSUPPORTED, ("lease reads",))
         if consistency not in WAYS:

@@ -18,7 +18,7 @@ from kvstore.connections import OPERATOR_REQUESTS_MAX, Connection, OpenRequests,
 from kvstore.hot_answers import HotAnswers
 from kvstore.hot_requests import RUN_MAX, SEPARATOR, HotRun, puts_alike, sort_out
 from kvstore.machine import KvMachine
-from kvstore.protocol import Code, Consistency, decode_request, request_id_of
+from kvstore.protocol import Code, decode_request, request_id_of
 from kvstore.read_modes import MILLISECOND_NS
 from kvstore.refusals import KvError
 from kvstore.request_judge import (
@@ -359,7 +359,8 @@ class Service(ServiceAnswers):
                 self._charge(connection.unsent_bytes - unsent_bytes)
                 return
             if isinstance(decision, LocalRead):
-                self._respond_result(connection, request_id, self._machine.read(decision.body), Consistency.LOCAL)
+                result = self._machine.read(decision.body)
+                self._respond_result(connection, request_id, result, decision.consistency)
                 self._charge(connection.unsent_bytes - unsent_bytes)
                 return
         except ProtocolError as error:
