@@ -16,11 +16,12 @@ from harness.mutants.process import Workers
 
 SEEDS_MAX = 40
 TERM = "a term is durable before it is told"
+PRE_VOTES = "a candidate has the pre-votes of a majority"
 
 QUICK = {
     "a vote is granted before it is durable": {TERM, "a vote is durable before it is told"},
     "an append is acknowledged before it is durable": {"an entry is durable before it is acknowledged"},
-    "half of the votes win an election": {"a leader has the votes of a majority"},
+    "half of the votes win an election": {"a leader has the votes of a majority", PRE_VOTES},
     "pins are ignored": {"a pin is durable before its peer is answered"},
 }
 """mutant: the rules that may find it."""

@@ -16,12 +16,12 @@ from harness.sim.retention import check_built
 from harness.sim.service_load import ServiceLoad
 from harness.sim.session_book import SessionBook
 from harness.sim.simulation import Simulation
+from harness.sim.taps import StoreTap
 from kvstore import (
     CallEnded,
     CommandKind,
     Get,
     InvalidRequest,
-    KvMachine,
     OutcomeUnknown,
     Reason,
     RequestClosed,
@@ -128,7 +128,7 @@ def a_plan_with_sessions() -> Plan:
     return next(plan for plan in map(draw_plan, range(1, 50)) if plan.load.with_service)
 
 
-class ForgetfulMachine(KvMachine):
+class ForgetfulMachine(StoreTap):
     """Its snapshots skip a session id."""
 
     def snapshot(self) -> StateSnapshot:
@@ -146,7 +146,7 @@ def test_a_snapshot_that_is_not_the_state_at_its_index_is_seen_when_it_is_built(
     assert clean.violation is None
     assert "snapshot_built" in clean.marks
 
-    monkeypatch.setattr(members, "KvMachine", ForgetfulMachine)
+    monkeypatch.setattr(members, "StoreTap", ForgetfulMachine)
     violation = Simulation(plan).run().violation
 
     assert violation is not None
