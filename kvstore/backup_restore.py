@@ -83,7 +83,9 @@ def read_begin(path: Path | None, revision_leap: int = 0) -> Begin:
     renewed = Sessions()
     renewed.next_id = sessions.next_id + SESSION_LEAP
     store.revision += revision_leap
-    assert max(store.revision, renewed.next_id) <= INT64_MAX, (store.revision, renewed.next_id)
+    if max(store.revision, renewed.next_id) > INT64_MAX:
+        used = f"its revision {store.revision} or session id {sessions.next_id} leaves no room above it"
+        raise BackupFailed(f"{path}: {used}", "no store comes so far: use another copy, or a smaller revision leap")
     begin = header_of(store, renewed, limits, header["leader_time"], header["feature_level"])
     return Begin(begin, list(take_picture(store, renewed, begin).chunks), facts, size_bytes)
 

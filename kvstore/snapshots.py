@@ -360,7 +360,10 @@ def _is_plain(item: object) -> bool:
 
 
 def _unsound(section: int, row: object) -> InvalidSnapshot:
-    text = repr(row)
+    try:
+        text = repr(row)
+    except ValueError:  # Python writes no number of thousands of digits, which a chunk can hold.
+        text = "with a number beyond all bounds"
     shown = text if len(text) <= 120 else f"{text[:120]}…"
     return InvalidSnapshot(f"section {section} has the row {shown}")
 

@@ -21,8 +21,22 @@ from kvstore.machine import KvMachine
 from kvstore.member import hold_folder
 from kvstore.protocol import Request, RequestKind, decode_response, encode_request, snapshot_request
 from kvstore.refusals import ResultCode
-from raft import MIB, Entry, EntryKind, InvalidConfiguration, ProtocolError, encode_batch, encode_item, frame
+from raft import (
+    INT64_MAX,
+    MIB,
+    Configuration,
+    Entry,
+    EntryKind,
+    Identity,
+    InvalidConfiguration,
+    ProtocolError,
+    SnapshotHeader,
+    encode_batch,
+    encode_item,
+    frame,
+)
 from storage import InlineFiles, NotEmpty, WrongCluster, open_data_folder, open_storage
+from storage.snapshot_format import encode_header, encode_trailer
 from tests.kvstore.in_memory import Cluster
 from tests.kvstore.test_service import RawClient
 
@@ -96,6 +110,19 @@ def test_a_file_of_another_kind_is_no_snapshot(data: bytes, tmp_path: Path) -> N
     (tmp_path / "other").write_bytes(data)
     with pytest.raises(BackupDamaged):
         read_begin(tmp_path / "other")
+
+
+def test_a_file_whose_session_ids_are_used_up_is_refused_by_its_name(tmp_path: Path) -> None:
+    """Its checksums are right: somebody wrote it so. The ids of a new cluster begin far above those of the old one."""
+    machine = {**KvMachine().snapshot().header, "next_session_id": INT64_MAX - 1}
+    header = SnapshotHeader(index=0, term=0, configuration=Configuration.of([Member("s1")]), machine=machine)
+    identity = Identity(cluster_id=bytes(16), group_id=0, node_id="s1", incarnation_id=bytes(16))
+    start = encode_header(header, identity)
+    path = tmp_path / "saved"
+    path.write_bytes(start + encode_trailer(0, 0, int.from_bytes(start[-4:], "big")))
+
+    with pytest.raises(BackupFailed, match=r"saved: its revision 1 or session id \d+ leaves no room"):
+        read_begin(path)
 
 
 # A new cluster with it.

@@ -276,6 +276,15 @@ def test_nonsense_is_refused_and_changes_nothing(damage: Damage) -> None:
     assert machine.state_hash() == before
 
 
+def test_a_row_with_a_number_that_cannot_be_printed_is_refused() -> None:
+    """Python refuses to write out more than 4,300 digits, and a refusal shows the row."""
+    header, chunks = taken(lived_in())
+    chunks[0] = [chunks[0][0], [2**20_000], *chunks[0][1:]]
+
+    with pytest.raises(InvalidSnapshot, match="a number beyond all bounds"):
+        restore(header, chunks)
+
+
 def test_a_snapshot_of_a_higher_feature_level_is_refused_by_name() -> None:
     """FORMATS §7: the replicated level judges, and this build does not know it."""
     header, chunks = taken(lived_in())
