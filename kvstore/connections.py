@@ -28,7 +28,7 @@ class ServiceLimits:
     unsent_bytes_max: int = 8 * MIB  # Responses that a connection has not taken yet; no more are made, or read for.
     incomplete_bytes_total_max: int = 128 * MIB  # Half frames of all connections: 32 of the largest (4 MiB) at once.
     unsent_bytes_total_max: int = 256 * MIB  # Of all connections: 32 that take nothing, each at `unsent_bytes_max`.
-    log_bytes_max: int = 64 * 1024  # Entries in one `read_log` response: 3 ms; more only if the first is larger.
+    log_bytes_max: int = 16 * 1024  # Entries in one `read_log` response: 1 ms; more only if the first is larger.
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)
 
 

@@ -38,8 +38,8 @@ UNITS_PER_TURN = 16
 """Of work that is done in one turn of the host's loop for requests that the member answers by itself, and for reads of
 ranges: some 2 ms, more only by the last answer. The rest waits for the next turn (`Service.work`)."""
 
-UNIT_BYTES = 8 * 1024
-"""Of an answer: so much costs one unit more. A page of 16,000 small records takes 10 ms and more."""
+UNIT_BYTES = 2 * 1024
+"""Of an answer: so much costs one unit more. Of small records, or entries of the log, that is some 20: 0.1 ms."""
 
 LARGE_BYTES = 16 * 1024
 """Answers of this size are counted while they are made; smaller ones when a socket does not take them."""

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(100)]
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (
-    (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("## Members")[2].partition("## Upgrade")[0]
+    (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("## Members")[2].partition("## Writers")[0]
 )
 MACHINES = 6
 

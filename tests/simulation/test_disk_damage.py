@@ -295,7 +295,7 @@ MARKS = {
 }
 
 
-A_READ_FAILS = 58
+A_READ_FAILS = 39
 """A seed that reaches the rarest of them: of what is up little is read back."""
 
 
