@@ -36,7 +36,7 @@ from kvstore.request_judge import (
     is_for_operators,
 )
 from kvstore.results_pressure import ResultsPressure
-from kvstore.service_answers import CLOSING, UNITS_PER_TURN, ServiceAnswers
+from kvstore.service_answers import CLOSING, FEW_FRAMES, UNITS_PER_TURN, ServiceAnswers
 from kvstore.session_reaper import SessionReaper
 from kvstore.state_hashes import StateHashes, WaitingRequest
 from kvstore.status import MemberStatus, status_to_map
@@ -192,11 +192,11 @@ class Service(ServiceAnswers):
     def _resume(self) -> bool:
         """Take up frames that had to wait, of one connection after the other. True if there was any.
 
-        The connection with the fewest goes first: a client that asks for one thing at a time does not wait for all
-        that ask for thousands. These are not forgotten, for each frame that is taken up brings them forward.
+        Those with few come first: a client that asks for one thing at a time does not wait for all that ask for
+        thousands. The others take turns.
         """
         backlogged, self._backlogged = self._backlogged, {}
-        waiting = sorted(backlogged.values(), key=_backlog_length)
+        waiting = sorted(backlogged.values(), key=_is_flooding)
         for place, connection in enumerate(waiting):
             if self._units_left <= 0:
                 came_again, self._backlogged = self._backlogged, {}
@@ -468,5 +468,5 @@ class Service(ServiceAnswers):
                 self._answer(opened, Unknown(ticket, "this member has lost the leadership"))
 
 
-def _backlog_length(connection: Connection) -> int:
-    return len(connection.backlog)
+def _is_flooding(connection: Connection) -> bool:
+    return len(connection.backlog) > FEW_FRAMES

@@ -41,6 +41,9 @@ ranges: some 2 ms, more only by the last answer. The rest waits for the next tur
 UNIT_BYTES = 2 * 1024
 """Of an answer: so much costs one unit more. Of small records, or entries of the log, that is some 20: 0.1 ms."""
 
+FEW_FRAMES = 8
+"""A connection with more frames that wait is behind those with fewer, when a turn has no time for all."""
+
 LARGE_BYTES = 16 * 1024
 """Answers of this size are counted while they are made; smaller ones when a socket does not take them."""
 

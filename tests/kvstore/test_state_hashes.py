@@ -264,6 +264,19 @@ def test_costly_requests_of_many_connections_take_turns(cluster: Cluster) -> Non
     assert answered == {1, 2, 3, 4, 5}
 
 
+def test_one_costly_request_does_not_wait_for_the_floods_of_others(cluster: Cluster) -> None:
+    """Whoever asks for one thing at a time is served in the next turn, however many ask for hundreds."""
+    flooding, modest = [Paced(cluster, number) for number in range(1, 6)], Paced(cluster, 6)
+    request = frame(encode_request(5, status_of_member()))
+    for client in flooding:
+        client.service.receive(client.connection_id, request * 100)
+    modest.service.receive(modest.connection_id, request)
+
+    modest.service.work()
+
+    assert modest.connection_id in {connection_id for connection_id, _ in modest.service.take_output()}
+
+
 def test_large_linearizable_reads_are_answered_a_few_a_turn(cluster: Cluster) -> None:
     """They become ready together, by one round; their pages are made as turns have time for them."""
     client = Paced(cluster, 1)
