@@ -17,6 +17,7 @@ from kvstore.cli_serve import folder_options
 from kvstore.client import Client
 from kvstore.errors import Unavailable
 from kvstore.member import MemberConfig
+from kvstore.named_files import is_standard_output
 from kvstore.server import failure_of_member
 from raft import Member
 from storage import SNAPSHOT_FORMAT
@@ -75,6 +76,8 @@ def save(
     has applied; 2 wrong usage; 3 not saved (FILE exists, disk full, no snapshot
     in time); 5 no member could be reached, or there is no majority.
     """
+    if file is not None and is_standard_output(file):
+        file = None  # What is said of it would stand behind it, or over its beginning.
     if file is None and (as_json or sys.stdout.isatty()):
         what = "a terminal" if sys.stdout.isatty() else "the object of --json"
         raise click.UsageError(f"standard output is {what}: name a FILE")

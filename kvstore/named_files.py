@@ -55,8 +55,28 @@ def _follow(path: Path) -> tuple[Place, int | None]:
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(named))
 
 
+def is_standard_output(path: Path) -> bool:
+    """True if `path` names a descriptor of this process that leads where standard output leads: `/dev/stdout`."""
+    try:
+        number = _own_descriptor(find_place(path).path)
+        return number is not None and os.path.samestat(os.fstat(number), os.fstat(1))
+    except OSError:
+        return False
+
+
+def _own_descriptor(path: Path) -> int | None:
+    """The number in `/proc/self/fd/NUMBER`."""
+    is_own = os.path.realpath(path.parent) == f"/proc/{os.getpid()}/fd"
+    return int(path.name) if is_own and path.name.isdigit() else None
+
+
 def open_in_place(path: Path) -> int:
-    """A descriptor to write to `path`, which is there. Raises OSError, also for a pipe that nobody reads."""
+    """A descriptor to write to `path`, which is there. Raises OSError, also for a pipe that nobody reads.
+
+    A descriptor of this process is duplicated: a socket, or what another user has opened, could not be opened anew.
+    """
+    if (number := _own_descriptor(path)) is not None:
+        return os.dup(number)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError as error:

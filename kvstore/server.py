@@ -9,7 +9,7 @@ import signal
 import time
 import traceback
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import trio
@@ -88,7 +88,7 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
     wait_for_no_reader_of_words()
     os.environ["RUST_BACKTRACE"] = "0"  # `cbor2` panics where it gets no memory; the end of this member says so itself.
     try:
-        trio.run(_serve, config, ready_place)
+        trio.run(_serve, config, ready_file, ready_place)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -110,7 +110,13 @@ def _ready_place(path: Path) -> Place:
     return place
 
 
-async def _serve(config: MemberConfig, ready_place: Place | None) -> None:
+def _ready_failure(path: Path | None, error: OSError) -> Failure:
+    what = (error.strerror or str(error)).lower()
+    hint = "the member is sound and has stopped: name a file for the ready line that can be written, and start it again"
+    return Failure(f"{path}: the ready line could not be written: {what}", ExitCode.FAILED, hint)
+
+
+async def _serve(config: MemberConfig, ready_file: Path | None, ready_place: Place | None) -> None:
     running: list[RunningMember] = []
     with _signal_receiver() as signals:
         async with trio.open_nursery() as nursery:
@@ -124,7 +130,10 @@ async def _serve(config: MemberConfig, ready_place: Place | None) -> None:
                 member: RunningMember = await nursery.start(run)
                 garbage.spare_the_state()
             running.append(member)
-            _announce(member, ready_place)
+            try:
+                _announce(member, ready_place)
+            except OSError as error:
+                raise _ready_failure(ready_file, error) from error
 
 
 STOP_SIGNALS = tuple(
@@ -193,8 +202,13 @@ def _announce(member: RunningMember, place: Place | None) -> None:
             file.write(line + "\n")
         return
     aside = place.path.with_name(f"{place.path.name}.{os.getpid()}")
-    aside.write_text(line + "\n", encoding="utf-8")
-    aside.replace(place.path)
+    try:
+        aside.write_text(line + "\n", encoding="utf-8")
+        aside.replace(place.path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink()
+        raise
 
 
 def failure_of_member(error: BaseException, folder: Path) -> Failure:

@@ -134,7 +134,7 @@ async def test_a_serving_process_spares_its_state_once_it_is_loaded(
     monkeypatch.setattr(server, "_announce", lambda *_: announced.set())
     with trio.fail_after(TIMEOUT_SECONDS):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(server._serve, MemberConfig(folder=tmp_path / "data", bootstrap=True), None)
+            nursery.start_soon(server._serve, MemberConfig(folder=tmp_path / "data", bootstrap=True), None, None)
             await announced.wait()
             assert spared.is_set()
             assert gc.isenabled()

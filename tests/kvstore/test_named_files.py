@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import tempfile
 import threading
 from pathlib import Path
 
@@ -95,6 +96,20 @@ def test_a_descriptor_by_its_name_is_written_in_place(tmp_path: Path) -> None:
         assert os.fstat(opened.fileno()).st_ino == file.stat().st_ino
 
     assert file.read_bytes() == b"data"
+
+
+def test_what_stands_behind_an_open_descriptor_need_not_have_a_name() -> None:
+    """The standard output of a systemd service is a socket, which no `open` opens; a deleted file has lost its name."""
+    near, far = socket.socketpair()
+    with near, far:
+        save(Path(f"/dev/fd/{near.fileno()}"), b"to a socket")
+        assert far.recv(100) == b"to a socket"
+    with tempfile.TemporaryFile() as file:
+        file.write(b"before, ")
+        file.flush()
+        save(Path(f"/proc/self/fd/{file.fileno()}"), b"data")
+        file.seek(0)
+        assert file.read() == b"before, data"
 
 
 def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:

@@ -221,6 +221,26 @@ def test_a_backup_can_go_through_a_pipe(tmp_path: Path) -> None:
     assert not Path("-").exists()
 
 
+def test_standard_output_by_its_name_gets_the_backup_and_no_word(tmp_path: Path) -> None:
+    """What is said of it would stand behind it, or over its beginning where it is a file."""
+    names = ["/dev/stdout", "/dev/fd/1"]
+    with running_cluster(tmp_path, 1) as cluster:
+        endpoint = ("--endpoints", cluster.endpoints[0])
+        for number, name in enumerate(names):
+            with (tmp_path / f"saved{number}").open("wb") as file:
+                save = hwm("snapshot", "save", name, *endpoint)
+                done = subprocess.run(save, stdout=file, stderr=subprocess.PIPE, text=True, timeout=40, check=True)
+            assert done.stderr.startswith("standard output: revision ")
+        piped = subprocess.run(
+            hwm("snapshot", "save", names[0], *endpoint), capture_output=True, timeout=40, check=True
+        )
+        both = ended("snapshot", "save", "--json", names[0], *endpoint)
+    (tmp_path / "piped").write_bytes(piped.stdout)
+    for name in ("saved0", "saved1", "piped"):
+        assert run("snapshot", "status", tmp_path / name).endswith("sound: every checksum and every row\n")
+    assert (both.returncode, both.stdout) == (2, "")
+
+
 def test_a_pipe_that_nobody_writes_to_is_no_saved_file(tmp_path: Path) -> None:
     """`status` and `restore` would wait for ever."""
     os.mkfifo(tmp_path / "pipe")

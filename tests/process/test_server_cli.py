@@ -487,6 +487,22 @@ def test_a_ready_line_can_go_to_a_pipe_or_a_device_and_replaces_none(tmp_path: P
     assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
 
 
+def test_a_ready_line_that_cannot_be_written_is_no_matter_of_the_data_folder(tmp_path: Path) -> None:
+    """Who read "replace this node" would throw a sound member away."""
+    pipe, away = tmp_path / "pipe", tmp_path / "away"
+    os.mkfifo(pipe)
+    away.symlink_to("/proc/none")
+    for place in (pipe, Path("/dev/full"), away):
+        done = serve_fails(
+            tmp_path / "data", "--bootstrap", "--listen-client", "127.0.0.1:0", "--ready-file", str(place)
+        )
+        assert done.returncode in (2, 3)
+        error, hint = done.stderr.splitlines()[-2:]
+        assert error.startswith(f"error: {place}: ")
+        assert "ready line" in hint
+        assert "replace" not in hint
+
+
 def test_the_ready_line_names_the_ports_that_were_chosen(tmp_path: Path) -> None:
     """Port 0 means any: whoever starts it reads where."""
     process = subprocess.Popen(
