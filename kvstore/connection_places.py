@@ -2,9 +2,11 @@
 
 There are `connections_max` places. Only when all are taken does anybody lose one: then the connection that has been
 idle longest, and has no request open, gives its place to the new one. No address keeps more than half of the places
-from others. Who can get none this way is let in all the same, to one of a few reserved places, where a member answers
-nothing but the cheap requests that `hwm status` makes, for seconds: operators cannot be told from strangers, so what
-is reserved is made useless for anything else.
+from others, and a stream of the member's own program gets a place even from a connection that is busy.
+
+A connection that can get no place this way is let in all the same, to one of a few reserved places, where a member
+answers nothing but the cheap requests that `hwm status` makes, for seconds: operators cannot be told from strangers,
+so what is reserved is made useless for anything else.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class ConnectionPlaces:
         self._taken: dict[int, Place] = {}
         self._reserved: dict[int, Place] = {}  # Oldest first.
         self._by_origin: Counter[str] = Counter()  # Of those that have a place.
-        self._searched_tick = -1  # When nobody could be found who might give his place.
+        self._searched_tick = -1
+        self._searched_in_vain: set[tuple[str | None, int]] = set()  # In that tick: groups without an idle connection.
 
     def __len__(self) -> int:
         return len(self._taken)
@@ -112,24 +115,40 @@ class ConnectionPlaces:
         self._by_origin[place.origin] += 1
 
     def _idle_longest(self, origin: str) -> Place | None:
-        """Who gives a place to a newcomer of this origin. Cost: O(places), once a tick if it is in vain."""
-        if self._searched_tick == self.tick:
-            return None
+        """Who gives a place to a newcomer of this origin.
+
+        Cost: O(places), and in vain at most once a tick for each group that is searched, of which there are few.
+        """
+        if self._searched_tick != self.tick:
+            self._searched_tick = self.tick
+            self._searched_in_vain.clear()
+        for group in self._groups(origin):
+            if group not in self._searched_in_vain:
+                if (found := self._idle_longest_of(*group)) is not None:
+                    return found
+                self._searched_in_vain.add(group)
+        if origin == IN_PROCESS:  # The program must not be locked out of its own store.
+            others = [place for place in self._taken.values() if place.origin != IN_PROCESS]
+            return min(others, key=_last_use, default=None)
+        return None
+
+    def _groups(self, origin: str) -> list[tuple[str | None, int]]:
+        """Who may give a place to a newcomer of this origin, best first: of which origin (None: any), idle how long."""
         share = max(1, self._connections_max // SHARE_OF_ONE_ADDRESS)
-        (greedy, count), *_ = self._by_origin.most_common(1) or [("", 0)]
-        idle_ticks_min = IDLE_TICKS_MIN
-        candidates: Iterable[Place] = self._taken.values()
         if origin != IN_PROCESS and self._by_origin[origin] >= share:
-            candidates = [place for place in candidates if place.origin == origin]
-        elif count > share and greedy != IN_PROCESS:
-            candidates = [place for place in candidates if place.origin == greedy]
-            idle_ticks_min = 0
-        for place in sorted(candidates, key=lambda place: (place.used_tick, place.connection_id)):
+            return [(origin, IDLE_TICKS_MIN)]
+        (greedy, count), *_ = self._by_origin.most_common(1) or [("", 0)]
+        if count > share and greedy != IN_PROCESS:
+            return [(greedy, 0), (None, IDLE_TICKS_MIN)]
+        return [(None, IDLE_TICKS_MIN)]
+
+    def _idle_longest_of(self, origin: str | None, idle_ticks_min: int) -> Place | None:
+        candidates = [place for place in self._taken.values() if origin in (None, place.origin)]
+        for place in sorted(candidates, key=_last_use):
             if self.tick - place.used_tick < idle_ticks_min:
                 break
             if place.origin != IN_PROCESS and self._is_idle(place.connection_id):
                 return place
-        self._searched_tick = self.tick
         return None
 
     def _reserved_too_long(self) -> Place:
@@ -139,6 +158,10 @@ class ConnectionPlaces:
         victim = next(place for place in self._reserved.values() if by_origin[place.origin] == most)
         self.leave(victim)
         return victim
+
+
+def _last_use(place: Place) -> tuple[int, int]:
+    return place.used_tick, place.connection_id
 
 
 def origin_of(host: str) -> str:

@@ -113,6 +113,55 @@ def test_where_all_come_from_one_address_its_share_is_no_bound() -> None:
     assert [port.connect("x")[1] for _ in range(3)] == [1, 2, 3]
 
 
+def test_an_address_that_finds_no_place_keeps_no_other_from_one() -> None:
+    """It calls all the time, and would be the first in each tick to have searched in vain."""
+    port = Port(4, operator_connections_max=3)
+    port.fill("xxab")
+    port.places.tick, port.busy = 10, {1, 2}
+
+    assert port.connect("x")[0].is_reserved
+    assert port.connect("c")[1] == 3
+    port.places.tick = 11
+    waiting = next(iter(port.places.reserved))
+    assert port.places.promote(waiting) is None
+    assert port.connect("d")[1] == 4
+
+
+def test_an_address_with_more_than_its_half_that_is_all_busy_protects_no_idle_connection_of_others() -> None:
+    port = Port(4)
+    port.fill("xxxa")
+    port.places.tick, port.busy = 10, {1, 2, 3}
+
+    assert port.connect("b")[1] == 4
+
+
+def test_the_program_of_the_member_gets_a_place_though_all_are_busy() -> None:
+    """It would be locked out of its own store; from its own streams nothing is taken."""
+    port = Port(3)
+    port.fill(["x", IN_PROCESS, "y"])  # type: ignore[arg-type]
+    port.busy = {1, 2, 3}
+
+    assert port.connect(IN_PROCESS)[1] == 1
+    assert port.connect(IN_PROCESS)[1] == 3
+    place, victim = port.connect(IN_PROCESS)
+    assert (place.is_reserved, victim) == (True, None)
+
+
+def test_a_search_in_vain_is_not_repeated_within_its_tick() -> None:
+    """It looks at all places: a crowd that calls without a pause must not have it done for each call."""
+    port = Port(4)
+    port.fill("xxxa")
+    port.busy = {1, 2, 3, 4}
+    asked: list[int] = []
+    is_idle = port.places._is_idle
+    port.places._is_idle = lambda connection_id: asked.append(connection_id) or is_idle(connection_id)  # type: ignore[func-returns-value]
+    for tick in (10, 11):
+        port.places.tick = tick
+        for _ in range(20):
+            port.connect("b")
+        assert len(asked) <= 8 * (tick - 9)
+
+
 def test_a_stream_inside_the_program_is_never_closed_for_another() -> None:
     port = Port(2)
     port.fill([IN_PROCESS, IN_PROCESS])  # type: ignore[arg-type]
