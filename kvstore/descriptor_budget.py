@@ -1,13 +1,15 @@
 """The file descriptors of one process, and how many of them clients may hold (docs/operations.md, "Bounds").
 
 The usual soft limit is 1,024, and a member may have 1,000 clients: without a budget the next log file could not be
-opened. So the limit is raised as far as the system allows, and the bound on clients follows from what is then in force.
+opened. So the limit is raised, and the bound on clients follows from what is then in force, less what the program that
+embeds a member has open already.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 from kvstore.connections import ServiceLimits
 from kvstore.errors import StoreError
@@ -47,7 +49,9 @@ def descriptors_reserved(limits: ServiceLimits) -> int:
 
 
 DESCRIPTORS_WANTED = 10_240
-"""Where the hard limit is "unlimited" and the system refuses that as a soft one. It is the greatest of macOS."""
+"""The soft limit is raised to this, or to what the bounds need if that is more, as far as the hard one allows. Hard
+limits of 2^30 are usual in containers, and child processes inherit what is raised: some close each number up to it. It
+is also the greatest soft limit that macOS takes."""
 
 CLIENT_SHARE_MIN = 4
 """Below twice the reserve or so, clients have a fourth of all descriptors, and strangers on the other ports could use
@@ -59,49 +63,59 @@ CLOSING_SHARE_MAX = 16
 
 
 class TooFewDescriptors(StoreError):
-    """The limit on open files is too small for a member to work at all."""
+    """The limit on open files is too small for a member to work at all. `held`: as many are open already."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(limit)
-        self.limit = limit
+    def __init__(self, limit: int, held: int = 0) -> None:
+        super().__init__(limit, held)
+        self.limit, self.held = limit, held
 
     def __str__(self) -> str:
-        return f"this process may open {self.limit} files; a member needs at least {DESCRIPTORS_MIN}"
+        held = f", and has {self.held} open" if self.held > PROCESS_DESCRIPTORS_RESERVED else ""
+        return f"this process may open {self.limit} files{held}; a member needs at least {DESCRIPTORS_MIN}"
 
     @property
     def hint(self) -> str:
         return "raise the limit (`ulimit -n 4096`, or `LimitNOFILE=` of a systemd unit), and start it again"
 
 
-def raise_descriptor_limit() -> int | None:
-    """Raise the soft limit on open files of this process to the hard one; returns the limit then in force.
+def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int | None:
+    """Raise the soft limit on open files of this process to `wanted`, or as far as the hard one allows; never lower it.
 
-    None: there is no limit, or the system tells none. Child processes inherit it. Without harm in any program but one
-    that uses `select` with descriptors of 1,024 and more, which raises ValueError.
+    Returns the limit then in force; None: there is no limit, or the system tells none. Child processes inherit it.
+    Without harm in any program but one that uses `select` with descriptors of 1,024 and more, which raises ValueError.
     """
     try:
         import resource
     except ImportError:  # Not on Windows.
         return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    targets = [hard, DESCRIPTORS_WANTED] if hard == resource.RLIM_INFINITY else [hard]
-    for target in targets if soft not in (hard, resource.RLIM_INFINITY) else ():
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, target) if target > 0 else target, hard))
-            break
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError):  # A sandbox may refuse anything.
             logger.debug("the soft limit on open files stays %d", soft)
     return descriptor_limit()
 
 
-def limits_within(limits: ServiceLimits, descriptors: int | None) -> ServiceLimits:
-    """`limits` with as many clients as `descriptors` allow. Raises TooFewDescriptors."""
+def descriptors_open() -> int:
+    """How many descriptors this process has open; 0 where the system does not tell."""
+    try:
+        return len(list(Path("/dev/fd").iterdir())) - 1  # One is that of the folder itself.
+    except OSError:
+        return 0
+
+
+def limits_within(limits: ServiceLimits, descriptors: int | None, held: int = 0) -> ServiceLimits:
+    """`limits` with as many clients as `descriptors` allow, of which `held` are open. Raises TooFewDescriptors."""
     if descriptors is None:
         return limits
-    if descriptors < DESCRIPTORS_MIN:
-        raise TooFewDescriptors(descriptors)
-    clients_max = max(descriptors - descriptors_reserved(limits), descriptors // CLIENT_SHARE_MIN)
-    closing_max = max(1, descriptors // CLOSING_SHARE_MAX)
+    left = descriptors - max(0, held - PROCESS_DESCRIPTORS_RESERVED)
+    if left < DESCRIPTORS_MIN:
+        raise TooFewDescriptors(descriptors, held)
+    clients_max = max(left - descriptors_reserved(limits), left // CLIENT_SHARE_MIN)
+    closing_max = max(1, left // CLOSING_SHARE_MAX)
     if clients_max >= limits.connections_max and closing_max >= limits.closing_connections_max:
         return limits
     return replace(
@@ -113,15 +127,19 @@ def limits_within(limits: ServiceLimits, descriptors: int | None) -> ServiceLimi
 
 def budget_descriptors(limits: ServiceLimits) -> ServiceLimits:
     """At the start of a member: raise the limit, and bound its clients by it. Raises TooFewDescriptors."""
-    descriptors = raise_descriptor_limit()
-    bounded = limits_within(limits, descriptors)
-    known = "no limit on open files" if descriptors is None else f"{descriptors} open files"
+    held = descriptors_open()
+    needed = limits.connections_max + descriptors_reserved(limits) + held
+    descriptors = raise_descriptor_limit(max(DESCRIPTORS_WANTED, needed))
+    bounded = limits_within(limits, descriptors, held)
     if bounded.connections_max == limits.connections_max:
+        known = "no limit on open files" if descriptors is None else f"{descriptors} open files"
         logger.info("connections_max is %d clients, with %s", limits.connections_max, known)
     else:
+        assert descriptors is not None
         logger.warning(
-            "connections_max is %d clients instead of %d: this process may have %s, of which %d are kept for the log, "
-            "snapshots, peers, metrics and operators; raise the limit (`ulimit -n`, `LimitNOFILE=` of a systemd unit)",
-            bounded.connections_max, limits.connections_max, known, descriptors_reserved(limits),
+            "connections_max is %d clients instead of %d: this process may have %d open files, of which %d are kept "
+            "for the log, snapshots, peers, metrics, operators, and the %d that were open before; raise the limit "
+            "(`ulimit -n`, `LimitNOFILE=` of a systemd unit)",
+            bounded.connections_max, limits.connections_max, descriptors, descriptors - bounded.connections_max, held,
         )  # fmt: skip
     return bounded

@@ -234,7 +234,7 @@ async def run_member(
 ) -> None:
     """Run one member until it is cancelled or `request_stop` is done; started with the running member.
 
-    The soft limit on open files of the process is raised to the hard one, and bounds its clients.
+    The soft limit on open files of the process is raised (`descriptor_budget`), and bounds its clients.
 
     Raises TooFewDescriptors, StorageError, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember,
     MetricsNotInstalled, and what `hold_or_join` raises, before anything is served; NodeStopped when the node can

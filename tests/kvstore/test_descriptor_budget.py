@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,8 +17,11 @@ from kvstore import metrics_http
 from kvstore.cli_common import ExitCode
 from kvstore.descriptor_budget import (
     DESCRIPTORS_MIN,
+    DESCRIPTORS_WANTED,
     METRICS_DESCRIPTORS_RESERVED,
+    PROCESS_DESCRIPTORS_RESERVED,
     TooFewDescriptors,
+    descriptors_open,
     descriptors_reserved,
     limits_within,
 )
@@ -63,6 +69,65 @@ def test_a_bound_that_was_set_lower_stays() -> None:
     assert limits_within(limits, 1_024) is limits
 
 
+def test_files_that_the_program_has_open_are_not_given_to_clients() -> None:
+    """A service that embeds a member: its own files and connections count, as far as the reserve does not hold them."""
+    clients = [
+        limits_within(ServiceLimits(), 1_024, held).connections_max
+        for held in (0, PROCESS_DESCRIPTORS_RESERVED, PROCESS_DESCRIPTORS_RESERVED + 300)
+    ]
+    assert clients == [1_024 - RESERVED, 1_024 - RESERVED, 1_024 - RESERVED - 300]
+    with pytest.raises(TooFewDescriptors, match="may open 512 files, and has 480 open"):
+        limits_within(ServiceLimits(), 512, 480)
+
+
+def test_open_files_are_counted() -> None:
+    before = descriptors_open()
+    with ExitStack() as held:
+        for _ in range(20):
+            held.enter_context(open(os.devnull))  # noqa: PTH123
+        assert descriptors_open() == before + 20
+
+
+BUDGET = """
+import logging, os, resource, sys
+from kvstore.connections import ServiceLimits
+from kvstore.descriptor_budget import budget_descriptors
+logging.basicConfig(format='%(message)s')
+held = [open(os.devnull) for _ in range(200)]
+bounded = budget_descriptors(ServiceLimits(connections_max=int(sys.argv[1])))
+print(bounded.connections_max, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+def budget(limits: str, connections_max: int = 1_000) -> tuple[int, int, str]:
+    """Of a process that has 200 files open: its clients, the limit then in force, and what it says."""
+    shell = ["sh", "-c", f'ulimit {limits}; exec "$@"', "sh"]
+    command = [*shell, sys.executable, "-c", BUDGET, str(connections_max)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    clients, soft = map(int, done.stdout.split())
+    return clients, soft, done.stderr
+
+
+def test_a_member_says_what_it_keeps_of_few_files() -> None:
+    """No more than there are."""
+    clients, soft, said = budget("-n 300")
+    assert (20 < clients < 32, soft) == (True, 300)  # A fourth of what the program leaves, not of all.
+    assert f"{300 - clients} are kept" in said
+
+
+def test_a_huge_hard_limit_is_not_made_the_soft_one() -> None:
+    """Child processes inherit that, and some close each number up to it. Higher bounds get what they need."""
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_WANTED + 1_000:
+        pytest.skip("the hard limit is too low")
+    assert budget("-Sn 512")[:2] == (1_000, DESCRIPTORS_WANTED)
+    higher = DESCRIPTORS_WANTED + 500
+    assert budget(f"-Sn {higher}")[:2] == (1_000, higher)
+    assert budget("-Sn 512", higher - 1_000)[0] == higher - 1_000
+
+
 def test_the_reserve_holds_all_connections_of_the_metrics_port() -> None:
     assert metrics_http.CONNECTIONS_MAX < METRICS_DESCRIPTORS_RESERVED
 
@@ -87,7 +152,7 @@ async def test_a_member_raises_the_soft_limit_and_says_its_bound(
         async with open_node(tmp_path / "data", bootstrap=True) as store:
             await store.put("a", "1")
             in_force, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert in_force == hard
+    assert in_force == hard or in_force >= DESCRIPTORS_WANTED
     assert in_force > soft_limit
     (record,) = [each for each in caplog.records if each.name == "kvstore.descriptor_budget"]
     assert f"{in_force} open files" in record.getMessage()
