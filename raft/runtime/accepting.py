@@ -89,6 +89,7 @@ class Acceptor:
     def _refuse(self, listener: trio.SocketListener) -> None:
         """Hang up on those who wait, with the spare descriptor. Nothing else on the loop runs meanwhile."""
         callers = socket.socket(fileno=listener.socket.fileno())  # The same descriptor, without trio.
+        callers.setblocking(False)  # As it is; but the object has taken the default time-out of the program.
         try:
             for _ in range(REFUSALS_PER_PAUSE):
                 self._give_up_spare()

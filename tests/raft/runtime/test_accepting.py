@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from contextlib import suppress
 
 import pytest
@@ -71,6 +72,31 @@ async def test_without_a_descriptor_callers_are_refused_at_once_and_others_are_s
     assert f"the limit of this process is {limit}" in record.getMessage()
     assert "new connections of clients" in record.getMessage()
     assert acceptor.refused == 6
+
+
+async def test_a_default_time_out_of_the_program_does_not_stop_the_loop() -> None:
+    """Who embeds a member may have set one for its own sockets; the last caller is refused, and nobody else comes."""
+    before = socket.getdefaulttimeout()
+    with trio.fail_after(20):
+        acceptor = Acceptor("clients")
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listener.socket.getsockname()[1]
+        raw = unconnected(1)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(acceptor.serve, echo, [listener])
+            with no_descriptor_left():
+                socket.setdefaulttimeout(15)
+                try:
+                    began = time.monotonic()
+                    refused = await connected(raw.pop(), port)
+                    with suppress(trio.BrokenResourceError):
+                        assert await refused.receive_some(1) == b""
+                    assert time.monotonic() - began < 10
+                finally:
+                    socket.setdefaulttimeout(before)
+            await refused.aclose()
+            nursery.cancel_scope.cancel()
+    assert acceptor.refused == 1
 
 
 async def test_a_shortage_that_comes_back_later_is_logged_again(
