@@ -141,10 +141,13 @@ STOP_SIGNALS = tuple(
 )
 """They end the member in order. The last two: a limit on its CPU time is reached, the power is about to fail."""
 
-IGNORED_SIGNALS = tuple(
-    getattr(signal, name)
-    for name in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO")
-    if hasattr(signal, name)
+IGNORED_SIGNALS = (
+    *(
+        getattr(signal, name)
+        for name in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGSTKFLT")
+        if hasattr(signal, name)
+    ),
+    *(range(signal.SIGRTMIN, signal.SIGRTMAX + 1) if hasattr(signal, "SIGRTMIN") else ()),
 )
 """They mean nothing here, and by themselves would end the process without a hand-over."""
 
@@ -180,7 +183,7 @@ async def _obey(signals: AsyncIterator[int], running: list[RunningMember], every
                 LOG.warning(
                     "%s: %s is ignored: options are read at a start",
                     running[0].node_id if running else "-",
-                    signal.Signals(number).name,
+                    _name_of(number),
                 )
         elif not running or everything.deadline < float("inf"):
             everything.cancel()
@@ -188,6 +191,13 @@ async def _obey(signals: AsyncIterator[int], running: list[RunningMember], every
             say(f"{running[0].node_id}: stopping")
             running[0].request_stop()
             everything.deadline = trio.current_time() + STOP_SECONDS_MAX
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # Of the real-time signals only the first and the last have a name.
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
 
 
 def _announce(member: RunningMember, place: Place | None) -> None:

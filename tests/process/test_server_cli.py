@@ -439,8 +439,9 @@ def test_no_signal_ends_a_server_without_a_hand_over(tmp_path: Path, has_termina
         while not ready.exists():
             assert process.poll() is None, log.read_text()
             time.sleep(0.01)
-        for number in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF"):
+        for number in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGSTKFLT", "SIGRTMIN"):
             process.send_signal(getattr(signal, number))
+        process.send_signal(signal.SIGRTMIN + 3)
         address = ready.read_text().split("client=")[1].split()[0]
         assert invoke(["put", "a", "b", "--endpoints", address]).exit_code == 0
         process.send_signal(signal.SIGHUP)
@@ -456,6 +457,7 @@ def test_no_signal_ends_a_server_without_a_hand_over(tmp_path: Path, has_termina
     told = log.read_text()
     assert "s1: stopping" in told
     assert "SIGUSR1 is ignored" in told
+    assert "SIGRTMIN+3 is ignored" in told
     assert ("SIGHUP is ignored" in told) != has_terminal
 
 
