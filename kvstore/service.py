@@ -198,7 +198,7 @@ class Service(ServiceAnswers):
         backlogged, self._backlogged = self._backlogged, {}
         waiting = sorted(backlogged.values(), key=_is_flooding)
         for place, connection in enumerate(waiting):
-            if self._units_left <= 0:
+            if not self._has_units(len(connection.backlog)):
                 came_again, self._backlogged = self._backlogged, {}
                 for each in (*waiting[place:], *came_again.values()):
                     self._postpone(each)
@@ -284,7 +284,7 @@ class Service(ServiceAnswers):
                 self._take_up(connection, run)
                 place = run.end
             if place < len(bodies):
-                if self._units_left <= 0:
+                if not self._has_units(len(bodies)):
                     break
                 self._serve_one(connection, bodies[place])
                 place += 1

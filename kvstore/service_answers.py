@@ -184,7 +184,7 @@ class ServiceAnswers:
             body = owed[0][0][4]
             if body is None or body[0] != _RANGE:
                 self._answer_now(connection, *owed.popleft())
-            elif self._units_left > 0:
+            elif self._has_units(len(owed)):
                 unsent_bytes = connection.unsent_bytes
                 self._answer_now(connection, *owed.popleft())
                 self._charge(connection.unsent_bytes - unsent_bytes)
@@ -192,6 +192,13 @@ class ServiceAnswers:
                 self._owing[connection.connection_id] = connection
                 self.work_wanted()
                 return
+
+    def _has_units(self, waiting: int) -> bool:
+        """True if this turn has time for a costly request of a connection of which so many wait.
+
+        A flood leaves nothing of a turn, so a connection with few has as much again: it waits for no other turn.
+        """
+        return self._units_left > (-UNITS_PER_TURN if waiting <= FEW_FRAMES else 0)
 
     def _charge(self, answer_bytes: int) -> None:
         """An answer has cost a walk, or about as much."""
