@@ -142,7 +142,7 @@ async def test_operators_get_in_when_no_place_can_be_had_and_clients_once_one_ca
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every place is held by a connection that has something open: unread answers."""
-    monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", 1_000)
+    monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", 1_000_000)
     async with serving(tmp_path, ServiceLimits(connections_max=2)) as member:
         async with Client([member.client_address]) as client:
             await client.put("big", bytes(MIB - 100))
@@ -153,7 +153,7 @@ async def test_operators_get_in_when_no_place_can_be_had_and_clients_once_one_ca
             assert all(isinstance(each, MemberStatus) for each in (await client.cluster_status()).values())
             assert await client.membership()
             with pytest.raises(Busy, match="connections_max is at its bound of 2"):
-                await client.put("b", "1", deadline_seconds=0.2)
+                await client.put("b", "1", deadline_seconds=0.6)
             await strangers[0].stream.aclose()
             await client.put("b", "1", deadline_seconds=10)
 
@@ -161,7 +161,11 @@ async def test_operators_get_in_when_no_place_can_be_had_and_clients_once_one_ca
             await stranger.stream.aclose()
 
 
-async def test_a_reserved_place_serves_few_requests_and_for_seconds_only(tmp_path: Path) -> None:
+async def test_a_reserved_place_serves_few_requests_and_for_seconds_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = connection_places.RESERVED_TICKS_MAX
+    monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", 1_000_000)  # However slow this machine is just now.
     async with serving(tmp_path, ServiceLimits(connections_max=1)) as member:
         async with Client([member.client_address]) as client:
             await client.put("big", bytes(MIB - 100))
@@ -177,6 +181,7 @@ async def test_a_reserved_place_serves_few_requests_and_for_seconds_only(tmp_pat
         await quick.stream.send_all(b"".join(frame(encode_request(n, status_request())) for n in range(5, 200)))
         assert f"has {OPERATOR_REQUESTS_MAX} requests" in await quick.last_words()
 
+        monkeypatch.setattr(connection_places, "RESERVED_TICKS_MAX", seconds)
         slow = await Stranger.connected(member.client_address)
         assert "reserved for `hwm status`" in await slow.last_words()
         for stranger in (holder, quick, slow):
@@ -247,9 +252,9 @@ async def test_a_client_that_leaves_its_answers_unread_is_closed_in_time(
 
 @pytest.fixture
 def slow_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1 kB frames have 0.2 s, others 1 s for each 10 kB."""
-    monkeypatch.setattr(client_port, "HALF_FRAME_SECONDS_MAX", 0.2)
-    monkeypatch.setattr(client_port, "BYTES_PER_SECOND_MIN", 10_000)
+    """Small frames have 0.7 s, those above 2.1 kB 1 s for each 3 kB: several times what the tests need."""
+    monkeypatch.setattr(client_port, "HALF_FRAME_SECONDS_MAX", 0.7)
+    monkeypatch.setattr(client_port, "BYTES_PER_SECOND_MIN", 3_000)
 
 
 async def test_bytes_do_not_renew_the_deadline_of_a_frame(tmp_path: Path, slow_bytes: None) -> None:
@@ -285,11 +290,11 @@ async def test_a_slow_upload_has_as_long_as_its_size_needs(tmp_path: Path, slow_
         small = frame(encode_request(1, command_request(Put(b"k", b"v" * 20))))
         for place in range(0, len(put), 3_000):
             await stranger.stream.send_all(put[place : place + 3_000])
-            await trio.sleep(0.1)
+            await trio.sleep(0.3)
         stream = small * 8
         for place in range(0, len(stream), 24):
             await stranger.stream.send_all(stream[place : place + 24])
-            await trio.sleep(0.03)
+            await trio.sleep(0.05)
         codes: list[int] = []
         while len(codes) < 9:
             codes += [decode_response(body).code for body in await stranger.bodies()]
