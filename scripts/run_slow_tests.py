@@ -1,7 +1,7 @@
 """The tests that take minutes: those of processes alone, then the others, two at once.
 
-Options go to pytest. What they did (commit, date, seeds, counts) replaces benchmarks/results/slow-tests.json, if no
-option narrowed the choice. Exit status: 0 if all passed.
+Options go to pytest, so that a part can be run: `make test-slow ARGS=tests/fuzz`. What each test did (commit, date,
+seeds, counts, bounds) replaces its entry in benchmarks/results/slow-tests.json. Exit status: 0 if all passed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "slow-tests.json"
@@ -21,9 +22,10 @@ NOTHING_TO_RUN = 5  # Of pytest: no test was chosen.
 
 
 def main() -> int:
+    commit = _commit()  # Before anything is written.
     with tempfile.TemporaryDirectory() as folder:
         parts = Path(folder)
-        codes = [_run(parts, "process", "-m", "process")]
+        codes = [_start(parts, "process", "-m", "process").wait()]
         claims = parts / "claims"
         claims.mkdir()
         share = ("-m", "not process", "-p", "tests.sharing", f"--claims={claims}")
@@ -31,9 +33,7 @@ def main() -> int:
         codes += [other.wait() for other in others]
         tests = [test for part in sorted(parts.glob("*.json")) for test in json.loads(part.read_text(encoding="utf-8"))]
     passed = bool(tests) and all(code in (0, NOTHING_TO_RUN) for code in codes)
-    if len(sys.argv) == 1:
-        RESULT.write_text(json.dumps(_result(tests, passed), indent=2) + "\n", encoding="utf-8")
-        print(f"written: {RESULT.relative_to(ROOT)}")
+    _keep(tests, commit)
     inputs = sum(test.get("inputs", 0) for test in tests)
     print(f"{len(tests)} slow tests, {inputs:,} fuzzed inputs: {'all passed' if passed else 'FAILED'}")
     return 0 if passed else 1
@@ -43,20 +43,20 @@ def _start(parts: Path, name: str, *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*PYTEST, f"--report={parts / name}.json", *options], cwd=ROOT)
 
 
-def _run(parts: Path, name: str, *options: str) -> int:
-    return _start(parts, name, *options).wait()
+def _keep(tests: list[dict[str, Any]], commit: str) -> None:
+    """Replace the entries of these tests, each with when it was run and on what."""
+    kept = {test["test"]: test for test in json.loads(RESULT.read_text(encoding="utf-8"))} if RESULT.exists() else {}
+    date = datetime.now(tz=UTC).isoformat(timespec="seconds")
+    kept |= {test["test"]: {**test, "date": date, "commit": commit} for test in tests}
+    RESULT.write_text(json.dumps([kept[name] for name in sorted(kept)], indent=2) + "\n", encoding="utf-8")
+    print(f"written: {RESULT.relative_to(ROOT)}")
 
 
-def _result(tests: list[dict[str, object]], passed: bool) -> dict[str, object]:
-    commit = subprocess.run(
+def _commit() -> str:
+    told = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return {
-        "date": datetime.now(tz=UTC).isoformat(timespec="seconds"),
-        "commit": commit.stdout.strip() or "unknown",
-        "passed": passed,
-        "tests": tests,
-    }
+    return told.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":
