@@ -66,7 +66,7 @@ class FileAside:
                 return
             if self._folder is None:
                 self._folder = os.open(self._aside.parent, os.O_RDONLY)
-            self._file = self._aside.open("wb", buffering=0)
+            self._file = open(self._aside, "wb", buffering=0, opener=_open_private)  # noqa: SIM115
 
     def write(self, data: bytes) -> None:
         """Add bytes."""
@@ -129,3 +129,8 @@ class FileAside:
                 if self._is_copying
                 else "nothing was left there; make room, or name another place",
             ) from error
+
+
+def _open_private(path: str, flags: int) -> int:
+    """A snapshot holds every value of the store: only its owner reads it, whatever the umask is."""
+    return os.open(path, flags, 0o600)

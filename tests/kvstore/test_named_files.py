@@ -156,3 +156,14 @@ def test_a_pipe_in_the_place_of_a_saved_file_is_not_waited_for(tmp_path: Path) -
     with pytest.raises(BackupFailed, match="no sound snapshot"), BackupReader(Path(f"/dev/fd/{reader}")):
         pass
     os.close(reader)
+
+
+def test_a_saved_snapshot_is_its_owners_alone(tmp_path: Path) -> None:
+    """It holds every value of the store; the usual umask would let every local user read them."""
+    umask = os.umask(0o022)
+    try:
+        save(tmp_path / "store.snap", b"data")
+    finally:
+        os.umask(umask)
+
+    assert stat.S_IMODE((tmp_path / "store.snap").stat().st_mode) == 0o600
