@@ -1,7 +1,7 @@
 """`/metrics`, `/livez` and `/readyz` over HTTP, as little of it as a scraper and a probe need.
 
-One GET per connection, which is then closed. What a stranger may cost is bounded: in connections, bytes and time. The
-head of a request is looked at as far as its first line; a body is never read.
+One GET or HEAD per connection, which is then closed. What a stranger may cost is bounded: in connections, bytes and
+time. The head of a request is looked at as far as its first line; a body is never read.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Answer:
         """A line for people."""
         return cls(status, f"{line}\n".encode())
 
-    def encode(self) -> bytes:
-        """Head and body. `Connection: close` always."""
-        allow = "Allow: GET\r\n" if self.status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+    def encode(self, *, has_body: bool = True) -> bytes:
+        """Head and body, or the head alone as the answer to HEAD. `Connection: close` always."""
+        allow = "Allow: GET, HEAD\r\n" if self.status is HTTPStatus.METHOD_NOT_ALLOWED else ""
         head = (
             f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\nContent-Type: {self.content_type}\r\n"
             f"Content-Length: {len(self.body)}\r\n{allow}Cache-Control: no-store\r\nConnection: close\r\n\r\n"
         )
-        return head.encode("ascii") + self.body
+        return head.encode("ascii") + (self.body if has_body else b"")
 
 
 Page = Callable[[], Awaitable[Answer]]
@@ -148,9 +148,10 @@ class PageServer:
             return
         if (scope := self._waiting.pop(own_id, None)) is not None:  # Else it was closed for another one just now.
             self._answering[own_id] = scope
-        answer = await self._answer(None if head is None else method_and_path(head))
+        request = None if head is None else method_and_path(head)
+        answer = await self._answer(request)
         with trio.move_on_after(ANSWER_SECONDS_MAX):
-            await stream.send_all(answer.encode())
+            await stream.send_all(answer.encode(has_body=request is None or request[0] != "HEAD"))
             await stream.send_eof()
             with trio.move_on_after(LAST_WORDS_SECONDS_MAX):
                 while await stream.receive_some(HEAD_BYTES_MAX):
@@ -160,8 +161,8 @@ class PageServer:
         if request is None:
             return Answer.text(HTTPStatus.BAD_REQUEST, "this is no HTTP/1 request")
         method, path = request
-        if method != "GET":
-            return Answer.text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET")
+        if method not in ("GET", "HEAD"):
+            return Answer.text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
         page = self._pages.get(path)
         if page is None:
             return Answer.text(HTTPStatus.NOT_FOUND, "there are: " + " ".join(self._pages))

@@ -33,9 +33,9 @@ async def serving() -> AsyncIterator[int]:
             nursery.cancel_scope.cancel()
 
 
-async def get(port: int, path: str) -> bytes:
+async def get(port: int, path: str, method: str = "GET") -> bytes:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        await stream.send_all(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        await stream.send_all(f"{method} {path} HTTP/1.1\r\n\r\n".encode())
         return b"".join([bytes(data) async for data in stream])
 
 
@@ -87,6 +87,15 @@ async def test_bytes_do_not_renew_the_deadline_of_a_request(monkeypatch: pytest.
         await until_closed(stream)
         assert trio.current_time() - began < 3
         nursery.cancel_scope.cancel()
+
+
+async def test_a_probe_that_asks_with_head_is_answered_without_the_body() -> None:
+    """Load balancers do so; RFC 9110 §9.1 has every server take it."""
+    async with serving() as port:
+        told, asked = await get(port, "/livez"), await get(port, "/livez", "HEAD")
+        assert (asked, told) == (told.removesuffix(b"alive\n"), asked + b"alive\n")
+        assert (await get(port, "/none", "HEAD")).startswith(b"HTTP/1.1 404 ")
+        assert b"\r\nAllow: GET, HEAD\r\n" in await get(port, "/livez", "POST")
 
 
 async def test_a_page_that_cannot_be_made_is_an_answer_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
