@@ -80,6 +80,8 @@ class Member:
         self._disk_random = stream(plan.seed, f"disk/{node_id}")
         self._crash_random = stream(plan.seed, f"crash/{node_id}")
         self._timer_at: int | None = None
+        self._log: LogTap  # Of the process that runs.
+        self._stops_by: int | None = None  # Since it was asked to: by the time that it is told.
         self._ticks_in_place = 0
         self._progress = (0, 0)
         self.ways = Ways(self)
@@ -184,10 +186,11 @@ class Member:
         levels = world.upgrading.starts(self)
         self.machine = StoreTap(world.mark, chunk_bytes=world.plan.raft.snapshot_chunk_bytes, levels=levels)
         self.ways.begin()
+        self._log = log = LogTap(outcome.log, self.copies, self._is_synced, self.watch.dropping, self._damage_read)
         node = NodeTap(
             identity=self.identity,
             config=world.plan.raft_of(self.node_id),
-            log=LogTap(outcome.log, self.copies, self._is_synced, self.watch.dropping, self._damage_read),
+            log=log,
             snapshots=outcome.snapshots,
             pins=outcome.pins,
             hard_state=outcome.hard_state,
@@ -226,7 +229,7 @@ class Member:
                 self.world.mark(happened)
             self.clock.begin_anew()
         self.node, self.machine, self.service, self.files = None, None, None, None
-        self._timer_at = None
+        self._timer_at = self._stops_by = None
         self.attention.forget()
         self.clock.go_on()
         self.life += 1
@@ -324,6 +327,12 @@ class Member:
         self.world.refusals.told(self, self.node, peer_id, code)
         self.settle(f"refused by {peer_id}: {code}")
 
+    def begin_stop(self, node: Node) -> None:
+        """Its process is asked to end."""
+        node.begin_stop()
+        if self._stops_by is None:
+            self._stops_by = self.watch.leading.now + self.world.plan.raft.outcome_wait_ns
+
     def call(self, what: str, action: Callable[[Node], None]) -> None:
         """Have a client's action done on the node, then look at what follows."""
         assert self.node is not None
@@ -413,11 +422,23 @@ class Member:
         world.on_flush(self, effects)
         if any(event.name == "snapshot_installed" and not event.fields["kept_log"] for event in effects.events):
             world.striker.amid_an_install(self)
+        if self._stops_by is not None:
+            self._check_stop(node)
         if self.node is node and effects.failure is None:
             if node.is_stopped and node.failure is None:
                 world.striker.has_stopped(self)
             else:  # It may have failed since its effects were taken: the next ones tell.
                 self._arm()
+
+    def _check_stop(self, node: Node) -> None:
+        """Once the time for open requests is over, a node that stops waits for its disk alone (FORMATS §9)."""
+        assert self._stops_by is not None
+        waits_for_disk = node.is_syncing or self._log.is_disk_full
+        require(
+            self.watch.leading.now < self._stops_by or node.is_stopped or waits_for_disk,
+            "a member that is asked to stop stops",
+            self.node_id,
+        )
 
     def _check_failure(self, effects: Effects) -> None:
         """After a failed sync a node stops by itself, and promises nothing any more (FORMATS §3.5).

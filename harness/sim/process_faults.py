@@ -62,7 +62,7 @@ class ProcessFaults:
             case "stop":
                 if member.is_up:
                     self._stopping[member.node_id] = fault
-                    member.call("stop", Node.begin_stop)
+                    member.call("stop", member.begin_stop)
             case "transfer":
                 if member.is_up:
                     member.call("transfer", self._transfer)

@@ -76,7 +76,7 @@ class Refusals:
 
     def _stop_removed(self, member: Member, node: Node) -> None:
         """Its driver asks it to stop."""
-        node.begin_stop()
+        member.begin_stop(node)
         restarts = self._random.random() < RESTARTED_SHARE
         self._world.striker.ends_when_stopped(member, RESTART_NS if restarts else None)
 
