@@ -125,9 +125,9 @@ async def test_a_damaged_log_is_refused_and_named(tmp_path: Path) -> None:
     async with open_node(tmp_path / "data", bootstrap=True) as store:
         for number in range(20):
             await store.put(f"k{number}", "v" * 100)
-    log = next((tmp_path / "data" / "groups" / "0" / "log").glob("*.wal"))
+    log = max((tmp_path / "data" / "groups" / "0" / "log").glob("*.wal"))
     data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 0xFF
+    data[data.index(b"v" * 100) + 50] ^= 0xFF
     log.write_bytes(data)
 
     with pytest.raises(CorruptLog, match="Replace it as a new member"):
