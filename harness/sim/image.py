@@ -27,14 +27,14 @@ NAME_BYTES = 32
 class Inode:
     """One file: what programs see, what is on the platter, and the changes between them in order."""
 
-    __slots__ = ("current", "durable", "has_failed", "has_lied", "pending")
+    __slots__ = ("claimed", "current", "durable", "has_failed", "pending")
 
     def __init__(self) -> None:
         self.current = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes] | int] = []  # (offset, data) of a write, or a new size.
         self.has_failed = False  # A sync of it did: what is seen and what is durable may differ for good.
-        self.has_lied = False  # The same, and nobody was told.
+        self.claimed: bytearray | None = None  # What the disk says is durable, since it has lied about this file.
 
     def change(self, pending: tuple[int, bytes] | int) -> None:
         """Carry out one write or size change; it is not durable yet."""
@@ -44,41 +44,61 @@ class Inode:
     @property
     def is_seen_durably(self) -> bool:
         """True if every byte that programs see would survive, as far as the disk says."""
-        if self.has_lied:
-            return not self.pending
-        return not (self.pending or self.has_failed) or self.durable[: len(self.current)] == self.current
+        if not (self.pending or self.has_failed):
+            return True
+        said = self.durable if self.claimed is None else self.claimed
+        return said[: len(self.current)] == self.current
+
+    @property
+    def has_lied(self) -> bool:
+        """True if the disk said that a sync succeeded, and bytes of this file are nowhere, or other bytes now."""
+        return self.claimed is not None
 
     def sync(self) -> None:
         """Make all of it durable."""
         for pending in self.pending:
-            carry_out(self.durable, pending)
+            self._reach(pending)
         self.pending.clear()
         assert self.has_failed or self.has_lied or len(self.durable) == len(self.current)
+
+    def _reach(self, change: tuple[int, bytes] | int) -> None:
+        """One change reaches the platter, and the disk says so."""
+        carry_out(self.durable, change)
+        if self.claimed is not None:
+            carry_out(self.claimed, change)
 
     def fail_sync(self, random: Random | None = None) -> None:
         """A sync that fails: nothing of what was pending is written, with `random` some sectors; no later sync does."""
         if random is not None:
             for start, piece in self._pending_sectors():
                 if random.random() < 0.5:
-                    carry_out(self.durable, (start, piece))
+                    self._reach((start, piece))
         self.pending.clear()
         self.has_failed = True
 
     def lose_sync(self, random: Random) -> None:
         """A sync that succeeds and has written nothing; the file may have grown by zeroes."""
+        claimed = self._claim()
+        for pending in self.pending:
+            carry_out(claimed, pending)
         self.pending.clear()
-        self.has_lied = True
         if random.random() < 0.5 and len(self.durable) < len(self.current):
             self.durable.extend(bytes(len(self.current) - len(self.durable)))
 
     def misdirect_sync(self, victim: Inode, random: Random) -> None:
         """A sync that succeeds and has written elsewhere: over durable sectors of `victim`, which may be itself."""
+        victim._claim()
         for start, piece in self._pending_sectors():
             place = start % SECTOR_BYTES + SECTOR_BYTES * random.randrange(len(victim.durable) // SECTOR_BYTES + 1)
             there = piece[: max(0, len(victim.durable) - place)]
             victim.durable[place : place + len(there)] = there
-        victim.has_lied = True
         self.lose_sync(random)
+
+    def _claim(self) -> bytearray:
+        """From here on what the disk says is durable is kept apart from what is."""
+        if self.claimed is None:
+            self.claimed = bytearray(self.durable)
+        return self.claimed
 
     def _pending_sectors(self) -> list[tuple[int, bytes]]:
         writes = [change for change in self.pending if isinstance(change, tuple)]
@@ -88,13 +108,13 @@ class Inode:
         """Power is lost: what programs see from now on is what is on the platter."""
         self.pending.clear()
         self.current = bytearray(self.durable)
-        self.has_failed = self.has_lied = False
+        self.has_failed, self.claimed = False, None
 
     def rot(self, offset: int, bit: int) -> None:
         """One durable bit has changed."""
-        self.durable[offset] ^= 1 << bit
-        if offset < len(self.current):
-            self.current[offset] ^= 1 << bit
+        for content in (self.durable, self.current, self.claimed):
+            if content is not None and offset < len(content):
+                content[offset] ^= 1 << bit
 
 
 def carry_out(content: bytearray, change: tuple[int, bytes] | int) -> None:

@@ -22,7 +22,7 @@ from harness.sim.proven import SEALED_PATHS, SNAPSHOT_FOLDER, Proven
 from harness.sim.simulation import Simulation
 from harness.sim.taps import LOG_FOLDER
 from raft import Entry, EntryKind, HardState, LogPosition, LogStore, LogWrite, encode_batch
-from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SyncFile, SyncFolder, Write
+from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
 
 SEEDS = range(200)
 FOLDER: list[Operation] = [MakeFolder("log"), SyncFolder("")]
@@ -155,6 +155,37 @@ def test_a_lost_write_harms_nothing_else_and_a_misdirected_one_what_was_durable_
         b"o" * 10 + b"new" + b"o" * 687,
         b"o" * 522 + b"new" + b"o" * 175,
     }
+
+
+def test_a_file_that_a_misdirected_write_hits_counts_as_synced_as_before() -> None:
+    """Its last cut was never synced, and needs not be: what is seen of the file was, as far as the disk says."""
+    hit = set()
+    for seed in SEEDS:
+        image, files, aside = a_disk(*a_file("log/1", b"o" * 700), *a_file("log/2", b"p" * 10), seed=seed)
+        image.carry_out(SetSize("log/1", 600))
+        before = files.is_synced("log")
+
+        files.lies_about = "log"
+        assert outcomes(files, aside, [Write("log/2", 10, (b"new",)), SyncFile("log/2")]) == [None]
+
+        assert (before, files.is_synced("log")) == (True, True)
+        hit.add(image.file("log/1").has_lied)
+
+    assert hit == {True, False}
+
+
+def test_a_write_behind_a_lie_counts_as_synced_when_it_is() -> None:
+    """The lie covers what was written before it, and nothing since."""
+    for seed in SEEDS:
+        image, files, aside = a_disk(*a_file("log/1", b"o" * 700), *a_file("log/2", b"p" * 10), seed=seed)
+        files.lies_about = "log"
+        assert outcomes(files, aside, [Write("log/2", 10, (b"new",)), SyncFile("log/2")]) == [None]
+
+        image.carry_out(Write("log/2", 13, (b"er",)))
+        waiting = files.is_synced("log")
+        image.carry_out(SyncFile("log/2"))
+
+        assert (waiting, files.is_synced("log")) == (False, True)
 
 
 def test_a_lie_is_proven_by_the_second_sync_that_ends_well_behind_it() -> None:
