@@ -1,4 +1,6 @@
-"""A saved snapshot: a file in the very format of a data folder (docs/storage-format.md), of any cluster.
+"""A saved snapshot of any cluster: a snapshot file as data folders hold it.
+
+Its format is docs/reference/specification.md#52-snapshot-file.
 
 Everything in it is under a checksum that depends on all before it, so any byte that is changed, missing or too many is
 found; and its rows are judged like those of a snapshot that a member starts from.

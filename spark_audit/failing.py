@@ -24,7 +24,8 @@ def told_in_words(*, verbose: bool) -> Iterator[None]:
     try:
         yield
     except MalformedHistory as error:
-        fail(f"{error}\nhint: docs/audit.md has the form of a row; take out or mend these, and check again", BAD_INPUT)
+        form = "docs/reference/specification.md#103-row"
+        fail(f"{error}\nhint: {form} has the form of a row; take out or mend these, and check again", BAD_INPUT)
     except InputError as error:
         fail(str(error), BAD_INPUT)
     except AuditError as error:

@@ -2,7 +2,7 @@
 
 `range`: `start`, `end`, `prefix`, `limit`, `reverse`, `keys_only`, `count_only`, `revision`.
 `txn`: `compares` of `key`, `target`, `op`, `value`; `success`, `failure` of `op`, `key`, `value`, or a range's fields.
-docs/audit.md has the table.
+The tables are in docs/reference/specification.md#105-request and docs/reference/specification.md#106-output.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""How far the log has come, by the name of its newest segment, noted beside its folder (docs/storage-format.md).
+"""How far the log has come: the name of its newest segment, noted beside its folder.
+
+The rule is docs/reference/specification.md#410-end-of-the-log.
 
 Whoever loses any other segment finds that out: the next one continues it. The newest nobody would miss, and a member
 without it would have forgotten votes that it gave and entries that it acknowledged. So when a segment is durable its

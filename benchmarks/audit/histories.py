@@ -172,7 +172,7 @@ def _last(where: Bools) -> Int64s:
 
 
 def write(history: History, folder: Path, run_id: str = "made") -> Path:
-    """A run folder of Parquet files, as docs/audit.md has it."""
+    """A run folder of Parquet files (docs/reference/specification.md#101-files)."""
     (folder / "ops").mkdir(parents=True)
     for number, part in enumerate(history.parts(ROWS_PER_FILE)):
         parquet.write_table(table(part, run_id), folder / "ops" / f"{number:04d}.parquet", compression="zstd")
@@ -180,7 +180,7 @@ def write(history: History, folder: Path, run_id: str = "made") -> Path:
 
 
 def table(history: History, run_id: str = "made") -> pa.Table:
-    """The rows as docs/audit.md has them, in Arrow."""
+    """The rows of docs/reference/specification.md#103-row, in Arrow."""
     n, kind, ok = len(history), history.kind, ~history.unknown
     text = pa.large_string()
 

@@ -23,7 +23,7 @@ _FAILS, _FAILED, _LIES, _SHIFT_NS = range(_CELLS)
 _CODES: dict[Operation, int] = {"write": 1, "sync": 2}
 _WRITES, _SYNCS = ("pwrite", "pwritev", "write", "writev"), ("fdatasync", "fsync")
 _CLOCKS = {"perf_counter": 1e-9, "monotonic": 1e-9, "perf_counter_ns": 1, "monotonic_ns": 1}
-_LOG = "/log/"  # In the path of each file of a log (docs/storage-format.md).
+_LOG = "/log/"  # In the path of each file of a log (docs/reference/specification.md#15-data-folder).
 
 
 class Controls:

@@ -1,4 +1,4 @@
-"""docs/storage-format.md is true: its worked examples are the golden files, byte for byte."""
+"""The byte tables of docs/reference/specification.md are true: its worked examples are the golden files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from storage import frame, segment, snapshot_format
 from tests.storage.test_golden import GOLDEN
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "storage-format.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "specification.md"
 ROW = re.compile(r" *(\d+)  ([0-9a-f]+)(?: +(.*))?")
 
 
