@@ -1,7 +1,9 @@
-"""The payload of a `commands` or `no_op` entry: a CBOR array `[leader_time, command, ...]` (FORMATS §2, §8).
+"""The payload of a `commands` or `no_op` entry: a CBOR array `[leader_time, command, ...]`.
 
 Each command is one raw CBOR item, joined as it came: a batch is never decoded to be built. `leader_time` in ns is
 first, so that it can be read without decoding the rest.
+
+See docs/reference/specification.md#22-batches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The CBOR profile of every frame (FORMATS §7): few types, one item, nothing that runs code or grows.
+"""The CBOR profile of every frame: few types, one item, nothing that runs code or grows.
 
 Allowed: integers of 64 bits with sign, bytes, text, arrays, maps with text or integer keys, booleans, null.
 Refused: floats, tags (bignums, regular expressions, shared references, …), undefined and other simple values,
@@ -6,6 +6,8 @@ indefinite lengths, duplicate keys, nesting deeper than `DEPTH_MAX`, bytes after
 
 `cbor2` decodes; it is told to refuse what it can refuse, a mapping that answers for *every* tag refuses those before
 any built-in decoder of theirs runs, and a walk over the result refuses the remaining types.
+
+See docs/reference/specification.md#72-cbor-profile.
 """
 
 from __future__ import annotations

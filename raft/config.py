@@ -40,7 +40,8 @@ class RaftConfig:
     snapshot_log_bytes: int = 64 * MIB  # A new snapshot once the log behind the last one has grown by this.
     snapshot_chunk_bytes: int = 256 * 1024  # One InstallSnapshot message.
     snapshot_bytes_per_second: int = 32 * MIB  # Built, sent (to all peers together), installed: each at most so fast.
-    retention_bytes_max: int = 256 * MIB  # How much log is kept for a slow member (FORMATS §6).
+    # How much log is kept for a slow member (docs/reference/specification.md#65-compaction).
+    retention_bytes_max: int = 256 * MIB
     room_search_ns: int = 2_000 * MILLISECOND_NS  # How often a full disk is asked for room: it costs a MiB of writing.
     lease_reads: bool = False  # A leader may answer reads while its lease holds, without asking the others.
     clock_drift_ppm_max: int = 10_000  # Of each clock against true time. Clocks that NTP steers keep to 600.

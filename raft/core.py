@@ -1,7 +1,9 @@
 """The consensus core of one member: events in, one `Ready` out. No I/O, no clock, no randomness of its own.
 
 Every change of role happens in this file; what a role *does* is in `elections`, `leadership` and `following`. The
-term rule (Raft §5.1) has one place, `_step`; the invariants of the marks (FORMATS §6) are asserted after each event.
+term rule (Raft §5.1) has one place, `_step`; the invariants of the marks are asserted after each event.
+
+See docs/reference/specification.md#61-order-of-the-marks.
 """
 
 from __future__ import annotations
@@ -205,9 +207,11 @@ class RaftCore(CoreConnections):
         self._check_invariants()
 
     def snapshot_installed(self, position: LogPosition, configuration: Configuration, leader_time: int = 0) -> None:
-        """A received snapshot file is durable, and the state machine becomes it now (FORMATS §5).
+        """A received snapshot file is durable, and the state machine becomes it now.
 
         `leader_time` is the one in the snapshot. One at or below `commit_index` changes nothing.
+
+        See docs/reference/specification.md#56-installing-a-snapshot.
         """
         state, members = self._state, self._state.configuration
         self._following.install(position, configuration, leader_time)

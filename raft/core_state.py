@@ -25,7 +25,10 @@ _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry: 30 ns.
 
 
 class CoreState:
-    """Raft Figure 2, "State", and the marks of FORMATS §6. Reads no clock: `now` (monotonic ns) is told."""
+    """Raft Figure 2, "State", and the marks. Reads no clock: `now` (monotonic ns) is told.
+
+    See docs/reference/specification.md#6-marks.
+    """
 
     def __init__(
         self,
@@ -140,7 +143,7 @@ class CoreState:
         self.open_proposals.committed(index)
 
     def raise_low_watermark(self, index: int) -> None:
-        """The low-water mark never goes back (FORMATS §6)."""
+        """The low-water mark never goes back (docs/reference/specification.md#64-low-water-mark)."""
         if index > self.low_watermark:
             self.low_watermark = index
             if "low_watermark_advanced" not in self.untold:
@@ -171,7 +174,7 @@ class CoreState:
             self._configuration_moved()
 
     def truncate_from(self, index: int) -> None:
-        """Cut a conflict: never at or below the high-water mark (FORMATS §3.6)."""
+        """Cut a conflict: never at or below the high-water mark (docs/reference/specification.md#36-conflicts)."""
         assert index > self.commit_index, (index, self.commit_index)
         removed_term, count = self.log.term_at(index), self.log.last_index - index + 1
         self.log.truncate_from(index)
@@ -182,7 +185,10 @@ class CoreState:
 
     @property
     def appliable_index(self) -> int:
-        """The end of what is both committed and durable here (FORMATS §3.2)."""
+        """The end of what is both committed and durable here.
+
+        See docs/reference/specification.md#32-copies-count-when-durable.
+        """
         return min(self.commit_index, self.writes.durable_index)
 
     @property
@@ -191,7 +197,10 @@ class CoreState:
         return self.log.bytes_after(self.commit_index)
 
     def greatest_leader_time(self, *, up_to: int) -> int:
-        """The greatest `leader_time` (ns) in the log up to an index, what is not committed included (FORMATS §8)."""
+        """The greatest `leader_time` (ns) in the log up to an index, what is not committed included.
+
+        See docs/reference/specification.md#812-leader-time.
+        """
         for index in range(up_to, self.log.base_index, -1):
             entry = self.log.read(index, index, 1)[0]
             if entry.kind is not _CONFIGURATION:
@@ -206,7 +215,10 @@ class CoreState:
     # Saying something
 
     def send(self, peer_id: str, message: Message) -> None:
-        """Send as soon as this term and vote are durable: nothing carries a new term before (FORMATS §3.1)."""
+        """Send as soon as this term and vote are durable: nothing carries a new term before.
+
+        See docs/reference/specification.md#31-messages-wait-for-the-disk.
+        """
         self.outbox.send(peer_id, message, after=self.writes.barrier_sequence)
 
     def acknowledge(self, leader_id: str, match_index: int, read_counter: int = 0) -> None:

@@ -186,7 +186,10 @@ class CoreView:
         return self._state.log.term_at(index)
 
     def leader_time_now(self) -> int:
-        """The `leader_time` (ns) for a proposal made now (FORMATS §8). Raises NotLeader."""
+        """The `leader_time` (ns) for a proposal made now. Raises NotLeader.
+
+        See docs/reference/specification.md#812-leader-time.
+        """
         return self._leading().leader_time_now()
 
     @property

@@ -40,7 +40,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The command may have been, or may yet be, applied: no one can say (FORMATS §9)."""
+    """The command may have been, or may yet be, applied: no one can say.
+
+    See docs/reference/specification.md#96-end-of-a-proposal.
+    """
 
     ticket: int
     reason: str

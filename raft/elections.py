@@ -114,8 +114,11 @@ class Elections:
 
     @property
     def hears_a_leader(self) -> bool:
-        """True within the minimum election time-out of a leader's last message (FORMATS §7), unless the connections
-        with it have ended since."""
+        """True within the minimum election time-out of a leader's last message, unless the connections
+        with it have ended since.
+
+        See docs/reference/specification.md#78-elections.
+        """
         if self._state.leader_id is None or self._heard_leader_at is None or self._is_leader_lost:
             return False
         return self._state.now - self._heard_leader_at < self._promise_ns
@@ -182,7 +185,10 @@ class Elections:
         return self._state.quorum.tally(self._votes)
 
     def count_own_vote_if_durable(self) -> Tally:
-        """The candidate's vote for itself counts like any other: when it is durable (FORMATS §3.1)."""
+        """The candidate's vote for itself counts like any other: when it is durable.
+
+        See docs/reference/specification.md#31-messages-wait-for-the-disk.
+        """
         sequence = self._own_vote_sequence
         if sequence is None or sequence > self._state.writes.durable_sequence:
             return self._state.quorum.tally(self._votes)

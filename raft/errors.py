@@ -145,7 +145,10 @@ class ChangeRefusal(enum.Enum):
     """Who should come is there already, or something is named twice."""
     UNKNOWN_MEMBER = "unknown_member"
     USED_ID = "used_id"
-    """A removed member had this id; it may have voted, and is forgotten by nobody (FORMATS §1)."""
+    """A removed member had this id; it may have voted, and is forgotten by nobody.
+
+    See docs/reference/specification.md#14-removed-ids.
+    """
     BEHIND = "behind"
     """A learner that should vote lacks too much of the log, or is silent."""
     NO_QUORUM = "no_quorum"
@@ -200,7 +203,10 @@ class TooStale(RaftError):
 
 
 class NotCommitted(RaftError):
-    """`read_log` was asked for an index above the high-water mark, which is never shown (FORMATS §6)."""
+    """`read_log` was asked for an index above the high-water mark, which is never shown.
+
+    See docs/reference/specification.md#66-reading-the-log.
+    """
 
     def __init__(self, index: int, commit_index: int) -> None:
         super().__init__(index, commit_index)
@@ -224,7 +230,7 @@ class Compacted(RaftError):
 class StoreFailed(Exception):
     """Base of what a `LogStore` or `SnapshotStore` raises when it is damaged, or has failed: nothing may rest on it.
 
-    The node then makes no more promises, as after an OSError (FORMATS §3.5).
+    The node then makes no more promises, as after an OSError (docs/reference/specification.md#37-failed-sync).
     """
 
 
@@ -233,7 +239,10 @@ ENDING_ERRORS = (OSError, StoreFailed, NewerBuildNeeded)
 
 
 class NodeStopped(RaftError):
-    """The node made its last promise: a sync failed or an invariant broke. Only a restart can help (FORMATS §3.5)."""
+    """The node made its last promise: a sync failed or an invariant broke. Only a restart can help.
+
+    See docs/reference/specification.md#37-failed-sync.
+    """
 
     def __init__(self, node_id: str, reason: str) -> None:
         super().__init__(node_id, reason)

@@ -1,4 +1,8 @@
-"""What a follower does with its leader's messages. Raft Figure 2, AppendEntries, receiver; §7; FORMATS §3.6, §5."""
+"""What a follower does with its leader's messages. Raft Figure 2, AppendEntries, receiver, and §7.
+
+See docs/reference/specification.md#36-conflicts and
+docs/reference/specification.md#56-installing-a-snapshot.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,10 @@ class Following:
         state.acknowledge(leader_id, max(proven_index, state.appliable_index), message.read_counter)
 
     def on_snapshot_chunk(self, leader_id: str, message: InstallSnapshot) -> None:
-        """Hand the chunk on; a snapshot at or below the high-water mark brings nothing (FORMATS §5)."""
+        """Hand the chunk on; a snapshot at or below the high-water mark brings nothing.
+
+        See docs/reference/specification.md#56-installing-a-snapshot.
+        """
         state = self._state
         if message.snapshot_index <= state.commit_index:
             state.acknowledge(leader_id, state.commit_index)

@@ -1,4 +1,4 @@
-"""Frames: a big-endian u32 length, then that many bytes of body (FORMATS §7).
+"""Frames: a big-endian u32 length, then that many bytes of body (docs/reference/specification.md#71-frames).
 
 Sans-I/O: bytes in, bodies out, so that any transport (and later TLS) can sit under it.
 """

@@ -1,7 +1,9 @@
 """One sync at a time, and everything that gathers meanwhile goes into the next (group commit).
 
-It also holds back what may leave only when a step of the write stream is durable (FORMATS §3), and proves the last
-batch with an empty frame once the node is idle (FORMATS §4).
+It also holds back what may leave only when a step of the write stream is durable, and proves the last
+batch with an empty frame once the node is idle (docs/reference/specification.md#49-proof-of-the-last-frame).
+
+See docs/reference/specification.md#31-messages-wait-for-the-disk.
 """
 
 from __future__ import annotations
@@ -87,7 +89,10 @@ class GroupCommit:
         return sends
 
     def forget_sends(self) -> None:
-        """Drop every held message: after a failed sync no promise leaves any more (FORMATS §3.5)."""
+        """Drop every held message: after a failed sync no promise leaves any more.
+
+        See docs/reference/specification.md#37-failed-sync.
+        """
         self.waiting.clear()
 
     def _synced(self, sequence: int, error: BaseException | None) -> None:

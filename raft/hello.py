@@ -1,4 +1,4 @@
-"""The first frame each way: who is there, and which protocol versions it speaks (FORMATS §7).
+"""The first frame each way: who is there, and which protocol versions it speaks.
 
     hello:   ["HWM", version_min, version_max, features, cluster_id, group_id, node_id, incarnation_id, role,
               peer_address, level_min, level_max, process_id, ...]
@@ -10,6 +10,8 @@ the other can say why, and closes. A client that does not know them leaves clust
 configuration tells it (yet) has no other address. Empty, or not there in a hello of an earlier build: it does not say.
 The levels are the feature levels that the sender's build can apply; one that knows only the first need not say it.
 `process_id`: 8 random bytes of each process of a member, by which two of them with copies of one folder are told apart.
+
+See docs/reference/specification.md#74-hello.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Who or what holds the marks where they are (FORMATS §6): the first question when a log grows."""
+"""Who or what holds the marks where they are: the first question when a log grows.
+
+See docs/reference/specification.md#6-marks.
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,10 @@ class Leadership:
     # Time
 
     def leader_time_now(self) -> int:
-        """FORMATS §8: the greatest leader_time in the log at the election, plus the own monotonic time since then."""
+        """The greatest leader_time in the log at the election, plus the own monotonic time since then.
+
+        See docs/reference/specification.md#812-leader-time.
+        """
         time = self._leader_time_base + self._state.now - self._elected_at
         return time if time < LEADER_TIME_NS_MAX else LEADER_TIME_NS_MAX
 
@@ -270,7 +273,9 @@ class Leadership:
     def applied(self) -> None:
         """As `marks_moved`, when no other position than the own `last_applied` may have risen.
 
-        The low-water mark (FORMATS §6) is the minimum over all members, once each has reported to this leader.
+        The low-water mark is the minimum over all members, once each has reported to this leader.
+
+        See docs/reference/specification.md#64-low-water-mark.
         """
         if self.reads.confirmed:
             self.feed_wanted = True
@@ -417,7 +422,10 @@ class Leadership:
         return True
 
     def _send_append(self, peer_id: str, prev_index: int, entries: tuple[Entry, ...]) -> None:
-        """Only append requests may race the leader's own disk (FORMATS §3.1); its term has long been durable."""
+        """Only append requests may race the leader's own disk; its term has long been durable.
+
+        See docs/reference/specification.md#31-messages-wait-for-the-disk.
+        """
         state = self._state
         peer = self._peers[peer_id]
         told = min(state.commit_index, prev_index + len(entries))

@@ -1,8 +1,10 @@
-"""Feature levels: what a build can apply, and when a cluster may use more of it (FORMATS §7, docs/versions.md).
+"""Feature levels: what a build can apply, and when a cluster may use more of it (docs/versions.md).
 
 The level *in force* is replicated state: a command in the log raises it, and it never falls. It is raised only when
 every member's build knows the new one, which each says in its hello; before that nothing of the new level is proposed.
 So a member never meets what it cannot apply, unless it was given an older build behind everybody's back: then it stops.
+
+See docs/reference/specification.md#713-feature-levels.
 """
 
 from __future__ import annotations

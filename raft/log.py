@@ -164,7 +164,10 @@ class RaftLog:
         self._writes.truncate_from(index)
 
     def reset(self, position: LogPosition) -> None:
-        """Drop everything: the log begins anew after a snapshot at `position` (FORMATS §5)."""
+        """Drop everything: the log begins anew after a snapshot at `position`.
+
+        See docs/reference/specification.md#56-installing-a-snapshot.
+        """
         self._runs.clear()
         self._run_starts.clear()
         self._left_behind, self._cache = self._cache, []

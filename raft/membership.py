@@ -1,4 +1,7 @@
-"""Who belongs to the cluster, and the identities that are derived from it (FORMATS §1)."""
+"""Who belongs to the cluster, and the identities that are derived from it.
+
+See docs/reference/specification.md#1-identity.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,11 @@ MEMBERS_MAX = 9
 bounded in sum. Two halves of a joint configuration together stay within it, too."""
 
 REMOVED_IDS_MAX = 256
-"""Ids that are remembered as used (FORMATS §1), 16 KiB at most in each snapshot. Behind it the pins of those who knew
-the old member still refuse a new one of the same name."""
+"""Ids that are remembered as used, 16 KiB at most in each snapshot. Behind it the pins of those who knew
+the old member still refuse a new one of the same name.
+
+See docs/reference/specification.md#14-removed-ids.
+"""
 
 _LEVEL, _LEASE_LEVEL = 2, 3
 _VOTER, _OUTGOING, _LEARNER = 1, 2, 4
@@ -28,7 +34,9 @@ _VOTER, _OUTGOING, _LEARNER = 1, 2, 4
 class Member:
     """One member as all the others know it. Addresses are `host:port` as *advertised*; empty where nobody dials it.
 
-    `incarnation_id` has 16 bytes, or none: then the first hello of each member decides (FORMATS §1).
+    `incarnation_id` has 16 bytes, or none: then the first hello of each member decides.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
     """
 
     node_id: str
@@ -164,14 +172,20 @@ class Configuration:
 
 
 def derive_cluster_id(token: str | bytes, configuration: Configuration) -> bytes:
-    """The 16 bytes that name a cluster: SHA-256 over the initial token and member list (FORMATS §1)."""
+    """The 16 bytes that name a cluster: SHA-256 over the initial token and member list.
+
+    See docs/reference/specification.md#11-ids.
+    """
     raw = token.encode() if isinstance(token, str) else token
     return hashlib.sha256(len(raw).to_bytes(4, "big") + raw + configuration.encode()).digest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a data folder belongs to; said in every hello and every file header (FORMATS §1)."""
+    """Who a data folder belongs to; said in every hello and every file header.
+
+    See docs/reference/specification.md#11-ids.
+    """
 
     cluster_id: bytes
     group_id: int

@@ -12,7 +12,10 @@ from raft.state import Entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreVoteRequest:
-    """Would you vote for me in `next_term`? Never moves a term (thesis §9.6, FORMATS §7)."""
+    """Would you vote for me in `next_term`? Never moves a term (thesis §9.6).
+
+    See docs/reference/specification.md#78-elections.
+    """
 
     term: int  # The sender's current term, already durable.
     next_term: int
@@ -95,9 +98,11 @@ class AppendRejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallSnapshot:
-    """Leader → follower: `data` is the snapshot file's bytes from `offset`. Raft §7, FORMATS §5.
+    """Leader → follower: `data` is the snapshot file's bytes from `offset`. Raft §7.
 
     Chunks of two transfers never mix: `transfer_id` names one. Repeats are harmless.
+
+    See docs/reference/specification.md#57-transfer.
     """
 
     term: int

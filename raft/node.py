@@ -121,7 +121,10 @@ class Node(NodeView):
     # Events in.
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = LEVELS_AT_FIRST) -> None:
-        """A peer said who it is; its messages are used once its pin is durable (FORMATS §1). Raises PeerRefused."""
+        """A peer said who it is; its messages are used once its pin is durable. Raises PeerRefused.
+
+        See docs/reference/specification.md#13-incarnations-and-pins.
+        """
         if peer_id == self.identity.node_id:
             raise PeerRefused(peer_id, "own_id", "it has this node's own id; give every member an id of its own")
         committed = self._core.committed_configuration
@@ -242,7 +245,7 @@ class Node(NodeView):
 
         A leader hands over first, so that the others need not wait for a time-out.
 
-        What is still open after `outcome_wait_ns` is unknown (FORMATS §4, §9).
+        What is still open after `outcome_wait_ns` is unknown (docs/reference/specification.md#96-end-of-a-proposal).
         """
         if self._stop_by is None:
             self._stop_by = self._now + self._config.outcome_wait_ns
@@ -430,7 +433,10 @@ class Node(NodeView):
         self._effects.completions += self._outcomes.give_up(error.reason)
 
     def _fail(self, doing: str, error: BaseException) -> None:
-        """The disk failed, or the cluster needs a newer build: no further promise in this life (FORMATS §3.5)."""
+        """The disk failed, or the cluster needs a newer build: no further promise in this life.
+
+        See docs/reference/specification.md#37-failed-sync.
+        """
         if self.failure is not None:
             return
         self.failure = NodeStopped(self.identity.node_id, f"{doing} failed: {error}")

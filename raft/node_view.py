@@ -129,9 +129,11 @@ class NodeView:
         return self._core.peers()
 
     def read_log(self, from_index: int, bytes_max: int) -> list[Entry]:
-        """Committed entries from `from_index`, at least one, then as many as fit in `bytes_max` (FORMATS §6).
+        """Committed entries from `from_index`, at least one, then as many as fit in `bytes_max`.
 
         Raises NotCommitted above the high-water mark, Compacted below `first_index`.
+
+        See docs/reference/specification.md#66-reading-the-log.
         """
         if from_index > self._core.commit_index:
             raise NotCommitted(from_index, self._core.commit_index)

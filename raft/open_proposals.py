@@ -1,7 +1,9 @@
-"""What this member once appended as leader and has not applied yet: did it happen? (FORMATS §9)
+"""What this member once appended as leader and has not applied yet: did it happen?
 
 Truncation alone proves nothing. A proposal certainly had no effect only when another term is *committed* at its index;
 when a snapshot goes past it nobody can tell any more.
+
+See docs/reference/specification.md#96-end-of-a-proposal.
 """
 
 from __future__ import annotations

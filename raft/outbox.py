@@ -1,7 +1,9 @@
-"""Messages that wait for the disk: each leaves once the write that it depends on is durable (FORMATS §3.1).
+"""Messages that wait for the disk: each leaves once the write that it depends on is durable.
 
 What a later event made untrue never leaves: an acknowledgement of entries that were cut, a message of a term that is
 over, a request for votes in a campaign that was given up.
+
+See docs/reference/specification.md#31-messages-wait-for-the-disk.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""How proposals end: applied here, certainly not applied, or unknown (FORMATS §9).
+"""How proposals end: applied here, certainly not applied, or unknown.
 
 One record per *entry*, not per command: the tickets of a batch share its position and its fate.
+
+See docs/reference/specification.md#96-end-of-a-proposal.
 """
 
 from __future__ import annotations

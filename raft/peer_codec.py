@@ -1,4 +1,4 @@
-"""Messages between members as CBOR arrays (FORMATS §7): `[kind, group_id, term, ...]`, one per frame.
+"""Messages between members as CBOR arrays: `[kind, group_id, term, ...]`, one per frame.
 
 | kind | message | further items |
 |---|---|---|
@@ -18,6 +18,8 @@
 `entries` is an array of `[term, kind, payload]`; the first has index `prev_index + 1`, and there is no gap. These
 numbers are on wires already: add a kind, never change one. Arrays grow only at their end: further items are ignored,
 an unknown kind is an error. Every field's type and range is checked here, so that nothing behind it has to.
+
+See docs/reference/specification.md#76-peer-messages.
 """
 
 from __future__ import annotations

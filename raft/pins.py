@@ -1,4 +1,4 @@
-"""Which incarnation of each peer this node talks to (FORMATS §1).
+"""Which incarnation of each peer this node talks to (docs/reference/specification.md#13-incarnations-and-pins).
 
 A pin is durable before any vote, append or acknowledgement of that peer is used. A member that comes back with
 another incarnation has lost its disk and forgotten its votes: it is refused until it is replaced as a new member.

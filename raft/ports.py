@@ -23,7 +23,7 @@ class LogWrite:
 
     Carried out in this order: hard state; then `reset` (the log is dropped and begins after that position), or
     `replace_from` (entries from this index on are cut); then `entries`. A truncation and what replaces it are
-    never apart (FORMATS §3.4).
+    never apart (docs/reference/specification.md#34-cut-and-replacement).
     """
 
     sequence: int
@@ -34,7 +34,10 @@ class LogWrite:
 
 
 class LogStore(Protocol):
-    """The write-ahead log of one node, opened and already proven durable up to `last_index` (FORMATS §3.5)."""
+    """The write-ahead log of one node, opened and already proven durable up to `last_index`.
+
+    See docs/reference/specification.md#35-recovery.
+    """
 
     @property
     def first_index(self) -> int:
@@ -84,8 +87,10 @@ class LogStore(Protocol):
     def sync(self, commit_hint: int, done: Done) -> None:
         """Make everything appended so far durable, in one frame. At most one sync is under way: the caller waits.
 
-        With nothing appended it writes the empty frame that proves the last one (FORMATS §4).
-        After `done(error)` the log takes nothing more in this life (FORMATS §3.5).
+        With nothing appended it writes the empty frame that proves the last one.
+        After `done(error)` the log takes nothing more in this life (docs/reference/specification.md#37-failed-sync).
+
+        See docs/reference/specification.md#49-proof-of-the-last-frame.
         """
         ...
 
@@ -104,7 +109,10 @@ class LogStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotHeader:
-    """What a snapshot says of itself. `machine` is the state machine's own header (FORMATS §5), a CBOR map."""
+    """What a snapshot says of itself. `machine` is the state machine's own header, a CBOR map.
+
+    See docs/reference/specification.md#53-state-of-the-store.
+    """
 
     index: int
     term: int
@@ -172,7 +180,10 @@ class SnapshotStore(Protocol):
 
 
 class PinStore(Protocol):
-    """Which incarnation of each peer this node has accepted (FORMATS §1)."""
+    """Which incarnation of each peer this node has accepted.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
 
     def pins(self) -> Mapping[str, bytes]:
         """Durable pins: peer id → incarnation id."""
@@ -222,13 +233,16 @@ class StateMachine(Protocol):
 
     @property
     def leader_time(self) -> int:
-        """The greatest `leader_time` applied, in ns (FORMATS §8)."""
+        """The greatest `leader_time` applied, in ns (docs/reference/specification.md#812-leader-time)."""
         ...
 
     @property
     def feature_level(self) -> int:
-        """The feature level in force, from 1 on (FORMATS §7). It is raised by an entry, carried by snapshots, and never
-        falls."""
+        """The feature level in force, from 1 on. It is raised by an entry, carried by snapshots, and never
+        falls.
+
+        See docs/reference/specification.md#713-feature-levels.
+        """
         ...
 
     def apply(self, entry: Entry) -> Sequence[Any]:

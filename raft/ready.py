@@ -1,4 +1,7 @@
-"""What the core asks for, in one structure. The comments are the ordering law (FORMATS §3)."""
+"""What the core asks for, in one structure. The comments are the ordering law.
+
+See docs/reference/specification.md#3-order-of-durability.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from raft.state import Entry
 
 
 class Certainty(enum.Enum):
-    """How a proposal that will not be applied by this node's own promise ended (FORMATS §9)."""
+    """How a proposal that will not be applied by this node's own promise ended.
+
+    See docs/reference/specification.md#96-end-of-a-proposal.
+    """
 
     NOT_APPLIED = "not applied"
     """Another term is committed at its index: it certainly had, and will have, no effect."""

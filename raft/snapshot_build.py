@@ -78,7 +78,10 @@ class SnapshotBuild:
         return given_up
 
     def take_failure(self) -> BaseException | None:
-        """The error of a disk that fails: this node makes no further promise (FORMATS §3.5)."""
+        """The error of a disk that fails: this node makes no further promise.
+
+        See docs/reference/specification.md#37-failed-sync.
+        """
         failure, self._failure = self._failure, None
         return failure
 

@@ -1,4 +1,7 @@
-"""Everything about snapshots and forgetting in one node: building, sending, receiving, compaction (FORMATS §5, §6)."""
+"""Everything about snapshots and forgetting in one node: building, sending, receiving, compaction.
+
+See docs/reference/specification.md#5-snapshots.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ class Host(Protocol):
     """What the node does for its snapshots."""
 
     def send_when_durable(self, peer_id: str, message: Message) -> None:
-        """Send once all that was appended so far is durable: the message carries the current term (FORMATS §3.1)."""
+        """Send once all that was appended so far is durable: the message carries the current term.
+
+        See docs/reference/specification.md#31-messages-wait-for-the-disk.
+        """
         ...
 
     def state_replaced(self, index: int) -> None:
@@ -200,7 +206,8 @@ class Snapshotting:
 
     def _take_chunk(self, peer_id: str, chunk: InstallSnapshot) -> None:
         if chunk.snapshot_index <= self._core.commit_index:
-            return  # FORMATS §5: ignored; the core answers with what it has.
+            # Ignored; the core answers with what it has (docs/reference/specification.md#56-installing-a-snapshot).
+            return
         self._incoming.chunk(peer_id, chunk)
         self._build.abandon()  # It would be of an older state, and the disk is to have room for one of the two.
         self._is_receiving = True

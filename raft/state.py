@@ -9,16 +9,25 @@ ENTRY_OVERHEAD_BYTES = 32
 """What an entry costs in every byte bound besides its payload, so that empty entries are not free."""
 
 ENTRY_PAYLOAD_BYTES_MAX = 8 * 1024 * 1024
-"""A constant of the protocol (FORMATS §2): the largest payload of an entry. No frame bound may be below it."""
+"""A constant of the protocol: the largest payload of an entry. No frame bound may be below it.
+
+See docs/reference/specification.md#24-size-of-an-entry.
+"""
 
 
 LEADER_TIME_NS_MAX = 2**62
-"""The greatest leader_time of an entry (FORMATS §8), 146 years of leadership: at it the replicated clock stands still.
-The state machine may add as much to it again without leaving 64 bits."""
+"""The greatest leader_time of an entry, 146 years of leadership: at it the replicated clock stands still.
+The state machine may add as much to it again without leaving 64 bits.
+
+See docs/reference/specification.md#812-leader-time.
+"""
 
 
 class EntryKind(enum.IntEnum):
-    """What an entry's payload is (FORMATS §2). These numbers are on disks already: add a kind, never change one."""
+    """What an entry's payload is. These numbers are on disks already: add a kind, never change one.
+
+    See docs/reference/specification.md#21-entries.
+    """
 
     COMMANDS = 1
     """A batch of client commands: CBOR array `[leader_time, command, ...]`."""
@@ -30,7 +39,10 @@ class EntryKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Entry:
-    """One log entry. `payload` is encoded once: these bytes are logged, replicated and applied (FORMATS §2)."""
+    """One log entry. `payload` is encoded once: these bytes are logged, replicated and applied.
+
+    See docs/reference/specification.md#21-entries.
+    """
 
     index: int
     term: int
@@ -67,7 +79,9 @@ class LogPosition:
 class HardState:
     """What a member must never forget (Raft Figure 2, persistent state).
 
-    `commit_index` is only a hint, `min(commit_index, durable_index)` when it was written (FORMATS §4).
+    `commit_index` is only a hint, `min(commit_index, durable_index)` when it was written.
+
+    See docs/reference/specification.md#45-hard-state.
     """
 
     term: int = 0

@@ -1,8 +1,10 @@
-"""A snapshot on its way from the leader (Raft §7, FORMATS §5): one transfer at a time, one write at a time.
+"""A snapshot on its way from the leader (Raft §7): one transfer at a time, one write at a time.
 
 Chunks of two transfers never mix: (leader, term, transfer id) names one. A chunk that does not continue what is here
 is answered with how far the file has been written, so within one life these answers only rise; repeats are harmless.
 A transfer is over when the state machine has become what came, until then its leader is told that all is here.
+
+See docs/reference/specification.md#57-transfer.
 """
 
 from __future__ import annotations
@@ -118,7 +120,10 @@ class IncomingTransfer:
         return finished
 
     def take_failure(self) -> BaseException | None:
-        """What ends this node: a sync failed (FORMATS §3.5), or only a newer build could read what comes."""
+        """What ends this node: a sync failed, or only a newer build could read what comes.
+
+        See docs/reference/specification.md#37-failed-sync.
+        """
         failure, self._failure = self._failure, None
         return failure
 

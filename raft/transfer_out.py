@@ -1,4 +1,4 @@
-"""Snapshots on their way to members that are behind the log (Raft §7, FORMATS §5).
+"""Snapshots on their way to members that are behind the log (Raft §7, docs/reference/specification.md#57-transfer).
 
 A transfer has an id and a window of chunks. The receiver says how far it has come; what it misses is sent again, at
 once for a gap and after `election_timeout_min_ns` for silence. The first chunk goes alone: its answer says how much the

@@ -1,7 +1,9 @@
-"""Everything that turns values into bytes on a wire and back, in one place to import from (FORMATS §7).
+"""Everything that turns values into bytes on a wire and back, in one place to import from.
 
 The rooms behind it: `frames` (lengths), `cbor_profile` (what may be in a frame), `hello` (the first frame),
 `peer_codec` (messages between members), `batch` (the payload of an entry).
+
+See docs/reference/specification.md#7-wire.
 """
 
 from __future__ import annotations

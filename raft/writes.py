@@ -1,8 +1,10 @@
-"""The ordered write stream: what has to be durable, numbered, and what each number proves (FORMATS §3).
+"""The ordered write stream: what has to be durable, numbered, and what each number proves.
 
 All changes since the last `take` become one `LogWrite`. A *claim* (sequence, index) says: when that write is durable,
 the log is durable up to this index. A truncation clips the claims that reach past it: the entries which a write still
 under way carries may be gone from the log before it is done.
+
+See docs/reference/specification.md#3-order-of-durability.
 """
 
 from __future__ import annotations
@@ -62,7 +64,10 @@ class WriteStream:
         self._claim(entries[-1].index)
 
     def truncate_from(self, index: int) -> None:
-        """Cut the log before `index`; what replaces it goes into the same write (FORMATS §3.4)."""
+        """Cut the log before `index`; what replaces it goes into the same write.
+
+        See docs/reference/specification.md#34-cut-and-replacement.
+        """
         if self._entries and self._entries[0].index <= index:
             del self._entries[index - self._entries[0].index :]  # The store has never seen what is cut here.
         elif self._reset is None:
@@ -75,7 +80,10 @@ class WriteStream:
         self._claims = deque((sequence, min(claimed, index - 1)) for sequence, claimed in self._claims)
 
     def reset(self, position: LogPosition) -> None:
-        """The whole log gives way to a durable snapshot at `position`, which holds everything up to it (FORMATS §5)."""
+        """The whole log gives way to a durable snapshot at `position`, which holds everything up to it.
+
+        See docs/reference/specification.md#56-installing-a-snapshot.
+        """
         self._reset, self._replace_from, self.pending = position, None, True
         self._entries.clear()
         self._claims.clear()

@@ -1,4 +1,7 @@
-"""A node's data folder on a real disk (FORMATS §1): made once, explicitly; held by one process; known by its `meta`."""
+"""A node's data folder on a real disk: made once, explicitly; held by one process; known by its `meta`.
+
+See docs/reference/specification.md#15-data-folder.
+"""
 
 from __future__ import annotations
 

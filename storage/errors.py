@@ -221,7 +221,10 @@ class DiskFull(StorageError):
 
 
 class LogFailed(StorageError, StoreFailed):
-    """A sync failed, so the log takes nothing more in this life (FORMATS §3.5). Only a restart can help."""
+    """A sync failed, so the log takes nothing more in this life. Only a restart can help.
+
+    See docs/reference/specification.md#37-failed-sync.
+    """
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)

@@ -1,4 +1,4 @@
-"""One frame of the write-ahead log: what one sync made durable (FORMATS §4).
+"""One frame of the write-ahead log: what one sync made durable (docs/reference/specification.md#43-frames).
 
 All numbers are big-endian. A frame starts at a multiple of 8 bytes and its length is one:
 

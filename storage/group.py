@@ -65,7 +65,9 @@ class WriteGroup:
     ) -> list[EncodedFrame]:
         """Lay it out as the frames `batch`, `batch + 1`, …: nearly always one, more only if it exceeds the bound.
 
-        All but entries is in the first, so a truncation is never on disk after what replaces it (FORMATS §3.4).
+        All but entries is in the first, so a truncation is never on disk after what replaces it.
+
+        See docs/reference/specification.md#34-cut-and-replacement.
         """
         frames: list[EncodedFrame] = []
         for entries in _split(self.entries, frame_bytes_max - FRAME_EXTRA_BYTES_MAX):

@@ -1,6 +1,8 @@
-"""The explicit first start (FORMATS §1): an empty log, the initial configuration as a snapshot at index 0, `meta`.
+"""The explicit first start: an empty log, the initial configuration as a snapshot at index 0, `meta`.
 
 `meta` is written last. Before it is there the folder is no member, and a first start may be tried again.
+
+See docs/reference/specification.md#12-first-start.
 """
 
 from __future__ import annotations

@@ -61,9 +61,11 @@ class LogState:
         first_index: int,
         terms: Sequence[int],
     ) -> str | None:
-        """Take one step in the order of `LogWrite`. Returns what is impossible about it, or None (FORMATS §4).
+        """Take one step in the order of `LogWrite`. Returns what is impossible about it, or None.
 
         After an answer other than None the state is of no further use.
+
+        See docs/reference/specification.md#46-order-of-entries.
         """
         if hard_state is not None:
             if hard_state.term < self.hard_state.term:

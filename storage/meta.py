@@ -1,4 +1,7 @@
-"""`DIR/meta`: who this folder belongs to. `DIR/pins`: which incarnations of its peers it has accepted (FORMATS §1)."""
+"""`DIR/meta`: who this folder belongs to. `DIR/pins`: which incarnations of its peers it has accepted.
+
+See docs/reference/specification.md#15-data-folder.
+"""
 
 from __future__ import annotations
 

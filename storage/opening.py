@@ -1,4 +1,7 @@
-"""Opening what a member left behind: recovery, and nothing is handed out before all of it is durable (FORMATS §3.5)."""
+"""Opening what a member left behind: recovery, and nothing is handed out before all of it is durable.
+
+See docs/reference/specification.md#35-recovery.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +50,11 @@ def open_storage(
     """Recover one member's storage. Reads are synchronous, writes submitted; `done` gets a StorageError or OSError.
 
     What the log holds above its highest proven batch is copied into a new segment, the rest of the old one cut; if
-    the log ends before the newest valid snapshot, or differs from it there, it is dropped and a reset written
-    (FORMATS §3.5, §4, §5). All of it can be interrupted anywhere and done again.
+    the log ends before the newest valid snapshot, or differs from it there, it is dropped and a reset written. All of
+    it can be interrupted anywhere and done again.
+
+    See docs/reference/specification.md#35-recovery and
+    docs/reference/specification.md#55-choice-at-start.
     """
     opening = _Opening(files, identity, limits or StorageLimits(), random_bytes)
     try:
@@ -126,7 +132,10 @@ class _Opening:
         return hint
 
     def _agree_with_snapshot(self) -> None:
-        """FORMATS §5: an install that was interrupted between the snapshot and the reset is completed here."""
+        """An install that was interrupted between the snapshot and the reset is completed here.
+
+        See docs/reference/specification.md#55-choice-at-start.
+        """
         header = self._snapshots.latest().header
         if header.term > self._wal.hard_state.term:  # Whoever knows of an entry of a term knows the term.
             self._wal.append(LogWrite(sequence=0, hard_state=HardState(term=header.term)))

@@ -1,4 +1,7 @@
-"""Reading a log back (FORMATS §4): what is proven, what is not, what is torn, and what is damaged."""
+"""Reading a log back: what is proven, what is not, what is torn, and what is damaged.
+
+See docs/reference/specification.md#47-reading-the-log-back.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ class Recovered:
     proven_batch: int
     proven_checksum: int  # Of the frame `proven_batch`, after which the next segment continues.
     last_batch: int  # The highest that was seen: never used again.
-    unproven: list[LogWrite]  # What was found above: valid, but perhaps only in the page cache (FORMATS §3.5).
+    # What was found above: valid, but perhaps only in the page cache (docs/reference/specification.md#35-recovery).
+    unproven: list[LogWrite]
     torn_bytes: int  # At the end of the last segment, behind all valid frames.
 
 

@@ -1,4 +1,4 @@
-"""One file of the write-ahead log (FORMATS §4): a header of 64 bytes, then frames.
+"""One file of the write-ahead log (docs/reference/specification.md#41-segments): a header of 64 bytes, then frames.
 
 All numbers are big-endian:
 
@@ -186,7 +186,10 @@ def _check_chain(path: str, frame: Frame, batch: int, checksum: int, previous_ba
 
 
 def proof_of_damage(path: str, data: bytes, offset: int, header: SegmentHeader, bad_batch: int) -> Frame | None:
-    """A valid frame after `offset` proving that `bad_batch`, which was expected there, had been synced (FORMATS §4)."""
+    """A valid frame after `offset` proving that `bad_batch`, which was expected there, had been synced.
+
+    See docs/reference/specification.md#48-torn-tail-and-damage.
+    """
     salt = header.salt.to_bytes(8, "big")
     at = data.find(salt, offset)
     while at >= 0:

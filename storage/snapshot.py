@@ -1,4 +1,7 @@
-"""The snapshots of one node (FORMATS §5): files named by position, complete and durable as soon as they have a name."""
+"""The snapshots of one node: files named by position, complete and durable as soon as they have a name.
+
+See docs/reference/specification.md#54-writing-a-snapshot.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of a snapshot file (FORMATS §5): a header, checksummed chunks, a trailer with totals.
+"""The bytes of a snapshot file: a header, checksummed chunks, a trailer with totals.
 
 All numbers are big-endian:
 
@@ -9,6 +9,8 @@ All numbers are big-endian:
 A checksum is CRC32C over (the checksum before it, the u32 length, the bytes), so that chunks which change places, or
 come from another snapshot, are found. The header is one canonical CBOR map: `cluster_id`, `group_id`, `index`, `term`,
 `feature_level`, `configuration` (bytes), `machine` (the state machine's own map).
+
+See docs/reference/specification.md#52-snapshot-file.
 """
 
 from __future__ import annotations

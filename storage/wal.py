@@ -1,4 +1,7 @@
-"""The write-ahead log of one node (FORMATS §3, §4): log writes in, one frame and one sync for all that gathered."""
+"""The write-ahead log of one node: log writes in, one frame and one sync for all that gathered.
+
+See docs/reference/specification.md#4-write-ahead-log.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +132,10 @@ class Wal:
         return tuple(self._state.configuration_indexes)
 
     def continues(self, snapshot: LogPosition) -> bool:
-        """True if the log holds `snapshot`, or begins right after it (FORMATS §5). Not asked below first_index - 1."""
+        """True if the log holds `snapshot`, or begins right after it. Not asked below first_index - 1.
+
+        See docs/reference/specification.md#55-choice-at-start.
+        """
         assert snapshot.index >= self.first_index - 1, (snapshot, self.first_index)
         if snapshot.index > self.last_index:
             return False
@@ -162,11 +168,13 @@ class Wal:
         return problem
 
     def sync(self, commit_hint: int, done: Done) -> None:
-        """Make everything appended so far durable; with nothing appended, prove the last frame (FORMATS §4).
+        """Make everything appended so far durable; with nothing appended, prove the last frame.
 
         On a full disk the ballast is given back and the group written to a new segment: what the failed one holds
         behind its last synced frame never counts; without room even then, it waits for `look_for_room`. Any other error
         is final. Raises LogFailed.
+
+        See docs/reference/specification.md#49-proof-of-the-last-frame.
         """
         if self._failure is not None:
             raise LogFailed(str(self._failure))

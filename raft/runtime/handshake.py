@@ -1,4 +1,7 @@
-"""Hello both ways (FORMATS §7): is this the member that I think it is, and does it want to talk to me?"""
+"""Hello both ways: is this the member that I think it is, and does it want to talk to me?
+
+See docs/reference/specification.md#74-hello.
+"""
 
 from __future__ import annotations
 
