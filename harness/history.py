@@ -1,4 +1,4 @@
-"""A recorded run on disk: FORMATS §10.
+"""A recorded run on disk: docs/reference/specification.md#10-recorded-run.
 
     DIR/run.json       format, run id, seed, fault schedule, versions, clocks; `finished` once all rows are there
     DIR/ops/*          one row per operation, written when it ends: `*.jsonl` or `*.parquet`
@@ -50,7 +50,7 @@ def from_text(text: str) -> bytes:
 
 
 def canonical_json(value: object) -> str:
-    """The one spelling of a `request` (FORMATS §10)."""
+    """The one spelling of a `request` (docs/reference/specification.md#105-request)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 

@@ -50,7 +50,7 @@ _ROW: list[tuple[str, pa.DataType]] = [
     ("revision", pa.int64()),
     ("consistency", pa.string()),
     ("node", pa.string()),
-    ("age_ms", pa.int64()),  # Ours: the audit reads what FORMATS §10 names.
+    ("age_ms", pa.int64()),  # Ours: the audit reads what docs/reference/specification.md#103-row names.
 ]
 SCHEMA = pa.schema(_ROW)
 _SLICE_ROWS = 100  # A few milliseconds.

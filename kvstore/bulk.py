@@ -1,6 +1,8 @@
 """Many operations under one await: which are open, what became of each, in the order in which they were given.
 
-Each is a call of its own, with its own session number, retries and outcome (FORMATS §9); only the waiting is shared.
+Each is a call of its own, with its own session number, retries and outcome; only the waiting is shared.
+
+See docs/reference/specification.md#95-outcomes.
 """
 
 from __future__ import annotations

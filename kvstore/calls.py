@@ -39,7 +39,9 @@ class Call:
     """One operation. It is in one place at a time: in a queue, paused, or in flight on one connection.
 
     `uncertain`: an attempt was sent whose end nobody saw, so this call can never again be called certain to have
-    failed (FORMATS §9). `numbers` and `session_id` are those of the session that its number belongs to.
+    failed. `numbers` and `session_id` are those of the session that its number belongs to.
+
+    See docs/reference/specification.md#97-retries.
     """
 
     ticket: int

@@ -1,4 +1,7 @@
-"""A transaction written as JSON, as `hwm txn` reads it. The same form stands in recorded histories (FORMATS §10)."""
+"""A transaction written as JSON, as `hwm txn` reads it. The same form stands in recorded histories.
+
+See docs/reference/specification.md#105-request.
+"""
 
 from __future__ import annotations
 

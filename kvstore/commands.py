@@ -1,4 +1,4 @@
-"""What a client can ask of the store, as plain values, and their wire form (FORMATS §7–§9).
+"""What a client can ask of the store, as plain values, and their wire form.
 
 In a log payload `[leader_time, command, ...]` a command is `[session_id, request_no, acknowledged_up_to, kind, ...]`.
 From `kind` on it is its *body*; for an operation the body is also its form inside a transaction:
@@ -12,7 +12,9 @@ From `kind` on it is its *body*; for an operation the body is also its form insi
     raise_feature_level [20, level]
 
 These numbers are on disks already: add a kind, never change one. Arrays grow only at their end, and only with a new
-feature level: at a level, a longer array is malformed (FORMATS §7).
+feature level: at a level, a longer array is malformed (docs/reference/specification.md#73-growth).
+
+See docs/reference/specification.md#82-commands.
 """
 
 from __future__ import annotations
@@ -93,8 +95,10 @@ class Delete:
 class Range:
     """Read the records with start ≤ key < end, in byte order. `end` None: to the last key. Both defaults: all keys.
 
-    `limit` 0: none. `revision` 0: as of now; else that of the listing's first page (FORMATS §8). `bytes_max` 0: the
+    `limit` 0: none. `revision` 0: as of now; else that of the listing's first page. `bytes_max` 0: the
     page bound of the store, which is also the greatest that counts.
+
+    See docs/reference/specification.md#88-pages-of-one-revision.
     """
 
     start: bytes = b""
@@ -240,7 +244,10 @@ def encode_command(command: Command, *, session_id: int = 0, request_no: int = 0
 
 
 def spell_out(command: Operation | CompareAndSet | Txn) -> Txn:
-    """The transaction that an operation or compare_and_set means (FORMATS §8: one form at apply)."""
+    """The transaction that an operation or compare_and_set means: there is one form at apply.
+
+    See docs/reference/specification.md#84-transactions.
+    """
     if isinstance(command, Txn):
         return command
     if isinstance(command, CompareAndSet):

@@ -1,6 +1,8 @@
-"""A digest of the replicated state over its fields, never over re-encoded CBOR (FORMATS §7).
+"""A digest of the replicated state over its fields, never over re-encoded CBOR.
 
 Every field is preceded by its kind and length, so that no two states feed the same bytes.
+
+See docs/reference/specification.md#813-state-hash.
 """
 
 from __future__ import annotations

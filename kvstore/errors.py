@@ -1,10 +1,12 @@
-"""How an operation on the store can end badly, by what the caller may conclude (FORMATS §9).
+"""How an operation on the store can end badly, by what the caller may conclude.
 
 `OperationFailed` is certain: the operation had no effect and never will. `OutcomeUnknown` is not: it may have
 happened, or may not. Nothing else is raised for an operation. What the replicated store itself answers
 (`kvstore.refusals`: `InvalidRequest`, `QuotaExceeded`, …) is an `OperationFailed` too.
 
 Fields are the positional arguments, so every error pickles, and travels on the wire as its code and fields.
+
+See docs/reference/specification.md#95-outcomes.
 """
 
 from __future__ import annotations
@@ -231,7 +233,10 @@ class TooStale(OperationFailed):
 
 
 class NotCommitted(OperationFailed):
-    """`read_log` was asked for an index above the high-water mark, which is never shown (FORMATS §6)."""
+    """`read_log` was asked for an index above the high-water mark, which is never shown.
+
+    See docs/reference/specification.md#66-reading-the-log.
+    """
 
     def __init__(self, index: int, commit_index: int) -> None:
         super().__init__(index, commit_index)

@@ -6,9 +6,11 @@ by another build.) In that configuration it is not a voter, so it neither campai
 there on the leader tells it the rest, as soon as it is a member; until then the others refuse it, and it tries again.
 
 A member that has lost its disk has forgotten its votes. It is not let in under its old id: not here, where the cluster
-knows the id, and not by any peer that has pinned its old incarnation (FORMATS §1). Some peers may also have pinned
+knows the id, and not by any peer that has pinned its old incarnation. Some peers may also have pinned
 somebody who only waited to be added, while nobody led. If the leader has not, he can be made anew: who becomes a voter
 is named with his folder in the configuration, to which such pins give way.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The bounds of the store, of two sorts that must not be mixed (FORMATS §8).
+"""The bounds of the store, of two sorts that must not be mixed.
 
 `AdmissionLimits` come from the configuration of one member and are checked there, before anything is proposed: members
 may differ. `StoreLimits` are replicated state, set at init, changed by a command, carried in snapshots: apply checks
 these alone, so that all members decide alike.
+
+See docs/reference/specification.md#89-bounds-of-admission.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The replicated state machine: committed entries in, results out (FORMATS §8, §9).
+"""The replicated state machine: committed entries in, results out (docs/reference/specification.md#8-store).
 
 Deterministic: no clock, no randomness, no configuration but the replicated limits. Whatever a client wrote into a
 command ends in a result, the same on every member; only an entry that no build at this feature level can have made
@@ -137,7 +137,9 @@ class KvMachine:
     def next_deadline(self) -> int | None:
         """When the next session expires, in ns of leader time; None if there is none.
 
-        Expiry happens at apply only: an idle leader proposes an empty batch when this is due (FORMATS §8).
+        Expiry happens at apply only: an idle leader proposes an empty transaction when this is due.
+
+        See docs/reference/specification.md#812-leader-time.
         """
         return self._sessions.next_deadline()
 

@@ -256,7 +256,7 @@ async def run_member(
 
 
 async def _open(config: MemberConfig, files: Files, identity: Identity, completions: CompletionQueue) -> OpenedStorage:
-    """Recovery: nothing is handed out before all of it is durable (FORMATS §3.5)."""
+    """Recovery: nothing is handed out before all of it is durable (docs/reference/specification.md#35-recovery)."""
     opened: list[OpenedStorage | BaseException] = []
     open_storage(files, identity=identity, limits=config.storage, done=opened.append)
     await completions.run_until(lambda: bool(opened))

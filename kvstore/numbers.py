@@ -1,4 +1,7 @@
-"""The request numbers of one session: which are open, and up to which all are done with (FORMATS §9)."""
+"""The request numbers of one session: which are open, and up to which all are done with.
+
+See docs/reference/specification.md#93-kept-results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients and members say to each other (FORMATS §7): frames as between peers, bodies of CBOR.
+"""What clients and members say to each other: frames as between peers, bodies of CBOR.
 
 First each side sends a hello (`raft.Hello`; the client's with role `client` and no ids). Then the client sends
 requests, as many as it likes without waiting, and the member answers each once, in any order:
@@ -46,6 +46,8 @@ requests, as many as it likes without waiting, and the member answers each once,
 Arrays grow only at their end; extra items of a request or response are ignored, unknown kinds are an error.
 Every response names the store's revision at its point in the order, the consistency of a read (0 for others), and
 the member that answered. These numbers are on wires already: add one, never change one.
+
+See docs/reference/specification.md#710-client-requests.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ class Code(enum.IntEnum):
 
 
 class Consistency(enum.IntEnum):
-    """What a read may show (FORMATS §8)."""
+    """What a read may show (docs/reference/specification.md#811-consistency-of-reads)."""
 
     LINEARIZABLE = 1
     LEASE = 2

@@ -1,7 +1,9 @@
-"""In which ways a read can be asked for and answered: what the words of the protocol mean to the engine (FORMATS §8).
+"""In which ways a read can be asked for and answered: what the words of the protocol mean to the engine.
 
 A member may answer with more than was asked for, never with less, and says which: a `lease` read without a lease is
 answered as `linearizable`, a `bounded` one whose age cannot be proven as `follower`, or by a leader as its own reads.
+
+See docs/reference/specification.md#811-consistency-of-reads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Why a request was refused: every error that the store itself can answer with, and the codes they travel under.
 
-Each of these is *certain*: the request had no effect (FORMATS §9). In a result they are `(code, revision, field...)`
+Each of these is *certain*: the request had no effect. In a result they are `(code, revision, field...)`
 with the fields in the order of the constructors below. Only codes and numbers are replicated, never prose, so that two
 builds which word an error differently still hold the same state.
+
+See docs/reference/specification.md#95-outcomes.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
 Sans-I/O, like the node: the simulator runs what production runs. Time (monotonic ns: `tick`) and randomness are given.
 
-The law of outcomes (FORMATS §9): a call ends with a response; or with `OperationFailed`, if *every* attempt certainly
+The law of outcomes: a call ends with a response; or with `OperationFailed`, if *every* attempt certainly
 had no effect; or with `OutcomeUnknown`. A command is sent again only under the same number of the same session, so it
 is carried out at most once however often it arrives. A read has no effect: without an answer it has failed.
+
+See docs/reference/specification.md#97-retries.
 """
 
 from __future__ import annotations

@@ -4,8 +4,10 @@ The host calls `receive` with what a socket held, `complete` after every flush o
 `take_output` gives and hangs up on what `take_closed` names. It reads from a connection only while `wants_input` says
 so, and says with `sent` what has left: that is how a slow reader slows down itself and nobody else.
 
-Requests are judged before anything is proposed (FORMATS §7). A frame that makes no sense ends its own connection, with
+Requests are judged before anything is proposed. A frame that makes no sense ends its own connection, with
 the reason; the member goes on. So does an unexpected error while a request is judged (`request_errors`).
+
+See docs/reference/specification.md#712-requests-from-outside.
 """
 
 from __future__ import annotations
@@ -460,7 +462,10 @@ class Service(ServiceAnswers):
         self._open.reads(connection, tickets, (request_id,), (body,), bound_ms)
 
     def _stepped_down(self) -> None:
-        """Who has a session may try again elsewhere at once; the others wait for the node's own word (FORMATS §9)."""
+        """Who has a session may try again elsewhere at once; the others wait for the node's own word.
+
+        See docs/reference/specification.md#96-end-of-a-proposal.
+        """
         self._open.all_in_rows()
         for ticket, opened in list(self._open.rows.items()):
             if opened[2]:

@@ -50,7 +50,10 @@ class SessionReaper:
         self._asked: dict[int, int] = {}  # Connection id → registrations that it asked for in this window.
 
     def expire_due(self) -> None:
-        """On a leader: if a session is due, have an entry applied, for expiry happens only there (FORMATS §8)."""
+        """On a leader: if a session is due, have an entry applied, for expiry happens only there.
+
+        See docs/reference/specification.md#812-leader-time.
+        """
         deadline, core = self._machine.next_deadline, self._node.core
         if deadline is None or core.leading_term is None:
             return

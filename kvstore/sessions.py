@@ -1,8 +1,10 @@
-"""Sessions: who may retry what, and what was answered the first time (FORMATS §9). All of it is replicated state.
+"""Sessions: who may retry what, and what was answered the first time. All of it is replicated state.
 
 A request `(session_id, request_no, acknowledged_up_to)` is closed at or below the session's floor, answered with the
 kept result if there is one, and carried out otherwise, in any order of numbers. A session that nothing was applied for
 during its time-to-live, in leader time, expires at the next entry, before the commands in it.
+
+See docs/reference/specification.md#9-sessions-and-outcomes.
 """
 
 from __future__ import annotations

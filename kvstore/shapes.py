@@ -1,7 +1,9 @@
 """The shape of a command: judged once at admission, with one member's bounds, and again at apply, without them.
 
-At apply the judge is the replicated feature level, never the build (FORMATS §7): what a level does not know is invalid
+At apply the judge is the replicated feature level, never the build: what a level does not know is invalid
 on every member alike, newer ones included. Nothing here raises for any decoded CBOR item; a flaw is a value.
+
+See docs/reference/specification.md#713-feature-levels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A picture of the replicated state as a header and chunks of CBOR, and back (FORMATS §5).
+"""A picture of the replicated state as a header and chunks of CBOR, and back.
 
 Header: a map of `format`, `feature_level`, `revision`, `compact_revision`, `leader_time`, `next_session_id`,
 `deletion_floor`, `limits` (a map), and `keys`, `deletions`, `sessions`, `results`, `stored_bytes`, which what follows
@@ -11,6 +11,8 @@ it needs (none if empty), rows in the order named:
     4 results    (session_id, request_no, result)                                   by session, then number
 
 These shapes are on disks already: rows grow only at their end, with a new feature level.
+
+See docs/reference/specification.md#53-state-of-the-store.
 """
 
 from __future__ import annotations
@@ -68,7 +70,10 @@ class InvalidSnapshot(Exception):
 
 
 class UnsupportedFeatureLevel(Exception):
-    """The replicated feature level is none that this build knows: the member cannot go on (FORMATS §7)."""
+    """The replicated feature level is none that this build knows: the member cannot go on.
+
+    See docs/reference/specification.md#713-feature-levels.
+    """
 
     def __init__(self, level: int, levels: LevelRange) -> None:
         super().__init__(level, levels)

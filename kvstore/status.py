@@ -29,10 +29,13 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """One member. `commit_index` is the high-water mark; both marks are inclusive (FORMATS §6). `state_hash` is empty
+    """One member. `commit_index` is the high-water mark; both marks are inclusive. `state_hash` is empty
     unless it was asked for: two members with the same `last_applied` must have the same one. Then all of this is of the
     moment at which computing the hash began, so that hash and `last_applied` belong together. What later builds add has
-    a default: an earlier one does not tell it."""
+    a default: an earlier one does not tell it.
+
+    See docs/reference/specification.md#6-marks.
+    """
 
     node_id: str
     cluster_id: bytes

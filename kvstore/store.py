@@ -1,7 +1,9 @@
-"""The ordered, versioned map (FORMATS §8): records, which keys were deleted when, and the revision.
+"""The ordered, versioned map: records, which keys were deleted when, and the revision.
 
 A record is a plain tuple of atoms, `(value, create_revision, mod_revision, version, lease_id)`: the garbage collector
 does not walk those, and results and snapshots share them without a copy.
+
+See docs/reference/specification.md#81-records-and-revisions.
 """
 
 from __future__ import annotations

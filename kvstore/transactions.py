@@ -1,8 +1,10 @@
-"""Operations and transactions carried out on a store (FORMATS §8): in order, as one change, all or nothing.
+"""Operations and transactions carried out on a store: in order, as one change, all or nothing.
 
 Every function takes a body of a sound shape (`kvstore.shapes`) and returns a result item (`kvstore.results`). Writes go
 straight into the store, where the operations after them see them; an error takes them back. Which keys were deleted
 when, and the revision, change only at the end: until then nobody else can look.
+
+See docs/reference/specification.md#84-transactions.
 """
 
 from __future__ import annotations

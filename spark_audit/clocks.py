@@ -1,7 +1,9 @@
 """Which of two operations was over before the other began.
 
 Within one clock: a's return is before b's call (equal stamps are concurrent). Across clocks: only if a's return plus
-the stated error bounds of both clocks is before b's call; with no bound they are concurrent (FORMATS §10).
+the stated error bounds of both clocks is before b's call; with no bound they are concurrent.
+
+See docs/reference/specification.md#107-clocks.
 """
 
 from collections.abc import Iterable, Mapping

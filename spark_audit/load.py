@@ -28,7 +28,10 @@ PARQUET_AT = 1 << 60  # Added to `_at` of Parquet rows, so that both kinds have 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`rows`: the fields of FORMATS §10, `_at`, `_file`, `_problem` (null if well-formed), `_raw` (of a bad line)."""
+    """`rows`: the fields of a row, `_at`, `_file`, `_problem` (null if well-formed), `_raw` (of a bad line).
+
+    See docs/reference/specification.md#103-row.
+    """
 
     rows: "DataFrame"
     scans: "tuple[DataFrame, ...]"

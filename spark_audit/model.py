@@ -1,4 +1,4 @@
-"""The sequential store, seen from one key: a register with the versions of FORMATS §8.
+"""The sequential store, seen from one key: a register with versions (docs/reference/specification.md#81-records-and-revisions).
 
 A state is a plain tuple `(value, mod_revision, create_revision, version)`; value None = absent. A revision is None
 while nobody has told it (a write of unknown outcome, or a history without revisions): the first response that names it
@@ -119,7 +119,8 @@ def _guard_holds(state: State, guard: Guard) -> bool | None:
     have: int | str | None
     if guard.target == "value":
         if value is None:
-            return False  # FORMATS §8: on an absent key any comparison of the value is false.
+            # On an absent key any comparison of the value is false (docs/reference/specification.md#85-comparisons).
+            return False
         have = value
     else:
         have = {"mod_revision": mod, "create_revision": create, "version": version}[guard.target]
@@ -138,7 +139,7 @@ def compared(have: int | str, sign: str, want: int | str) -> bool:
 
 
 def as_bytes(text: str) -> bytes:
-    """The bytes that a row's text stands for (FORMATS §10: `base64:` marks what is not UTF-8)."""
+    """The bytes that a row's text stands for: `base64:` marks what is not UTF-8 (docs/reference/specification.md#104-text)."""
     import base64
 
     if text.startswith("base64:"):

@@ -28,7 +28,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A comparison of a transaction on this key (FORMATS §8). `value`: int for the numbers, text for the value."""
+    """A comparison of a transaction on this key. `value`: int for the numbers, text for the value.
+
+    See docs/reference/specification.md#85-comparisons.
+    """
 
     target: str  # version, create_revision, mod_revision, value
     sign: str  # =, !=, <, >

@@ -16,7 +16,10 @@ from spark_audit.operation import WEAK
 
 
 def changed(row: Mapping[str, Any]) -> bool:
-    """Whether this acknowledged operation changed the store, so that its revision is its own (FORMATS §8)."""
+    """Whether this acknowledged operation changed the store, so that its revision is its own.
+
+    See docs/reference/specification.md#81-records-and-revisions.
+    """
     output = row["output"]
     match row["op"]:
         case "put" | "append":

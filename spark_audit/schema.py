@@ -12,7 +12,10 @@ _ATOMS: dict[str, spark.DataType] = {
 
 
 def row_schema() -> spark.StructType:
-    """FORMATS §10, all fields nullable: what must not be null is a rule, which names the line."""
+    """All fields nullable: what must not be null is a rule, which names the line.
+
+    See docs/reference/specification.md#103-row.
+    """
     made = _data_type(FIELDS)
     assert isinstance(made, spark.StructType)
     return made

@@ -1,8 +1,10 @@
 """Writes of unknown outcome, seen from the whole store: what each would change there, and from which revision on.
 
-Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries (FORMATS §8: every
-transaction that changes something has a revision of its own). Never before its call: no gap up to a revision that a
-response carried which had returned before.
+Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries. Every transaction that
+changes something has a revision of its own. Never before its call: no gap up to a revision that a response carried
+which had returned before.
+
+See docs/reference/specification.md#81-records-and-revisions.
 """
 
 from bisect import bisect_left

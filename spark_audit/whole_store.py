@@ -43,7 +43,7 @@ def differs(have: Record, seen: Row | None) -> bool:
 
 
 def holds(have: Record, compare: Row) -> bool:
-    """A comparison of a transaction (FORMATS §8), with the record of its key."""
+    """A comparison of a transaction (docs/reference/specification.md#85-comparisons), with the record of its key."""
     value, mod, create, version = have
     if compare["target"] == "value":
         return value is not None and compared(value, compare["op"], compare["value"])

@@ -16,7 +16,10 @@ class Image:
     entries: tuple[Entry, ...] = ()
 
     def after(self, write: LogWrite) -> Image:
-        """Carry out one write in the order that `LogWrite` states (FORMATS §3.3, §3.4)."""
+        """Carry out one write in the order that `LogWrite` states.
+
+        See docs/reference/specification.md#33-term-and-vote-come-first.
+        """
         assert write.reset is None, "nothing installs a snapshot in this world"
         state, entries = self.hard_state, self.entries
         if write.hard_state is not None:

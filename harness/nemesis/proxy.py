@@ -1,4 +1,4 @@
-"""A TCP proxy between two members that loses whole frames, never half of one (FORMATS §7: u32 length, then a body).
+"""A TCP proxy between two members that loses whole frames, never half of one (docs/reference/specification.md#71-frames).
 
 Cutting a frame would only ever test the frame parser: the connection would die at once. Losing whole frames on a
 connection that stays up is what a partition of a packet network looks like to a member: silence.
@@ -62,7 +62,9 @@ class _Held:
 class MemberProxy:
     """Listens in place of `member`, and passes on what others send to it and it to them, frame by frame.
 
-    Who has dialled is what the first frame says (FORMATS §7); `flow` gives what becomes of frames from one to another.
+    Who has dialled is what the first frame says; `flow` gives what becomes of frames from one to another.
+
+    See docs/reference/specification.md#74-hello.
     """
 
     def __init__(self, member: str, flow: Callable[[str, str], Flow], *, target_port: int) -> None:

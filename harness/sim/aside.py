@@ -33,7 +33,7 @@ def recover_aside(member: Member) -> OpenedStorage | BaseException:
 
 
 def check_is_durable(member: Member, opened: OpenedStorage) -> None:
-    """What recovery hands out would be found again if power failed now (FORMATS §3.5).
+    """What recovery hands out would be found again if power failed now (docs/reference/specification.md#35-recovery).
 
     By its names too: with these alone the next process has no reason to sync a folder that it changes nothing in.
     """

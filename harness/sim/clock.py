@@ -1,7 +1,7 @@
 """Monotonic clocks of simulated machines: each begins anywhere, runs at its own rate, jumps forwards, and stands still.
 
 No clock ever goes back while a process can look at it. Nothing here reads a wall clock, because the product reads none:
-`leader_time` comes from the leader's monotonic clock (FORMATS §8).
+`leader_time` comes from the leader's monotonic clock (docs/reference/specification.md#812-leader-time).
 """
 
 from __future__ import annotations

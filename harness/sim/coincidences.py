@@ -147,7 +147,9 @@ def estranged(plan: Plan, random: Random) -> Plan:
 def succeeding(plan: Plan, random: Random) -> Plan:
     """Who has just been given everything by a snapshot takes over, with no entry of its own behind it.
 
-    What it knows of the time that leaders have counted it has from that snapshot alone (FORMATS §8).
+    What it knows of the time that leaders have counted it has from that snapshot alone.
+
+    See docs/reference/specification.md#812-leader-time.
     """
     until_ns, faults = 4 * SECOND_NS, list[Fault]()
     for at_ms in range(300, until_ns // MILLISECOND_NS - 600, 700):

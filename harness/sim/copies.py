@@ -172,7 +172,7 @@ class Copies:
         """Turn `candidate` into one state after the other that a crash may leave, and say how many writes are whole.
 
         Writes are kept in order. One sync may be several frames: then of a write its first entries may be kept, with
-        what it cuts, never one without the other (FORMATS §3.4).
+        what it cuts, never one without the other (docs/reference/specification.md#34-cut-and-replacement).
         """
         yield 0
         for count, write in enumerate(self.waiting):
@@ -183,7 +183,10 @@ class Copies:
                 yield count + (place == len(write.entries))
 
     def _may_be_in_force(self, whole: int, found: HardState, snapshot: LogPosition) -> bool:
-        """Term and vote are as of that write or a later one: written with, or before, entries (FORMATS §3.3)."""
+        """Term and vote are as of that write or a later one: written with, or before, entries.
+
+        See docs/reference/specification.md#33-term-and-vote-come-first.
+        """
         state = self.durable.hard_state
         allowed = []
         for count, write in enumerate([LogWrite(sequence=0), *self.waiting]):
@@ -215,7 +218,10 @@ def expand(runs: Sequence[LogPosition], last_index: int) -> list[int]:
 
 
 def is_behind(shadow: ShadowLog, snapshot: LogPosition) -> bool:
-    """True if the log ends before the snapshot or differs there: start drops all of it (FORMATS §5)."""
+    """True if the log ends before the snapshot or differs there: start drops all of it.
+
+    See docs/reference/specification.md#55-choice-at-start.
+    """
     if snapshot.index < shadow.base.index:
         return False
     return shadow.term_at(snapshot.index) != snapshot.term

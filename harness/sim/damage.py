@@ -35,7 +35,9 @@ def check_damage_read(member: Member, refusal: CorruptLog) -> None:
 def is_whole(member: Member, opened: OpenedStorage) -> bool:
     """It starts although damaged. False if it cannot know what it lost, which is for no checksum to see.
 
-    What rotted must then be in no use, and what a later frame proves must have been noticed (FORMATS §4, §5).
+    What rotted must then be in no use, and what a later frame proves must have been noticed.
+
+    See docs/reference/specification.md#48-torn-tail-and-damage.
     """
     rotten, latest = member.proven.rotten_path, opened.snapshots.latest()
     header = latest.header

@@ -53,7 +53,10 @@ class ExtraOperations:
         return None
 
     def _failing(self) -> Txn:
-        """Some writes, and behind them a page of a revision that cannot be had: none of them may stay (FORMATS §8)."""
+        """Some writes, and behind them a page of a revision that cannot be had: none of them may stay.
+
+        See docs/reference/specification.md#84-transactions.
+        """
         random = self._random
         first, *others = random.sample(self._keys, min(2, len(self._keys)))
         writes = [self._put(first), *(Delete(key) if random.random() < 0.3 else self._put(key) for key in others)]

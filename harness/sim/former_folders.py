@@ -1,7 +1,9 @@
-"""Machines that were made anew while they waited to be added: some members have met the folder of before (FORMATS §1).
+"""Machines that were made anew while they waited to be added: some members have met the folder of before.
 
 These refuse the folder that there is now, until the configuration names it: the leader that makes the machine a voter
 names the folder which has acknowledged the log to it, and earlier pins give way.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
 """
 
 from __future__ import annotations

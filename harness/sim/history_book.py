@@ -1,6 +1,8 @@
-"""What the clients of a simulated run wrote down, what really became of it, and whether both agree (FORMATS §9, §10).
+"""What the clients of a simulated run wrote down, what really became of it, and whether both agree.
 
 Every written value is unique, so a value in the log names the operation that wrote it.
+
+See docs/reference/specification.md#95-outcomes.
 """
 
 from __future__ import annotations

@@ -120,7 +120,10 @@ class Ledger:
         return False
 
     def _follow_leader_time(self, entry: Entry) -> None:
-        """Committed entries come by in order, each once: their leader_time never falls (FORMATS §8)."""
+        """Committed entries come by in order, each once: their leader_time never falls.
+
+        See docs/reference/specification.md#812-leader-time.
+        """
         leader_time = batch_leader_time(entry.payload)
         if leader_time < self._leader_time:
             broken("leader_time never falls", f"{leader_time} at {entry.index}, {self._leader_time} before it")

@@ -2,12 +2,14 @@
 
 Somebody starts the process again as ever. Without files it refuses. If the command line says `--bootstrap` it makes a
 folder anew, under the old id: it is another incarnation, which has forgotten its votes, and all that had met the first
-one refuse to hear it, or to talk to it (FORMATS §1). The first refusal ends it (`refusals.py`). Then an operator adds
+one refuse to hear it, or to talk to it. The first refusal ends it (`refusals.py`). Then an operator adds
 a spare machine and, once it has caught up, gives it the place of the lost one in one step, as docs/operations.md says,
 while other faults go on.
 
 Who has never met the first incarnation cannot tell it from the second one: `--bootstrap` says that it is new, and is
 believed. So nobody here makes a folder anew before all that were ever members have met the first incarnation.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
 """
 
 from __future__ import annotations

@@ -431,7 +431,10 @@ class Member:
                 self._arm()
 
     def _check_stop(self, node: Node) -> None:
-        """Once the time for open requests is over, a node that stops waits for its disk alone (FORMATS §9)."""
+        """Once the time for open requests is over, a node that stops waits for its disk alone.
+
+        See docs/reference/specification.md#96-end-of-a-proposal.
+        """
         assert self._stops_by is not None
         waits_for_disk = node.is_syncing or self._log.is_disk_full
         require(
@@ -441,9 +444,11 @@ class Member:
         )
 
     def _check_failure(self, effects: Effects) -> None:
-        """After a failed sync a node stops by itself, and promises nothing any more (FORMATS §3.5).
+        """After a failed sync a node stops by itself, and promises nothing any more.
 
         It may do so after a failed read, or a failed sync on which nothing rests (deletions, the ballast); else never.
+
+        See docs/reference/specification.md#37-failed-sync.
         """
         assert self.files is not None
         if effects.failure is None:

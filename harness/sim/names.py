@@ -1,4 +1,4 @@
-"""The order in which names of files may come to be (FORMATS §3.5, §4)."""
+"""The order in which names of files may come to be (docs/reference/specification.md#413-names)."""
 
 from __future__ import annotations
 

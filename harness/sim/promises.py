@@ -1,4 +1,7 @@
-"""What a message promises must be on the sender's disk before it leaves (FORMATS §3.1)."""
+"""What a message promises must be on the sender's disk before it leaves.
+
+See docs/reference/specification.md#31-messages-wait-for-the-disk.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ def check_promise(member: Member, node: Node, receiver: str, message: Message) -
 
 
 def check_pin(member: Member, receiver: str) -> None:
-    """Nothing of a peer is used, let alone answered, before its pin is durable (FORMATS §1)."""
+    """Nothing of a peer is used, let alone answered, before its pin is durable.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
     pins = member.image.durable_names.get("pins")
     incarnation_id = member.world.members[receiver].identity.incarnation_id
     if not member.is_damaged and (pins is None or incarnation_id not in pins.durable):

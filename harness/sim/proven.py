@@ -1,4 +1,7 @@
-"""What a member must notice at its next start: damage to proven bytes of its log (FORMATS §4), or to another file."""
+"""What a member must notice at its next start: damage to proven bytes of its log, or to another file.
+
+See docs/reference/specification.md#48-torn-tail-and-damage.
+"""
 
 from __future__ import annotations
 

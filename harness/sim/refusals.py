@@ -1,7 +1,9 @@
-"""Refusals reach the refused, as the transport tells them to the node of a caller (`raft.runtime.driver`, FORMATS §1).
+"""Refusals reach the refused, as the transport tells them to the node of a caller (`raft.runtime.driver`).
 
 Two of them end a process. A blank member that is known with another data folder has forgotten what it promised: it
 fails. A member that was removed stops in order; its supervisor may start it again, and then it is told again.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
 """
 
 from __future__ import annotations

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def check_built(member: Member, storage: OpenedStorage) -> None:
-    """A snapshot is the state at its index (FORMATS §5), however long it took and whatever was applied meanwhile."""
+    """A snapshot is the state at its index, however long it took and whatever was applied meanwhile.
+
+    See docs/reference/specification.md#51-content.
+    """
     info, ledger = storage.snapshots.latest(), member.world.ledger
     index, term = info.header.index, info.header.term
     who = f"{member.node_id}'s snapshot"

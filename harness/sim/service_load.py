@@ -1,7 +1,9 @@
 """Load as production has it: clients with sessions and retries, over connections, to each member's service.
 
-Every operation becomes a history row (FORMATS §10). At the end of the run the history is checked for linearizability,
+Every operation becomes a history row. At the end of the run the history is checked for linearizability,
 by a checker that shares no code with the store (`history_book`).
+
+See docs/reference/specification.md#103-row.
 """
 
 from __future__ import annotations
@@ -68,7 +70,10 @@ CLOSED_WORDS, INVALID_WORDS = "is closed: all up to", "invalid request"
 
 @dataclass(slots=True)
 class Worker:
-    """One caller: it has one operation open at a time. `life` grows with every unknown outcome (FORMATS §10)."""
+    """One caller: it has one operation open at a time. `life` grows with every unknown outcome.
+
+    See docs/reference/specification.md#103-row.
+    """
 
     client: SimClient
     number: int
@@ -361,7 +366,10 @@ class ServiceLoad:
             self._see_sessions_expire()
 
     def _see_sessions_expire(self) -> None:
-        """All clients die, and nobody writes any more: a leader that is idle closes their sessions (FORMATS §9)."""
+        """All clients die, and nobody writes any more: a leader that is idle closes their sessions.
+
+        See docs/reference/specification.md#91-sessions.
+        """
         heap, plan = self.world.heap, self.world.plan
         for client in self._clients():
             client.vanish()

@@ -1,6 +1,8 @@
 """What the log says about sessions, followed by other means than the store's: who lives, and which requests are closed.
 
-A second, slow implementation of FORMATS §9, fed with what was applied first, wherever that was.
+A second, slow implementation of the rules for sessions, fed with what was applied first, wherever that was.
+
+See docs/reference/specification.md#92-judging-a-request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Upgrades: members get other builds one after another, somebody raises the feature level, some go back (FORMATS §7).
+"""Upgrades: members get other builds one after another, somebody raises the feature level, some go back.
 
 A build is what it knows: `LevelRange(1, highest)`. There is nothing new in a level here but its number, and that is
 enough: who applies what its build does not know, or is led there though it was never able to go, breaks a rule.
+
+See docs/reference/specification.md#713-feature-levels.
 """
 
 from __future__ import annotations

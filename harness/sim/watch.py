@@ -1,4 +1,7 @@
-"""The rules about one member, checked after every event, and what its taps tell (FORMATS §3, §6)."""
+"""The rules about one member, checked after every event, and what its taps tell.
+
+See docs/reference/specification.md#3-order-of-durability.
+"""
 
 from __future__ import annotations
 
@@ -257,7 +260,10 @@ class Watch:
     # What the taps tell.
 
     def applying(self, entry: Entry) -> None:
-        """Before an entry is applied: it is committed, it is the next one, and it is durable here (FORMATS §3.2)."""
+        """Before an entry is applied: it is committed, it is the next one, and it is durable here.
+
+        See docs/reference/specification.md#32-copies-count-when-durable.
+        """
         require(
             entry.index == self._applied_index + 1,
             "entries are applied in order",
@@ -306,7 +312,10 @@ class Watch:
         self._world.ledger.hashed(self._node_id, self._applied_index, machine.state_hash())
 
     def dropping(self, index: int) -> None:
-        """The log forgets entries below `index`: all of them must be in a durable snapshot (FORMATS §6)."""
+        """The log forgets entries below `index`: all of them must be in a durable snapshot.
+
+        See docs/reference/specification.md#65-compaction.
+        """
         info = self._storage.snapshots.latest()
         require(
             index - 1 <= info.header.index,

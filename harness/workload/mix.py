@@ -135,7 +135,7 @@ class OperationSource:
         if self._random.random() < 0.2:
             compares.append(self._compare(second))
         success: list[Operation] = [Put(first, self._value()), Get(first)]
-        if second != first:  # No key is written twice (FORMATS §8).
+        if second != first:  # No key is written twice (docs/reference/specification.md#84-transactions).
             success.append(Delete(second) if self._random.random() < 0.2 else Put(second, self._value()))
         failure: tuple[Operation, ...] = (Get(first), Get(second))
         if self._random.random() < 0.2:

@@ -1,4 +1,4 @@
-"""Operations and their results as the fields of a history row (FORMATS §10)."""
+"""Operations and their results as the fields of a history row (docs/reference/specification.md#103-row)."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def rows_of(columns: Columns, keys: Int64s) -> Int64s:
 
 
 def encode_rows(rows: Iterable[Mapping[str, Any]]) -> Columns:
-    """Columns of rows in hand (FORMATS §10, well-formed, each of one key)."""
+    """Columns of rows in hand (docs/reference/specification.md#103-row, well-formed, each of one key)."""
     return encode(pa.Table.from_pylist([{**row} for row in rows], schema=NEEDED))
 
 

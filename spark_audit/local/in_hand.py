@@ -30,9 +30,11 @@ def check_rows(
     configurations_max: int = CONFIGURATIONS_MAX,
     name: str = "rows",
 ) -> Verdict:
-    """Audit rows of FORMATS §10 (any number of runs, in any order); `clocks` as in run.json.
+    """Audit rows of a recorded run (any number of runs, in any order); `clocks` as in run.json.
 
     Raises MalformedHistory (its faults name the row, from 1, as the line) and NothingToCheck.
+
+    See docs/reference/specification.md#103-row.
     """
     started = time.perf_counter()
     history = [{**_LEFT_OUT, **row} if isinstance(row, Mapping) else row for row in rows]
