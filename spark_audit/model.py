@@ -1,8 +1,10 @@
-"""The sequential store, seen from one key: a register with versions (docs/reference/specification.md#81-records-and-revisions).
+"""The sequential store, seen from one key: a register with versions.
 
 A state is a plain tuple `(value, mod_revision, create_revision, version)`; value None = absent. A revision is None
 while nobody has told it (a write of unknown outcome, or a history without revisions): the first response that names it
 fixes it, and every later one has to agree. `advance` is the only place that says what an operation may have answered.
+
+See docs/reference/specification.md#81-records-and-revisions.
 """
 
 from typing import TypeAlias
@@ -139,7 +141,10 @@ def compared(have: int | str, sign: str, want: int | str) -> bool:
 
 
 def as_bytes(text: str) -> bytes:
-    """The bytes that a row's text stands for: `base64:` marks what is not UTF-8 (docs/reference/specification.md#104-text)."""
+    """The bytes that a row's text stands for: `base64:` marks what is not UTF-8.
+
+    See docs/reference/specification.md#104-text.
+    """
     import base64
 
     if text.startswith("base64:"):

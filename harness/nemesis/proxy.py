@@ -1,7 +1,9 @@
-"""A TCP proxy between two members that loses whole frames, never half of one (docs/reference/specification.md#71-frames).
+"""A TCP proxy between two members that loses whole frames, never half of one.
 
 Cutting a frame would only ever test the frame parser: the connection would die at once. Losing whole frames on a
 connection that stays up is what a partition of a packet network looks like to a member: silence.
+
+See docs/reference/specification.md#71-frames.
 """
 
 from __future__ import annotations

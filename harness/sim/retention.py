@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def check_built(member: Member, storage: OpenedStorage) -> None:
     """A snapshot is the state at its index, however long it took and whatever was applied meanwhile.
 
-    See docs/reference/specification.md#51-content.
+    See docs/reference/specification.md#51-state-at-an-index.
     """
     info, ledger = storage.snapshots.latest(), member.world.ledger
     index, term = info.header.index, info.header.term
