@@ -1,4 +1,4 @@
-"""Who may import whom (DESIGN "The house"), and what the pure core must not touch. The table is the architecture."""
+"""Who may import whom, and what the pure core must not touch. The table is the architecture."""
 
 from __future__ import annotations
 

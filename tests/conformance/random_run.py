@@ -1,6 +1,8 @@
 """A run of a few cores in which anything may happen: loss, delay, repetition, crashes, slow disks, snapshots.
 
-One seed is one run. What must hold always is checked after every step (Raft Figure 3, FORMATS §3, §6).
+One seed is one run. What must hold always is checked after every step (Raft Figure 3).
+
+See docs/reference/specification.md#3-order-of-durability.
 """
 
 from __future__ import annotations
@@ -192,7 +194,8 @@ class RandomRun:
     def _start(self, node_id: str, log: MemoryLog, now: int) -> Bench:
         snapshot = self._snapshots[node_id]
         if log.last_index < snapshot.index or not self._continues(log, snapshot):
-            log = MemoryLog(snapshot, (), log.hard_state)  # FORMATS §5: dropped at install, and again at start.
+            # Dropped at install, and again at start (docs/reference/specification.md#55-choice-at-start).
+            log = MemoryLog(snapshot, (), log.hard_state)
         peers = [other for other in self._ids if other != node_id]
         bench = Bench(
             node_id,
@@ -260,16 +263,19 @@ class RandomRun:
             self._seen_events[node_id] = len(bench.events)
             for entry in bench.applied:  # State machine safety: everyone applies the same, in order.
                 assert self.committed[entry.index] == entry.term, (node_id, entry)
-                leader_time = batch_leader_time(entry.payload)  # FORMATS §8: it never goes back.
+                # It never goes back (docs/reference/specification.md#812-leader-time).
+                leader_time = batch_leader_time(entry.payload)
                 assert leader_time >= self._leader_times.get(entry.index - 1, 0), (node_id, entry)
                 self._leader_times[entry.index] = leader_time
             bench.applied.clear()
-            for end in bench.ended:  # FORMATS §9: certain only if another term is committed there.
+            # Certain only if another term is committed there (docs/reference/specification.md#96-end-of-a-proposal).
+            for end in bench.ended:
                 self._count(end.certainty.name)
                 if end.certainty is Certainty.NOT_APPLIED:
                     assert self.committed[end.index] != end.term, (node_id, end)
             bench.ended.clear()
-            if bench.core.low_watermark > self._low_watermark:  # FORMATS §6: everyone holds what is at or below it.
+            # Everyone holds what is at or below it (docs/reference/specification.md#64-low-water-mark).
+            if bench.core.low_watermark > self._low_watermark:
                 self._low_watermark = bench.core.low_watermark
                 term = self.committed[self._low_watermark]
                 for member_id in self._ids:

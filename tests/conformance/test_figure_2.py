@@ -94,7 +94,10 @@ def test_append_3_a_conflicting_entry_is_deleted_with_all_that_follow_it() -> No
 
 
 def test_append_3_never_deletes_what_is_committed() -> None:
-    """FORMATS §3.6: never at or below `commit_index`; a leader that wants it breaks leader completeness."""
+    """Never at or below `commit_index`; a leader that wants it breaks leader completeness.
+
+    See docs/reference/specification.md#36-conflicts.
+    """
     follower = a_follower(term=3, log_terms=[1, 2, 2], commit_index=2)
 
     with pytest.raises(ProtocolError, match="committed"):

@@ -101,7 +101,10 @@ def test_the_follower_with_five_entries_cannot_win_against_one_that_holds_the_si
 
 
 def test_if_the_sixth_was_never_synced_the_follower_with_five_entries_may_win_and_both_are_gone() -> None:
-    """FORMATS §3.2: a copy that was not durable was no copy. Nobody had been told of 6 or 7; 1-5 are everywhere."""
+    """A copy that was not durable was no copy. Nobody had been told of 6 or 7; 1-5 are everywhere.
+
+    See docs/reference/specification.md#32-copies-count-when-durable.
+    """
     cluster = the_old_leader(s2_synced=False)
     cluster.crash("s1", "s2")
     cluster.restart("s2")
@@ -136,7 +139,10 @@ def test_the_returning_leader_cuts_its_entry_4_and_takes_the_new_one_and_entry_5
 
 
 def test_entries_of_a_higher_term_that_never_committed_are_cut_by_a_leader_of_a_lower_last_term() -> None:
-    """FORMATS §3.6: what counts is that the term *differs*. s1 led term 5 alone; s2 leads term 6 with last term 2."""
+    """What counts is that the term *differs*. s1 led term 5 alone; s2 leads term 6 with last term 2.
+
+    See docs/reference/specification.md#36-conflicts.
+    """
     cluster = Cluster({"s1": [1, 5, 5], "s2": [1, 2], "s3": [1, 2]}, terms={"s1": 5, "s2": 5, "s3": 5})
     cluster.crash("s1")
     cluster.elect("s2")
@@ -172,7 +178,10 @@ def test_cutting_to_the_mark_on_rejoin_would_lose_what_a_client_was_told(cut_to_
 
 
 def test_a_rejoining_member_keeps_what_is_above_the_mark_it_knew() -> None:
-    """FORMATS §4: the commit hint proves nothing about the entries behind it; they stay until a leader decides."""
+    """The commit hint proves nothing about the entries behind it; they stay until a leader decides.
+
+    See docs/reference/specification.md#45-hard-state.
+    """
     rejoined = a_follower(term=1, log_terms=[1, 1, 1], commit_index=1)
 
     assert rejoined.core.commit_index == 1
@@ -209,7 +218,10 @@ def test_nothing_above_the_mark_is_visible_on_any_member() -> None:
 
 
 def test_a_follower_takes_no_more_of_the_mark_than_the_message_proves() -> None:
-    """FORMATS §6: min(leader's commit_index, last index that this message proved to match)."""
+    """min(leader's commit_index, last index that this message proved to match).
+
+    See docs/reference/specification.md#63-mark-of-a-follower.
+    """
     follower = a_follower(term=2, log_terms=[1, 1, 1])  # 2 and 3 may be another leader's leftovers.
 
     follower.step("s2", heartbeat(2, (1, 1), commit_index=3))
@@ -218,7 +230,10 @@ def test_a_follower_takes_no_more_of_the_mark_than_the_message_proves() -> None:
 
 
 def test_an_idle_follower_learns_the_mark_within_one_heartbeat() -> None:
-    """FORMATS §6. What would tell it at once is lost; no proposal follows; the next heartbeat tells it."""
+    """What would tell it at once is lost; no proposal follows; the next heartbeat tells it.
+
+    See docs/reference/specification.md#63-mark-of-a-follower.
+    """
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     cluster.propose("x")

@@ -113,7 +113,10 @@ async def rows_of(
 
 
 def check_names(rows: Sequence[Row]) -> None:
-    """FORMATS §10: a client value has one operation open at a time, and after an unknown one none."""
+    """A client value has one operation open at a time, and after an unknown one none.
+
+    See docs/reference/specification.md#103-row.
+    """
     lost: set[object] = set()
     returned: dict[object, int] = {}
     for row in sorted(rows, key=lambda row: int(str(row["op_id"]))):

@@ -1,4 +1,7 @@
-"""A recorded run on disk (FORMATS §10): what is written can be read, and a killed harness leaves no lie behind."""
+"""A recorded run on disk: what is written can be read, and a killed harness leaves no lie behind.
+
+See docs/reference/specification.md#10-recorded-run.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,18 @@ AN_ANSWER: Row = {"status": "ok", "return_ns": 20, "revision": 2, "output": {"su
 
 @given(st.binary(max_size=40))
 def test_every_key_and_value_survives_its_spelling_as_text(data: bytes) -> None:
-    """FORMATS §10: bytes that are not UTF-8, and text that begins with `base64:`, as `base64:`…"""
+    """Bytes that are not UTF-8, and text that begins with `base64:`, as `base64:`…
+
+    See docs/reference/specification.md#104-text.
+    """
     assert from_text(to_text(data)) == data
 
 
 def test_text_that_looks_like_an_encoding_is_encoded() -> None:
-    """FORMATS §10; else `base64:AA==` as a value and one zero byte would be the same text."""
+    """Else `base64:AA==` as a value and one zero byte would be the same text.
+
+    See docs/reference/specification.md#104-text.
+    """
     assert to_text(b"plain") == "plain"
     assert to_text(b"base64:AA==") == "base64:YmFzZTY0OkFBPT0="
     assert to_text(b"\xff") == "base64:/w=="
@@ -57,7 +66,7 @@ def test_a_request_has_one_spelling() -> None:
 
 @pytest.mark.parametrize("ops_format", ["jsonl", "parquet"])
 def test_rows_are_read_as_they_were_written(tmp_path: Path, ops_format: str) -> None:
-    """FORMATS §10, both spellings of a run."""
+    """Both spellings of a run (docs/reference/specification.md#101-files)."""
     writer = a_writer(tmp_path / "run", ops_format)
     first = writer.call(a_put("c1", "v1"))
     second = writer.call({"client": "c2", "op": "range", "request": canonical_json({"prefix": "k"}), "call_ns": 11})
@@ -83,7 +92,10 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path, ops_format: str) -> 
 
 
 def test_an_operation_without_an_end_is_recorded_as_unknown(tmp_path: Path) -> None:
-    """FORMATS §10: an operation whose end is unknown stays open for ever; `return_ns` is null."""
+    """An operation whose end is unknown stays open for ever; `return_ns` is null.
+
+    See docs/reference/specification.md#103-row.
+    """
     writer = a_writer(tmp_path / "run")
     writer.call(a_put("c1", "v1"))
     writer.close()

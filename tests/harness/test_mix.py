@@ -82,7 +82,7 @@ def test_the_mix_has_every_operation_and_every_way_to_compare() -> None:
 
 
 def test_no_transaction_writes_a_key_twice() -> None:
-    """FORMATS §8: it would be refused, and teach nothing."""
+    """It would be refused, and teach nothing (docs/reference/specification.md#84-transactions)."""
     for each in a_stream(7, 1, 2000):
         if isinstance(each.command, Txn):
             for branch in (each.command.success, each.command.failure):
@@ -112,12 +112,12 @@ def test_a_view_keeps_the_newest_record() -> None:
     ],
 )
 def test_an_operation_is_spelled_as_the_history_format_says(command: Put | Get | Delete, row: Row) -> None:
-    """FORMATS §10."""
+    """docs/reference/specification.md#103-row."""
     assert asked(command) == row
 
 
 def test_requests_of_ranges_and_transactions_are_canonical_json() -> None:
-    """FORMATS §10: `request` is the whole request."""
+    """`request` is the whole request (docs/reference/specification.md#105-request)."""
     ranged = asked(Range(start=b"a", limit=3))
     assert ranged == {
         "op": "range",
@@ -166,10 +166,10 @@ SEEN = {"value": "v", "create_revision": 2, "mod_revision": 3, "version": 2}
     ],
 )
 def test_an_answer_is_spelled_as_the_history_format_says(result: Result, output: Row) -> None:
-    """FORMATS §10: one fixed structure for all outputs."""
+    """One fixed structure for all outputs (docs/reference/specification.md#106-output)."""
     assert answered(result) == output
 
 
 def test_a_range_that_only_counted_lists_nothing() -> None:
-    """FORMATS §10: an empty list would say that there are no keys."""
+    """An empty list would say that there are no keys (docs/reference/specification.md#106-output)."""
     assert answered(RangeResult(5, (), True, 9), Range(count_only=True)) == {"more": True, "count": 9}

@@ -97,7 +97,10 @@ def a_row(op_id: int, call_ms: int, return_ms: int | None, revision: int, **more
 
 
 def test_a_bounded_read_that_is_older_than_it_says_is_found() -> None:
-    """FORMATS §8: what anybody had been told that long before it was called is in it."""
+    """What anybody had been told that long before it was called is in it.
+
+    See docs/reference/specification.md#811-consistency-of-reads.
+    """
     told = [a_row(1, 0, 10, 5), a_row(2, 20, 30, 6), a_row(3, 0, None, 7, status="unknown")]
     fresh = a_row(4, 40, 41, 5, consistency="bounded", age_ms=10)  # At 30 the second one was just being told.
     stale = a_row(5, 40, 41, 5, consistency="bounded", age_ms=9)

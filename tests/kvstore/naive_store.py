@@ -1,6 +1,7 @@
-"""A slow twin of the store, written from FORMATS §8 and §9 alone: everything is copied, sorted and scanned anew.
+"""A slow twin of the store, written from the specification alone: everything is copied, sorted and scanned anew.
 
-It shares the command, result and error values with the real one, and no code.
+It shares the command, result and error values with the real one, and no code. See
+docs/reference/specification.md#8-store and docs/reference/specification.md#9-sessions-and-outcomes.
 """
 
 from __future__ import annotations

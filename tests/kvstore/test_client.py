@@ -91,7 +91,10 @@ async def test_every_method_answers_with_its_own_type(tmp_path: Path) -> None:
 
 
 async def test_execute_tells_who_answered_and_under_which_promise(tmp_path: Path) -> None:
-    """FORMATS §8: every response names revision, consistency and node; writes name their session."""
+    """Every response names revision, consistency and node; writes name their session.
+
+    See docs/reference/specification.md#711-responses.
+    """
     async with a_store_of_one(tmp_path) as address, Client([address]) as client:
         written = await client.execute(Put(b"a", b"1"))
         read = await client.execute(Get(b"a"))
@@ -162,7 +165,7 @@ async def test_pages_of_one_revision_end_when_the_store_has_moved_on(tmp_path: P
 
 
 async def test_read_log_shows_committed_entries_and_stops_at_the_mark(tmp_path: Path) -> None:
-    """FORMATS §6."""
+    """docs/reference/specification.md#66-reading-the-log."""
     async with a_store_of_one(tmp_path) as address, Client([address]) as client:
         await client.put("a", "1")
         page = await client.read_log(1)

@@ -1,4 +1,4 @@
-"""Commands on the wire, their shapes, and what admission refuses (FORMATS §7, §8)."""
+"""Commands on the wire, their shapes, and what admission refuses (docs/reference/specification.md#82-commands)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,10 @@ EVERY_COMMAND: list[tuple[Command, list[Any]]] = [
 
 @pytest.mark.parametrize(("command", "body"), EVERY_COMMAND, ids=lambda each: type(each).__name__)
 def test_a_command_has_the_wire_form_of_the_docs_and_comes_back_equal(command: Command, body: list[Any]) -> None:
-    """FORMATS §7: these arrays are on disks; this table never changes but at its end."""
+    """These arrays are on disks; this table never changes but at its end.
+
+    See docs/reference/specification.md#82-commands.
+    """
     session_id = 0 if isinstance(command, RegisterSession) else 7
     raw = encode_command(command, session_id=session_id, request_no=4, acknowledged_up_to=3)
 
@@ -81,7 +84,7 @@ def test_the_limits_are_sent_in_the_order_of_their_fields() -> None:
 
 
 def test_a_payload_is_split_into_its_time_and_its_commands() -> None:
-    """FORMATS §2, §8: leader_time is the first item."""
+    """leader_time is the first item (docs/reference/specification.md#22-batches)."""
     raw = [encode_command(Put(b"a", b"1")), encode_command(Get(b"a"))]
 
     leader_time, items = decode_payload(encode_batch(17, raw))
@@ -96,7 +99,10 @@ def test_a_payload_is_split_into_its_time_and_its_commands() -> None:
      cbor2.dumps([2**62 + 1]), b"\x9f\x01\xff", b"\x82\x01"],
 )  # fmt: skip
 def test_a_payload_of_no_known_shape_stops_the_member(payload: bytes) -> None:
-    """FORMATS §7: a member that meets a shape it does not know stops; guessing would mean to diverge."""
+    """A member that meets a shape it does not know stops; guessing would mean to diverge.
+
+    See docs/reference/specification.md#713-feature-levels.
+    """
     with pytest.raises(UnreadablePayload, match="log entry 9"):
         decode_payload(payload, 9)
 
@@ -106,7 +112,7 @@ def test_a_payload_of_no_known_shape_stops_the_member(payload: bytes) -> None:
     [(b"a", b"b"), (b"a\xff", b"b"), (b"a\xff\xff", b"b"), (b"\xff", None), (b"\xff\xff", None), (b"", None)],
 )
 def test_the_end_of_a_prefix_is_the_first_key_after_it(prefix: bytes, end: bytes | None) -> None:
-    """FORMATS §8 `range` by prefix; 0xff has no successor, so the byte before it is raised."""
+    """0xff has no successor, so the byte before it is raised (docs/reference/specification.md#86-ranges)."""
     assert prefix_range(prefix) == (prefix, end)
 
 
@@ -165,7 +171,10 @@ MALFORMED: list[tuple[Any, Reason]] = [
 
 @pytest.mark.parametrize(("item", "reason"), MALFORMED, ids=repr)
 def test_a_malformed_command_is_refused_at_admission(item: Any, reason: Reason) -> None:
-    """FORMATS §7: decoded shapes are validated before anything is proposed."""
+    """Decoded shapes are validated before anything is proposed.
+
+    See docs/reference/specification.md#712-requests-from-outside.
+    """
     with pytest.raises(InvalidRequest) as caught:
         validate_command(item, LIMITS)
     assert caught.value.reason is reason
@@ -190,7 +199,10 @@ BOUNDS: list[tuple[list[Any], Reason, int, int]] = [
 def test_admission_refuses_what_is_over_a_bound_and_says_by_how_much(
     body: list[Any], reason: Reason, size: int, size_max: int
 ) -> None:
-    """FORMATS §8: keys ≤ 1 KiB, values ≤ 1 MiB, a transaction ≤ 128 operations and 1.5 MiB."""
+    """Keys ≤ 1 KiB, values ≤ 1 MiB, a transaction ≤ 128 operations and 1.5 MiB.
+
+    See docs/reference/specification.md#89-bounds-of-admission.
+    """
     with pytest.raises(InvalidRequest) as caught:
         validate_body(body, LIMITS)
     assert (caught.value.reason, caught.value.size, caught.value.size_max) == (reason, size, size_max)
@@ -209,18 +221,21 @@ def test_admission_refuses_what_is_over_a_bound_and_says_by_how_much(
     ids=lambda body: str(body)[:20],
 )
 def test_admission_takes_what_is_exactly_at_its_bound(body: list[Any]) -> None:
-    """FORMATS §8: the other side of each boundary."""
+    """The other side of each boundary (docs/reference/specification.md#89-bounds-of-admission)."""
     validate_body(body, LIMITS)
 
 
 def test_bounds_of_admission_are_none_of_the_shape() -> None:
-    """FORMATS §8: checked at admission only, from config. Apply knows replicated state alone."""
+    """Checked at admission only, from config. Apply knows replicated state alone.
+
+    See docs/reference/specification.md#89-bounds-of-admission.
+    """
     for body, reason, _, _ in BOUNDS:
         assert body_flaw(body) is None, reason
 
 
 def test_a_request_that_would_close_itself_is_refused() -> None:
-    """FORMATS §9: at or below the floor nothing is executed."""
+    """At or below the floor nothing is executed (docs/reference/specification.md#89-bounds-of-admission)."""
     validate_command([7, 5, 4, 2, b"k"], LIMITS)
     with pytest.raises(InvalidRequest):
         validate_command([7, 5, 5, 2, b"k"], LIMITS)
@@ -263,7 +278,10 @@ def almost_commands(draw: st.DrawFn) -> Any:
 
 @given(almost_commands() | near_commands | cbor_items)
 def test_admission_answers_any_item_with_a_typed_refusal_or_takes_it(item: Any) -> None:
-    """FORMATS §7. What it takes can be read as a command and comes back the same."""
+    """What it takes can be read as a command and comes back the same.
+
+    See docs/reference/specification.md#712-requests-from-outside.
+    """
     try:
         validate_command(item, LIMITS)
     except InvalidRequest:
@@ -274,7 +292,7 @@ def test_admission_answers_any_item_with_a_typed_refusal_or_takes_it(item: Any) 
 
 
 def test_every_refusal_pickles_and_travels_with_its_fields() -> None:
-    """STYLE: errors keep fields and build their text late, so that they cross processes."""
+    """Errors keep fields and build their text late, so that they cross processes."""
     fields: dict[ResultCode, tuple[Any, ...]] = {
         ResultCode.INVALID_REQUEST: (Reason.KEY_TOO_LONG, 9, 8),
         ResultCode.QUOTA_EXCEEDED: (9, 8),

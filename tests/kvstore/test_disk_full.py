@@ -46,7 +46,10 @@ def value_of(client: SimClient, number: int) -> bytes | None:
 def test_a_store_of_one_on_a_full_disk_refuses_writes_and_reads_on_and_writes_again_once_there_is_room(
     quick_folder: Path,
 ) -> None:
-    """FORMATS §4: votes and compaction still work on a full disk. §9: what was refused certainly had no effect."""
+    """Votes and compaction still work on a full disk; what was refused certainly had no effect.
+
+    See docs/reference/specification.md#412-full-disk and docs/reference/specification.md#95-outcomes.
+    """
     cluster = Cluster(quick_folder, 1)
     client = cluster.client()
 
@@ -189,7 +192,10 @@ TINY = Sizes(
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 47, 101, 113])  # In the last three a sync finds no room at all.
 def test_disks_that_become_full_and_empty_again_lose_nothing_and_stop_nobody(quick_folder: Path, seed: int) -> None:
-    """FORMATS §9, with members killed and cut off meanwhile: what was answered is there, what was refused is not."""
+    """With members killed and cut off meanwhile: what was answered is there, what was refused is not.
+
+    See docs/reference/specification.md#95-outcomes.
+    """
     random, cluster = Random(seed), Cluster(quick_folder, (1, 3)[seed % 2], sizes=TINY)
     client = cluster.client()
     puts: dict[bytes, tuple[int, bytes]] = {}

@@ -1,4 +1,7 @@
-"""No reply leaves before the sync that it depends on (FORMATS §3): disks that answer when the test says so."""
+"""No reply leaves before the sync that it depends on: disks that answer when the test says so.
+
+See docs/reference/specification.md#31-messages-wait-for-the-disk.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,10 @@ def test_of_three_the_answer_waits_for_the_second_sync(quick_folder: Path) -> No
 
 
 def test_two_followers_are_a_majority_but_the_leader_shows_only_what_it_holds_itself(quick_folder: Path) -> None:
-    """FORMATS §3.2: a node applies only what is both committed and durable on itself."""
+    """A node applies only what is both committed and durable on itself.
+
+    See docs/reference/specification.md#32-copies-count-when-durable.
+    """
     cluster, client, leader, _ = a_cluster_with_a_client(quick_folder, 3)
     hold(cluster, leader)
 

@@ -42,7 +42,10 @@ async def test_a_store_of_one_needs_no_port_and_keeps_everything(tmp_path: Path)
 
 
 async def test_a_missing_folder_is_refused_without_bootstrap(tmp_path: Path) -> None:
-    """FORMATS §1: a member that lost its disk must not come back empty by accident."""
+    """A member that lost its disk must not come back empty by accident.
+
+    See docs/reference/specification.md#12-first-start.
+    """
     with pytest.raises(NotInitialized, match="bootstrap"):
         await enter(tmp_path / "data")
 
@@ -113,7 +116,7 @@ async def test_a_port_in_use_is_an_error_with_its_remedy(tmp_path: Path) -> None
 
 
 async def test_other_machines_may_connect_only_if_that_is_said(tmp_path: Path) -> None:
-    """Nothing is encrypted yet (FORMATS §7)."""
+    """Nothing is encrypted yet (docs/reference/specification.md#714-unencrypted-ports)."""
     with pytest.raises(ReachableByOthers, match="other machines"):
         await enter(tmp_path / "data", bootstrap=True, listen_client="0.0.0.0:0")
 
@@ -160,7 +163,10 @@ async def test_three_programs_form_a_cluster_and_each_sees_what_the_others_write
 
 
 async def test_a_member_whose_folder_is_made_anew_ends_when_those_who_knew_it_tell_it_so(tmp_path: Path) -> None:
-    """FORMATS §1: whoever never met the old one might count a vote of the new one."""
+    """Whoever never met the old one might count a vote of the new one.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
     members = three_members()
     words = {"members": members, "bootstrap": True, "deadline_seconds": 20.0}
     async with open_node(tmp_path / "s0", node_id="s0", **words):  # type: ignore[arg-type]
@@ -199,7 +205,10 @@ async def test_a_cancelled_program_lets_go_of_everything(tmp_path: Path) -> None
 
 
 async def test_if_the_node_fails_the_block_is_cancelled_and_told_why(tmp_path: Path) -> None:
-    """A sync failed: the node makes no further promise in this life (FORMATS §3.5)."""
+    """A sync failed: the node makes no further promise in this life.
+
+    See docs/reference/specification.md#37-failed-sync.
+    """
 
     async def program() -> None:
         async with open_node(tmp_path / "data", bootstrap=True) as store:

@@ -1,4 +1,7 @@
-"""Clusters of members of two builds: what keeps a level from being raised, and who stops when it was (FORMATS §7)."""
+"""Clusters of members of two builds: what keeps a level from being raised, and who stops when it was.
+
+See docs/reference/specification.md#713-feature-levels.
+"""
 
 from __future__ import annotations
 

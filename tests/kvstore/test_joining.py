@@ -151,7 +151,10 @@ async def test_a_member_added_first_is_started_later(tmp_path: Path) -> None:
 
 
 async def test_one_that_has_lost_its_disk_is_not_let_in_under_its_old_id(tmp_path: Path) -> None:
-    """FORMATS §1: it has forgotten its votes. The remedy is named: a new member, with a new id."""
+    """It has forgotten its votes. The remedy is named: a new member, with a new id.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
     (s2,) = new_members("s2")
     with trio.fail_after(30):
         async with a_store_of_one(tmp_path) as (store, s1):

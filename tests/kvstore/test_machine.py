@@ -120,7 +120,10 @@ def test_the_order_of_hashing_does_not_show() -> None:
 
 
 def test_a_snapshot_at_any_point_of_a_log_continues_to_the_same_end() -> None:
-    """FORMATS §5: a member that restarts from a snapshot is the one that did not."""
+    """A member that restarts from a snapshot is the one that did not.
+
+    See docs/reference/specification.md#51-state-at-an-index.
+    """
     log = random_log(3)
     whole = KvMachine()
     states = []
@@ -139,7 +142,7 @@ def test_a_snapshot_at_any_point_of_a_log_continues_to_the_same_end() -> None:
 
 
 def test_configuration_entries_are_not_for_the_store() -> None:
-    """FORMATS §2: one result per command; none for no_op and configuration."""
+    """One result per command; none for no_op and configuration (docs/reference/specification.md#22-batches)."""
     fed = Fed()
     assert fed.entry(EntryKind.CONFIGURATION, b"\xff not CBOR at all") == []
     assert fed.entry(EntryKind.NO_OP, encode_batch(9, [])) == []
@@ -147,7 +150,10 @@ def test_configuration_entries_are_not_for_the_store() -> None:
 
 
 def test_a_payload_that_no_build_of_this_level_can_have_made_stops_the_member() -> None:
-    """FORMATS §7: shapes in log payloads are judged by the replicated feature level."""
+    """Shapes in log payloads are judged by the replicated feature level.
+
+    See docs/reference/specification.md#713-feature-levels.
+    """
     fed = Fed()
     for kind, payload in (
         (EntryKind.COMMANDS, b"\xff"),
@@ -161,7 +167,10 @@ def test_a_payload_that_no_build_of_this_level_can_have_made_stops_the_member() 
 
 
 def test_raising_the_feature_level_beyond_the_build_stops_the_member() -> None:
-    """FORMATS §7: a member that meets a level it does not know stops, and says what to do."""
+    """A member that meets a level it does not know stops, and says what to do.
+
+    See docs/reference/specification.md#713-feature-levels.
+    """
     fed = Fed()
     fed.do(RaiseFeatureLevel(1))
     assert fed.machine.feature_level == 1
@@ -182,7 +191,10 @@ def test_a_feature_level_never_falls() -> None:
 
 @pytest.mark.parametrize(("item", "reason"), MALFORMED, ids=repr)
 def test_a_malformed_command_is_a_deterministic_error_at_apply(item: Any, reason: Reason) -> None:
-    """FORMATS §7: an error result, the same on every member, never an exception; only a code is replicated."""
+    """An error result, the same on every member, never an exception; only a code is replicated.
+
+    See docs/reference/specification.md#82-commands.
+    """
     fed = Fed()
     fed.register()
     before = fed.machine.status().revision
@@ -195,7 +207,7 @@ def test_a_malformed_command_is_a_deterministic_error_at_apply(item: Any, reason
 
 
 def test_what_is_malformed_under_a_session_is_kept_like_any_answer() -> None:
-    """FORMATS §9: it ran, and this was its result."""
+    """It ran, and this was its result (docs/reference/specification.md#92-judging-a-request)."""
     fed = Fed()
     session = fed.register()
     first = fed.feed_items([session, 1, 0, 1, b"", b"v"])
@@ -207,7 +219,10 @@ def test_what_is_malformed_under_a_session_is_kept_like_any_answer() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(almost_commands() | near_commands, max_size=4))
 def test_apply_answers_any_item_of_the_profile_and_stays_sound(items: list[Any]) -> None:
-    """FORMATS §7: apply never raises for what a client wrote; its answers fit the profile and can be read."""
+    """Apply never raises for what a client wrote; its answers fit the profile and can be read.
+
+    See docs/reference/specification.md#82-commands.
+    """
     fed, other = Fed(sessions_max=3, results_per_session_max=2), Fed()
     fed.do(Put(b"a", b"1"))
     fed.register()
@@ -234,7 +249,7 @@ def test_nested_items_up_to_the_depth_of_frames_are_answered() -> None:
 
 
 def test_limits_are_changed_by_a_command_and_are_in_the_status() -> None:
-    """FORMATS §8: replicated state; set at init, changed by a command."""
+    """Replicated state; set at init, changed by a command (docs/reference/specification.md#810-replicated-limits)."""
     fed = Fed(quota_bytes=500)
     fed.do(ChangeLimits(sessions_max=7))
     assert fed.machine.limits == StoreLimits(quota_bytes=500, sessions_max=7)

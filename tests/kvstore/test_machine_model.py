@@ -193,4 +193,4 @@ StoreComparison.TestCase.settings = settings(
     max_examples=30, stateful_step_count=20, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
 )
 test_the_machine_answers_like_its_slow_twin = StoreComparison.TestCase
-test_the_machine_answers_like_its_slow_twin.__doc__ = "FORMATS §8, §9."
+test_the_machine_answers_like_its_slow_twin.__doc__ = "docs/reference/specification.md#8-store."

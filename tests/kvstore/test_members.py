@@ -258,7 +258,7 @@ def test_a_listing_of_a_newer_member_may_tell_more(quick_folder: Path) -> None:
 
 
 def test_the_numbers_are_on_wires_already() -> None:
-    """docs/client.md and FORMATS §7."""
+    """docs/client.md and docs/reference/specification.md#710-client-requests."""
     assert (RequestKind.CHANGE, RequestKind.MEMBERSHIP) == (8, 9)
     change = MembershipChange(add=(new("s4"),), promote=("s5",), remove=("s1",))
     assert change_request(change) == Request(
@@ -333,7 +333,10 @@ PENDING, USED, LOST = ChangeRefused("pending", "another"), ChangeRefused("used_i
 async def test_a_goal_says_that_nothing_has_changed_only_if_that_is_certain(
     answers: tuple[Exception | str | None, ...], ends_with: type[object], autojump_clock: trio.testing.MockClock
 ) -> None:
-    """FORMATS §9: a change that was sent and not answered may be what a later one is refused for."""
+    """A change that was sent and not answered may be what a later one is refused for.
+
+    See docs/reference/specification.md#98-changes-of-members.
+    """
     ended: object
     try:
         ended = await Answering(*answers).add_member(new("s4"), wait_seconds=2)

@@ -1,7 +1,9 @@
 """A machine that waited to be added and was made anew: some members have met its first folder, while nobody led.
 
-Who becomes a voter is named with its folder in the entry that makes it one (FORMATS §1): all members hear that one, and
-no other. No promise of another folder counts by that: it would have needed a majority of those who were voters before.
+The entry that makes a learner a voter names its folder: all members hear that one, and no other. No promise of another
+folder counts by that: it would have needed a majority of those who were voters before.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def test_a_single_member_serves_at_once(quick_folder: Path) -> None:
 
 
 def test_every_operation_comes_back_as_its_own_result(quick_folder: Path) -> None:
-    """FORMATS §8: the spellings of a transaction, each with its answer."""
+    """The spellings of a transaction, each with its answer (docs/reference/specification.md#84-transactions)."""
     client = Cluster(quick_folder, 3).client()
 
     assert client.do(CompareAndSet(b"a", b"1", 0)) == CompareAndSetResult(2, True)
@@ -153,7 +153,7 @@ def test_without_a_majority_writes_end_within_their_deadline(quick_folder: Path)
 
 
 def test_local_reads_are_served_by_any_member_and_labelled(quick_folder: Path) -> None:
-    """FORMATS §8: what it has applied; no leader is needed."""
+    """What it has applied; no leader is needed (docs/reference/specification.md#811-consistency-of-reads)."""
     cluster = Cluster(quick_folder, 3)
     client = cluster.client()
     client.do(Put(b"a", b"1"))
@@ -175,7 +175,10 @@ def test_local_reads_are_served_by_any_member_and_labelled(quick_folder: Path) -
 
 
 def test_the_committed_log_can_be_read_and_nothing_above_the_mark(quick_folder: Path) -> None:
-    """FORMATS §6: entries up to commit_index; above it NotCommitted, below first_index Compacted."""
+    """Entries up to commit_index; above it NotCommitted, below first_index Compacted.
+
+    See docs/reference/specification.md#66-reading-the-log.
+    """
     cluster = Cluster(quick_folder, 1)
     client = cluster.client(ttl_ns=0)
     client.do(Put(b"a", b"1"))
@@ -231,7 +234,10 @@ def test_a_session_survives_the_leader_and_keep_alives_count(quick_folder: Path)
 
 
 def test_sessions_of_clients_that_are_gone_expire_though_nobody_writes(quick_folder: Path) -> None:
-    """FORMATS §8: expiry happens at apply only, so an idle leader has an entry applied when one is due."""
+    """Expiry happens at apply only, so an idle leader has an entry applied when one is due.
+
+    See docs/reference/specification.md#812-leader-time.
+    """
     cluster = Cluster(quick_folder, 3)
     client = cluster.client(ttl_ns=2 * SECOND)
     client.do(Put(b"a", b"1"))

@@ -113,7 +113,7 @@ def test_a_members_view_survives_the_wire_and_nonsense_does_not() -> None:
 
 
 def test_a_members_hello_must_speak_our_version_and_a_refusal_is_told() -> None:
-    """FORMATS §7: versions min to max."""
+    """Versions min to max (docs/reference/specification.md#74-hello)."""
     with pytest.raises(ProtocolError, match="too many"):
         decode_greeting(Refusal("busy", "too many").encode())
     check_client_hello(encode_client_hello())

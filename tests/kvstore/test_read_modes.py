@@ -1,4 +1,7 @@
-"""Reads by lease, on followers and of a bounded age, over the client protocol (FORMATS §8)."""
+"""Reads by lease, on followers and of a bounded age, over the client protocol.
+
+See docs/reference/specification.md#811-consistency-of-reads.
+"""
 
 from __future__ import annotations
 

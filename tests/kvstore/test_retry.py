@@ -86,7 +86,10 @@ def test_open_numbers_of_a_session_are_bounded() -> None:
 
 
 def test_a_lost_connection_means_the_same_number_again_elsewhere() -> None:
-    """FORMATS §9: repeated under the same session and number, so that it happens at most once."""
+    """Repeated under the same session and number, so that it happens at most once.
+
+    See docs/reference/specification.md#97-retries.
+    """
     world = a_world()
     ticket = world.put()
     first = world["s1"].asked[0][1]
@@ -179,7 +182,7 @@ def test_without_any_member_the_failure_says_why() -> None:
 
 
 def test_a_read_without_an_answer_has_failed() -> None:
-    """FORMATS §9: a read has no effect, so it is never unknown."""
+    """A read has no effect, so it is never unknown (docs/reference/specification.md#97-retries)."""
     world = a_world()
     ticket = world.get(seconds=0.5)
     assert len(world["s1"].asked) == 1
@@ -282,7 +285,7 @@ def test_busy_says_that_word_once(text: str) -> None:
 
 
 def test_busy_after_a_lost_attempt_is_still_unknown() -> None:
-    """FORMATS §9, word for word: the first attempt may have happened."""
+    """The first attempt may have happened (docs/reference/specification.md#97-retries)."""
     world = a_world()
     ticket = world.put(seconds=1)
     world.all_follow("s2")
@@ -333,7 +336,7 @@ def test_an_unknown_answer_is_tried_again_under_the_same_number() -> None:
 
 
 def test_without_a_session_nothing_is_sent_twice() -> None:
-    """Session 0 is never retried (FORMATS §9): a lost answer is unknown at once."""
+    """Session 0 is never retried (docs/reference/specification.md#97-retries): a lost answer is unknown at once."""
     world = a_world(session=False)
     ticket = world.put()
     world.all_follow("s2")
@@ -427,7 +430,7 @@ def test_a_late_answer_to_a_cancelled_call_is_ignored() -> None:
 
 
 def test_local_reads_need_no_leader() -> None:
-    """Any member answers from what it has applied (FORMATS §8)."""
+    """Any member answers from what it has applied (docs/reference/specification.md#811-consistency-of-reads)."""
     world = a_world(leader=None)
 
     ticket = world.get(consistency=Consistency.LOCAL)

@@ -1,6 +1,8 @@
-"""The law of outcomes under random faults, against whole members: ok = done once, fail = never done (FORMATS §9).
+"""The law of outcomes under random faults, against whole members: ok = done once, fail = never done.
 
 Every write goes to a key of its own, so that its record's version says how often it was carried out.
+
+See docs/reference/specification.md#95-outcomes.
 """
 
 from __future__ import annotations

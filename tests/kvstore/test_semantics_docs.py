@@ -33,7 +33,7 @@ def test_every_bound_is_listed_with_its_default() -> None:
 
 
 def test_the_examples_in_docstrings_run() -> None:
-    """STYLE: documentation is tested."""
+    """Documentation is tested."""
     assert doctest.testmod(kvstore.commands).attempted >= 1
     assert doctest.testmod(kvstore.commands).failed == 0
 

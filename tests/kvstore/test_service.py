@@ -101,7 +101,10 @@ def cluster(quick_folder: Path) -> Iterator[Cluster]:
     ],
 )
 def test_a_frame_that_makes_no_sense_ends_its_connection_with_the_reason(cluster: Cluster, data: bytes) -> None:
-    """FORMATS §7: an error frame, then that connection is closed; the member serves the others."""
+    """An error frame, then that connection is closed; the member serves the others.
+
+    See docs/reference/specification.md#712-requests-from-outside.
+    """
     bad, good = RawClient(cluster, 1), RawClient(cluster, 2)
 
     bad.send(data)
@@ -183,7 +186,7 @@ def test_a_malformed_command_is_refused_at_admission(cluster: Cluster, command: 
 
 
 def test_extra_items_of_a_request_are_ignored(cluster: Cluster) -> None:
-    """FORMATS §7: arrays grow only at their end."""
+    """Arrays grow only at their end (docs/reference/specification.md#73-growth)."""
     client = RawClient(cluster)
 
     assert client.ask(encode_item([1, 1, "new", 2])).code == Code.OK
@@ -202,7 +205,7 @@ def test_what_is_proposed_are_the_very_bytes_of_the_client(cluster: Cluster) -> 
 
 
 def test_every_response_names_revision_consistency_and_node(cluster: Cluster) -> None:
-    """FORMATS §8: at its point in the order; refusals too."""
+    """At its point in the order; refusals too (docs/reference/specification.md#711-responses)."""
     client = RawClient(cluster)
     client.ask(encode_request(1, command_request(Put(b"a", b"1"))))
 
@@ -308,7 +311,7 @@ def test_a_client_that_has_gone_gets_nothing_and_harms_nobody(cluster: Cluster) 
 
 
 def test_a_repeated_request_gets_the_kept_result_with_its_revision(cluster: Cluster) -> None:
-    """FORMATS §9: returned unchanged, with its original revision."""
+    """Returned unchanged, with its original revision (docs/reference/specification.md#92-judging-a-request)."""
     client = RawClient(cluster)
     registered = client.ask(encode_request(1, command_request(RegisterSession(10**10))))
     session_id = registered.fields[0][1]

@@ -1,4 +1,7 @@
-"""Sessions, retries and outcomes (FORMATS §9), rule by rule, through the log."""
+"""Sessions, retries and outcomes, rule by rule, through the log.
+
+See docs/reference/specification.md#9-sessions-and-outcomes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from tests.kvstore.feeding import Fed
 
 
 def test_sessions_are_numbered_by_a_replicated_counter() -> None:
-    """FORMATS §9: never by the index; one entry may register many."""
+    """Never by the index; one entry may register many (docs/reference/specification.md#91-sessions)."""
     fed = Fed()
     raw = encode_command(RegisterSession(5))
     assert fed.feed([raw, raw, raw]) == [(0, 1, (16, 1, 5)), (0, 1, (16, 2, 5)), (0, 1, (16, 3, 5))]
@@ -35,7 +38,10 @@ def test_sessions_are_numbered_by_a_replicated_counter() -> None:
 
 
 def test_a_retry_gets_the_kept_result_with_its_original_revision() -> None:
-    """FORMATS §9: a kept result is returned unchanged. Nothing is executed, the revision stays."""
+    """A kept result is returned unchanged. Nothing is executed, the revision stays.
+
+    See docs/reference/specification.md#92-judging-a-request.
+    """
     fed = Fed()
     session = fed.register()
     first = [
@@ -57,7 +63,7 @@ def test_a_retry_gets_the_kept_result_with_its_original_revision() -> None:
 
 
 def test_a_retry_in_the_same_entry_gets_the_kept_result_too() -> None:
-    """FORMATS §2: a batch is many commands; each has its own outcome."""
+    """A batch is many commands; each has its own outcome (docs/reference/specification.md#22-batches)."""
     fed = Fed()
     session = fed.register()
     raw = encode_command(Put(b"a", b"1"), session_id=session, request_no=1)
@@ -65,7 +71,10 @@ def test_a_retry_in_the_same_entry_gets_the_kept_result_too() -> None:
 
 
 def test_an_error_of_a_request_that_ran_is_kept_like_any_result() -> None:
-    """FORMATS §9: a typed refusal is `fail`. Were it not kept, a second copy in the log could yet have an effect."""
+    """A typed refusal is `fail`. Were it not kept, a second copy in the log could yet have an effect.
+
+    See docs/reference/specification.md#92-judging-a-request.
+    """
     fed = Fed(quota_bytes=100)
     session = fed.register()
     with pytest.raises(QuotaExceeded):
@@ -77,7 +86,7 @@ def test_an_error_of_a_request_that_ran_is_kept_like_any_result() -> None:
 
 
 def test_requests_above_the_floor_run_in_any_order() -> None:
-    """FORMATS §9: otherwise it executes, in any order."""
+    """Otherwise it executes, in any order (docs/reference/specification.md#92-judging-a-request)."""
     fed = Fed()
     session = fed.register()
     for number in (9, 2, 5, 3):
@@ -87,7 +96,10 @@ def test_requests_above_the_floor_run_in_any_order() -> None:
 
 
 def test_a_request_at_or_below_the_floor_is_closed_and_never_runs() -> None:
-    """FORMATS §9: the floor is the greatest acknowledged applied; it never goes back."""
+    """The floor is the greatest acknowledged applied; it never goes back.
+
+    See docs/reference/specification.md#92-judging-a-request.
+    """
     fed = Fed()
     session = fed.register()
     fed.do(Put(b"a", b"1"), session, 6, ack=4)
@@ -100,7 +112,7 @@ def test_a_request_at_or_below_the_floor_is_closed_and_never_runs() -> None:
 
 
 def test_acknowledging_forgets_results_and_closes_numbers_never_seen() -> None:
-    """FORMATS §9: one rule for both, so that the floor alone is kept."""
+    """One rule for both, so that the floor alone is kept (docs/reference/specification.md#92-judging-a-request)."""
     fed = Fed()
     session = fed.register()
     for number in (1, 2, 3, 10):
@@ -114,7 +126,10 @@ def test_acknowledging_forgets_results_and_closes_numbers_never_seen() -> None:
 
 
 def test_a_request_that_acknowledges_itself_is_closed() -> None:
-    """FORMATS §9: the acknowledgement in a request is applied before it is judged."""
+    """The acknowledgement in a request is applied before it is judged.
+
+    See docs/reference/specification.md#92-judging-a-request.
+    """
     fed = Fed()
     session = fed.register()
     with pytest.raises(RequestClosed):
@@ -123,7 +138,10 @@ def test_a_request_that_acknowledges_itself_is_closed() -> None:
 
 
 def test_at_the_bound_of_results_the_answer_is_busy_and_nothing_happens() -> None:
-    """FORMATS §9: executing and recording nothing; results_per_session_max is reached."""
+    """Executing and recording nothing; results_per_session_max is reached.
+
+    See docs/reference/specification.md#92-judging-a-request.
+    """
     fed = Fed(results_per_session_max=2)
     session = fed.register()
     fed.do(Put(b"a", b"1"), session, 1)
@@ -174,14 +192,17 @@ def test_at_the_bound_of_sessions_registering_is_busy() -> None:
 
 
 def test_session_zero_is_never_deduplicated() -> None:
-    """FORMATS §9: session 0 is "none", and is never retried."""
+    """Session 0 is "none", and is never retried (docs/reference/specification.md#91-sessions)."""
     fed = Fed()
     for revision in (2, 3):
         assert fed.do(Put(b"a", b"1"), 0, 1, ack=5) == PutResult(revision)
 
 
 def test_an_unknown_session_has_expired() -> None:
-    """FORMATS §9: nothing tells a session that never was from one that is gone."""
+    """Nothing tells a session that never was from one that is gone.
+
+    See docs/reference/specification.md#92-judging-a-request.
+    """
     fed = Fed()
     with pytest.raises(SessionExpired) as caught:
         fed.do(Put(b"a", b"1"), 77, 1)
@@ -216,7 +237,7 @@ def test_keeping_alive_and_closing_need_a_session() -> None:
 
 
 def test_a_session_expires_at_its_deadline_before_the_commands_of_that_entry() -> None:
-    """FORMATS §8, §9: at apply only, by leader_time, before the entry's commands."""
+    """At apply only, by leader_time, before the entry's commands (docs/reference/specification.md#812-leader-time)."""
     fed = Fed()
     session = fed.register(10, time=100)
     assert fed.machine.next_deadline == 110
@@ -229,7 +250,10 @@ def test_a_session_expires_at_its_deadline_before_the_commands_of_that_entry() -
 
 
 def test_an_empty_batch_or_a_no_op_is_enough_to_expire_a_session() -> None:
-    """FORMATS §8: an idle leader proposes an empty batch when a deadline is due; no_op carries leader_time too."""
+    """An idle leader proposes an empty transaction when a deadline is due; no_op carries leader_time too.
+
+    See docs/reference/specification.md#812-leader-time.
+    """
     for kind in (EntryKind.COMMANDS, EntryKind.NO_OP):
         fed = Fed()
         fed.register(10)
@@ -252,7 +276,7 @@ def test_any_command_of_a_session_puts_its_expiry_off() -> None:
 
 
 def test_leader_time_never_goes_back() -> None:
-    """FORMATS §8; an entry with an older time is applied at the time reached."""
+    """An entry with an older time is applied at the time reached (docs/reference/specification.md#812-leader-time)."""
     fed = Fed()
     fed.register(10, time=100)
     session = fed.register(10, time=50)
@@ -263,7 +287,10 @@ def test_leader_time_never_goes_back() -> None:
 
 
 def test_sessions_expire_in_the_order_of_deadline_then_id() -> None:
-    """FORMATS §8: in order (deadline, id), whatever order they were touched in."""
+    """In order (deadline, id), whatever order they were touched in.
+
+    See docs/reference/specification.md#812-leader-time.
+    """
     fed = Fed()
     for ttl in (30, 10, 20, 10):  # Ids 1 to 4.
         fed.register(ttl)

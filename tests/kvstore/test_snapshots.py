@@ -1,4 +1,7 @@
-"""Snapshots of the store: a consistent picture, its bytes, and what is refused (FORMATS §5)."""
+"""Snapshots of the store: a consistent picture, its bytes, and what is refused.
+
+See docs/reference/specification.md#53-state-of-the-store.
+"""
 
 # ruff: noqa: ARG005 - every damage gets header and chunks, and most touch one of them.
 
@@ -50,7 +53,10 @@ def restore(header: dict[str, Any], chunks: list[Any]) -> KvMachine:
 
 
 def test_a_restored_machine_is_the_same_state() -> None:
-    """FORMATS §5: everything replicated is in it; hashes are over fields."""
+    """Everything replicated is in it; hashes are over fields.
+
+    See docs/reference/specification.md#53-state-of-the-store.
+    """
     fed = lived_in()
     other = restored(fed.machine)
     assert other.state_hash() == fed.machine.state_hash()
@@ -61,7 +67,10 @@ def test_a_restored_machine_is_the_same_state() -> None:
 
 
 def test_a_restored_machine_goes_on_as_if_nothing_had_happened() -> None:
-    """FORMATS §9: sessions live in snapshots; retries return the original result after a restore too."""
+    """Sessions live in snapshots; retries return the original result after a restore too.
+
+    See docs/reference/specification.md#91-sessions.
+    """
     fed = lived_in()
     other = Fed()
     other.machine = restored(fed.machine)
@@ -99,7 +108,10 @@ def test_a_picture_shows_the_moment_it_was_taken_however_late_it_is_developed() 
 
 
 def test_the_golden_picture_never_changes() -> None:
-    """FORMATS §5: these bytes are on disks already; a new shape is a new format or feature level."""
+    """These bytes are on disks already; a new shape is a new format or feature level.
+
+    See docs/reference/specification.md#53-state-of-the-store.
+    """
     fed = Fed(deletions_max=1)
     session = fed.register(10, time=5)
     fed.do(Put(b"a", b"1"))
@@ -142,7 +154,7 @@ GOLDEN_HASH = "2bda4e5ca4c90ce3e2469cf16f58e8fe49443d8cdf1b9b671bdf68f856b7347f"
 
 
 def test_an_empty_store_is_a_header_alone() -> None:
-    """FORMATS §1, §5: the initial configuration is a snapshot at index 0."""
+    """The initial configuration is a snapshot at index 0 (docs/reference/specification.md#12-first-start)."""
     machine = KvMachine()
     machine.restore(initial_header(StoreLimits(sessions_max=3)), [])
     assert machine.state_hash() == KvMachine(StoreLimits(sessions_max=3)).state_hash()
@@ -286,7 +298,10 @@ def test_a_row_with_a_number_that_cannot_be_printed_is_refused() -> None:
 
 
 def test_a_snapshot_of_a_higher_feature_level_is_refused_by_name() -> None:
-    """FORMATS §7: the replicated level judges, and this build does not know it."""
+    """The replicated level judges, and this build does not know it.
+
+    See docs/reference/specification.md#713-feature-levels.
+    """
     header, chunks = taken(lived_in())
     with pytest.raises(UnsupportedFeatureLevel, match="with the build of the other members") as caught:
         restore({**header, "feature_level": 2}, chunks)

@@ -1,4 +1,4 @@
-"""What each operation means (FORMATS §8), rule by rule, through the log."""
+"""What each operation means (docs/reference/specification.md#8-store), rule by rule, through the log."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def listed(fed: Fed, request: Range) -> list[bytes]:
 
 
 def test_the_revision_starts_at_one_and_rises_by_one_for_each_change() -> None:
-    """FORMATS §8; the empty store is revision 1."""
+    """The empty store is revision 1 (docs/reference/specification.md#81-records-and-revisions)."""
     fed = Fed()
     assert fed.machine.revision == 1
     assert fed.do(Put(b"a", b"1")) == PutResult(2)
@@ -64,7 +64,10 @@ def test_the_revision_starts_at_one_and_rises_by_one_for_each_change() -> None:
 
 
 def test_what_changes_nothing_leaves_the_revision_alone() -> None:
-    """FORMATS §8: failed comparisons, deleting nothing, reads, no-ops, configuration; repeats are in test_sessions."""
+    """Failed comparisons, deleting nothing, reads, no-ops, configuration; repeats are in test_sessions.
+
+    See docs/reference/specification.md#81-records-and-revisions.
+    """
     fed = holding(a=b"1")
     for command in (
         Delete(b"b"),
@@ -81,7 +84,7 @@ def test_what_changes_nothing_leaves_the_revision_alone() -> None:
 
 
 def test_all_writes_of_a_transaction_share_its_revision() -> None:
-    """FORMATS §8."""
+    """docs/reference/specification.md#81-records-and-revisions."""
     fed = holding(c=b"1")
     result = fed.do(Txn((), (Put(b"a", b"1"), Delete(b"c"), Put(b"b", b"1"), Get(b"a"))))
     assert isinstance(result, TxnResult)
@@ -92,7 +95,7 @@ def test_all_writes_of_a_transaction_share_its_revision() -> None:
 
 
 def test_a_record_counts_its_versions_and_begins_again_after_a_deletion() -> None:
-    """FORMATS §8: version is 1 at creation, +1 per write."""
+    """Version is 1 at creation, +1 per write (docs/reference/specification.md#81-records-and-revisions)."""
     fed = holding(a=b"1")
     fed.do(Put(b"a", b"2"))
     assert fed.machine.get(b"a").record == Record(b"2", create_revision=2, mod_revision=3, version=2, lease_id=0)
@@ -105,7 +108,10 @@ def test_a_record_counts_its_versions_and_begins_again_after_a_deletion() -> Non
 
 
 def test_operations_see_the_writes_before_them() -> None:
-    """FORMATS §8: operations run in order and see earlier writes of the same transaction."""
+    """Operations run in order and see earlier writes of the same transaction.
+
+    See docs/reference/specification.md#84-transactions.
+    """
     fed = holding(a=b"1", b=b"1")
     result = fed.do(Txn((), (Get(b"c"), Put(b"c", b"2"), Get(b"c"), Delete(b"a"), Get(b"a"), Range())))
     assert result == TxnResult(
@@ -123,7 +129,7 @@ def test_operations_see_the_writes_before_them() -> None:
 
 
 def test_an_error_in_a_transaction_takes_every_write_back() -> None:
-    """FORMATS §8: any error means no effect at all."""
+    """Any error means no effect at all (docs/reference/specification.md#84-transactions)."""
     fed = holding(a=b"1", b=b"1", c=b"1")
     fed.do(Delete(b"c"))
     before = fed.machine.state_hash()
@@ -133,7 +139,7 @@ def test_an_error_in_a_transaction_takes_every_write_back() -> None:
 
 
 def test_a_key_is_written_once_per_branch_at_apply_too() -> None:
-    """FORMATS §8. Each branch by itself: only one of them runs."""
+    """Each branch by itself: only one of them runs (docs/reference/specification.md#84-transactions)."""
     fed = Fed()
     with pytest.raises(InvalidRequest, match="written twice"):
         fed.do(Txn((), (Put(b"a", b"1"), Put(b"a", b"2"))))
@@ -141,7 +147,7 @@ def test_a_key_is_written_once_per_branch_at_apply_too() -> None:
 
 
 def test_a_transaction_runs_the_success_branch_only_if_every_comparison_holds() -> None:
-    """FORMATS §8 `txn(compares, success, failure)`; no comparison at all is true."""
+    """No comparison at all is true (docs/reference/specification.md#84-transactions)."""
     fed = holding(a=b"1")
     yes = Compare(b"a", Target.VALUE, Comparison.EQUAL, b"1")
     no = Compare(b"a", Target.VERSION, Comparison.GREATER, 1)
@@ -155,7 +161,7 @@ def test_a_transaction_runs_the_success_branch_only_if_every_comparison_holds() 
 
 @pytest.mark.parametrize("target", [Target.VERSION, Target.CREATE_REVISION, Target.MOD_REVISION])
 def test_on_an_absent_key_the_three_numbers_are_zero(target: Target) -> None:
-    """FORMATS §8."""
+    """docs/reference/specification.md#85-comparisons."""
     fed = Fed()
 
     def succeeded(comparison: Comparison, operand: int) -> bool:
@@ -171,7 +177,7 @@ def test_on_an_absent_key_the_three_numbers_are_zero(target: Target) -> None:
 
 @pytest.mark.parametrize("comparison", Comparison)
 def test_on_an_absent_key_any_comparison_of_the_value_is_false(comparison: Comparison) -> None:
-    """FORMATS §8: ≠ too."""
+    """≠ too (docs/reference/specification.md#85-comparisons)."""
     result = Fed().do(Txn((Compare(b"a", Target.VALUE, comparison, b"x"),)))
     assert isinstance(result, TxnResult)
     assert not result.succeeded
@@ -182,7 +188,7 @@ def test_on_an_absent_key_any_comparison_of_the_value_is_false(comparison: Compa
     [(Target.VERSION, 2), (Target.CREATE_REVISION, 2), (Target.MOD_REVISION, 4), (Target.VALUE, b"m")],
 )
 def test_every_comparison_on_every_target_of_a_present_key(target: Target, seen: Any) -> None:
-    """FORMATS §8: =, ≠, <, > on version, create revision, mod revision, value."""
+    """=, ≠, <, > on version, create revision, mod revision, value (docs/reference/specification.md#85-comparisons)."""
     fed = holding(a=b"1", b=b"1")
     fed.do(Put(b"a", b"m"))  # Version 2, created at 2, modified at 4.
     below, above = (b"a", b"z") if isinstance(seen, bytes) else (seen - 1, seen + 1)
@@ -200,7 +206,7 @@ def test_every_comparison_on_every_target_of_a_present_key(target: Target, seen:
 
 
 def test_compare_and_set_by_value_by_revision_and_if_absent() -> None:
-    """FORMATS §8: a failed one returns the record it saw."""
+    """A failed one returns the record it saw (docs/reference/specification.md#84-transactions)."""
     fed = Fed()
     assert fed.do(CompareAndSet(b"a", b"1", b"")) == CompareAndSetResult(1, False, None, 0, True)
     assert fed.do(CompareAndSet(b"a", b"1", 0)) == CompareAndSetResult(2, True)
@@ -222,7 +228,10 @@ spelled = st.one_of(
 
 @given(st.lists(spelled, min_size=1, max_size=8))
 def test_an_operation_means_the_transaction_that_it_spells(commands: list[Any]) -> None:
-    """FORMATS §8: one form at apply; put, get, delete, compare_and_set are spellings of it."""
+    """One form at apply; put, get, delete, compare_and_set are spellings of it.
+
+    See docs/reference/specification.md#84-transactions.
+    """
     short, long = Fed(quota_bytes=400), Fed(quota_bytes=400)
     for command in [Put(b"a", b"1"), *commands]:
         brief, full = short.item(command), long.item(spell_out(command))
@@ -240,7 +249,7 @@ def test_an_operation_means_the_transaction_that_it_spells(commands: list[Any]) 
 
 
 def test_an_absent_key_tells_when_it_was_deleted() -> None:
-    """FORMATS §8: deleted_revision, with `exact`. Never there: 0, exactly."""
+    """deleted_revision, with `exact` (docs/reference/specification.md#87-absent-keys). Never there: 0, exactly."""
     fed = holding(a=b"1")
     assert fed.machine.get(b"z") == GetResult(2, None, 0, True)
     fed.do(Delete(b"a"))
@@ -250,7 +259,10 @@ def test_an_absent_key_tells_when_it_was_deleted() -> None:
 
 
 def test_deletions_are_bounded_and_the_floor_speaks_for_the_forgotten() -> None:
-    """FORMATS §8: below a replicated floor it is "≤ floor"; deletions_max is reached here."""
+    """Below a replicated floor it is "≤ floor"; deletions_max is reached here.
+
+    See docs/reference/specification.md#87-absent-keys.
+    """
     fed = Fed(deletions_max=2)
     for key in (b"a", b"b", b"c"):
         fed.do(Put(key, b"1"))
@@ -295,7 +307,7 @@ def test_lowering_the_bound_of_deletions_takes_effect_at_once() -> None:
 
 
 def test_ranges_by_interval_by_prefix_from_a_key_and_all() -> None:
-    """FORMATS §8: `[start, end)` in byte order."""
+    """`[start, end)` in byte order (docs/reference/specification.md#86-ranges)."""
     fed = Fed()
     for key in (b"b", b"a\xff", b"a", b"\xff", b"b\x00", b"c"):
         fed.do(Put(key, b""))
@@ -307,7 +319,10 @@ def test_ranges_by_interval_by_prefix_from_a_key_and_all() -> None:
 
 
 def test_limit_more_and_count() -> None:
-    """FORMATS §8: `count` is of the whole interval, `more` says that keys beyond the last item exist."""
+    """`count` is of the whole interval, `more` says that keys beyond the last item exist.
+
+    See docs/reference/specification.md#86-ranges.
+    """
     fed = holding(a=b"1", b=b"1", c=b"1")
     cut = fed.machine.range(Range(limit=2))
     assert ([item.key for item in cut.items], cut.more, cut.count) == ([b"a", b"b"], True, 3)
@@ -319,13 +334,16 @@ def test_limit_more_and_count() -> None:
 
 
 def test_keys_only_leaves_the_values_out() -> None:
-    """FORMATS §8."""
+    """docs/reference/specification.md#86-ranges."""
     fed = holding(a=b"1" * 1000)
     assert fed.machine.range(Range(keys_only=True)).items == (KeyRecord(b"a", None, 2, 2, 1),)
 
 
 def test_a_page_ends_before_the_item_that_would_pass_its_bytes_but_is_never_empty() -> None:
-    """FORMATS §8: a bound on response bytes; each item counts its key, its value and 64."""
+    """A bound on response bytes; each item counts its key, its value and 64.
+
+    See docs/reference/specification.md#86-ranges.
+    """
     fed = holding(a=b"v" * 100, b=b"v" * 100, c=b"v" * 100)
     assert listed(fed, Range(bytes_max=2 * 165)) == [b"a", b"b"]
     assert listed(fed, Range(bytes_max=2 * 165 - 1)) == [b"a"]
@@ -349,7 +367,10 @@ def test_a_page_is_bounded_whatever_the_request_says() -> None:
 
 @given(st.integers(1, 3), st.booleans(), st.integers(0, 400))
 def test_pages_put_together_are_the_whole_listing(limit: int, reverse: bool, bytes_max: int) -> None:
-    """FORMATS §8: pages of one listing name the revision of the first."""
+    """Pages of one listing name the revision of the first.
+
+    See docs/reference/specification.md#88-pages-of-one-revision.
+    """
     fed = holding(a=b"1", b=b"2" * 200, c=b"", d=b"4", e=b"5")
     start, end, revision = b"", None, 0
     found: list[KeyRecord] = []
@@ -367,7 +388,10 @@ def test_pages_put_together_are_the_whole_listing(limit: int, reverse: bool, byt
 
 
 def test_a_page_of_another_revision_is_refused_because_no_history_is_kept() -> None:
-    """FORMATS §8: below compact_revision the answer is RevisionCompacted; it may equal revision."""
+    """Below compact_revision the answer is RevisionCompacted; it may equal revision.
+
+    See docs/reference/specification.md#88-pages-of-one-revision.
+    """
     fed = holding(a=b"1", b=b"1")
     assert fed.machine.compact_revision == fed.machine.revision == 3
     assert len(fed.machine.range(Range(revision=3)).items) == 2
@@ -380,7 +404,10 @@ def test_a_page_of_another_revision_is_refused_because_no_history_is_kept() -> N
 
 
 def test_inside_a_transaction_a_range_is_at_the_revision_of_its_writes() -> None:
-    """FORMATS §8: it sees the writes before it, so it is no page of the revision before."""
+    """It sees the writes before it, so it is no page of the revision before.
+
+    See docs/reference/specification.md#88-pages-of-one-revision.
+    """
     fed = holding(a=b"1")
     assert fed.do(Txn((), (Range(revision=2), Delete(b"z"), Range(revision=2)))).revision == 2
     with pytest.raises(RevisionCompacted):
@@ -392,7 +419,10 @@ def test_inside_a_transaction_a_range_is_at_the_revision_of_its_writes() -> None
 
 
 def test_the_quota_counts_keys_values_and_sixty_four_each() -> None:
-    """FORMATS §8: stored bytes = Σ(len(key) + len(value) + 64); quota_bytes is reached exactly."""
+    """Stored bytes = Σ(len(key) + len(value) + 64); quota_bytes is reached exactly.
+
+    See docs/reference/specification.md#810-replicated-limits.
+    """
     fed = Fed(quota_bytes=2 * 70)
     fed.do(Put(b"abc", b"123"))
     fed.do(Put(b"abd", b"123"))

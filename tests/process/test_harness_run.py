@@ -57,7 +57,7 @@ def the_rows(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(60)
 async def test_a_run_with_a_killed_leader_ends_healed_and_linearizable(tmp_path: Path) -> None:
-    """FORMATS §10, and the point of it all: no acknowledged write is lost to kill -9 of the leader."""
+    """The point of it all: no acknowledged write is lost to kill -9 of the leader."""
     settings = RunSettings(
         out=tmp_path / "run",
         nodes=3,

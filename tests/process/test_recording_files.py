@@ -59,7 +59,10 @@ class RecordingFiles:
 
 @pytest.mark.parametrize("size", [1, 3])
 async def test_no_acknowledgement_arrives_before_a_majority_has_synced_it(tmp_path: Path, size: int) -> None:
-    """FORMATS §3: no reply leaves before the sync that it depends on."""
+    """No reply leaves before the sync that it depends on.
+
+    See docs/reference/specification.md#31-messages-wait-for-the-disk.
+    """
     ports = free_ports(2 * size)
     members = tuple(
         Member(f"s{i + 1}", f"127.0.0.1:{ports[2 * i]}", f"127.0.0.1:{ports[2 * i + 1]}") for i in range(size)

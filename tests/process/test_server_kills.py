@@ -96,7 +96,10 @@ async def leader_of(client: Client) -> str:
 
 
 async def test_the_leader_is_killed_again_and_again_while_clients_write(tmp_path: Path) -> None:
-    """FORMATS §9: no acknowledged write is lost, none is done twice; with sessions the clients hardly notice."""
+    """No acknowledged write is lost, none is done twice; with sessions the clients hardly notice.
+
+    See docs/reference/specification.md#95-outcomes.
+    """
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:
@@ -141,7 +144,10 @@ async def test_all_are_killed_at_once_and_everything_acknowledged_is_there(tmp_p
 
 
 async def test_a_member_that_missed_more_than_the_log_keeps_gets_the_snapshot(tmp_path: Path) -> None:
-    """FORMATS §6: retention lets the log pass the mark; the one that was away catches up and has the same state."""
+    """Retention lets the log pass the mark; the one that was away catches up and has the same state.
+
+    See docs/reference/specification.md#65-compaction.
+    """
     limits = ("--snapshot-log-bytes=20000", "--retention-bytes=20000", "--segment-bytes=8192")
     with running_cluster(tmp_path, 3, *limits) as cluster, trio.fail_after(60):
         async with cluster.client() as client:

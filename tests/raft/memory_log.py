@@ -102,7 +102,10 @@ class MemoryLog:
     def _carry_out(
         write: LogWrite, base: LogPosition, entries: list[Entry], hard_state: HardState
     ) -> tuple[LogPosition, HardState]:
-        """The order of `LogWrite`: hard state; reset or replacement; entries (FORMATS §3.3, §3.4)."""
+        """The order of `LogWrite`: hard state; reset or replacement; entries.
+
+        See docs/reference/specification.md#33-term-and-vote-come-first.
+        """
         if write.hard_state is not None:
             assert write.hard_state.term >= hard_state.term, (write.hard_state, hard_state)
             hard_state = write.hard_state

@@ -90,7 +90,8 @@ class OneNode:
         self.disk = Disk()
         self.log = self.log.after_a_crash(self.disk)
         newest = self.snapshots.latest().header
-        if newest.index > self.log.last_index:  # Recovery drops a log that ends before the snapshot (FORMATS §5).
+        # Recovery drops a log that ends before the snapshot (docs/reference/specification.md#55-choice-at-start).
+        if newest.index > self.log.last_index:
             hard_state = self.log.hard_state
             self.log = MemoryLog(self.disk, LogPosition(newest.index, newest.term))
             self.log.hard_state = self.log.durable_hard_state = hard_state

@@ -1,4 +1,4 @@
-"""The CBOR profile: what may be in a frame (FORMATS §7)."""
+"""The CBOR profile: what may be in a frame (docs/reference/specification.md#72-cbor-profile)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("hexadecimal", HOSTILE.values(), ids=HOSTILE.keys())
 def test_what_the_profile_does_not_have_is_a_protocol_error(hexadecimal: str) -> None:
-    """FORMATS §7: no floats, tags, indefinite lengths, duplicate keys, bignums; exactly one item."""
+    """No floats, tags, indefinite lengths, duplicate keys, bignums; exactly one item.
+
+    See docs/reference/specification.md#72-cbor-profile.
+    """
     with pytest.raises(ProtocolError):
         decode_item(bytes.fromhex(hexadecimal))
 

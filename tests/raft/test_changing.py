@@ -109,7 +109,10 @@ def test_the_configuration_is_found_again_at_a_restart() -> None:
 
 
 def test_a_snapshot_brings_its_configuration() -> None:
-    """FORMATS §5: the one in force at its index; here the log did not hold it."""
+    """The one in force at its index; here the log did not hold it.
+
+    See docs/reference/specification.md#51-state-at-an-index.
+    """
     follower = a_follower(term=1)
     follower.step("s2", append_of(1, (0, 0), entry_of(1, 1, JOINT)))
     after = configuration(["s1", "s4"], removed=["s2", "s3"])
@@ -322,7 +325,7 @@ def test_a_single_voter_waits_for_none_of_its_learners() -> None:
 
 
 def test_the_low_watermark_waits_for_learners_and_not_for_removed_members() -> None:
-    """FORMATS §6: all members; who is none any more needs nothing."""
+    """All members; who is none any more needs nothing (docs/reference/specification.md#64-low-water-mark)."""
     leader = a_leader_with_commits(term=2, commands=1, configuration=configuration(["s1", "s2", "s3"], learners=["s4"]))
     assert leader.core.low_watermark == 2
     index = leader.propose().index

@@ -67,7 +67,10 @@ def test_a_leader_that_cannot_open_files_refuses_writes_for_that_reason() -> Non
 
 
 def test_what_waited_to_be_proposed_when_the_room_was_gone_is_refused_for_certain() -> None:
-    """It was appended nowhere (FORMATS §9); what was appended goes its way."""
+    """It was appended nowhere; what was appended goes its way.
+
+    See docs/reference/specification.md#96-end-of-a-proposal.
+    """
     s1 = a_single_leader()
     s1.propose("under way", 1)
     s1.flush()

@@ -1,4 +1,7 @@
-"""The order of durability (FORMATS §3): nothing is said before it is true on disk."""
+"""The order of durability: nothing is said before it is true on disk.
+
+See docs/reference/specification.md#3-order-of-durability.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ from tests.raft.bench import (
 
 
 def test_a_vote_leaves_when_it_is_durable() -> None:
-    """§3.1: a crash between the two could make it a second vote in the term."""
+    """A crash between the two could make it a second vote in the term.
+
+    See docs/reference/specification.md#31-messages-wait-for-the-disk.
+    """
     voter = a_follower(term=1)
 
     voter.step("s2", vote_request(2))
@@ -42,7 +48,10 @@ def test_a_vote_leaves_when_it_is_durable() -> None:
 
 
 def test_a_refusal_that_carries_a_new_term_waits_for_it_too() -> None:
-    """§3.1: nothing that carries a new term leaves before it is durable."""
+    """Nothing that carries a new term leaves before it is durable.
+
+    See docs/reference/specification.md#31-messages-wait-for-the-disk.
+    """
     voter = a_follower(term=1, log_terms=[1])
 
     voter.step("s2", vote_request(2, (0, 0)))
@@ -53,7 +62,7 @@ def test_a_refusal_that_carries_a_new_term_waits_for_it_too() -> None:
 
 
 def test_an_acknowledgement_leaves_when_the_entries_are_durable() -> None:
-    """§3.1, §3.2: a copy counts when durable."""
+    """A copy counts when durable (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     follower = a_follower(term=1)
 
     follower.step("s2", append(1, (0, 0), [1, 1]))
@@ -112,7 +121,7 @@ def test_a_repeated_append_is_not_acknowledged_before_its_first_copy_is_durable(
 
 
 def test_the_first_heartbeat_of_a_new_term_waits_for_that_term() -> None:
-    """§3.1: its answer carries the term."""
+    """Its answer carries the term (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     follower = a_follower(term=1)
 
     follower.step("s2", heartbeat(2))
@@ -123,7 +132,10 @@ def test_the_first_heartbeat_of_a_new_term_waits_for_that_term() -> None:
 
 
 def test_a_rejection_of_a_new_term_waits_for_that_term() -> None:
-    """§3.1: for a rejection the term is all that has to be durable."""
+    """For a rejection the term is all that has to be durable.
+
+    See docs/reference/specification.md#31-messages-wait-for-the-disk.
+    """
     follower = a_follower(term=1)
 
     follower.step("s2", append(2, (5, 1), [2]))
@@ -134,7 +146,10 @@ def test_a_rejection_of_a_new_term_waits_for_that_term() -> None:
 
 
 def test_vote_requests_and_the_own_vote_wait_for_term_vote_and_tail() -> None:
-    """§3.1: vote requests, and the candidate's vote for itself."""
+    """Vote requests, and the candidate's vote for itself.
+
+    See docs/reference/specification.md#31-messages-wait-for-the-disk.
+    """
     candidate = a_candidate(term=2)
     candidate.take_sent()
     candidate.step("s2", VoteResponse(term=2, granted=True))
@@ -148,7 +163,10 @@ def test_vote_requests_and_the_own_vote_wait_for_term_vote_and_tail() -> None:
 
 
 def test_an_earlier_write_does_not_make_the_own_vote_durable() -> None:
-    """§3.1: entries of an older term were under way when the campaign began; only the second write has the vote."""
+    """Entries of an older term were under way when the campaign began; only the second write has the vote.
+
+    See docs/reference/specification.md#31-messages-wait-for-the-disk.
+    """
     candidate = a_follower(term=1)
     candidate.step("s2", append(1, (0, 0), [1]))
     candidate.time_out()
@@ -164,7 +182,7 @@ def test_an_earlier_write_does_not_make_the_own_vote_durable() -> None:
 
 
 def test_vote_requests_leave_when_the_candidacy_is_durable() -> None:
-    """§3.1, the usual order of things."""
+    """The usual order of things (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     candidate = a_candidate(term=2)
     assert [message for _, message in candidate.take_sent() if isinstance(message, VoteRequest)] == []
 
@@ -174,7 +192,10 @@ def test_vote_requests_leave_when_the_candidacy_is_durable() -> None:
 
 
 def test_a_pre_vote_request_waits_for_the_log_tail_that_it_announces() -> None:
-    """§3.1: "a pre-vote … waits only for the tail"; its term was durable long ago."""
+    """A pre-vote waits only for the tail; its term was durable long ago.
+
+    See docs/reference/specification.md#31-messages-wait-for-the-disk.
+    """
     member = a_follower(term=1)
     member.step("s2", append(1, (0, 0), [1]))
     member.time_out()
@@ -195,7 +216,10 @@ def test_a_pre_vote_grant_leaves_at_once_if_the_own_term_is_durable() -> None:
 
 
 def test_only_append_requests_may_race_the_leaders_own_disk() -> None:
-    """§3.1, thesis §10.2.1: replication leaves together with the own write."""
+    """Thesis §10.2.1: replication leaves together with the own write.
+
+    See docs/reference/specification.md#31-messages-wait-for-the-disk.
+    """
     leader = a_leader_with_commits(term=1)
 
     leader.propose()
@@ -205,7 +229,10 @@ def test_only_append_requests_may_race_the_leaders_own_disk() -> None:
 
 
 def test_the_leaders_own_copy_counts_only_once_durable() -> None:
-    """§3.2, with one follower: their two copies are needed, and both on disk."""
+    """With one follower: their two copies are needed, and both on disk.
+
+    See docs/reference/specification.md#32-copies-count-when-durable.
+    """
     leader = a_leader(term=1, peers=["s2"], own_copy_durable=False)
 
     leader.step("s2", accepted(1, 1))
@@ -216,7 +243,10 @@ def test_the_leaders_own_copy_counts_only_once_durable() -> None:
 
 
 def test_a_majority_without_the_leader_commits_but_the_leader_applies_when_it_is_durable_there() -> None:
-    """§3.2: a node applies only what is both committed and durable on itself."""
+    """A node applies only what is both committed and durable on itself.
+
+    See docs/reference/specification.md#32-copies-count-when-durable.
+    """
     leader = a_leader(term=1, own_copy_durable=False)
 
     leader.step("s2", accepted(1, 1))
@@ -229,7 +259,7 @@ def test_a_majority_without_the_leader_commits_but_the_leader_applies_when_it_is
 
 
 def test_a_follower_applies_only_what_is_durable_on_itself() -> None:
-    """§3.2, although the leader says that it is committed."""
+    """Although the leader says that it is committed (docs/reference/specification.md#32-copies-count-when-durable)."""
     follower = a_follower(term=1)
 
     follower.step("s2", append(1, (0, 0), [1], commit_index=1))
@@ -240,7 +270,10 @@ def test_a_follower_applies_only_what_is_durable_on_itself() -> None:
 
 
 def test_term_and_vote_are_written_with_or_before_the_entries_of_that_term() -> None:
-    """§3.3: they are in the same write here, hard state first."""
+    """They are in the same write here, hard state first.
+
+    See docs/reference/specification.md#33-term-and-vote-come-first.
+    """
     follower = a_follower(term=1)
     follower.core.step("s2", append(3, (0, 0), [3]))
 
@@ -302,7 +335,7 @@ def test_a_slow_disk_makes_no_queue_without_an_end() -> None:
 
 
 def test_after_a_restart_what_the_log_holds_counts_as_durable() -> None:
-    """§3.5: recovery has proven it before the core starts."""
+    """Recovery has proven it before the core starts (docs/reference/specification.md#35-recovery)."""
     member = Bench(term=3, log_terms=[1, 2, 3])
 
     assert member.core.durable_index == 3
@@ -312,7 +345,7 @@ def test_after_a_restart_what_the_log_holds_counts_as_durable() -> None:
 
 
 def test_the_hard_state_carries_a_commit_hint_that_is_durable_itself() -> None:
-    """FORMATS §4: min(commit_index, durable_index)."""
+    """min(commit_index, durable_index) (docs/reference/specification.md#45-hard-state)."""
     member = a_follower(term=1, log_terms=[1, 1])
     member.step("s2", append(1, (2, 1), [1, 1], commit_index=4))
     assert (member.core.commit_index, member.core.durable_index) == (4, 2)
@@ -325,7 +358,7 @@ def test_the_hard_state_carries_a_commit_hint_that_is_durable_itself() -> None:
 
 
 def test_the_commit_hint_is_clamped_to_the_log_at_start() -> None:
-    """FORMATS §4, §6: the hint may raise `commit_index`, never above `last_index`."""
+    """The hint may raise `commit_index`, never above `last_index` (docs/reference/specification.md#45-hard-state)."""
     assert Bench(term=1, log_terms=[1, 1], commit_index=9).core.commit_index == 2
     assert Bench(term=1, log_terms=[1, 1, 1], commit_index=2).applied_indexes == [1, 2]
 

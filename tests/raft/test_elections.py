@@ -1,4 +1,7 @@
-"""Pre-vote, stickiness, check-quorum: who may depose whom (thesis §4.2.3, §6.2, §9.6; FORMATS §7)."""
+"""Pre-vote, stickiness, check-quorum: who may depose whom (thesis §4.2.3, §6.2, §9.6).
+
+See docs/reference/specification.md#78-elections.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def test_a_member_that_is_in_no_configuration_yet_waits_for_ever() -> None:
 
 
 def test_a_pre_vote_request_moves_no_term_on_either_side() -> None:
-    """FORMATS §7: neither the request nor a grant moves a term; `next_term` is a field of its own."""
+    """Neither the request nor a grant moves a term; `next_term` is a field of its own.
+
+    See docs/reference/specification.md#78-elections.
+    """
     asker, voter = a_follower(term=4), a_follower("s2", peers=["s1", "s3"], term=2)
     asker.time_out()
     (request,) = asker.sent_to("s2", PreVoteRequest)
@@ -77,7 +83,7 @@ def test_a_grant_of_a_member_in_an_older_term_counts() -> None:
 
 
 def test_a_pre_vote_refusal_tells_the_asker_a_higher_term() -> None:
-    """FORMATS §7: else two of three could refuse each other for ever."""
+    """Else two of three could refuse each other for ever (docs/reference/specification.md#78-elections)."""
     asker = a_follower(term=4)
     asker.time_out()
 
@@ -152,7 +158,10 @@ def test_a_pre_vote_for_a_log_that_is_behind_is_refused() -> None:
 def test_a_member_that_hears_a_leader_ignores_campaigns_term_included(
     campaign: VoteRequest | PreVoteRequest,
 ) -> None:
-    """FORMATS §7: within the minimum election time-out of a leader's last message."""
+    """Within the minimum election time-out of a leader's last message.
+
+    See docs/reference/specification.md#78-elections.
+    """
     follower, leader = a_follower(term=2), a_leader(term=2)
     follower.step("s3", heartbeat(2))
     follower.persist()
@@ -179,7 +188,7 @@ def test_after_the_minimum_time_out_without_a_leader_a_member_votes_again() -> N
 
 
 def test_the_transfer_flag_lets_a_campaign_through() -> None:
-    """FORMATS §7: unless the request's `transfer` flag is set."""
+    """Unless the request's `transfer` flag is set (docs/reference/specification.md#78-elections)."""
     follower, leader = a_follower(term=2), a_leader(term=2)
     follower.step("s3", heartbeat(2))
 
@@ -233,7 +242,10 @@ def test_a_leader_whose_quorum_is_silent_steps_down_and_stops_its_heartbeats() -
 
 
 def test_a_leader_whose_own_disk_is_silent_hands_over_to_those_whose_disks_work() -> None:
-    """It can show nothing that it does not hold itself (FORMATS §3.2), and its heartbeats keep others quiet."""
+    """It can show nothing that it does not hold itself, and its heartbeats keep others quiet.
+
+    See docs/reference/specification.md#32-copies-count-when-durable.
+    """
     leader = a_leader_with_commits(term=2)
     leader.propose("never durable here")
     last_index = leader.core.last_index

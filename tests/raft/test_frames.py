@@ -1,4 +1,4 @@
-"""Frames: lengths before bodies (FORMATS §7)."""
+"""Frames: lengths before bodies (docs/reference/specification.md#71-frames)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raft import FRAME_BYTES_MAX_PEER, FrameSplitter, ProtocolError, frame
 
 @given(bodies=st.lists(st.binary(min_size=1, max_size=50), max_size=20), cuts=st.lists(st.integers(1, 60), max_size=60))
 def test_frames_come_out_whole_and_in_order_however_the_stream_is_cut(bodies: list[bytes], cuts: list[int]) -> None:
-    """FORMATS §7: a socket gives bytes, never messages."""
+    """A socket gives bytes, never messages (docs/reference/specification.md#71-frames)."""
     stream = b"".join(map(frame, bodies))
     splitter = FrameSplitter(bytes_max=50)
     seen: list[bytes] = []
@@ -25,7 +25,7 @@ def test_frames_come_out_whole_and_in_order_however_the_stream_is_cut(bodies: li
 
 
 def test_a_body_at_the_bound_passes_and_one_byte_more_is_refused() -> None:
-    """FORMATS §7: the length bound of a frame."""
+    """The length bound of a frame (docs/reference/specification.md#71-frames)."""
     splitter = FrameSplitter(bytes_max=10)
 
     assert splitter.feed(frame(b"x" * 10)) == [b"x" * 10]

@@ -1,4 +1,4 @@
-"""Who holds a mark back is told by name (FORMATS §6)."""
+"""Who holds a mark back is told by name (docs/reference/specification.md#6-marks)."""
 
 from __future__ import annotations
 

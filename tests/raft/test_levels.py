@@ -1,4 +1,7 @@
-"""The feature level is raised only when every member's build knows the new one (FORMATS §7)."""
+"""The feature level is raised only when every member's build knows the new one.
+
+See docs/reference/specification.md#713-feature-levels.
+"""
 
 from __future__ import annotations
 

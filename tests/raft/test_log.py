@@ -36,7 +36,10 @@ def test_terms_are_known_from_the_base_to_the_end() -> None:
 
 
 def test_with_entries_kept_behind_the_snapshot_the_term_before_them_is_unknown() -> None:
-    """FORMATS §2 of the vocabulary: entries may be retained behind `snapshot_index`; nothing tells what came before."""
+    """Entries may be retained behind `snapshot_index`; nothing tells what came before.
+
+    See docs/reference/specification.md#61-order-of-the-marks.
+    """
     store = MemoryLog(LogPosition(3, 1), entries_of([1, 2, 2], after=3))
     log = RaftLog(store, snapshot=LogPosition(5, 2), writes=WriteStream(durable_index=6), cache_bytes_max=CACHE_BYTES)
 
@@ -59,7 +62,10 @@ def test_below_the_base_the_log_cannot_say_more(index: int, term: int, found: in
 
 
 def test_a_cut_and_its_replacement_are_one_write() -> None:
-    """FORMATS §3.4: a truncation is in the same frame as the entries that replace what was cut."""
+    """A truncation is in the same frame as the entries that replace what was cut.
+
+    See docs/reference/specification.md#34-cut-and-replacement.
+    """
     writes = WriteStream(durable_index=3)
     log = RaftLog(
         MemoryLog(BEGINNING, entries_of([1, 1, 1])), snapshot=BEGINNING, writes=writes, cache_bytes_max=CACHE_BYTES
@@ -105,7 +111,10 @@ def test_a_write_under_way_proves_nothing_about_entries_that_were_cut_since() ->
 
 
 def test_a_reset_forgets_every_claim_and_everything_said_waits_for_it() -> None:
-    """FORMATS §5: acknowledged only when snapshot *and* reset are durable."""
+    """Acknowledged only when snapshot *and* reset are durable.
+
+    See docs/reference/specification.md#56-installing-a-snapshot.
+    """
     writes = WriteStream(durable_index=1)
     log = RaftLog(MemoryLog(BEGINNING, entries_of([1])), snapshot=BEGINNING, writes=writes, cache_bytes_max=CACHE_BYTES)
     log.append(entries_of([1, 1], after=1))

@@ -1,4 +1,4 @@
-"""The low-water mark, outcomes of proposals, leader time, and every bound (FORMATS §6, §8, §9)."""
+"""The low-water mark, outcomes of proposals, leader time, and every bound (docs/reference/specification.md#6-marks)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def lead_again(bench: Bench) -> None:
 
 
 def test_the_low_watermark_is_the_least_that_every_member_has_applied_and_holds_durably() -> None:
-    """FORMATS §6: the minimum over all members of min(last_applied, durable match), the leader included."""
+    """The minimum over all members of min(last_applied, durable match), the leader included.
+
+    See docs/reference/specification.md#64-low-water-mark.
+    """
     leader = a_leader(term=1)
     for _ in range(5):
         leader.propose()
@@ -74,7 +77,7 @@ def test_the_low_watermark_never_goes_back_and_travels_in_appends() -> None:
 
 
 def test_a_new_leader_keeps_the_mark_that_it_knew_until_every_member_has_reported() -> None:
-    """FORMATS §6: it knows nothing of its own about the members yet."""
+    """It knows nothing of its own about the members yet (docs/reference/specification.md#64-low-water-mark)."""
     cluster = Cluster({"s1": [], "s2": [], "s3": []})
     cluster.elect("s1")
     cluster.propose("x")
@@ -98,7 +101,7 @@ def test_a_new_leader_keeps_the_mark_that_it_knew_until_every_member_has_reporte
 
 
 def test_a_proposal_certainly_did_not_happen_once_another_term_is_committed_at_its_index() -> None:
-    """FORMATS §9: truncation alone proves nothing."""
+    """Truncation alone proves nothing (docs/reference/specification.md#96-end-of-a-proposal)."""
     leader = a_leader_with_commits(term=1)
     leader.propose("a")
     leader.propose("b")
@@ -128,7 +131,7 @@ def test_a_proposal_that_a_later_leader_commits_is_applied_and_not_ended() -> No
 
 
 def test_a_snapshot_past_a_proposal_means_unknown() -> None:
-    """FORMATS §9: it may be in the snapshot, which has no results in it."""
+    """It may be in the snapshot, which has no results in it (docs/reference/specification.md#96-end-of-a-proposal)."""
     leader = a_leader_with_commits(term=1)
     leader.propose("a")
     leader.propose("b")
@@ -176,7 +179,7 @@ def test_a_leader_that_is_elected_again_tells_its_two_proposals_at_one_index_apa
 
 
 def test_leader_time_goes_on_from_the_greatest_in_the_log_by_the_leaders_own_clock() -> None:
-    """FORMATS §8; the greatest in the log counts even if it is not committed."""
+    """The greatest in the log counts even if it is not committed (docs/reference/specification.md#812-leader-time)."""
     follower = a_follower(term=1)
     follower.step("s2", replace(append(1, (0, 0), [1]), entries=entries_of([1], leader_time=5_000)))
     follower.persist()
@@ -240,7 +243,10 @@ def test_one_entry_above_the_bound_is_taken_when_nothing_else_is_on_its_way() ->
 
 
 def test_an_entry_above_the_protocols_size_is_refused() -> None:
-    """FORMATS §2: a constant of the protocol; it would not fit into a frame of another member."""
+    """A constant of the protocol; it would not fit into a frame of another member.
+
+    See docs/reference/specification.md#24-size-of-an-entry.
+    """
     leader = a_leader_with_commits()
 
     with pytest.raises(TooLarge):
@@ -251,7 +257,10 @@ def test_an_entry_above_the_protocols_size_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"])
 def test_no_setting_makes_a_message_that_a_peers_frame_cannot_hold(name: str) -> None:
-    """FORMATS §2, §7: the frame bound is above the entry bound on every member."""
+    """The frame bound is above the entry bound on every member.
+
+    See docs/reference/specification.md#24-size-of-an-entry.
+    """
     settings: dict[str, Any] = {name: ENTRY_PAYLOAD_BYTES_MAX}
     RaftConfig(**settings)
 
@@ -347,7 +356,10 @@ def test_what_is_handed_to_the_state_machine_at_once_is_bounded() -> None:
 
 
 def test_marks_stay_in_order_or_the_node_stops() -> None:
-    """FORMATS §6: what the state machine was not given, it cannot have applied."""
+    """What the state machine was not given, it cannot have applied.
+
+    See docs/reference/specification.md#61-order-of-the-marks.
+    """
     follower = a_follower(term=1, log_terms=[1, 1])
 
     with pytest.raises(AssertionError):

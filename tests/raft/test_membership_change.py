@@ -67,7 +67,10 @@ def test_who_moves_keeps_the_incarnation_that_is_known_of_it() -> None:
 
 @pytest.mark.parametrize("node_id", ["s2", "s3"])
 def test_nobody_comes_back_with_another_data_folder(node_id: str) -> None:
-    """FORMATS §1: a voter has forgotten its votes, and a learner what it acknowledged to a leader that remembers it."""
+    """A voter has forgotten its votes, and a learner what it acknowledged to a leader that remembers it.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
     start = Configuration((Member("s1"), Member("s2", "", "", b"a" * 16)), (), (Member("s3", "", "", b"a" * 16),))
 
     with pytest.raises(ChangeRefused, match="forgotten") as caught:

@@ -1,4 +1,7 @@
-"""One node: the order of durability, group commit, bounds, stopping (DESIGN "The node is sans-I/O", FORMATS §3)."""
+"""One node: the order of durability, group commit, bounds, stopping.
+
+See docs/reference/specification.md#3-order-of-durability.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ from tests.raft.node_world import MS, OneNode, World, a_single_leader
 
 
 def test_a_node_of_one_voter_elects_itself_and_commits_with_its_own_sync() -> None:
-    """FORMATS §3.2: its own copy counts once durable, and here it is the majority."""
+    """Its own copy counts once durable, and here it is the majority.
+
+    See docs/reference/specification.md#32-copies-count-when-durable.
+    """
     s1 = a_single_leader()
 
     s1.propose("one", 7)
@@ -107,7 +113,7 @@ def test_the_last_answer_to_a_lone_put_asks_for_no_turn() -> None:
 
 
 def test_commands_gather_while_a_log_write_is_under_way_and_become_one_entry() -> None:
-    """DESIGN "The data path", 2 and 3: batches, not requests."""
+    """The data path carries batches, not requests (docs/architecture.md#from-a-request-to-its-answer)."""
     s1 = a_single_leader()
     s1.propose("first", 1)
     s1.flush()
@@ -128,7 +134,10 @@ def test_commands_gather_while_a_log_write_is_under_way_and_become_one_entry() -
 
 
 def test_no_vote_leaves_before_it_is_durable() -> None:
-    """FORMATS §3.1: a grant that a crash forgets could be given twice."""
+    """A grant that a crash forgets could be given twice.
+
+    See docs/reference/specification.md#31-messages-wait-for-the-disk.
+    """
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
 
     s1.node.receive("s2", VoteRequest(term=5, last_index=0, last_term=0, transfer=False))
@@ -142,7 +151,7 @@ def test_no_vote_leaves_before_it_is_durable() -> None:
 
 
 def test_an_idle_node_proves_its_last_batch_once() -> None:
-    """FORMATS §4: an empty frame with the new `durable_batch`."""
+    """An empty frame with the new `durable_batch` (docs/reference/specification.md#49-proof-of-the-last-frame)."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.settle()
@@ -161,7 +170,7 @@ def test_an_idle_node_proves_its_last_batch_once() -> None:
 
 
 def test_a_closing_node_proves_its_last_batch_at_once_and_takes_no_more_requests() -> None:
-    """FORMATS §4: an idle or closing node writes the proving frame."""
+    """An idle or closing node writes the proving frame (docs/reference/specification.md#49-proof-of-the-last-frame)."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.flush()
@@ -177,7 +186,10 @@ def test_a_closing_node_proves_its_last_batch_at_once_and_takes_no_more_requests
 
 
 def test_a_closing_node_whose_proposals_cannot_commit_ends_them_as_unknown() -> None:
-    """FORMATS §9: every proposal ends; outcome_wait_ns bounds how long a stop may take."""
+    """Every proposal ends; outcome_wait_ns bounds how long a stop may take.
+
+    See docs/reference/specification.md#96-end-of-a-proposal.
+    """
     world = World()
     leader = world.elect()
     world.cut_off = {leader.node_id}
@@ -254,7 +266,10 @@ def test_a_disk_slower_than_the_election_time_out_does_not_keep_a_candidate_from
 
 
 def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
-    """FORMATS §3.5: open proposals are unknown, what was not proposed is certainly refused."""
+    """Open proposals are unknown, what was not proposed is certainly refused.
+
+    See docs/reference/specification.md#37-failed-sync.
+    """
     s1 = a_single_leader()
     s1.propose("written", 1)
     s1.flush()
@@ -278,7 +293,7 @@ def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
 
 
 def test_a_vote_whose_sync_failed_never_leaves() -> None:
-    """FORMATS §3.5 and §3.1 together."""
+    """It was never durable, so it is no promise (docs/reference/specification.md#37-failed-sync)."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
     s1.node.receive("s2", VoteRequest(term=5, last_index=0, last_term=0, transfer=False))
     s1.flush()
@@ -351,7 +366,7 @@ def test_a_read_waits_for_what_was_committed_before_it() -> None:
 
 
 def test_the_committed_log_can_be_read_and_nothing_above_the_mark() -> None:
-    """FORMATS §6: `NotCommitted` above the high-water mark."""
+    """`NotCommitted` above the high-water mark (docs/reference/specification.md#66-reading-the-log)."""
     s1 = a_single_leader()
     s1.propose("one", 1)
     s1.settle()
@@ -366,7 +381,10 @@ def test_the_committed_log_can_be_read_and_nothing_above_the_mark() -> None:
 
 
 def test_a_snapshot_is_built_when_the_log_has_grown_and_the_log_is_cut_behind_it() -> None:
-    """FORMATS §6: cut at min(own durable snapshot, low-water mark); below, the answer is `Compacted`."""
+    """Cut at min(own durable snapshot, low-water mark); below, the answer is `Compacted`.
+
+    See docs/reference/specification.md#65-compaction.
+    """
     s1 = a_single_leader(snapshot_log_bytes=500)
     for ticket in range(12):
         s1.propose(b"x" * 40, ticket)
@@ -428,7 +446,10 @@ def test_a_node_starts_from_its_snapshot_and_the_log_behind_it() -> None:
 
 
 def test_a_snapshot_that_could_not_be_written_is_given_up_without_harm() -> None:
-    """Such as a full disk: nothing depends on it yet. A disk that *fails* stops the node (FORMATS §3.5)."""
+    """Such as a full disk: nothing depends on it yet. A disk that *fails* stops the node.
+
+    See docs/reference/specification.md#37-failed-sync.
+    """
     s1 = a_single_leader()
     for ticket in range(4):
         s1.propose(ticket, ticket)
@@ -485,7 +506,7 @@ def test_the_status_shows_marks_and_buffers() -> None:
 
 
 def test_every_open_proposal_has_exactly_one_end() -> None:
-    """DESIGN: committed, certainly not applied, or unknown."""
+    """Committed, certainly not applied, or unknown (docs/reference/specification.md#96-end-of-a-proposal)."""
     s1 = a_single_leader()
     for ticket in range(50):
         s1.propose(ticket, ticket)

@@ -114,7 +114,7 @@ def test_a_removed_leader_hands_over_at_once_though_commands_are_on_their_way() 
 
 
 def test_a_change_that_another_term_took_the_place_of_certainly_did_not_happen() -> None:
-    """FORMATS §9, like a command."""
+    """Like a command (docs/reference/specification.md#96-end-of-a-proposal)."""
     world = World(outcome_wait_ns=10_000 * MS)
     leader = world.elect()
     world.cut_off = {leader.node_id}
@@ -159,7 +159,7 @@ def test_a_change_that_is_refused_says_why_at_once() -> None:
 
 
 def test_what_is_open_when_a_node_stops_is_unknown() -> None:
-    """FORMATS §9."""
+    """docs/reference/specification.md#96-end-of-a-proposal."""
     world = World()
     leader = world.elect()
     world.cut_off = {leader.node_id}
@@ -213,7 +213,7 @@ def test_the_host_is_told_whom_to_connect_to() -> None:
 
 
 def test_a_snapshot_has_the_members_as_of_its_index() -> None:
-    """FORMATS §5: not those of an entry behind it, which may be cut."""
+    """Not those of an entry behind it, which may be cut (docs/reference/specification.md#51-state-at-an-index)."""
     world = World()
     leader = world.elect()
     fill(world, leader, 3)
@@ -301,7 +301,10 @@ def test_so_many_strangers_are_greeted_and_no_more() -> None:
 
 
 def test_the_incarnation_in_the_configuration_is_the_authority() -> None:
-    """FORMATS §1: whoever said hello under that name before was not meant."""
+    """Whoever said hello under that name before was not meant.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
     alone = a_single_leader()
     pinned = Configuration((Member("s1"),), (), (Member("s2", incarnation_id=incarnation_of("s2")),))
     alone.node.propose_change(MembershipChange(add=pinned.learners), 1)

@@ -1,4 +1,7 @@
-"""Several nodes in memory, through the real codec: replication, outcomes, snapshots (FORMATS §5, §6, §9)."""
+"""Several nodes in memory, through the real codec: replication, outcomes, snapshots.
+
+See docs/reference/specification.md#5-snapshots.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ def test_three_nodes_elect_a_leader_and_apply_the_same_commands() -> None:
 
 
 def test_no_reply_leaves_before_a_majority_is_durable() -> None:
-    """FORMATS §3.2: neither the leader's own copy nor a follower's counts before its sync."""
+    """Neither the leader's own copy nor a follower's counts before its sync.
+
+    See docs/reference/specification.md#32-copies-count-when-durable.
+    """
     world = World()
     leader = world.elect()
     first, second = world.followers()
@@ -101,7 +107,10 @@ def test_a_linearizable_read_needs_an_answer_of_a_majority() -> None:
 
 
 def test_what_was_gathered_but_not_proposed_is_certainly_refused_at_a_step_down() -> None:
-    """FORMATS §9: refused before it was appended anywhere. What was proposed waits to become certain."""
+    """Refused before it was appended anywhere. What was proposed waits to become certain.
+
+    See docs/reference/specification.md#96-end-of-a-proposal.
+    """
     world = World()
     leader = world.elect()
     world.cut_off = {leader.node_id}
@@ -121,7 +130,10 @@ def test_what_was_gathered_but_not_proposed_is_certainly_refused_at_a_step_down(
 
 
 def test_a_proposal_that_another_term_replaced_is_certainly_not_applied() -> None:
-    """FORMATS §9: certain once another term is *committed* at its index; truncation alone proves nothing."""
+    """Certain once another term is *committed* at its index; truncation alone proves nothing.
+
+    See docs/reference/specification.md#96-end-of-a-proposal.
+    """
     world = World(outcome_wait_ns=60_000 * MS)
     old = world.elect()
     world.cut_off = {old.node_id}
@@ -178,7 +190,10 @@ def test_a_proposal_that_stays_uncertain_is_unknown_after_the_wait() -> None:
 
 
 def test_a_leader_that_crashes_comes_back_with_everything_it_had_acknowledged() -> None:
-    """FORMATS §3: what a caller was told is on a majority of disks."""
+    """What a caller was told is on a majority of disks.
+
+    See docs/reference/specification.md#32-copies-count-when-durable.
+    """
     world = World()
     leader = world.elect()
     fill(world, leader, 10)
@@ -251,7 +266,7 @@ def test_a_snapshot_that_loses_nothing_is_sent_once() -> None:
 
 @pytest.mark.parametrize("lost", range(6))
 def test_a_lost_chunk_is_sent_again(lost: int) -> None:
-    """FORMATS §5: the receiver says how far it has come."""
+    """The receiver says how far it has come (docs/reference/specification.md#57-transfer)."""
     world = World(**SMALL_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
     count = 0
@@ -321,7 +336,10 @@ def test_a_transfer_that_nobody_answers_is_given_up_and_begun_anew() -> None:
 
 
 def test_chunks_of_two_transfers_never_mix() -> None:
-    """FORMATS §5: a transfer has an id. A new one that begins takes the place of the old."""
+    """A transfer has an id. A new one that begins takes the place of the old.
+
+    See docs/reference/specification.md#57-transfer.
+    """
     world = World()
     leader = world.elect()
     follower = world.followers()[0]
@@ -417,7 +435,10 @@ def test_chunks_in_memory_are_bounded() -> None:
 
 
 def test_a_snapshot_is_acknowledged_only_when_it_and_the_new_beginning_of_the_log_are_durable() -> None:
-    """FORMATS §5: acknowledged only when snapshot and reset are durable."""
+    """Acknowledged only when snapshot and reset are durable.
+
+    See docs/reference/specification.md#56-installing-a-snapshot.
+    """
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
     held: list[Message] = []
@@ -487,7 +508,7 @@ def test_a_snapshot_that_the_log_has_left_behind_is_followed_by_a_newer_one_at_o
 
 
 def test_a_single_voter_of_a_cluster_of_one_needs_no_peer_to_compact() -> None:
-    """FORMATS §6: the low-water mark of a cluster of one is its own."""
+    """The low-water mark of a cluster of one is its own (docs/reference/specification.md#64-low-water-mark)."""
     world = World(count=1, snapshot_log_bytes=300)
     leader = world.elect()
 

@@ -1,4 +1,7 @@
-"""Whom a node talks to: members only, each pinned to the incarnation that it first was (FORMATS §1)."""
+"""Whom a node talks to: members only, each pinned to the incarnation that it first was.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ from tests.raft.node_world import OneNode, World, incarnation_of
 
 
 def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
-    """FORMATS §1: a pin is synced before any vote, append or acknowledgement of that peer is used."""
+    """A pin is synced before any vote, append or acknowledgement of that peer is used.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
     request = VoteRequest(term=5, last_index=0, last_term=0, transfer=False)
 
@@ -34,7 +40,7 @@ def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
 
 
 def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> None:
-    """FORMATS §1: it has lost its disk and forgotten its votes."""
+    """It has lost its disk and forgotten its votes (docs/reference/specification.md#13-incarnations-and-pins)."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
     s1.node.peer_hello("s2", incarnation_of("s2"))
 
@@ -50,7 +56,10 @@ def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> Non
 
 
 def test_a_member_that_began_empty_and_was_known_before_promises_nothing_more() -> None:
-    """FORMATS §1: its folder was made anew, and somebody who never met the old one might count its vote."""
+    """Its folder was made anew, and somebody who never met the old one might count its vote.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
     s2 = OneNode("s2", ("s1", "s2", "s3"), RaftConfig())
     s2.settle()
 
@@ -107,7 +116,7 @@ def test_a_stranger_that_leads_is_greeted_by_who_hears_it() -> None:
 
 
 def test_a_failed_pin_stops_the_node() -> None:
-    """FORMATS §3.5: it is a failed sync like any other."""
+    """It is a failed sync like any other (docs/reference/specification.md#37-failed-sync)."""
     s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
     s1.node.peer_hello("s2", incarnation_of("s2"))
 

@@ -82,7 +82,10 @@ class RoughWorld(World):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_the_network_does_every_proposal_has_one_end_and_all_members_agree(seed: int) -> None:
-    """State-machine agreement and honest outcomes (Raft §5.4.3, FORMATS §9)."""
+    """State-machine agreement and honest outcomes (Raft §5.4.3).
+
+    See docs/reference/specification.md#96-end-of-a-proposal.
+    """
     world = RoughWorld(seed)
     for _ in range(1_500):
         world.disturb()

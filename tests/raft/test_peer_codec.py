@@ -1,4 +1,4 @@
-"""Messages, hellos and batches as bytes (FORMATS §7, §8)."""
+"""Messages, hellos and batches as bytes (docs/reference/specification.md#76-peer-messages)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,10 @@ def golden_frames() -> dict[str, bytes]:
 
 
 def test_the_bytes_of_version_1_never_change() -> None:
-    """FORMATS: promises to programs that others will write. Add names to the file, never change one."""
+    """Programs of others rely on these bytes: add names to the file, never change one.
+
+    See docs/reference/specification.md#73-growth.
+    """
     golden = golden_frames()
 
     written = {name: encode_message(0, message) for name, message in EXAMPLES.items()}
@@ -178,7 +181,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
 
 @given(group_id=numbers, message=messages)
 def test_every_message_comes_back_as_it_was(group_id: int, message: Message) -> None:
-    """FORMATS §7: the codec loses nothing."""
+    """The codec loses nothing (docs/reference/specification.md#76-peer-messages)."""
     assert decode_message(encode_message(group_id, message)) == (group_id, message)
 
 
@@ -192,7 +195,7 @@ GROWN = (AppendAccepted, TimeoutNow)
     more=st.lists(st.integers(0, 9), max_size=3),
 )
 def test_items_that_came_later_come_back_too(message: Message, more: list[Any]) -> None:
-    """FORMATS §7: and behind them further ones are ignored again."""
+    """And behind them further ones are ignored again (docs/reference/specification.md#73-growth)."""
     body = encode_item([*decode_item(encode_message(0, message)), *more])
 
     assert decode_message(body) == (0, message)
@@ -203,7 +206,10 @@ def test_items_that_came_later_come_back_too(message: Message, more: list[Any]) 
     more=st.lists(st.integers(0, 9) | st.text(max_size=3), max_size=3),
 )
 def test_further_items_are_ignored(message: Message, more: list[Any]) -> None:
-    """FORMATS §7: arrays grow only at their end, so an older member reads what a newer one says."""
+    """Arrays grow only at their end, so an older member reads what a newer one says.
+
+    See docs/reference/specification.md#73-growth.
+    """
     body = encode_item([*decode_item(encode_message(0, message)), *more])
 
     assert decode_message(body) == (0, message)
@@ -276,7 +282,7 @@ def test_values_that_cannot_be_are_a_protocol_error(items: list[Any]) -> None:
 
 
 def test_the_largest_entry_fits_into_a_peer_frame_and_one_byte_more_is_refused() -> None:
-    """FORMATS §2: no member's frame bound may be below the entry's bound."""
+    """No member's frame bound may be below the entry's bound (docs/reference/specification.md#24-size-of-an-entry)."""
 
     def request(payload: bytes) -> AppendEntries:
         return AppendEntries(
@@ -312,7 +318,7 @@ def test_as_many_entries_as_a_leader_may_send_pass_and_one_more_is_refused(monke
 
 @pytest.mark.parametrize("name", ["batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"])
 def test_settings_that_no_frame_could_carry_are_refused(name: str) -> None:
-    """FORMATS §2: no member's frame bound may be below an entry's bound."""
+    """No member's frame bound may be below an entry's bound (docs/reference/specification.md#24-size-of-an-entry)."""
     settings: dict[str, Any] = {name: ENTRY_PAYLOAD_BYTES_MAX}
     RaftConfig(**settings)
     with pytest.raises(InvalidConfiguration, match=name):
@@ -330,7 +336,7 @@ def test_a_refusal_says_no_more_than_its_bound() -> None:
 
 
 def test_a_hello_and_a_refusal_come_back_as_they_were() -> None:
-    """FORMATS §7: the first frame each way."""
+    """The first frame each way (docs/reference/specification.md#74-hello)."""
     client = Hello(cluster_id=b"", group_id=0, node_id="", incarnation_id=b"", role=HelloRole.CLIENT)
 
     assert decode_hello(HELLO.encode()) == HELLO
@@ -342,7 +348,10 @@ def test_a_hello_and_a_refusal_come_back_as_they_were() -> None:
 
 
 def test_a_hello_says_which_feature_levels_its_build_knows() -> None:
-    """FORMATS §7: one that says nothing knows the first only, and what a later build adds behind them is ignored."""
+    """One that says nothing knows the first only, and what a later build adds behind them is ignored.
+
+    See docs/reference/specification.md#74-hello.
+    """
     newer = replace(HELLO, level_min=2, level_max=3)
 
     assert (HELLO.level_min, HELLO.level_max) == (1, 1)
@@ -386,7 +395,10 @@ def test_a_peer_that_does_not_say_who_it_is_is_a_protocol_error() -> None:
 
 @given(leader_time=numbers, commands=st.lists(st.binary(max_size=40).map(encode_item), max_size=300))
 def test_a_batch_is_one_array_of_the_leader_time_and_the_commands(leader_time: int, commands: list[bytes]) -> None:
-    """FORMATS §8: `leader_time` is the first item, and each command is the raw item that was handed in."""
+    """`leader_time` is the first item, and each command is the raw item that was handed in.
+
+    See docs/reference/specification.md#22-batches.
+    """
     payload = encode_batch(leader_time, commands)
 
     assert decode_item(payload) == [leader_time, *map(decode_item, commands)]

@@ -1,4 +1,4 @@
-"""ReadIndex: linearizable reads without a log entry (thesis §6.4, FORMATS §7)."""
+"""ReadIndex: linearizable reads without a log entry (thesis §6.4, docs/reference/specification.md#79-read-index)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots and compaction as the core sees them (Raft §7, FORMATS §5, §6)."""
+"""Snapshots and compaction as the core sees them (Raft §7, docs/reference/specification.md#5-snapshots)."""
 
 from __future__ import annotations
 
@@ -173,7 +173,10 @@ def test_a_compacted_log_keeps_the_term_of_its_beginning() -> None:
 
 
 def test_nothing_above_the_own_durable_snapshot_is_compacted() -> None:
-    """FORMATS §6: compact_index ≤ the own durable snapshot, whatever the low-water mark says."""
+    """compact_index ≤ the own durable snapshot, whatever the low-water mark says.
+
+    See docs/reference/specification.md#65-compaction.
+    """
     leader = a_leader_with_commits(commands=5)
     leader.core.snapshot_saved(LogPosition(3, 1))
 
@@ -206,7 +209,7 @@ def test_a_chunk_of_an_older_term_is_refused_with_the_current_one() -> None:
 
 
 def test_a_snapshot_at_or_below_the_mark_is_ignored_and_answered_with_the_mark() -> None:
-    """FORMATS §5: so that the leader learns that it is not needed."""
+    """So that the leader learns that it is not needed (docs/reference/specification.md#56-installing-a-snapshot)."""
     follower = a_follower(term=2, log_terms=[1, 1, 2], commit_index=3)
 
     follower.step("s2", chunk(2, (3, 2)))
@@ -218,7 +221,10 @@ def test_a_snapshot_at_or_below_the_mark_is_ignored_and_answered_with_the_mark()
 
 
 def test_the_log_is_kept_if_it_holds_the_snapshots_last_entry() -> None:
-    """FORMATS §5: with the same term there; what follows may be needed."""
+    """With the same term there; what follows may be needed.
+
+    See docs/reference/specification.md#56-installing-a-snapshot.
+    """
     follower = a_follower(term=2, log_terms=[1, 2, 2, 2])
     follower.step("s2", heartbeat(2))
 
@@ -232,7 +238,10 @@ def test_the_log_is_kept_if_it_holds_the_snapshots_last_entry() -> None:
 
 @pytest.mark.parametrize("log_terms", [[1], [1, 1, 1, 1, 1, 1]], ids=["ends before it", "differs there"])
 def test_otherwise_all_of_the_log_is_dropped_and_the_acknowledgement_waits_for_the_reset(log_terms: list[int]) -> None:
-    """FORMATS §5: "acknowledged only when snapshot and reset are durable"."""
+    """Acknowledged only when snapshot and reset are durable.
+
+    See docs/reference/specification.md#56-installing-a-snapshot.
+    """
     follower = a_follower(term=3, log_terms=log_terms)
     follower.step("s2", heartbeat(3))
     follower.take_sent()

@@ -29,7 +29,7 @@ PLANS = Path(__file__).parent / "regressions"
 
 
 def test_a_violation_travels_between_processes() -> None:
-    """STYLE: an error whose fields are its arguments unpickles."""
+    """An error whose fields are its arguments unpickles."""
     violation = Violation("election safety", "term 3 has two leaders")
 
     copy = pickle.loads(pickle.dumps(violation))

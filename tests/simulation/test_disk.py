@@ -174,7 +174,10 @@ def test_after_a_sync_that_failed_the_next_one_succeeds_and_has_persisted_nothin
 
 
 def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
-    """FORMATS §4: damage must be seen where a later frame says that the bytes had been synced, and only there."""
+    """Damage must be seen where a later frame says that the bytes had been synced, and only there.
+
+    See docs/reference/specification.md#48-torn-tail-and-damage.
+    """
     path = f"{LOG_FOLDER}/1"
     rotten = set()
     for seed in SEEDS:

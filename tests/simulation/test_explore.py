@@ -80,7 +80,10 @@ def counting_copies(patch: pytest.MonkeyPatch) -> None:
 
 
 def counting_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    """FORMATS §3.2: the leader's own copy counts before it is on its disk."""
+    """The leader's own copy counts before it is on its disk.
+
+    See docs/reference/specification.md#32-copies-count-when-durable.
+    """
     committing(patch, old_terms=False, own_index=lambda log: log.last_index)
 
 
@@ -120,7 +123,10 @@ def reading_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def applying_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    """FORMATS §3.2: committed is not enough, it has to be durable here."""
+    """Committed is not enough, it has to be durable here.
+
+    See docs/reference/specification.md#32-copies-count-when-durable.
+    """
     patch.setattr(raft.core_state.CoreState, "appliable_index", property(lambda state: state.commit_index))
 
 

@@ -29,7 +29,10 @@ def first(fits: str, count: int = 1) -> list[Plan]:
 
 
 def test_transactions_that_fail_half_way_leave_nothing_behind() -> None:
-    """FORMATS §8: any error means no effect at all. These write first, and fail at what comes behind that."""
+    """Any error means no effect at all. These write first, and fail at what comes behind that.
+
+    See docs/reference/specification.md#84-transactions.
+    """
     operations = ExtraOperations(7, 1, KEYS, ExtraPlan(failing_share=1.0))
     machine = KvMachine()
     for index in range(1, 60):

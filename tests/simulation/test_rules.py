@@ -77,7 +77,7 @@ WRONG: dict[str, tuple[str, Callable[[Ledger], object]]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_the_ledger_sees_what_contradicts_it(what: str) -> None:
-    """Raft Figure 3, FORMATS §8."""
+    """Raft Figure 3, docs/reference/specification.md#812-leader-time."""
     rule, happens = WRONG[what]
     ledger = a_ledger()
 
@@ -129,7 +129,7 @@ WRITES = {
 
 @pytest.mark.parametrize("what", WRITES)
 def test_a_wrong_write_is_seen(what: str) -> None:
-    """Raft §5.1, §5.2, §5.4; FORMATS §4, §6."""
+    """Raft §5.1, §5.2, §5.4; docs/reference/specification.md#46-order-of-entries."""
     rule, write = WRITES[what]
 
     with pytest.raises(Violation) as caught:
@@ -165,7 +165,7 @@ RECOVERED = {
 
 @pytest.mark.parametrize("what", RECOVERED)
 def test_a_wrong_recovery_is_seen(what: str) -> None:
-    """FORMATS §3.5: what was promised, and nothing that was never written."""
+    """What was promised, and nothing that was never written (docs/reference/specification.md#35-recovery)."""
     count, state = RECOVERED[what]
     log = MemoryLog(LogPosition(0, 0), tuple(an_entry(index, 2) for index in range(1, count + 1)), state)
 

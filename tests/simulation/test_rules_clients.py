@@ -127,7 +127,7 @@ WRONG: dict[str, list[Callable[[Client], object]]] = {
 
 @pytest.mark.parametrize(("rule", "place"), [(rule, place) for rule in WRONG for place in range(len(WRONG[rule]))])
 def test_a_client_that_sees_something_wrong_is_believed(rule: str, place: int) -> None:
-    """FORMATS §9, §10."""
+    """docs/reference/specification.md#95-outcomes."""
     with pytest.raises(Violation) as caught:
         WRONG[rule][place](Client())
 
@@ -135,7 +135,10 @@ def test_a_client_that_sees_something_wrong_is_believed(rule: str, place: int) -
 
 
 def test_a_local_read_may_be_out_of_date_and_so_may_one_that_was_asked_before() -> None:
-    """FORMATS §8: `local` is what one member has applied. And who asks first may be answered last."""
+    """`local` is what one member has applied. And who asks first may be answered last.
+
+    See docs/reference/specification.md#811-consistency-of-reads.
+    """
     Client().reads_what_is_out_of_date(Consistency.LOCAL)
     Client().reads_within_a_bound(age_ms=6)
 
@@ -146,7 +149,7 @@ def test_a_local_read_may_be_out_of_date_and_so_may_one_that_was_asked_before() 
 
 
 def test_a_retry_that_finds_its_result_is_not_carried_out_again() -> None:
-    """FORMATS §9: the kept result is returned unchanged."""
+    """The kept result is returned unchanged (docs/reference/specification.md#92-judging-a-request)."""
     client = Client()
     client.call(PUT)
 
@@ -205,7 +208,7 @@ WRONG_TO_PROGRAMS: dict[str, list[list[Step]]] = {
     ("rule", "place"), [(rule, place) for rule in WRONG_TO_PROGRAMS for place in range(len(WRONG_TO_PROGRAMS[rule]))]
 )
 def test_a_program_that_is_told_something_wrong_is_believed(rule: str, place: int) -> None:
-    """FORMATS §9; thesis §6.4."""
+    """Thesis §6.4, docs/reference/specification.md#96-end-of-a-proposal."""
     program = Program()
 
     with pytest.raises(Violation) as caught:

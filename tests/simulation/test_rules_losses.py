@@ -1,4 +1,7 @@
-"""Each rule about lost disks can fail, and in a quiet world the lost are refused, and replaced (FORMATS §1)."""
+"""Each rule about lost disks can fail, and in a quiet world the lost are refused, and replaced.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
+"""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ WRONG: dict[str, list[Act]] = {
 
 @pytest.mark.parametrize(("rule", "place"), [(rule, place) for rule in WRONG for place in range(len(WRONG[rule]))])
 def test_a_member_that_shows_something_wrong_is_seen(rule: str, place: int) -> None:
-    """FORMATS §3, §6; Raft §5.2 to §5.4; thesis §6.4."""
+    """Raft §5.2 to §5.4; thesis §6.4; docs/reference/specification.md#3-order-of-durability."""
     stage = Stage()
 
     with broken_rule(rule):
@@ -241,7 +241,7 @@ PROMISES: dict[str, list[Say]] = {
     ("rule", "place"), [(rule, place) for rule in PROMISES for place in range(len(PROMISES[rule]))]
 )
 def test_a_message_that_says_more_than_the_disk_holds_is_seen(rule: str, place: int) -> None:
-    """FORMATS §3.1. The follower has voted for nobody."""
+    """The follower has voted for nobody (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     stage = Stage()
     stage.follower.copies.durable.hard_state = HardState(stage.term, None, 0)
     stage.world.ledger._votes.clear()
@@ -274,7 +274,10 @@ def test_a_second_vote_in_a_message_is_seen() -> None:
 
 
 def test_an_answer_to_who_is_not_pinned_is_seen() -> None:
-    """FORMATS §1: whoever lost its disk, and its votes with it, must not be listened to."""
+    """Whoever lost its disk, and its votes with it, must not be listened to.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
     stage = Stage()
     del stage.follower.image.durable_names["pins"]
 

@@ -113,7 +113,7 @@ WRONG: dict[str, Callable[[Member], object]] = {
 
 @pytest.mark.parametrize("rule", WRONG)
 def test_a_process_that_does_something_wrong_is_seen(rule: str) -> None:
-    """FORMATS §3.5, §4, §5."""
+    """docs/reference/specification.md#35-recovery."""
     stage = Stage()
 
     with pytest.raises(Violation) as caught:

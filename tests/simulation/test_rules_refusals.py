@@ -1,4 +1,7 @@
-"""Each rule about who is refused can fail, and who is told that it is no member any more ends (FORMATS §1)."""
+"""Each rule about who is refused can fail, and who is told that it is no member any more ends.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Each rule about feature levels can fail, and an upgrade in a quiet world keeps them all (FORMATS §7)."""
+"""Each rule about feature levels can fail, and an upgrade in a quiet world keeps them all.
+
+See docs/reference/specification.md#713-feature-levels.
+"""
 
 from __future__ import annotations
 

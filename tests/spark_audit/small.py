@@ -18,7 +18,8 @@ class Change:
 
 
 class Register:
-    """FORMATS §8 for one key, written a second time, without looking at `spark_audit.model`.
+    """The store for one key, written a second time from docs/reference/specification.md#8-store,
+    without looking at `spark_audit.model`.
 
     `carried`: the revisions of the acknowledged writes. A change that nobody acknowledged has one of its own.
     """

@@ -1,6 +1,6 @@
 """Histories of a small simulated store with several keys, true or broken on purpose, and a checker that tries all.
 
-Written without looking at `spark_audit`'s replay: the store below is FORMATS §8 once more.
+Written without looking at `spark_audit`'s replay: the store below is docs/reference/specification.md#8-store once more.
 """
 
 import json

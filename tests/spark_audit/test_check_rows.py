@@ -61,7 +61,7 @@ def test_a_counterexample_is_told_in_words() -> None:
 
 
 def test_a_value_of_a_failed_write_is_named_as_such() -> None:
-    """FORMATS §9: `fail` means that it certainly had no effect."""
+    """`fail` means that it certainly had no effect (docs/reference/specification.md#95-outcomes)."""
     h = History()
     h.put("ghost", 0, 10)["status"] = "fail"
     h.get("ghost", 20, 30)
@@ -85,7 +85,10 @@ def test_a_lower_revision_than_one_already_returned_breaks_the_order_over_all_ke
 
 
 def test_two_acknowledged_writes_of_one_revision_are_a_violation_and_gaps_are_none() -> None:
-    """FORMATS §8: every executed put is a change, and has a revision of its own."""
+    """Every executed put is a change, and has a revision of its own.
+
+    See docs/reference/specification.md#81-records-and-revisions.
+    """
     h = History()
     h.put("a", 0, 10, 2, key="one")
     h.put("b", 0, 10, 2, key="other")
@@ -98,7 +101,10 @@ def test_two_acknowledged_writes_of_one_revision_are_a_violation_and_gaps_are_no
 
 
 def test_a_local_read_may_be_old_but_not_above_its_mark_nor_made_up() -> None:
-    """FORMATS §8: local: any member, what it has applied, never above the mark it knows."""
+    """Local: any member, what it has applied, never above the mark it knows.
+
+    See docs/reference/specification.md#811-consistency-of-reads.
+    """
     h = History()
     h.put("a", 0, 10, 2)
     h.put("b", 20, 30, 3)
@@ -136,7 +142,7 @@ _ALL = {"a": ("1", 2), "b": ("2", 3), "c": ("3", 4)}
     ids=["all", "limit", "reverse", "pinned", "interval"],
 )
 def test_a_right_listing_agrees_with_the_store(keys: dict[str, tuple[str, int]], request_fields: Row) -> None:
-    """FORMATS §8, `range`: exactly the live keys, in order, with limit and count."""
+    """`range`: exactly the live keys, in order, with limit and count (docs/reference/specification.md#86-ranges)."""
     h = _store()
     h.range(keys, 60, 70, 4, **request_fields)
 
@@ -214,7 +220,7 @@ def test_a_transaction_is_checked_in_all_its_parts() -> None:
 
 
 def test_a_transaction_of_unknown_outcome_that_is_seen_by_half_is_a_violation() -> None:
-    """All writes of a transaction share its revision (FORMATS §8)."""
+    """All writes of a transaction share its revision (docs/reference/specification.md#81-records-and-revisions)."""
     h = _store()
     _transfer(h, True, None)
     h.get("1x", 80, 90, 5, key="a", mod_revision=5)
@@ -247,7 +253,7 @@ def test_a_transaction_on_one_key_needs_no_revisions() -> None:
 
 
 def test_runs_are_separate_histories() -> None:
-    """FORMATS §10: nothing is joined across run_id."""
+    """Nothing is joined across run_id (docs/reference/specification.md#101-files)."""
     one, other = History("one"), History("other")
     one.put("a", 0, 10, 2)
     other.get(None, 20, 30, 1)
@@ -300,7 +306,7 @@ MALFORMED: dict[str, tuple[Row, str]] = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_row_is_named_with_its_place_and_reason(name: str) -> None:
-    """FORMATS §10: each rule of a row."""
+    """Each rule of a row (docs/reference/specification.md#103-row)."""
     row, reason = MALFORMED[name]
     good = {**_broken(), "op_id": 99, "client": "good"}
 

@@ -238,7 +238,10 @@ def test_a_table_may_have_texts_in_any_encoding_of_arrow_more_columns_and_fewer(
 
 
 def test_a_file_may_lack_every_column_that_is_null_throughout(tmp_path: Path) -> None:
-    """FORMATS §10: a field that is null may be left out, also where all texts that come again are dictionaries."""
+    """A field that is null may be left out, also where all texts that come again are dictionaries.
+
+    See docs/reference/specification.md#101-files.
+    """
     row: Row = {
         "run_id": "r",
         "clock_id": "x",

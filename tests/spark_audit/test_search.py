@@ -41,7 +41,10 @@ def test_a_key_beyond_the_cap_is_undecided() -> None:
 
 
 def test_a_revision_that_an_acknowledged_write_carries_is_told_of_no_other_write() -> None:
-    """FORMATS §8: each change has a revision of its own. The put that nobody acknowledged cannot be revision 2, too."""
+    """Each change has a revision of its own. The put that nobody acknowledged cannot be revision 2, too.
+
+    See docs/reference/specification.md#81-records-and-revisions.
+    """
     h = History()
     h.put("a", 0, None)
     h.put("b", 10, 20, 2)
@@ -79,7 +82,7 @@ def test_a_record_is_created_by_its_first_write_and_by_no_other() -> None:
 
 
 def test_an_unknown_operation_may_take_effect_at_any_later_time_or_never() -> None:
-    """DESIGN, The harness: an operation whose end is unknown stays open for ever."""
+    """An operation whose end is unknown stays open for ever (docs/reference/specification.md#103-row)."""
     late, never = History(), History()
     for h in (late, never):
         h.put("a", 0, 10)
@@ -113,7 +116,7 @@ def test_equal_unknown_operations_are_counted_not_told_apart() -> None:
 
 
 def test_appends_are_an_operation_of_the_model() -> None:
-    """FORMATS §10 knows `append`, for imported histories."""
+    """Imported histories have `append` (docs/reference/specification.md#103-row)."""
 
     def history(last: str) -> list[Operation]:
         steps = [Step("append", "x"), Step("append", "y")]
@@ -152,7 +155,10 @@ def test_a_long_history_without_revisions_is_decided() -> None:
 
 
 def test_across_clocks_only_what_is_impossible_on_the_widened_axis_is_a_violation() -> None:
-    """FORMATS §10: what is neither proven nor refuted with the bounds is undecided, never green."""
+    """What is neither proven nor refuted with the bounds is undecided, never green.
+
+    See docs/reference/specification.md#107-clocks.
+    """
     h = History()
     h.put("a", 0, 10)
     h.put("b", 100, 110, clock_id="other")

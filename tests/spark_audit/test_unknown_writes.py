@@ -114,7 +114,10 @@ def test_an_unknown_write_called_after_an_answer_of_another_key_did_not_fill_a_j
 
 
 def test_what_changed_the_store_has_a_revision_of_its_own() -> None:
-    """FORMATS §8: two unknown writes were seen, and only one revision is free."""
+    """Two unknown writes were seen, and only one revision is free.
+
+    See docs/reference/specification.md#81-records-and-revisions.
+    """
 
     def seen_both(revision: int) -> History:
         h = History()

@@ -24,7 +24,10 @@ def test_a_read_that_returned_before_a_lower_revision_was_called_refutes_the_ord
 
 
 def test_equal_stamps_are_concurrent() -> None:
-    """FORMATS §10: equal stamps are concurrent, so the later revision may have been called when the other returned."""
+    """Equal stamps are concurrent, so the later revision may have been called when the other returned.
+
+    See docs/reference/specification.md#107-clocks.
+    """
     h = History()
     h.get("b", 20, 30, 3, mod_revision=3)
     h.put("b", 30, 50, 3)
@@ -70,7 +73,10 @@ def test_chains_of_unknown_compare_and_sets_are_followed_backwards() -> None:
 
 
 def test_a_hidden_unknown_write_that_only_a_version_shows_is_found() -> None:
-    """FORMATS §8: version counts the writes. An unknown put, overwritten unseen, shows as a gap of one."""
+    """Version counts the writes. An unknown put, overwritten unseen, shows as a gap of one.
+
+    See docs/reference/specification.md#81-records-and-revisions.
+    """
     h = History()
     h.put("a", 0, 10, 2)
     h.put("hidden", 11, None)
@@ -117,7 +123,10 @@ def test_a_version_that_no_writes_account_for_is_not_verified() -> None:
 
 
 def test_two_clocks_are_compared_with_their_error_bounds_and_are_concurrent_without() -> None:
-    """FORMATS §10: a precedes b only if a's return plus the bound is before b's call; with no bound, concurrent."""
+    """`a` precedes `b` only if a's return plus the bound is before b's call; with no bound, concurrent.
+
+    See docs/reference/specification.md#107-clocks.
+    """
     h = History()
     h.put("a", 0, 10, 2)
     h.put("b", 20, 30, 3, clock_id="boot")

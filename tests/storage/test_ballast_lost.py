@@ -1,4 +1,7 @@
-"""A ballast that cannot be made again, though there is room: nobody is to look for some for ever (FORMATS §4)."""
+"""A ballast that cannot be made again, though there is room: nobody is to look for some for ever.
+
+See docs/reference/specification.md#412-full-disk.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_changes_are_found_again_among_plain_frames(limits: StorageLimits) -> No
 
 
 def test_a_change_that_is_not_proven_is_found_as_well() -> None:
-    """The last frame: it is made durable again at the start (FORMATS §3.5)."""
+    """The last frame: it is made durable again at the start (docs/reference/specification.md#35-recovery)."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 2), term=1), write(a_change(3)))
@@ -78,7 +78,7 @@ def test_changes_that_were_dropped_are_gone() -> None:
 
 
 def test_a_reset_leaves_none() -> None:
-    """FORMATS §5: the log begins anew after a snapshot."""
+    """The log begins anew after a snapshot (docs/reference/specification.md#56-installing-a-snapshot)."""
     files = new_folder()
     storage = opened(files)
     synced(files, storage.log, write(a_change(1), entry(2), term=1))

@@ -1,4 +1,7 @@
-"""Power lost between any two operations, of everything that storage does, recovery included (FORMATS §3.5, §4, §5)."""
+"""Power lost between any two operations, of everything that storage does, recovery included.
+
+See docs/reference/specification.md#35-recovery.
+"""
 
 from __future__ import annotations
 
@@ -197,7 +200,8 @@ def test_power_lost_after_any_operation_loses_nothing_promised_and_invents_nothi
         after = Picture.of(opened(found, limits))
         assert sure.is_shown_by(after) or maybe.is_shown_by(after), (operations, sure, maybe, after)
         again = Picture.of(opened(found.after_power_loss(keep_nothing), limits))
-        assert again == after, operations  # FORMATS §3.5: what was handed out is durable.
+        # What was handed out is durable (docs/reference/specification.md#35-recovery).
+        assert again == after, operations
         operations += 1
     assert operations > 70
 
@@ -230,7 +234,7 @@ def test_power_lost_after_any_operation_of_recovery_can_be_recovered_from(name: 
 
 @pytest.mark.parametrize("name", CRASHES)
 def test_power_lost_during_a_first_start_leaves_nothing_that_is_taken_for_a_member(name: str) -> None:
-    """FORMATS §1: `meta` is last; until then the first start can be repeated."""
+    """`meta` is last; until then the first start can be repeated (docs/reference/specification.md#12-first-start)."""
     random = Random(name)
     operations, finished = 0, False
     while not finished:
@@ -251,7 +255,10 @@ def test_power_lost_during_a_first_start_leaves_nothing_that_is_taken_for_a_memb
 
 
 def test_what_was_only_in_the_page_cache_is_durable_once_the_log_is_open() -> None:
-    """FORMATS §3.5: a process dies between write and sync; the next one reads the bytes; then the power fails."""
+    """A process dies between write and sync; the next one reads the bytes; then the power fails.
+
+    See docs/reference/specification.md#35-recovery.
+    """
     files = new_folder()
     log = opened(files).log
     log.append(write(*entries(1, 3), term=1, voted_for="n3"))

@@ -1,4 +1,7 @@
-"""Bytes that are not what was written: cut where they prove nothing, refused where they do (FORMATS §4)."""
+"""Bytes that are not what was written: cut where they prove nothing, refused where they do.
+
+See docs/reference/specification.md#48-torn-tail-and-damage.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +147,7 @@ def test_truncation_at_every_byte_recovers_all_frames_before_it_or_is_refused(is
 
 @pytest.mark.parametrize("length", [1, 8, 64, 512])
 def test_zeroes_anywhere_are_never_taken_for_a_frame(length: int) -> None:
-    """A disk that lost a sector. FORMATS §4: a frame of zeroes is never valid."""
+    """A disk that lost a sector: a frame of zeroes is never valid (docs/reference/specification.md#43-frames)."""
     files, pictures = a_small_log(is_idle=True)
     proof = frames(files, segments(files)[-1])[-1]
     for path in segments(files):
@@ -213,7 +216,7 @@ def test_a_bad_frame_before_one_that_does_not_call_it_durable_is_a_torn_tail() -
 
 
 def test_a_frame_of_another_segment_or_of_an_earlier_life_is_never_taken() -> None:
-    """FORMATS §4: that is what the salt is for."""
+    """That is what the salt is for (docs/reference/specification.md#43-frames)."""
     files, pictures = a_small_log(is_idle=True)
     path = segments(files)[-1]
     foreign = files.read(segments(files)[1], HEADER_BYTES, 1 << 20)

@@ -1,4 +1,7 @@
-"""The data folder: made once, held by one, known by its `meta`; every refusal names its remedy (FORMATS §1)."""
+"""The data folder: made once, held by one, known by its `meta`; every refusal names its remedy.
+
+See docs/reference/specification.md#15-data-folder.
+"""
 
 from __future__ import annotations
 
@@ -471,7 +474,10 @@ def test_a_meta_of_a_newer_format_says_which_versions(tmp_path: Path) -> None:
 
 
 def test_pins_are_durable_when_said_and_come_back_after_a_restart() -> None:
-    """FORMATS §1: a pin is synced before any message of that peer is used."""
+    """A pin is synced before any message of that peer is used.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
     files = new_folder()
     pins = opened(files).pins
     said: list[BaseException | None] = []

@@ -1,4 +1,7 @@
-"""One frame: what goes in comes out, whatever is in it, and nothing else is taken for a frame (FORMATS §4)."""
+"""One frame: what goes in comes out, whatever is in it, and nothing else is taken for a frame.
+
+See docs/reference/specification.md#43-frames.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a full disk still takes: votes first, and small snapshots, because the log is cut behind them (FORMATS §4)."""
+"""What a full disk still takes: votes first, and small snapshots, because the log is cut behind them.
+
+See docs/reference/specification.md#412-full-disk.
+"""
 
 from __future__ import annotations
 
@@ -212,7 +215,10 @@ def test_a_ballast_that_could_not_be_synced_is_not_taken_for_one_that_is_there()
 
 
 def test_peers_can_be_pinned() -> None:
-    """A vote for a member that is new here needs its pin first (FORMATS §1)."""
+    """A vote for a member that is new here needs its pin first.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
     files, storage = with_room(0)
     outcome: list[BaseException | None] = []
 

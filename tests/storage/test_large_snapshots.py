@@ -1,4 +1,7 @@
-"""Large snapshots are written, and dropped, in pieces: the log has the same disk, and waits for each (FORMATS §5)."""
+"""Large snapshots are written, and dropped, in pieces: the log has the same disk, and waits for each.
+
+See docs/reference/specification.md#54-writing-a-snapshot.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening what a member left behind, in the cases that need a story (FORMATS §3.5, §4, §5)."""
+"""Opening what a member left behind, in the cases that need a story (docs/reference/specification.md#35-recovery)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ def test_a_folder_of_somebody_else_is_refused(expected: Identity, error: type[Ex
 
 
 def test_a_sync_of_several_frames_that_is_torn_at_any_byte_leaves_whole_frames_from_its_beginning() -> None:
-    """The cut is in the first frame, so what replaces it is never without it (FORMATS §3.4)."""
+    """The cut is in the first frame, so what replaces it is never without it.
+
+    See docs/reference/specification.md#34-cut-and-replacement.
+    """
     base = new_folder()
     log = opened(base, MANY_FRAMES).log
     synced(base, log, write(*entries(1, 5), term=1))

@@ -1,4 +1,7 @@
-"""Snapshots: built, received, verified, fallen back from, refused (FORMATS §5)."""
+"""Snapshots: built, received, verified, fallen back from, refused.
+
+See docs/reference/specification.md#54-writing-a-snapshot.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def with_two_snapshots() -> tuple[MemoryFiles, str, str]:
 
 
 def test_there_is_always_one_the_initial_configuration_at_index_0() -> None:
-    """FORMATS §1."""
+    """docs/reference/specification.md#12-first-start."""
     store: SnapshotStore = opened(new_folder()).snapshots
 
     info = store.latest()
@@ -233,7 +236,10 @@ def test_dropping_older_ones_takes_damaged_newer_ones_too() -> None:
 
 @pytest.mark.parametrize("mask", [0x01, 0x80])
 def test_every_flipped_byte_of_the_newest_makes_the_older_one_stand_in(mask: int) -> None:
-    """FORMATS §5: the newest valid one from which the log continues without a gap."""
+    """The newest valid one from which the log continues without a gap.
+
+    See docs/reference/specification.md#55-choice-at-start.
+    """
     files, _, newer = with_two_snapshots()
     for offset in range(files.size_bytes(newer)):
         spoiled = files.after_power_loss(lambda: True)
@@ -297,7 +303,10 @@ def test_a_replacement_of_a_damaged_snapshot_is_used_from_then_on() -> None:
 
 
 def test_start_drops_a_log_that_ends_before_the_newest_snapshot() -> None:
-    """FORMATS §5: an install that a crash interrupted between the snapshot and the reset."""
+    """An install that a crash interrupted between the snapshot and the reset.
+
+    See docs/reference/specification.md#55-choice-at-start.
+    """
     files = new_folder()
     storage = opened(files)
     synced(files, storage.log, write(*entries(1, 8), term=3, voted_for="n2"))
@@ -330,7 +339,10 @@ def test_start_keeps_a_log_that_holds_the_newest_snapshots_position() -> None:
 
 
 def test_start_takes_the_term_of_a_snapshot_that_is_ahead_of_the_hard_state() -> None:
-    """No entry's term exceeds the hard-state term in force (FORMATS §4), a snapshot's neither."""
+    """No entry's term exceeds the hard-state term in force, a snapshot's neither.
+
+    See docs/reference/specification.md#55-choice-at-start.
+    """
     files = new_folder()
     storage = opened(files)
     received(files, storage, a_snapshot(30, 7))
@@ -368,7 +380,10 @@ def test_a_full_disk_fails_the_snapshot_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("operation", [Write, SyncFile, Rename])
 def test_a_disk_that_is_full_at_the_end_of_a_snapshot_is_no_failed_sync(operation: type[Operation]) -> None:
-    """Nothing depends on the file yet, so the node that builds or receives it goes on (FORMATS §3.5, §4)."""
+    """Nothing depends on the file yet, so the node that builds or receives it goes on.
+
+    See docs/reference/specification.md#412-full-disk.
+    """
     files = new_folder()
     storage = opened(files, StorageLimits(ballast_bytes=0))
     synced(files, storage.log, write(*entries(1, 8), term=1))

@@ -1,4 +1,4 @@
-"""The write-ahead log while it is open (FORMATS §3, §4)."""
+"""The write-ahead log while it is open (docs/reference/specification.md#4-write-ahead-log)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_was_synced_is_there_after_a_restart() -> None:
 
 
 def test_one_sync_makes_one_frame_of_all_that_gathered() -> None:
-    """FORMATS §4: a frame is what one sync made durable."""
+    """A frame is what one sync made durable (docs/reference/specification.md#43-frames)."""
     files = new_folder()
     log = opened(files).log
     before = len(files.operations)
@@ -95,7 +95,7 @@ def test_a_cut_among_gathered_entries_leaves_no_trace_on_disk() -> None:
 
 
 def test_a_cut_of_synced_entries_is_in_the_same_frame_as_what_replaces_them() -> None:
-    """FORMATS §3.4."""
+    """docs/reference/specification.md#34-cut-and-replacement."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 6), term=1))
@@ -141,7 +141,7 @@ def test_two_cuts_between_two_syncs_become_the_lower_one() -> None:
 
 
 def test_a_reset_forgets_everything_and_the_log_goes_on_behind_it() -> None:
-    """FORMATS §5: the reset record marks the new beginning."""
+    """The reset record marks the new beginning (docs/reference/specification.md#56-installing-a-snapshot)."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 5), term=4))
@@ -155,7 +155,7 @@ def test_a_reset_forgets_everything_and_the_log_goes_on_behind_it() -> None:
 
 
 def test_hard_state_is_written_whole_when_any_part_changes() -> None:
-    """FORMATS §4."""
+    """docs/reference/specification.md#45-hard-state."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=5, voted_for="n2"))
@@ -165,7 +165,7 @@ def test_hard_state_is_written_whole_when_any_part_changes() -> None:
 
 
 def test_the_commit_hint_is_never_above_what_is_durable() -> None:
-    """FORMATS §4: `min(commit_index, durable_index)`."""
+    """`min(commit_index, durable_index)` (docs/reference/specification.md#45-hard-state)."""
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1), hint=3)
@@ -176,7 +176,10 @@ def test_the_commit_hint_is_never_above_what_is_durable() -> None:
 
 
 def test_an_idle_log_proves_its_last_frame_with_an_empty_one() -> None:
-    """FORMATS §4: so that damage to the last real frame is found too."""
+    """So that damage to the last real frame is found too.
+
+    See docs/reference/specification.md#49-proof-of-the-last-frame.
+    """
     files = new_folder()
     log = opened(files).log
     synced(files, log, write(*entries(1, 3), term=1))
@@ -190,7 +193,7 @@ def test_an_idle_log_proves_its_last_frame_with_an_empty_one() -> None:
 
 
 def test_a_full_segment_is_followed_by_one_that_carries_the_complete_hard_state() -> None:
-    """FORMATS §4."""
+    """docs/reference/specification.md#41-segments."""
     files = new_folder()
     log = opened(files, SMALL_SEGMENTS).log
     synced(files, log, write(term=7, voted_for="n3"))
@@ -218,7 +221,7 @@ def test_a_frame_larger_than_a_segment_gets_one_of_its_own() -> None:
 
 
 def test_a_sync_larger_than_a_frame_may_be_becomes_several_frames_with_the_cut_in_the_first() -> None:
-    """FORMATS §3.4 holds across them: the truncation is on disk first."""
+    """The truncation is on disk first, across frames too (docs/reference/specification.md#34-cut-and-replacement)."""
     files = new_folder()
     limits = replace(LIMITS, frame_bytes_max=1024)
     log = opened(files, limits).log
@@ -249,7 +252,7 @@ def test_no_batch_number_is_used_twice_even_if_a_crash_took_its_frame() -> None:
 
 
 def test_after_a_failed_sync_the_log_takes_nothing_more() -> None:
-    """FORMATS §3.5."""
+    """docs/reference/specification.md#37-failed-sync."""
     files = new_folder()
     log = opened(files).log
     files.refuse = lambda operation: OSError(errno.EIO, "input/output error") if _is_sync(operation) else None
@@ -265,7 +268,10 @@ def test_after_a_failed_sync_the_log_takes_nothing_more() -> None:
 
 
 def test_a_write_that_breaks_the_rules_of_a_log_is_a_bug_of_the_caller() -> None:
-    """FORMATS §4: no gap, terms never fall, none above the hard state's, a vote never changes."""
+    """No gap, terms never fall, none above the hard state's, a vote never changes.
+
+    See docs/reference/specification.md#46-order-of-entries.
+    """
     for bad in (
         write(entry(3), term=1),
         write(entry(1, term=2), term=1),
@@ -298,7 +304,10 @@ def test_a_frame_that_changed_since_it_was_written_is_found_when_it_is_read() ->
 
 
 def test_a_full_disk_gives_the_ballast_back_once_and_goes_on_in_a_new_segment() -> None:
-    """FORMATS §4: votes and compaction still work on a full disk; a second time the sync waits for room."""
+    """Votes and compaction still work on a full disk; a second time the sync waits for room.
+
+    See docs/reference/specification.md#412-full-disk.
+    """
     files = new_folder()
     log = opened(files, StorageLimits(ballast_bytes=5000)).log
     synced(files, log, write(*entries(1, 3), term=1))

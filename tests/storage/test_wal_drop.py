@@ -1,4 +1,7 @@
-"""The front of the log goes once a snapshot holds it: whole segments, oldest first (FORMATS §4, §5)."""
+"""The front of the log goes once a snapshot holds it: whole segments, oldest first.
+
+See docs/reference/specification.md#41-segments.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class LogAgainstAList(RuleBasedStateMachine):
     """`model` is what the log must say; `durable` what it must say after a crash, or `flight` if a sync is under way:
     the files of this test carry a submission out at once, and only its `done` waits.
 
-    Entries at or below `committed` are never cut, as in Raft (FORMATS §3.6).
+    Entries at or below `committed` are never cut, as in Raft (docs/reference/specification.md#36-conflicts).
     """
 
     limits = LIMITS

@@ -1,4 +1,7 @@
-"""Zeroes written behind a small frame (FORMATS §4): the next frames go into blocks that the file has already."""
+"""Zeroes written behind a small frame: the next frames go into blocks that the file has already.
+
+See docs/reference/specification.md#411-zeroes-written-ahead.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Members with real sockets *and* real files: what they acknowledged is there in the next life (FORMATS §3)."""
+"""Members with real sockets *and* real files: what they acknowledged is there in the next life.
+
+See docs/reference/specification.md#3-order-of-durability.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +155,7 @@ def lives_in(folder: Path) -> AbstractAsyncContextManager[Lives]:
 
 
 async def test_what_was_acknowledged_is_there_after_all_members_ended_at_once(tmp_path: Path) -> None:
-    """FORMATS §3.2: committed means durable on a majority."""
+    """Committed means durable on a majority (docs/reference/specification.md#32-copies-count-when-durable)."""
     with trio.fail_after(40):
         async with lives_in(tmp_path) as lives:
             leader = await lives.leader()

@@ -1,4 +1,7 @@
-"""The trio shell on real loopback sockets (FORMATS §7). Every test has an absolute time-out."""
+"""The trio shell on real loopback sockets. Every test has an absolute time-out.
+
+See docs/reference/specification.md#7-wire.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +185,10 @@ async def read_to_the_end(stream: trio.SocketStream) -> bytes:
     ],
 )
 async def test_a_caller_that_does_not_belong_here_is_told_why(fields: dict[str, object], code: str) -> None:
-    """FORMATS §1, §7: magic, version, cluster, group, id and incarnation are checked."""
+    """Magic, version, cluster, group, id and incarnation are checked.
+
+    See docs/reference/specification.md#75-refusals-of-a-hello.
+    """
     with trio.fail_after(20):
         async with a_cluster() as machines:
             s1 = machines[0]
@@ -198,7 +204,10 @@ async def test_a_caller_that_does_not_belong_here_is_told_why(fields: dict[str, 
 
 
 async def test_a_build_that_does_not_know_the_level_in_force_is_refused_with_a_word_for_it() -> None:
-    """FORMATS §7: both levels are named. Before the level was raised it was welcome, and a newer build still is."""
+    """Both levels are named. Before the level was raised it was welcome, and a newer build still is.
+
+    See docs/reference/specification.md#75-refusals-of-a-hello.
+    """
     with trio.fail_after(20):
         async with a_cluster() as machines:
             s1 = machines[0]
@@ -231,7 +240,7 @@ async def test_a_client_that_sends_at_once_is_told_that_clients_have_another_por
 
 
 async def test_a_member_of_the_same_cluster_is_answered_with_a_hello() -> None:
-    """FORMATS §7: hello each way."""
+    """Hello each way (docs/reference/specification.md#74-hello)."""
     with trio.fail_after(20):
         async with a_cluster() as machines:
             s1 = machines[0]
@@ -264,7 +273,7 @@ async def test_the_refused_side_logs_what_the_other_said(caplog: pytest.LogCaptu
 async def test_a_member_that_lost_its_disk_is_refused_and_ends_when_it_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """FORMATS §1: it is refused until it is replaced as a new member."""
+    """It is refused until it is replaced as a new member (docs/reference/specification.md#13-incarnations-and-pins)."""
     caplog.set_level(logging.WARNING, "raft")
     with trio.fail_after(20):
         (first, first_address), (second, second_address) = await a_listener(), await a_listener()
@@ -348,7 +357,7 @@ async def test_a_stranger_cannot_make_a_member_keep_much() -> None:
 
 
 async def test_a_failed_sync_stops_the_driver_after_telling_the_application() -> None:
-    """FORMATS §3.5: the node stops; whoever waits is told first."""
+    """The node stops; whoever waits is told first (docs/reference/specification.md#37-failed-sync)."""
     with trio.fail_after(20):
         machine = Machine("s1", ["s1"])
 
@@ -366,7 +375,10 @@ async def test_a_failed_sync_stops_the_driver_after_telling_the_application() ->
 
 
 async def test_stopping_on_request_finishes_what_was_begun() -> None:
-    """FORMATS §4: a closing node proves its last batch; `run` then returns."""
+    """A closing node proves its last batch; `run` then returns.
+
+    See docs/reference/specification.md#49-proof-of-the-last-frame.
+    """
     with trio.fail_after(20):
         machine = Machine("s1", ["s1"])
         async with trio.open_nursery() as nursery:
@@ -412,7 +424,10 @@ async def test_a_port_in_use_is_a_clear_error() -> None:
 
 
 def test_other_addresses_than_loopback_need_a_word() -> None:
-    """FORMATS §7: until TLS is there, the peer port listens on loopback only."""
+    """Until TLS is there, the peer port listens on loopback only.
+
+    See docs/reference/specification.md#714-unencrypted-ports.
+    """
     identity = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation_id=bytes(16))
     configuration = Configuration.of([Member("s1"), Member("s2")])
     for host in ("0.0.0.0", "192.168.1.5", "::", "example.com"):
