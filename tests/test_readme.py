@@ -53,9 +53,3 @@ def test_the_options_that_the_readme_gives_to_serve_exist() -> None:
     shown = {word for block in blocks("sh") for word in shlex.split(block, comments=True) if word.startswith("--")}
     for option in sorted({word.split()[0] for word in shown}):
         assert option in text, option
-
-
-def test_every_page_that_the_documents_name_exists() -> None:
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} names {target}"
