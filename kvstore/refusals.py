@@ -47,7 +47,7 @@ class Reason(enum.StrEnum):
 
 
 _REASON_TEXTS = {
-    Reason.MALFORMED: "it does not have the shape of any command; see docs/semantics.md for the shapes",
+    Reason.MALFORMED: "it does not have the shape of any command (docs/reference/specification.md#82-commands)",
     Reason.UNKNOWN_KIND: "its kind is not known at this feature level; upgrade members, or use an older client",
     Reason.KEY_EMPTY: "a key needs at least one byte",
     Reason.KEY_WRITTEN_TWICE: "one key is written twice in one branch; keep the write that is meant",

@@ -66,7 +66,8 @@ class InvalidSnapshot(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"not a snapshot of the store: {self.reason}. Replace this member as a new one (docs/semantics.md)"
+        remedy = "Replace this member as a new one (docs/operations.md#damage)"
+        return f"not a snapshot of the store: {self.reason}. {remedy}"
 
 
 class UnsupportedFeatureLevel(Exception):
