@@ -56,7 +56,7 @@ class Leadership:
         self._marks_due_at: int | None = None  # Monotonic ns; set while an idle peer may not know the mark.
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         self._quorum_deadline = state.now + state.config.election_timeout_max_ns  # Or later: see has_lost_its_quorum.
-        self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))  # Commits what came before (§6.4).
+        self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))  # Commits the rest (thesis §6.4).
 
     # Time
 

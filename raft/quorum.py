@@ -20,7 +20,7 @@ def majority_index(positions: Sequence[int]) -> int:
 
     `positions` has one entry per voter, leader included, in any order; length n ≥ 1. The result is reached by at
     least n // 2 + 1 voters. Cost: O(n log n), n ≤ 9. For the last indexes 8, 9, 10, 10, 10 it is 10; for 9, 9, 0, 0
-    it is 0. The caller of a commit must still check that the entry is of the *current* term (§5.4.2).
+    it is 0. The caller of a commit must still check that the entry is of the *current* term (Raft §5.4.2).
 
     Raises ValueError if there are no voters.
     """

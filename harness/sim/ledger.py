@@ -93,7 +93,7 @@ class Ledger:
         return self._committed_in[index]
 
     def last_committed_before(self, leader_term: int) -> int:
-        """The highest index committed by leaders of terms below `leader_term`: its leader must have it (§5.4)."""
+        """The highest index committed by leaders of terms below `leader_term`: its leader must have it (Raft §5.4)."""
         index = self.commit_index
         while index and self._committed_in[index] >= leader_term:
             index -= 1

@@ -249,7 +249,7 @@ class Watch:
                 pass
 
     def _read_round(self, term: int, read_index: int) -> None:
-        """A leader lets reads wait for `read_index`: that must not be behind what earlier leaders committed (§6.4)."""
+        """Reads wait for `read_index`, which is not behind what earlier leaders committed (thesis §6.4)."""
         committed = self._world.ledger.last_committed_before(term)
         require(
             read_index >= committed,

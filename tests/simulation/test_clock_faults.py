@@ -93,7 +93,7 @@ def test_a_leader_whose_clock_jumps_a_little_leads_on() -> None:
 
 
 def test_a_suspended_leader_learns_from_its_peers_alone_that_it_was_deposed() -> None:
-    """Its clock stood still, so no time-out can tell it: until it has heard somebody it must answer nobody (§6.4).
+    """Its clock stood still, so no time-out can tell it: until it has heard somebody it answers nobody (thesis §6.4).
 
     The programs at its side read all the time; the rules look at each read that is let through.
     """
