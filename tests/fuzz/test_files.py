@@ -302,10 +302,12 @@ def test_a_snapshot_of_any_content_under_right_checksums_opens_or_is_refused(
         fields = header_fields(data)
         content = files.edit(path)
         for number in range(inputs):
-            content[:] = snapshot_of(changed_map(fields, structures, random), SNAPSHOT_CHUNKS, random)
+            is_free = random.random() < 0.5
+            body = with_changed_machine(fields, structures) if is_free else changed_map(fields, structures, random)
+            content[:] = snapshot_of(body, SNAPSHOT_CHUNKS, random)
             outcome, _ = opened_snapshot(files, path, number)
             outcomes[outcome] += 1
-    assert min(outcomes["opened"], outcomes["refused"]) > inputs // 100, outcomes
+    assert min(outcomes["opened"], outcomes["refused"]) > inputs // 20, outcomes
 
 
 def a_snapshot() -> tuple[MemoryFiles, str, bytes]:
@@ -335,6 +337,14 @@ def changed_map(fields: dict[object, object], structures: Structures, random: Ra
     except Exception:  # A key that is no key: there is no such file.
         body = cbor2.dumps(fields)
     return structures.changed_bytes(body) if random.random() < 0.3 else body
+
+
+def with_changed_machine(fields: dict[object, object], structures: Structures) -> bytes:
+    """The encoded map with a change in what the state machine says there: storage takes that as it is, if it is a map.
+
+    Of what else a header has, hardly anything may be changed: the name of the file, or an identity, says the same.
+    """
+    return cbor2.dumps({**fields, "machine": structures.changed(fields["machine"])})
 
 
 def snapshot_of(body: bytes, chunks: list[bytes], random: Random) -> bytes:
@@ -464,21 +474,19 @@ def test_a_backup_of_any_content_under_right_checksums_is_read_or_refused(
         structures = Structures(random)
         data = a_backup()
         fields, chunks = header_fields(data), chunks_of(data)
-        machine = fields["machine"]
-        assert isinstance(machine, dict)
         for number in range(inputs):
             changed_chunks, body = list(chunks), cbor2.dumps(fields)
             match random.randrange(4):
                 case 0:
                     body = changed_map(fields, structures, random)
                 case 1:
-                    body = cbor2.dumps({**fields, "machine": structures.changed(machine, 1)}, value_sharing=False)
+                    body = with_changed_machine(fields, structures)
                 case _:
                     place = random.randrange(len(chunks))
                     changed_chunks[place] = changed_rows(chunks[place], structures, random)
             path.write_bytes(snapshot_of(body, changed_chunks, random))
             outcomes[read_backup(path, b"", number)] += 1
-    assert min(outcomes["read"], outcomes["refused"]) > inputs // 100, outcomes
+    assert min(outcomes["read"], outcomes["refused"]) > inputs // 50, outcomes
 
 
 def changed_rows(chunk: bytes, structures: Structures, random: Random) -> bytes:
