@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from unittest import mock
 
 import pytest
@@ -33,7 +34,7 @@ __all__ = ["rows_together"]
 
 Answer = list[Entry] | tuple[str, int] | str
 MANY = 1 << 40
-FRAMES = 9  # In ten segments of SMALL_SEGMENTS; the cost of the test grows with their square.
+FRAMES = 20  # In as many segments of SMALL_SEGMENTS and one more; the cost of the test grows with their square.
 
 
 def a_log_of_puts(count: int, limits: StorageLimits = LIMITS) -> tuple[MemoryFiles, Wal]:
@@ -111,13 +112,13 @@ def test_the_same_is_read_and_refused_whether_frames_are_fetched_ahead_or_one_by
 @pytest.mark.parametrize("bytes_max", [1, 80, 200, 1000, MANY])
 def test_damage_is_reported_when_its_frame_is_asked_for_and_not_before(limits: StorageLimits, bytes_max: int) -> None:
     """Each frame in turn, damaged in memory of the disk or out of its reach."""
-    places = [(path, frame) for path in segments(a_log_of_puts(FRAMES, limits)[0])[1:]
-              for frame in frames(a_log_of_puts(FRAMES, limits)[0], path) if frame.table]  # fmt: skip
+    files, log = a_log_of_puts(FRAMES, limits)
+    twin_files, twin = a_log_of_puts(FRAMES, limits)
+    places = [(path, frame) for path in segments(files)[1:] for frame in frames(files, path) if frame.table]
     assert len(places) == FRAMES
     for path, frame in places:
         for damage in (flipped, unreadable):
-            files, log = a_log_of_puts(FRAMES, limits)
-            twin_files, twin = a_log_of_puts(FRAMES, limits)
+            log._cached = twin._cached = None  # What was read before the damage would hide it.
             with damage(files, path, frame.offset + 50), damage(twin_files, path, frame.offset + 50):
                 ahead = walked(log, 1, FRAMES, bytes_max)
                 assert ahead == walked_frame_by_frame(twin, 1, FRAMES, bytes_max)
@@ -128,13 +129,15 @@ def test_damage_is_reported_when_its_frame_is_asked_for_and_not_before(limits: S
                 )
 
 
-def flipped(files: MemoryFiles, path: str, at: int) -> mock._patch[object]:
+@contextmanager
+def flipped(files: MemoryFiles, path: str, at: int) -> Iterator[None]:
     """A byte of a file is another one."""
     Damage(files, path).flip(at)
-    return unreadable(files, "no file", 0)
+    yield
+    Damage(files, path).flip(at)
 
 
-def unreadable(files: MemoryFiles, path: str, at: int) -> mock._patch[object]:
+def unreadable(files: MemoryFiles, path: str, at: int) -> AbstractContextManager[object]:
     """A byte of a file cannot be read, nor anything together with it."""
     read = files.read
 
