@@ -1,9 +1,9 @@
-"""When the port asks the node to take what came: at once for a client that is alone, else once for all of a turn."""
+"""When the port asks the node to take what came, once for all of a turn or at once; and how long it waits for more."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import cbor2
@@ -163,6 +163,74 @@ async def test_half_a_frame_that_comes_while_the_member_lingers_is_waited_for_as
             pass
         assert trio.current_time() - began == pytest.approx(HALF_FRAME_SECONDS_MAX)
     cluster.kill("s1")
+
+
+async def test_bytes_do_not_renew_the_deadline_of_a_frame(
+    quick_folder: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    del autojump_clock
+    cluster = Cluster(quick_folder, 1)
+    async with trio.open_nursery() as nursery:
+        theirs, _ = await greeted(cluster, nursery)
+
+        async def trickle() -> None:
+            with suppress(trio.BrokenResourceError):
+                await theirs.send_all((1_000).to_bytes(4, "big"))
+                while True:
+                    await theirs.send_all(b"x")
+                    await trio.sleep(1)
+
+        began = trio.current_time()
+        nursery.start_soon(trickle)
+        with trio.fail_after(2 * HALF_FRAME_SECONDS_MAX):
+            async for _ in theirs:
+                pass
+        assert trio.current_time() - began == pytest.approx(HALF_FRAME_SECONDS_MAX)
+    cluster.kill("s1")
+
+
+async def test_a_slow_upload_has_as_long_as_its_size_needs(
+    quick_folder: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Longer than a small frame has, and frames that follow each other have their own time each."""
+    del autojump_clock
+    monkeypatch.setattr(client_port, "BYTES_PER_SECOND_MIN", 10_000 / (3 * HALF_FRAME_SECONDS_MAX))
+    large, small = (frame(encode_request(1, command_request(Put(b"k", bytes(size))))) for size in (10_000, 20))
+    cluster = Cluster(quick_folder, 1)
+    async with trio.open_nursery() as nursery:
+        theirs, port = await greeted(cluster, nursery)
+        splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
+
+        async def codes_of(data: bytes, pieces: int, seconds: float, answers: int) -> list[int]:
+            """What is answered to bytes that come in so many pieces, in so many seconds."""
+            size = -(-len(data) // pieces)
+            for place in range(0, len(data), size):
+                await trio.sleep(seconds / pieces)
+                await theirs.send_all(data[place : place + size])
+            await trio.testing.wait_all_tasks_blocked()
+            cluster.settle()
+            port.complete([], [])
+            codes: list[int] = []
+            while len(codes) < answers:
+                codes += [decode_response(body).code for body in splitter.feed(await theirs.receive_some())]
+            return codes
+
+        with trio.fail_after(10 * HALF_FRAME_SECONDS_MAX):
+            assert await codes_of(large, 5, 2.5 * HALF_FRAME_SECONDS_MAX, 1) == [Code.OK]
+            assert await codes_of(8 * small, 20, 4 * HALF_FRAME_SECONDS_MAX, 8) == [Code.OK] * 8
+        nursery.cancel_scope.cancel()
+    cluster.kill("s1")
+
+
+async def greeted(cluster: Cluster, nursery: trio.Nursery) -> tuple[trio.abc.Stream, ClientPort]:
+    """A connection that has said its hello and read the answer, and the port that serves it."""
+    port = ClientPort(cluster.hosts[cluster.leader()].service)
+    port.attach(lambda: None, cluster.settle, lambda: 0)
+    theirs, ours = trio.testing.memory_stream_pair()
+    nursery.start_soon(port.serve_stream, ours)
+    await theirs.send_all(frame(encode_client_hello()))
+    assert await theirs.receive_some()
+    return theirs, port
 
 
 async def test_a_stranger_that_had_to_wait_for_its_turn_still_has_only_so_long_for_its_hello(

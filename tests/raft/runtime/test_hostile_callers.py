@@ -22,9 +22,9 @@ pytestmark = pytest.mark.timeout(30)
 
 
 @asynccontextmanager
-async def a_member() -> AsyncIterator[Machine]:
-    """s1 of three, which reaches nobody."""
-    with trio.fail_after(20):
+async def a_member(seconds_max: float = 20) -> AsyncIterator[Machine]:
+    """s1 of three, which reaches nobody. `seconds_max`: the time-out, by the clock of the test."""
+    with trio.fail_after(seconds_max):
         listener, _ = await a_listener()
         s1 = Machine("s1", ["s1", "s2", "s3"], listener)
         async with trio.open_nursery() as nursery:

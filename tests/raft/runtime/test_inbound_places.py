@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from math import inf
 
 import pytest
 import trio
+import trio.lowlevel
+import trio.testing
 
 from raft import encode_message, frame
 from raft.runtime.inbound_places import (
@@ -17,8 +21,9 @@ from raft.runtime.inbound_places import (
     InboundPlaces,
 )
 from raft.runtime.peers import STRANGERS_MAX
+from raft.runtime.transport import FRAME_SECONDS_MAX
 from tests.raft.bench import heartbeat
-from tests.raft.runtime.machines import until
+from tests.raft.runtime.machines import Machine, until
 from tests.raft.runtime.test_hostile_callers import a_member, greeted, is_closed, says
 from tests.raft.runtime.test_telling import events
 
@@ -89,34 +94,53 @@ async def silent(port: int) -> trio.SocketStream:
 
 @pytest.mark.parametrize("is_newer_of_two", [False, True])
 async def test_a_frame_that_trickles_in_ends_its_connection(
-    is_newer_of_two: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    is_newer_of_two: bool, caplog: pytest.LogCaptureFixture, mock_clock: trio.testing.MockClock
 ) -> None:
     """However often another byte comes: the limit is for the whole frame."""
-    monkeypatch.setattr("raft.runtime.transport.FRAME_SECONDS_MAX", 0.2)
     caplog.set_level(logging.WARNING, "raft.transport")
     whole = frame(encode_message(0, heartbeat(7)))
-    async with a_member() as s1, await greeted(s1) as first, AsyncExitStack() as stack:
+    async with a_member(seconds_max=inf) as s1, await greeted(s1) as first, AsyncExitStack() as stack:
         await first.send_all(whole + whole)
-        await until(lambda: s1.node.core.term == 7)
+        await turns_until(lambda: s1.node.core.term == 7)
         stream = await stack.enter_async_context(await greeted(s1)) if is_newer_of_two else first
         await stream.send_all((1_000_000).to_bytes(4, "big"))
-        with suppress(trio.BrokenResourceError):
-            while True:  # The test's own time-out ends it where nobody hangs up.
-                await stream.send_all(b"x")
-                await trio.sleep(0.01)
+        await turns_until(lambda: has_begun_a_frame(s1))
+        for _ in range(5):
+            await passes(FRAME_SECONDS_MAX / 6, mock_clock)
+            assert events(caplog, "slow_frame", "s1") == []
+            await stream.send_all(b"x")
+            await trio.testing.wait_all_tasks_blocked()
+        await passes(FRAME_SECONDS_MAX / 6, mock_clock)
 
-    assert events(caplog, "slow_frame", "s1") == [{"peer_id": "s2", "limit_s": 0.2}]
+    assert events(caplog, "slow_frame", "s1") == [{"peer_id": "s2", "limit_s": FRAME_SECONDS_MAX}]
 
 
-async def test_whole_frames_may_be_as_far_apart_as_they_like(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whole_frames_may_be_as_far_apart_as_they_like(mock_clock: trio.testing.MockClock) -> None:
     """Between members that follow there is nothing to say. What began and ended leaves no limit behind."""
-    monkeypatch.setattr("raft.runtime.transport.FRAME_SECONDS_MAX", 0.25)
     data = frame(encode_message(0, heartbeat(7)))
-    async with a_member() as s1, await greeted(s1) as stream:
+    async with a_member(seconds_max=inf) as s1, await greeted(s1) as stream:
         await stream.send_all(data[:9])
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await turns_until(lambda: has_begun_a_frame(s1))
         await stream.send_all(data[9:])
-        await until(lambda: s1.node.core.term == 7)
-        await trio.sleep(0.4)  # More than the limit: it must have been taken back.
+        await turns_until(lambda: s1.node.core.term == 7)
+        await passes(2 * FRAME_SECONDS_MAX, mock_clock)
+        assert s1.transport._inbound.has("s2")
         await says(stream, heartbeat(8))
-        await until(lambda: s1.node.core.term == 8)
+        await turns_until(lambda: s1.node.core.term == 8)
+
+
+def has_begun_a_frame(s1: Machine) -> bool:
+    """Some connection of s2 has a limit that only a whole frame lifts."""
+    return any(scope.deadline < inf for scope in s1.transport._inbound._scopes["s2"])
+
+
+async def turns_until(condition: Callable[[], bool]) -> None:
+    """Give the loop turns until `condition`, while the clock stands still; the test's time-out ends it otherwise."""
+    while not condition():
+        await trio.lowlevel.checkpoint()
+
+
+async def passes(seconds: float, clock: trio.testing.MockClock) -> None:
+    """So much time, and whatever ends by it."""
+    clock.jump(seconds)
+    await trio.testing.wait_all_tasks_blocked()
