@@ -6,8 +6,6 @@ This is the public face: other packages import from `storage`, never a submodule
 from __future__ import annotations
 
 from storage.ballast import is_disk_full, is_short_of_descriptors
-from storage.datadir import DataFolder, create_data_folder, holder_of, open_data_folder
-from storage.disk import read_all
 from storage.errors import (
     CorruptLog,
     CorruptMeta,
@@ -26,7 +24,8 @@ from storage.errors import (
     WrongCluster,
     WrongNode,
 )
-from storage.files import (
+from storage.files.disk import read_all
+from storage.files.interface import (
     CreateFile,
     Delete,
     Done,
@@ -39,16 +38,17 @@ from storage.files import (
     SyncFolder,
     Write,
 )
-from storage.initialize import initialize
-from storage.inspection import Report, inspect
+from storage.files.threaded import InlineFiles, RealFiles
+from storage.folder.data_folder import DataFolder, create_data_folder, holder_of, open_data_folder
+from storage.folder.initialize import initialize
+from storage.folder.inspect import Report, inspect
+from storage.folder.metadata import PinFile, read_identity
+from storage.folder.open import OpenedStorage, open_storage
 from storage.limits import StorageLimits
-from storage.meta import PinFile, read_identity
-from storage.opening import OpenedStorage, open_storage
-from storage.real_files import InlineFiles, RealFiles
-from storage.snapshot import SnapshotFolder
-from storage.snapshot_format import FORMAT_VERSION as SNAPSHOT_FORMAT
-from storage.snapshot_format import SnapshotParser
-from storage.wal import Wal
+from storage.snapshots.format import FORMAT_VERSION as SNAPSHOT_FORMAT
+from storage.snapshots.format import SnapshotParser
+from storage.snapshots.store import SnapshotFolder
+from storage.wal.wal import Wal
 
 __all__ = [
     "SNAPSHOT_FORMAT",

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from storage.errors import StorageError
-from storage.inspection import Report, SegmentReport, hard_state_fields, inspect
-from storage.meta import META_PATH
-from storage.real_files import InlineFiles
+from storage.files.threaded import InlineFiles
+from storage.folder.inspect import Report, SegmentReport, hard_state_fields, inspect
+from storage.folder.metadata import META_PATH
 
 EXIT_GOOD, EXIT_UNUSABLE, EXIT_DAMAGED = 0, 2, 3
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from storage.files import CreateFile, Delete, Done, Files, Operation, SyncFile, SyncFolder, Write
+from storage.files.interface import CreateFile, Delete, Done, Files, Operation, SyncFile, SyncFolder, Write
 
 BALLAST_PATH = "ballast"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

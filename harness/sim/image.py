@@ -1,8 +1,8 @@
 """A disk that remembers only what was synced: current and durable contents, and what a crash makes of them.
 
-Bytes of a file are durable after `SyncFile`, its name after `SyncFolder` of its folder (storage/files.py). Killing a
-process loses nothing that the operating system has taken; losing power settles everything un-synced by a seeded
-draw: nothing, everything, a prefix, or sector by sector with torn sectors and garbage. Bytes that were not being
+Bytes of a file are durable after `SyncFile`, its name after `SyncFolder` of its folder (storage/files/interface.py).
+Killing a process loses nothing that the operating system has taken; losing power settles everything un-synced by a
+seeded draw: nothing, everything, a prefix, or sector by sector with torn sectors and garbage. Bytes that were not being
 written are never harmed, unless they rot or are hit by a misdirected write.
 
 After a sync that failed the system takes the pages for clean: programs go on seeing them, and no later sync, which

@@ -21,10 +21,18 @@ from kvstore.commands import Delete, Put
 from raft import Entry, LogPosition, Member, SnapshotHeader
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, NewerFormat, SnapshotFolder, StorageLimits, Wal
 from storage.ballast import Ballast
-from storage.meta import META_MAGIC, PINS_MAGIC, PinFile, encode_meta, encode_pins, read_identity, read_joins_as
-from storage.recovery import Recovered, recover_log
-from storage.segment import HEADER_BYTES
-from storage.snapshot_format import PREAMBLE, encode_chunk, encode_header, encode_trailer
+from storage.folder.metadata import (
+    META_MAGIC,
+    PINS_MAGIC,
+    PinFile,
+    encode_meta,
+    encode_pins,
+    read_identity,
+    read_joins_as,
+)
+from storage.snapshots.format import PREAMBLE, encode_chunk, encode_header, encode_trailer
+from storage.wal.recovery import Recovered, recover_log
+from storage.wal.segment import HEADER_BYTES
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.fuzz.structures import Structures
 from tests.kvstore.conftest import quick_folder

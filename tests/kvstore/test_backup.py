@@ -36,7 +36,7 @@ from raft import (
     frame,
 )
 from storage import InlineFiles, NotEmpty, WrongCluster, open_data_folder, open_storage
-from storage.snapshot_format import encode_header, encode_trailer
+from storage.snapshots.format import encode_header, encode_trailer
 from tests.kvstore.in_memory import Cluster
 from tests.kvstore.test_service import RawClient
 

@@ -22,7 +22,7 @@ from kvstore.members import change_request, decode_membership, membership_reques
 from raft import Identity, MembershipChange, PeerRefused
 from storage import InlineFiles, create_data_folder, open_data_folder
 from storage.ballast import Ballast
-from storage.meta import PinFile
+from storage.folder.metadata import PinFile
 from tests.kvstore.in_memory import Cluster, Host
 from tests.kvstore.test_joining import new_members
 

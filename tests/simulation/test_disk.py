@@ -1,4 +1,4 @@
-"""The simulated disk keeps the promise of storage/files.py, and not one byte more."""
+"""The simulated disk keeps the promise of storage/files/interface.py, and not one byte more."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def after_power_loss(operations: list[Operation], seed: int) -> DiskImage:
 
 
 def test_what_was_synced_with_its_name_survives_every_power_loss() -> None:
-    """storage/files.py: bytes after SyncFile, names after SyncFolder."""
+    """storage/files/interface.py: bytes after SyncFile, names after SyncFolder."""
     for seed in SEEDS:
         image = after_power_loss(a_synced_file(b"abc"), seed)
 
@@ -119,7 +119,7 @@ def test_a_crash_finds_a_submission_at_any_of_its_steps_and_never_calls_back() -
 
 
 def test_submissions_are_carried_out_in_order_and_fail_at_the_first_bad_step() -> None:
-    """storage/files.py: the rest of a submission is not tried, the next submission is."""
+    """storage/files/interface.py: the rest of a submission is not tried, the next submission is."""
     image, aside = DiskImage(), Immediately()
     files = SimFiles(image, DiskPlan(), Random(1), aside)
     ends: list[BaseException | None] = []

@@ -22,8 +22,8 @@ from raft import (
     derive_cluster_id,
 )
 from storage import Files, OpenedStorage, StorageLimits, Wal, initialize, open_storage
-from storage.frame import Frame
-from storage.segment import decode_header, scan_frames, segment_name
+from storage.wal.frame import Frame
+from storage.wal.segment import decode_header, scan_frames, segment_name
 from tests.storage.memory_files import MemoryFiles
 
 CONFIGURATION = Configuration.of([Member("n1"), Member("n2"), Member("n3")])

@@ -13,9 +13,9 @@ import pytest
 from raft import Entry, HardState
 from storage import CorruptLog, CreateFile, NewerFormat, Operation
 from storage.errors import StorageError
-from storage.frame import FRAME_BYTES_MIN, HEAD
-from storage.reached import reached_path, reached_segments
-from storage.segment import HEADER_BYTES
+from storage.wal.frame import FRAME_BYTES_MIN, HEAD
+from storage.wal.newest_segment_note import reached_path, reached_segments
+from storage.wal.segment import HEADER_BYTES
 from tests.storage.builders import (
     LOG,
     SMALL_SEGMENTS,

@@ -41,11 +41,11 @@ from storage import (
     WrongCluster,
     WrongNode,
     create_data_folder,
-    disk,
     holder_of,
     open_data_folder,
     read_identity,
 )
+from storage.files import disk
 from tests.storage.builders import (
     CONFIGURATION,
     IDENTITY,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import frame, segment, snapshot_format
+from storage.snapshots import format as snapshot_format
+from storage.wal import frame, segment
 from tests.storage.test_golden import GOLDEN
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "specification.md"

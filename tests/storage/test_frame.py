@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from raft import Entry, EntryKind, HardState, LogPosition
 from storage import StorageLimits
-from storage.frame import ALIGNMENT_BYTES, FRAME_BYTES_MIN, FRAME_EXTRA_BYTES_MAX, FrameBody, encode_frame, parse_frame
+from storage.wal.frame import (
+    ALIGNMENT_BYTES,
+    FRAME_BYTES_MIN,
+    FRAME_EXTRA_BYTES_MAX,
+    FrameBody,
+    encode_frame,
+    parse_frame,
+)
 
 NUMBER = st.integers(0, 2**64 - 1)
 POSITION = st.builds(LogPosition, NUMBER, NUMBER)
@@ -89,7 +96,7 @@ def test_a_run_of_equal_bytes_is_never_a_frame(byte: int) -> None:
 @given(body=bodies())
 def test_a_small_frame_in_one_piece_says_the_same_as_in_many(body: FrameBody) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("storage.frame.JOINED_BYTES_MAX", 0)
+        patch.setattr("storage.wal.frame.JOINED_BYTES_MAX", 0)
         in_pieces = encoded(body)
 
     assert encoded(body) == in_pieces

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import CorruptLog, NewerFormat, StorageLimits
-from storage.frame import CHECKSUM, Frame
-from storage.frame_rows import rows_alike
-from storage.frame_run import FrameRun
-from storage.recovery import Recovered, recover_log
-from storage.segment import decode_header, scan_frames, scan_parts
+from storage.wal.fast_frames import FrameRun
+from storage.wal.frame import CHECKSUM, Frame
+from storage.wal.frame_rows import rows_alike
+from storage.wal.recovery import Recovered, recover_log
+from storage.wal.segment import decode_header, scan_frames, scan_parts
 from tests.storage.builders import IDENTITY, LOG, entry, frames, new_folder, opened, segments, synced, write
 from tests.storage.memory_files import MemoryFiles
 
@@ -33,10 +33,10 @@ def rows_together(request: pytest.FixtureRequest) -> Iterator[None]:
     """How many frames are compared with each other at once: also so few that the logs of these tests have them."""
     fewest, most = request.param
     with (
-        mock.patch("storage.frame_rows.ROWS_MIN", fewest),
-        mock.patch("storage.frame_run.ROWS_MIN", fewest),
-        mock.patch("storage.frame_rows.ROWS_MAX", most),
-        mock.patch("storage.frame_run.ROWS_MAX", most),
+        mock.patch("storage.wal.frame_rows.ROWS_MIN", fewest),
+        mock.patch("storage.wal.fast_frames.ROWS_MIN", fewest),
+        mock.patch("storage.wal.frame_rows.ROWS_MAX", most),
+        mock.patch("storage.wal.fast_frames.ROWS_MAX", most),
     ):
         yield
 
@@ -112,7 +112,7 @@ def test_recovery_finds_the_same_whether_plain_frames_are_read_in_runs_or_alone(
         content += bytes(at)
 
     in_runs = found_by(files)
-    with mock.patch("storage.segment.read_run", return_value=None):
+    with mock.patch("storage.wal.segment.read_run", return_value=None):
         alone = found_by(files)
     assert in_runs == alone
 
@@ -136,7 +136,7 @@ def test_whatever_a_byte_says_in_the_middle_of_a_run_both_judge_it_alike(
             rechain(content, all_frames)
 
         in_runs = found_by(files)
-        with mock.patch("storage.segment.read_run", return_value=None):
+        with mock.patch("storage.wal.segment.read_run", return_value=None):
             assert in_runs == found_by(files), at - middle.offset
 
 
@@ -210,7 +210,7 @@ def test_frames_of_one_length_are_compared_with_each_other_and_not_parsed(step: 
         counts.append(rows_alike(*arguments))
         return counts[-1]
 
-    with mock.patch("storage.frame_run.rows_alike", noted):
+    with mock.patch("storage.wal.fast_frames.rows_alike", noted):
         found = [each for part in scan_parts(path, data, header).parts if isinstance(part, FrameRun)
                  for each in part.offsets]  # fmt: skip
     assert found == [frame.offset for frame in frames(files, path)][-len(found) :]

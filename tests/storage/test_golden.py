@@ -9,7 +9,7 @@ from pathlib import Path
 
 from raft import Entry, EntryKind, HardState, LogPosition
 from storage import MakeFolder, StorageLimits
-from storage.reached import reached_path
+from storage.wal.newest_segment_note import reached_path
 from tests.storage.builders import (
     LOG,
     SNAPSHOTS,

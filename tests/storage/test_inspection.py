@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from storage import InlineFiles, open_data_folder
 from storage.__main__ import main
-from storage.inspection import LOOKS_MAX, inspect
+from storage.folder.inspect import LOOKS_MAX, inspect
 from tests.storage.builders import (
     IDENTITY,
     SMALL_SEGMENTS,

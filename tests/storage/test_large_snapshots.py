@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from storage import Delete, Done, InlineFiles, OpenedStorage, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
-from storage.discarding import PIECE_BYTES
-from storage.snapshot_writers import SYNC_EVERY_BYTES
+from storage.files.gradual_delete import PIECE_BYTES
+from storage.snapshots.writers import SYNC_EVERY_BYTES
 from tests.storage.builders import (
     SNAPSHOTS,
     built,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.log_index import LogIndex, Place
+from storage.wal.index import LogIndex, Place
 
 
 @settings(deadline=None)

@@ -10,9 +10,9 @@ import pytest
 
 from raft import Configuration, InvalidConfiguration, NewerConfiguration, encode_item
 from storage import NewerFormat
-from storage.frame import HEAD
-from storage.segment import HEADER_BYTES
-from storage.snapshot_format import PREAMBLE
+from storage.snapshots.format import PREAMBLE
+from storage.wal.frame import HEAD
+from storage.wal.segment import HEADER_BYTES
 from tests.storage.builders import (
     CONFIGURATION,
     SNAPSHOTS,

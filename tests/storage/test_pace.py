@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from storage import CreateFile, Operation, RealFiles, SyncFile, Write, disk
-from storage.pace import QUICK_NS_MAX, SKIPS, STEPS, WAIT_NS_MAX, Pace
-from storage.real_files import SHORT_BYTES_MAX
+from storage import CreateFile, Operation, RealFiles, SyncFile, Write
+from storage.files import disk
+from storage.files.pace import QUICK_NS_MAX, SKIPS, STEPS, WAIT_NS_MAX, Pace
+from storage.files.threaded import SHORT_BYTES_MAX
 from tests.storage.test_real_files import SECONDS_MAX, Loop, carried_out
 
 pytestmark = pytest.mark.timeout(30)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from raft import Entry
 from storage import CorruptLog, StorageLimits, Wal
-from storage.wal import READ_AHEAD_BYTES_MAX
+from storage.wal.wal import READ_AHEAD_BYTES_MAX
 from tests.storage.builders import (
     LIMITS,
     SMALL_SEGMENTS,
@@ -71,8 +71,8 @@ def walked(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[
 def walked_frame_by_frame(log: Wal, first_index: int, last_index: int, bytes_max: int) -> list[Answer]:
     """The same from a log that fetches and parses no more than the frame which is asked for."""
     with (
-        mock.patch("storage.wal.READ_AHEAD_BYTES_MAX", 0),
-        mock.patch("storage.frame_reading.plain_entries", return_value=[]),
+        mock.patch("storage.wal.wal.READ_AHEAD_BYTES_MAX", 0),
+        mock.patch("storage.wal.frame_reading.plain_entries", return_value=[]),
     ):
         return walked(log, first_index, last_index, bytes_max)
 
@@ -103,7 +103,7 @@ def test_the_same_is_read_and_refused_whether_frames_are_fetched_ahead_or_one_by
         else:
             Damage(files, path).flip(at, mask)
 
-    with mock.patch("storage.wal.READ_AHEAD_BYTES_MAX", ahead_bytes_max):
+    with mock.patch("storage.wal.wal.READ_AHEAD_BYTES_MAX", ahead_bytes_max):
         ahead = walked(log, first, last, bytes_max)
     assert ahead == walked_frame_by_frame(twin, first, last, bytes_max)
 
@@ -157,7 +157,7 @@ def test_no_more_is_fetched_than_the_frames_that_are_needed(bytes_max: int) -> N
 
     with (
         mock.patch.object(files, "read", wraps=files.read) as read,
-        mock.patch("storage.wal.READ_AHEAD_BYTES_MAX", 10_000),
+        mock.patch("storage.wal.wal.READ_AHEAD_BYTES_MAX", 10_000),
     ):
         found = log.read(1, 900, bytes_max)
     fetched = [call.args for call in read.call_args_list]

@@ -28,10 +28,10 @@ from storage import (
     SyncFile,
     SyncFolder,
     Write,
-    disk,
     read_all,
 )
-from storage.disk import BUFFERS_MAX, OPEN_FILES_MAX, SPARE_DESCRIPTORS, Disk, write_all
+from storage.files import disk
+from storage.files.disk import BUFFERS_MAX, OPEN_FILES_MAX, SPARE_DESCRIPTORS, Disk, write_all
 from tests.storage.builders import entries, everything, first_start, opened, synced, write
 
 pytestmark = pytest.mark.timeout(30)

@@ -23,7 +23,7 @@ from storage import (
     SyncFile,
     Write,
 )
-from storage.snapshot_format import CHUNK_BYTES_MAX, HEADER_BYTES_MAX, PREAMBLE, encode_header
+from storage.snapshots.format import CHUNK_BYTES_MAX, HEADER_BYTES_MAX, PREAMBLE, encode_header
 from tests.storage.builders import (
     CONFIGURATION,
     IDENTITY,

@@ -12,9 +12,9 @@ import pytest
 
 from raft import Entry, EntryKind
 from storage import CorruptLog, StorageLimits
-from storage.files import Operation, Write
-from storage.segment import HEADER_BYTES, segment_name
-from storage.wal import AHEAD_SHARE
+from storage.files.interface import Operation, Write
+from storage.wal.segment import HEADER_BYTES, segment_name
+from storage.wal.wal import AHEAD_SHARE
 from tests.storage.builders import LOG, Damage, entries, everything, new_folder, opened, synced, write
 from tests.storage.memory_files import MemoryFiles
 

@@ -13,7 +13,7 @@ import trio
 
 from raft import NodeStopped, RaftConfig
 from raft.disk_watch import HANG_TIMEOUTS
-from storage import disk
+from storage.files import disk
 from tests.raft.runtime.machines import until
 from tests.raft.runtime.test_real_files import Life, lives_in
 

@@ -10,11 +10,11 @@ from bisect import bisect_right
 
 from raft import Entry
 from storage.errors import CorruptLog
-from storage.files import Files
-from storage.frame import MalformedFrame, parse_frame
-from storage.frame_run import plain_entries
-from storage.log_index import Stretch
-from storage.log_state import LogState
+from storage.files.interface import Files
+from storage.wal.fast_frames import plain_entries
+from storage.wal.frame import MalformedFrame, parse_frame
+from storage.wal.index import Stretch
+from storage.wal.log_state import LogState
 
 CHANGED = "the frame has changed since it was written"
 

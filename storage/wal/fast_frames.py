@@ -18,7 +18,7 @@ from operator import eq
 import google_crc32c
 
 from raft import Entry, EntryKind, HardState
-from storage.frame import (
+from storage.wal.frame import (
     CHECKSUM,
     ENTRY,
     HARD_STATE,
@@ -30,7 +30,7 @@ from storage.frame import (
     MalformedFrame,
     parse_frame,
 )
-from storage.frame_rows import (
+from storage.wal.frame_rows import (
     BATCH_AT,
     DURABLE_BATCH_AT,
     PREVIOUS_CHECKSUM_AT,

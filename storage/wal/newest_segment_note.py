@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from storage.files import CreateFile, Delete, Files
+from storage.files.interface import CreateFile, Delete, Files
 
 _NAME = re.compile(r"reached-([0-9]{16})")
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from raft import Configuration, Identity, LogPosition, Member
-from storage.disk import FOLDER_MODE, open_file, sync_folder
 from storage.errors import (
     CorruptMeta,
     DiskFailing,
@@ -30,10 +29,11 @@ from storage.errors import (
     WrongNode,
     in_folder,
 )
-from storage.initialize import BEGINNING, initialize
+from storage.files.disk import FOLDER_MODE, open_file, sync_folder
+from storage.files.threaded import InlineFiles, RealFiles
+from storage.folder.initialize import BEGINNING, initialize
+from storage.folder.metadata import META_PATH, read_identity, read_joins_as
 from storage.layout import INITIALIZING_NAME, LOCK_NAME
-from storage.meta import META_PATH, read_identity, read_joins_as
-from storage.real_files import InlineFiles, RealFiles
 
 logger = logging.getLogger("storage")
 

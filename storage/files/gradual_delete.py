@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from storage.files import Delete, Done, Operation, SetSize
+from storage.files.interface import Delete, Done, Operation, SetSize
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Freed at once, in some 1 ms."""

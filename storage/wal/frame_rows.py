@@ -16,13 +16,13 @@ from struct import Struct
 
 import google_crc32c
 
-from storage.frame import CHECKSUM
+from storage.wal.frame import CHECKSUM
 
 ROWS_MIN, ROWS_MAX = 16, 512
 """So many frames are looked at together. With fewer a look costs more than it saves; the bytes of more are gone from
 the processor's cache before the last column is looked at."""
 
-PREVIOUS_CHECKSUM_AT, BATCH_AT, DURABLE_BATCH_AT = 12, 16, 24  # In the head of a frame (storage.frame).
+PREVIOUS_CHECKSUM_AT, BATCH_AT, DURABLE_BATCH_AT = 12, 16, 24  # In the head of a frame (storage.wal.frame).
 
 SORT_BYTES = 5
 """What `rows_ahead` compares besides: the length of a payload and the kind of its entry."""

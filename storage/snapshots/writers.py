@@ -7,10 +7,10 @@ from typing import Protocol
 
 from raft import Done, Identity, LogPosition, SnapshotHeader, SnapshotInfo
 from storage.ballast import Ballast, is_short_of_descriptors, is_shortage
-from storage.discarding import discard
 from storage.errors import CorruptSnapshot, DiskFull, NewerFormat, SnapshotRefused
-from storage.files import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
-from storage.snapshot_format import SnapshotParser, encode_chunk, encode_header, encode_trailer
+from storage.files.gradual_delete import discard
+from storage.files.interface import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
+from storage.snapshots.format import SnapshotParser, encode_chunk, encode_header, encode_trailer
 
 Finished = Callable[[SnapshotInfo | BaseException], None]
 

@@ -13,15 +13,15 @@ from typing import NamedTuple
 from raft import ENTRY_OVERHEAD_BYTES, Compacted, Done, Entry, EntryKind, HardState, Identity, LogPosition, LogWrite
 from storage.ballast import Ballast, is_disk_full, is_short_of_descriptors, is_shortage
 from storage.errors import LogFailed
-from storage.files import Delete, Files, Operation, SetSize, SyncFile, SyncFolder, Write
-from storage.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame
-from storage.frame_reading import read_stretch
-from storage.group import WriteGroup
+from storage.files.interface import Delete, Files, Operation, SetSize, SyncFile, SyncFolder, Write
 from storage.limits import MIB, StorageLimits
-from storage.log_index import Place
-from storage.reached import Reached
-from storage.recovery import Recovered, SegmentInfo
-from storage.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
+from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame
+from storage.wal.frame_reading import read_stretch
+from storage.wal.index import Place
+from storage.wal.newest_segment_note import Reached
+from storage.wal.recovery import Recovered, SegmentInfo
+from storage.wal.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
+from storage.wal.write_group import WriteGroup
 
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
 

@@ -28,9 +28,9 @@ from functools import lru_cache
 import google_crc32c
 
 from storage.errors import CorruptLog, NewerFormat
-from storage.files import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
-from storage.frame import HEAD, EncodedFrame, Frame, MalformedFrame, NewerFrame, parse_frame
-from storage.frame_run import FrameRun, read_run
+from storage.files.interface import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
+from storage.wal.fast_frames import FrameRun, read_run
+from storage.wal.frame import HEAD, EncodedFrame, Frame, MalformedFrame, NewerFrame, parse_frame
 
 FORMAT_VERSION = 1
 MAGIC = b"HWM-LOG\n"

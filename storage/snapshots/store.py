@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 from raft import Identity, LogPosition, SnapshotHeader, SnapshotInfo, SnapshotWriter
 from storage.ballast import Ballast
-from storage.discarding import PIECE_BYTES, discard
 from storage.errors import CorruptLog, CorruptSnapshot
-from storage.files import Delete, Files, Operation, Rename, SyncFolder
-from storage.snapshot_format import SnapshotParser
-from storage.snapshot_writers import SnapshotBuilder, SnapshotReceiver, snapshot_name
+from storage.files.gradual_delete import PIECE_BYTES, discard
+from storage.files.interface import Delete, Files, Operation, Rename, SyncFolder
+from storage.snapshots.format import SnapshotParser
+from storage.snapshots.writers import SnapshotBuilder, SnapshotReceiver, snapshot_name
 
 READ_BYTES = 128 * 1024
 """At a time: with its checksums 0.15 ms, and two chunks of the usual size."""

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from storage.disk import Disk
-from storage.files import Done, Operation, SyncFile, Write
+from storage.files.disk import Disk
+from storage.files.interface import Done, Operation, SyncFile, Write
+from storage.files.pace import WAIT_NS_MAX, Pace
 from storage.layout import log_folder
-from storage.pace import WAIT_NS_MAX, Pace
 
 CLOSE_SECONDS_MAX = 2.0
 """So long `close` waits for the thread. A disk may hang as long as it likes; the program has other things to do."""

@@ -11,7 +11,7 @@ import google_crc32c
 
 from raft import ProtocolError, decode_item
 from storage.errors import CorruptMeta, NewerFormat
-from storage.files import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
+from storage.files.interface import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
 
 FORMAT_VERSION = 1
 _HEAD = struct.Struct(">8sII")

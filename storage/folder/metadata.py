@@ -11,8 +11,8 @@ from typing import Any
 from raft import Done, Identity, InvalidConfiguration, Member
 from storage.ballast import Ballast
 from storage.errors import CorruptMeta
-from storage.files import Files, Operation
-from storage.sealed import replace_operations, seal, unseal
+from storage.files.interface import Files, Operation
+from storage.folder.sealed import replace_operations, seal, unseal
 
 META_PATH = "meta"
 PINS_PATH = "pins"

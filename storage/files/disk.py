@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from storage.ballast import is_short_of_descriptors
 from storage.errors import NotCarriedOut
-from storage.files import (
+from storage.files.interface import (
     CreateFile,
     Delete,
     MakeFolder,

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from raft import HardState, Identity, LogPosition, LogWrite
 from storage.ballast import Ballast
 from storage.errors import CorruptLog, CorruptMeta, CorruptSnapshot, StorageError, WrongCluster, WrongNode, in_folder
-from storage.files import Delete, Files, Operation, SetSize, SyncFile, SyncFolder
+from storage.files.interface import Delete, Files, Operation, SetSize, SyncFile, SyncFolder
+from storage.files.threaded import InlineFiles, RealFiles
+from storage.folder.metadata import META_PATH, PinFile, read_identity
 from storage.layout import INITIALIZING_NAME, log_folder, snapshot_folder
 from storage.limits import StorageLimits
-from storage.meta import META_PATH, PinFile, read_identity
-from storage.real_files import InlineFiles, RealFiles
-from storage.recovery import Recovered, recover_log
-from storage.segment import TEMPORARY_SUFFIX, segment_name
-from storage.snapshot import SnapshotFolder
-from storage.wal import Wal
+from storage.snapshots.store import SnapshotFolder
+from storage.wal.recovery import Recovered, recover_log
+from storage.wal.segment import TEMPORARY_SUFFIX, segment_name
+from storage.wal.wal import Wal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,14 @@ from typing import Any
 
 from raft import EntryKind, HardState, Identity, LogPosition
 from storage.errors import CorruptLog, CorruptMeta, CorruptSnapshot
-from storage.files import Files
-from storage.frame import Frame
+from storage.files.interface import Files
+from storage.folder.metadata import PinFile, read_identity
 from storage.layout import log_folder, snapshot_folder
-from storage.meta import PinFile, read_identity
-from storage.recovery import read_header, recover_log, segment_numbers
-from storage.segment import SegmentHeader, scan_frames, segment_name
-from storage.snapshot import snapshot_position, verify
-from storage.snapshot_writers import snapshot_name
+from storage.snapshots.store import snapshot_position, verify
+from storage.snapshots.writers import snapshot_name
+from storage.wal.frame import Frame
+from storage.wal.recovery import read_header, recover_log, segment_numbers
+from storage.wal.segment import SegmentHeader, scan_frames, segment_name
 
 LOOKS_MAX = 5  # A running node deletes a few files at a time, minutes apart.
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from raft import EntryKind, HardState, Identity, LogPosition, LogWrite
 from storage.errors import CorruptLog
-from storage.files import Files
-from storage.frame import Frame, parse_frame
-from storage.frame_run import FrameRun
-from storage.log_index import LogIndex
-from storage.log_state import LogState
-from storage.reached import reached_segments
-from storage.segment import (
+from storage.files.interface import Files
+from storage.wal.fast_frames import FrameRun
+from storage.wal.frame import Frame, parse_frame
+from storage.wal.index import LogIndex
+from storage.wal.log_state import LogState
+from storage.wal.newest_segment_note import reached_segments
+from storage.wal.segment import (
     HEADER_BYTES,
     SegmentHeader,
     decode_header,

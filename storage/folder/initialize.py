@@ -13,15 +13,15 @@ from typing import Any
 
 from raft import Configuration, Done, HardState, Identity, LogPosition, Member, SnapshotHeader
 from storage.errors import NotEmpty
-from storage.files import CreateFile, Delete, Files, MakeFolder, Operation, SyncFile, SyncFolder, Write
-from storage.group import WriteGroup
+from storage.files.interface import CreateFile, Delete, Files, MakeFolder, Operation, SyncFile, SyncFolder, Write
+from storage.folder.metadata import META_PATH, PINS_PATH, encode_meta, encode_pins
+from storage.folder.sealed import replace_operations
 from storage.layout import INITIALIZING_NAME, LOCK_NAME, log_folder, snapshot_folder
 from storage.limits import StorageLimits
-from storage.meta import META_PATH, PINS_PATH, encode_meta, encode_pins
-from storage.sealed import replace_operations
-from storage.segment import SegmentHeader, new_segment_operations
-from storage.snapshot_format import encode_chunk, encode_header, encode_trailer
-from storage.snapshot_writers import snapshot_name
+from storage.snapshots.format import encode_chunk, encode_header, encode_trailer
+from storage.snapshots.writers import snapshot_name
+from storage.wal.segment import SegmentHeader, new_segment_operations
+from storage.wal.write_group import WriteGroup
 
 BEGINNING = LogPosition(0, 0)
 

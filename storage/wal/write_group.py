@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raft import ENTRY_OVERHEAD_BYTES, Entry, HardState, LogPosition, LogWrite
-from storage.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, FrameBody, encode_frame
+from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, FrameBody, encode_frame
 
 
 class WriteGroup:
