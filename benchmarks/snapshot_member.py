@@ -26,11 +26,11 @@ import trio
 from kvstore import garbage
 from kvstore.member import MemberConfig, RunningMember, run_member
 from raft import Member, RaftConfig
-from raft.installing import Installing
-from raft.snapshot_build import SnapshotBuild
-from raft.snapshotting import Snapshotting
-from raft.transfer_in import IncomingTransfer
-from raft.transfer_out import OutgoingTransfers
+from raft.snapshots.builder import SnapshotBuild
+from raft.snapshots.installer import Installing
+from raft.snapshots.manager import Snapshotting
+from raft.snapshots.receiver import IncomingTransfer
+from raft.snapshots.sender import OutgoingTransfers
 
 LOOK_SECONDS = 0.005
 LONG_MS = 3.0

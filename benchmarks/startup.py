@@ -27,7 +27,7 @@ from benchmarks.memory import peak_bytes
 from kvstore.commands import Put, RegisterSession, encode_command
 from kvstore.machine import KvMachine
 from raft import Configuration, Entry, EntryKind, HardState, Identity, LogWrite, Member, encode_batch
-from raft.applying import apply_run
+from raft.node.apply import apply_run
 from storage import InlineFiles, OpenedStorage, Operation, SyncFile, SyncFolder, create_data_folder, open_storage
 
 RESULTS = Path(__file__).resolve().parent / "results" / "startup.json"

@@ -5,10 +5,12 @@ This is the public face: other packages import from `raft` (and `raft.runtime`, 
 
 from __future__ import annotations
 
-from raft.change import MembershipChange, naming_new_voters
-from raft.changing import PROMOTION_LAG_ENTRIES_MAX
 from raft.config import MIB, MILLISECOND_NS, PRIORITY_MAX, RaftConfig
-from raft.core import RaftCore
+from raft.core.membership_change import PROMOTION_LAG_ENTRIES_MAX
+from raft.core.quorum import Quorum, Tally
+from raft.core.raft import RaftCore
+from raft.core.read_index import ReadWay
+from raft.core.ready import Certainty, ProposalEnded, Ready, TraceEvent
 from raft.effects import (
     Applied,
     AppliedBatch,
@@ -44,9 +46,32 @@ from raft.errors import (
     TransferRefused,
     TransferUnderWay,
 )
-from raft.levels import LEVELS_AT_FIRST, LevelRange, LevelRefusal, LevelRefused
-from raft.membership import MEMBERS_MAX, NODE_ID_PATTERN, Configuration, Identity, Member, derive_cluster_id
-from raft.messages import (
+from raft.interfaces import (
+    Done,
+    LogStore,
+    LogWrite,
+    PinStore,
+    SnapshotHeader,
+    SnapshotInfo,
+    SnapshotStore,
+    SnapshotWriter,
+    StateMachine,
+    StateRestore,
+    StateSnapshot,
+)
+from raft.membership.change import MembershipChange, naming_new_voters
+from raft.membership.configuration import (
+    MEMBERS_MAX,
+    NODE_ID_PATTERN,
+    Configuration,
+    Identity,
+    Member,
+    derive_cluster_id,
+)
+from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange, LevelRefusal, LevelRefused
+from raft.node.node import Node
+from raft.node.peer_identity import DiskForgotten, PeerRefused
+from raft.protocol.messages import (
     AppendAccepted,
     AppendEntries,
     AppendRejected,
@@ -61,25 +86,7 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raft.node import Node
-from raft.pins import DiskForgotten, PeerRefused
-from raft.ports import (
-    Done,
-    LogStore,
-    LogWrite,
-    PinStore,
-    SnapshotHeader,
-    SnapshotInfo,
-    SnapshotStore,
-    SnapshotWriter,
-    StateMachine,
-    StateRestore,
-    StateSnapshot,
-)
-from raft.quorum import Quorum, Tally
-from raft.reads import ReadWay
-from raft.ready import Certainty, ProposalEnded, Ready, TraceEvent
-from raft.state import (
+from raft.types import (
     ENTRY_OVERHEAD_BYTES,
     ENTRY_PAYLOAD_BYTES_MAX,
     Entry,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raft.errors import InvalidConfiguration
-from raft.state import ENTRY_PAYLOAD_BYTES_MAX
+from raft.types import ENTRY_PAYLOAD_BYTES_MAX
 
 MILLISECOND_NS = 1_000_000
 MILLION = 1_000_000

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from raft.core.read_index import ReadWay
+from raft.core.ready import TraceEvent
 from raft.errors import NodeStopped, RaftError
-from raft.messages import Message
-from raft.reads import ReadWay
-from raft.ready import TraceEvent
-from raft.state import Role
+from raft.protocol.messages import Message
+from raft.types import Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ See docs/reference/specification.md#7-wire.
 
 from __future__ import annotations
 
-from raft.batch import BATCH_OVERHEAD_BYTES, batch_leader_time, batch_size, encode_batch
-from raft.cbor_profile import DEPTH_MAX, INT64_MAX, INT64_MIN, SEPARATOR_BYTES, decode_item, decode_joined, encode_item
-from raft.frames import FRAME_BYTES_MAX_CLIENT, FRAME_BYTES_MAX_PEER, FrameSplitter, frame
-from raft.hello import HELLO_MAGIC, PROTOCOL_VERSION, Hello, HelloRole, Refusal, decode_hello
-from raft.peer_codec import decode_message, encode_message
+from raft.encoding.cbor import DEPTH_MAX, INT64_MAX, INT64_MIN, SEPARATOR_BYTES, decode_item, decode_joined, encode_item
+from raft.encoding.command_batch import BATCH_OVERHEAD_BYTES, batch_leader_time, batch_size, encode_batch
+from raft.encoding.frames import FRAME_BYTES_MAX_CLIENT, FRAME_BYTES_MAX_PEER, FrameSplitter, frame
+from raft.protocol.codec import decode_message, encode_message
+from raft.protocol.hello import HELLO_MAGIC, PROTOCOL_VERSION, Hello, HelloRole, Refusal, decode_hello
 
 __all__ = [
     "BATCH_OVERHEAD_BYTES",

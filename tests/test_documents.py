@@ -116,8 +116,8 @@ def test_a_broken_citation_is_named_with_its_place_and_the_nearest_anchor() -> N
     broken = broken_references(ROOT / "raft" / "core.py", text)
 
     assert broken == [
-        f"raft/core.py:2: {cited} has no #35-recovry; the nearest is #35-recovery",
-        f"raft/core.py:3: there is no docs/no-such-page{'.md'}",
+        f"raft/core/raft.py:2: {cited} has no #35-recovry; the nearest is #35-recovery",
+        f"raft/core/raft.py:3: there is no docs/no-such-page{'.md'}",
     ]
 
 

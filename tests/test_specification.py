@@ -12,13 +12,13 @@ from kvstore.limits import AdmissionLimits, StoreLimits
 from kvstore.protocol import Code, Consistency, RequestKind
 from kvstore.refusals import REFUSALS, Reason
 from raft.errors import ChangeRefusal
-from raft.hello import HelloRole
-from raft.message_validation import LEADER_TIME_AHEAD_NS_MAX, TERM_AHEAD_MAX
-from raft.messages import Message
-from raft.peer_codec import _DECODERS, APPEND_ENTRIES_MAX
-from raft.pins import PINS_MAX
-from raft.runtime.telling import HELLO_REFUSALS
-from raft.state import EntryKind
+from raft.node.peer_identity import PINS_MAX
+from raft.protocol.codec import _DECODERS, APPEND_ENTRIES_MAX
+from raft.protocol.hello import HelloRole
+from raft.protocol.message_validation import LEADER_TIME_AHEAD_NS_MAX, TERM_AHEAD_MAX
+from raft.protocol.messages import Message
+from raft.runtime.connection_log import HELLO_REFUSALS
+from raft.types import EntryKind
 from spark_audit.rows import FIELDS, OPS, OUTPUT, STATUSES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "specification.md"

@@ -4,7 +4,7 @@
 name = "a vote is not persisted"          # unique
 why = "…"                                 # what goes wrong by it
 property = "one vote per term …"          # what dies
-file = "raft/writes.py"                   # in one of the packages raft, storage, kvstore
+file = "raft/core/write_stream.py"                   # in one of the packages raft, storage, kvstore
 replaces = '''…'''                        # exact text, which occurs `count` times (1)
 by = '''…'''
 also = [{ file = "…", replaces = "…", by = "…" }]   # optional: further changes of the same defect

@@ -234,7 +234,7 @@ class MachineTap:
         return results
 
     def apply_run(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
-        """See raft.applying; as runs that end where the watcher looks."""
+        """See raft.node.apply; as runs that end where the watcher looks."""
         results: list[Sequence[Any]] = []
         first = 0
         for end, entry in enumerate(entries, start=1):
@@ -259,7 +259,7 @@ class MachineTap:
         self._watcher.restored()
 
     def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> StateRestore:
-        """See raft.installing."""
+        """See raft.snapshots.installer."""
         return RestoreTap(self._machine.begin_restore(header, chunks), self._watcher)
 
     def state_hash(self) -> bytes:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from raft.runtime.accepting import Acceptor, descriptor_limit
 from raft.runtime.addresses import is_loopback, parse_address
 from raft.runtime.completions import CompletionQueue
+from raft.runtime.connection_log import HELLO_REFUSALS
 from raft.runtime.driver import Application, Driver, now_ns
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress, InvalidAddress
 from raft.runtime.inbound_places import CONNECTIONS_MAX
 from raft.runtime.lingering import Lingerer
-from raft.runtime.measures import Histogram, MeasuredDriver
+from raft.runtime.metrics import Histogram, MeasuredDriver
 from raft.runtime.outbound import OUTBOUND_BYTES_MAX
-from raft.runtime.peers import PeerWays
+from raft.runtime.peer_routes import PeerWays
 from raft.runtime.sockets import receive_at_once, send_at_once
-from raft.runtime.telling import HELLO_REFUSALS
 from raft.runtime.transport import PeerEvents, Transport
 
 __all__ = [

@@ -11,12 +11,12 @@ from typing import Protocol
 
 import trio
 
+from raft.core.ready import TraceEvent
 from raft.effects import Told
 from raft.errors import NodeStopped
-from raft.levels import LEVELS_AT_FIRST, LevelRange
-from raft.messages import Message
-from raft.node import Node
-from raft.ready import TraceEvent
+from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange
+from raft.node.node import Node
+from raft.protocol.messages import Message
 from raft.runtime import lingering
 from raft.runtime.completions import CompletionQueue
 from raft.runtime.lingering import Lingerer

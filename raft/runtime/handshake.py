@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import trio
 
 from raft.errors import ProtocolError, RaftError, ValidationFault
-from raft.levels import LEVELS_AT_FIRST, LevelRange
-from raft.membership import Identity
-from raft.messages import Message
-from raft.pins import PeerRefused
+from raft.membership.configuration import Identity
+from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange
+from raft.node.peer_identity import PeerRefused
+from raft.protocol.messages import Message
 from raft.runtime.errors import ConnectionRefusedByPeer
 from raft.wire import (
     PROTOCOL_VERSION,

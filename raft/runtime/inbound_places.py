@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from raft.membership import MEMBERS_MAX
-from raft.runtime.peers import STRANGERS_MAX
+from raft.membership.configuration import MEMBERS_MAX
+from raft.runtime.peer_routes import STRANGERS_MAX
 
 UNIDENTIFIED_MAX = 30
 """Connections that have said no hello yet, or none that was taken. With all members started at once, several times what

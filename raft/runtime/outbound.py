@@ -15,14 +15,14 @@ from random import Random
 import trio
 
 from raft.errors import RaftError, ValidationFault
-from raft.levels import LEVELS_AT_FIRST, LevelRange
-from raft.membership import Identity
-from raft.pins import PeerRefused
+from raft.membership.configuration import Identity
+from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange
+from raft.node.peer_identity import PeerRefused
 from raft.runtime.addresses import parse_address
+from raft.runtime.connection_log import ConnectionLog
 from raft.runtime.errors import ConnectionRefusedByPeer
 from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, own_hello, receive_hello, send_refusal
 from raft.runtime.sockets import end_when_unanswered, send_at_once
-from raft.runtime.telling import ConnectionLog
 
 OUTBOUND_BYTES_MAX = 32 * 1024 * 1024
 """What waits for one peer: a full window of appends and of snapshot chunks, several times over. Beyond it messages

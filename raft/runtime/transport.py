@@ -18,13 +18,14 @@ from typing import Protocol
 import trio
 
 from raft.errors import ProtocolError, ValidationFault
-from raft.hello import PROCESS_ID_BYTES
-from raft.levels import LEVELS_AT_FIRST, LevelRange
-from raft.membership import Configuration, Identity, Member
-from raft.messages import AppendEntries, Message
-from raft.pins import PeerRefused
+from raft.membership.configuration import Configuration, Identity, Member
+from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange
+from raft.node.peer_identity import PeerRefused
+from raft.protocol.hello import PROCESS_ID_BYTES
+from raft.protocol.messages import AppendEntries, Message
 from raft.runtime.accepting import Acceptor
 from raft.runtime.addresses import is_dialable, is_loopback
+from raft.runtime.connection_log import ConnectionLog
 from raft.runtime.duplicate_members import DuplicateMembers
 from raft.runtime.early import RECEIVE_BYTES, EarlyReader, Way
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
@@ -40,9 +41,8 @@ from raft.runtime.inbound import Inbound
 from raft.runtime.inbound_places import UNIDENTIFIED_MAX, InboundPlaces
 from raft.runtime.lingering import Lingerer
 from raft.runtime.outbound import Outbound
-from raft.runtime.peers import PeerWays
+from raft.runtime.peer_routes import PeerWays
 from raft.runtime.sockets import host_of, receive_at_once
-from raft.runtime.telling import ConnectionLog
 from raft.wire import FRAME_BYTES_MAX_PEER, FrameSplitter, encode_message, frame
 
 FRAME_SECONDS_MAX = 60.0

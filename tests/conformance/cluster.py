@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from raft.config import RaftConfig
-from raft.messages import AppendEntries, AppendRejected, Message
-from raft.state import Entry, LogPosition, Role
+from raft.protocol.messages import AppendEntries, AppendRejected, Message
+from raft.types import Entry, LogPosition, Role
 from tests.raft.bench import CONFIG, Bench
 
 DELIVERIES_MAX = 10_000

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from raft.batch import batch_leader_time
 from raft.config import RaftConfig
+from raft.core.ready import Certainty
+from raft.encoding.command_batch import batch_leader_time
 from raft.errors import Busy, NotLeader
-from raft.messages import InstallSnapshot, Message
-from raft.ready import Certainty
-from raft.state import LogPosition, Role
+from raft.protocol.messages import InstallSnapshot, Message
+from raft.types import LogPosition, Role
 from tests.raft.bench import BEGINNING, Bench, milliseconds
 from tests.raft.memory_log import MemoryLog
 

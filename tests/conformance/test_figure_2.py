@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raft.errors import NotLeader, ProtocolError
-from raft.messages import (
+from raft.protocol.messages import (
     AppendAccepted,
     AppendEntries,
     AppendRejected,
@@ -13,7 +13,7 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raft.state import EntryKind, HardState, Role
+from raft.types import EntryKind, HardState, Role
 from tests.raft.bench import (
     CONFIG,
     a_candidate,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raft.config import RaftConfig
-from raft.messages import AppendEntries
-from raft.state import Role
+from raft.protocol.messages import AppendEntries
+from raft.types import Role
 from tests.conformance.cluster import Cluster
 
 ONE_ENTRY_PER_APPEND = RaftConfig(append_bytes_max=1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raft.messages import AppendAccepted, AppendEntries
-from raft.state import Role
+from raft.protocol.messages import AppendAccepted, AppendEntries
+from raft.types import Role
 from tests.conformance.cluster import Cluster, entries_to
 from tests.raft.bench import CONFIG, a_follower, a_leader, a_leader_with_commits, accepted, append, heartbeat
 

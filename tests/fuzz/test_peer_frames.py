@@ -48,9 +48,9 @@ from raft import (
     encode_message,
     frame,
 )
+from raft.core.read_index import ReadWay
 from raft.errors import NewerBuildNeeded, ValidationFault
-from raft.pins import PeerRefused
-from raft.reads import ReadWay
+from raft.node.peer_identity import PeerRefused
 from raft.runtime.errors import ConnectionRefusedByPeer
 from raft.runtime.handshake import HELLO_BYTES_MAX, decode_peer_message, receive_hello
 from tests.fuzz.campaign import RecordProperty, campaign, sizes

@@ -109,11 +109,11 @@ def test_the_classic_mistakes_are_all_there_and_can_be_chosen() -> None:
 def test_a_mutant_whose_text_is_gone_or_twice_there_is_an_error() -> None:
     """The code moves; the mutant must move with it."""
     with pytest.raises(DoesNotApply, match="no longer applies: its text occurs 0 times"):
-        a_mutant("raft/quorum.py", "no such text", "").mutated(ROOT)
+        a_mutant("raft/core/quorum.py", "no such text", "").mutated(ROOT)
     with pytest.raises(DoesNotApply, match="0 times in raft/gone"):
         a_mutant("raft/gone.py", "x", "y").mutated(ROOT)
     with pytest.raises(DoesNotApply, match="not 1"):
-        a_mutant("raft/quorum.py", "voters", "electors").mutated(ROOT)
+        a_mutant("raft/core/quorum.py", "voters", "electors").mutated(ROOT)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_mutant_whose_text_is_gone_or_twice_there_is_an_error() -> None:
         ("[[mutant]]\nname =", "Invalid value"),
         ("[[mutant]]\nseeds = 3", "unknown fields seeds"),
         ("[[mutant]]\nname='x'\nwhy='y'\nproperty='z'\nfile='harness/run.py'\nreplaces='a'\nby='b'", "is not in raft"),
-        ("[[mutant]]\nname='x'\nwhy='y'\nproperty='z'\nfile='raft/log.py'\nreplaces='a'\nby='a'", "by itself"),
+        ("[[mutant]]\nname='x'\nwhy='y'\nproperty='z'\nfile='raft/core/log.py'\nreplaces='a'\nby='a'", "by itself"),
     ],
 )
 def test_a_catalogue_that_makes_no_sense_is_refused(tmp_path: Path, text: str, problem: str) -> None:
@@ -173,11 +173,11 @@ def test_a_clean_copy_passes_and_two_mutants_are_killed(tmp_path: Path) -> None:
 def test_a_mutant_that_does_not_run_is_an_error_and_a_harmless_one_survives(tmp_path: Path) -> None:
     """Caught means caught by a run: neither an import that fails nor a start that crashes counts."""
     text = "return self._state.commit_index >= self._own_first_index"
-    broken = a_mutant("raft/leadership.py", text, "return nothing of the kind", name="no python")
+    broken = a_mutant("raft/core/leader.py", text, "return nothing of the kind", name="no python")
     crashing = a_mutant(
-        "raft/elections.py", "self._begin()\n        request", "self.gone()\n        request", name="crash"
+        "raft/core/elections.py", "self._begin()\n        request", "self.gone()\n        request", name="crash"
     )
-    harmless = a_mutant("raft/leadership.py", text, f"{text}  # indeed", name="harmless")
+    harmless = a_mutant("raft/core/leader.py", text, f"{text}  # indeed", name="harmless")
     hunt = a_hunt(tmp_path, broken, crashing, harmless, seeds_max=2)
 
     results = {result.name: result for result in hunt.run() if result is not None}
@@ -195,7 +195,7 @@ def test_a_seed_that_never_ends_is_caught(tmp_path: Path) -> None:
     """A loop without an end cannot say so itself; the process is given up."""
     copies = Copies(tmp_path)
     root = copies.with_mutant(
-        a_mutant("raft/quorum.py", "if not positions:", "while True:\n        pass\n    if False:")
+        a_mutant("raft/core/quorum.py", "if not positions:", "while True:\n        pass\n    if False:")
     )
 
     outcomes = Workers(seed_seconds_max=4).run_seeds(root, 1, 2, hash_seed=1)

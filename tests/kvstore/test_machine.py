@@ -89,7 +89,7 @@ def digest_of_a_run(seed: int) -> str:
 
 
 def test_the_machine_is_a_state_machine_of_the_engine() -> None:
-    """raft.ports.StateMachine; mypy holds the assignment against the protocol."""
+    """raft.interfaces.StateMachine; mypy holds the assignment against the protocol."""
     machine: StateMachine = KvMachine()
     assert machine.leader_time == 0
 

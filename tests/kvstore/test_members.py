@@ -27,7 +27,7 @@ from kvstore.members import (
 from kvstore.protocol import Request, RequestKind, Response
 from raft import ChangeRefusal, Configuration, Member, MembershipChange, ProtocolError, decode_item, encode_item
 from raft import ChangeRefused as RefusedByRaft
-from raft.change import changed, left
+from raft.membership.change import changed, left
 from tests.kvstore.in_memory import SECOND, Cluster, SimClient
 
 

@@ -15,7 +15,7 @@ from kvstore.limits import AdmissionLimits
 from kvstore.protocol import command_request, encode_request
 from kvstore.put_rows import RUN_MAX, UNUSUAL, batch_of_runs, lone_puts_alike, lone_puts_of_items, rows_of_items
 from raft import INT64_MAX, decode_joined, encode_batch, encode_item, frame
-from raft.frames import FrameSplitter
+from raft.encoding.frames import FrameSplitter
 
 LIMITS = AdmissionLimits(key_bytes_max=5, value_bytes_max=300)
 EDGES = (0, 1, 22, 23, 24, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32, INT64_MAX)

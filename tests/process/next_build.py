@@ -35,12 +35,12 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
     ),
     # What an older build ignores.
     (
-        "raft/hello.py",
+        "raft/protocol/hello.py",
         "            return [self.peer_address, self.level_min, self.level_max, self.process_id]\n",
         '            return [self.peer_address, self.level_min, self.level_max, self.process_id, {"more": [1, 2]}]\n',
     ),
     (
-        "raft/peer_codec.py",
+        "raft/protocol/codec.py",
         "rest = (m.priority,) if m.priority else ()\n",
         "rest = (m.priority, 12345)\n",
     ),
@@ -49,7 +49,9 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
 """(file, text that it has once, text instead)."""
 
 
-NEWER_MEMBERS = (("raft/membership.py", "_LEVEL, _LEASE_LEVEL = 2, 3\n", "_LEVEL, _LEASE_LEVEL = 2, 4\n"),)
+NEWER_MEMBERS = (
+    ("raft/membership/configuration.py", "_LEVEL, _LEASE_LEVEL = 2, 3\n", "_LEVEL, _LEASE_LEVEL = 2, 4\n"),
+)
 """A later form of the member list, which its leader appends as today's does that of leases: at the first read by one,
 without a look at what the others know. No build may do so (docs/versions.md)."""
 

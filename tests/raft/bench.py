@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 
 import cbor2
 
-from raft.batch import encode_batch
 from raft.config import MILLISECOND_NS, RaftConfig
-from raft.core import RaftCore
-from raft.membership import Configuration, Member
-from raft.messages import (
+from raft.core.raft import RaftCore
+from raft.core.read_index import ReadWay
+from raft.core.ready import ProposalEnded, Ready, TraceEvent
+from raft.encoding.command_batch import encode_batch
+from raft.membership.configuration import Configuration, Member
+from raft.protocol.messages import (
     AppendAccepted,
     AppendEntries,
     AppendRejected,
@@ -25,9 +27,7 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raft.reads import ReadWay
-from raft.ready import ProposalEnded, Ready, TraceEvent
-from raft.state import Entry, EntryKind, HardState, LogPosition, Role
+from raft.types import Entry, EntryKind, HardState, LogPosition, Role
 from tests.raft.memory_log import MemoryLog
 
 CONFIG = RaftConfig()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raft.ports import Done, LogWrite
-from raft.state import Entry, EntryKind, HardState, LogPosition
+from raft.interfaces import Done, LogWrite
+from raft.types import Entry, EntryKind, HardState, LogPosition
 
 
 class MemoryLog:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft import Entry, EntryKind
-from raft.applying import RUN_MAX, apply_run
+from raft.node.apply import RUN_MAX, apply_run
 from tests.raft.memory_stores import ListMachine
 
 

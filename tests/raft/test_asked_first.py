@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raft.asked_first import ROUNDS_MAX, SILENCES_PER_MARK_DELAY
-from raft.messages import AppendEntries
+from raft.core.asked_first import ROUNDS_MAX, SILENCES_PER_MARK_DELAY
+from raft.protocol.messages import AppendEntries
 from tests.raft.bench import Bench, a_leader_with_commits, accepted
 
 PATIENCE_NS = 1_000_000

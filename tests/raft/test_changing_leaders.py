@@ -14,7 +14,7 @@ from raft import (
     VoteRequest,
     VoteResponse,
 )
-from raft.changing import TELLING_TIMEOUTS_MAX
+from raft.core.membership_change import TELLING_TIMEOUTS_MAX
 from tests.raft.bench import (
     BEGINNING,
     CONFIG,

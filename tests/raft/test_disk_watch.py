@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from raft import DiskFull, Message, NodeStopped, RaftConfig, Role
-from raft.disk_watch import HANG_TIMEOUTS
-from raft.messages import AppendAccepted, TimeoutNow, VoteRequest
+from raft.node.disk_health import HANG_TIMEOUTS
+from raft.protocol.messages import AppendAccepted, TimeoutNow, VoteRequest
 from tests.raft.node_world import MS, OneNode, World, a_single_leader
 
 PATIENCE_MS = HANG_TIMEOUTS * RaftConfig().election_timeout_max_ns // MS
@@ -287,7 +287,7 @@ def test_where_all_disks_are_full_the_leader_stays_reads_on_and_asks_ever_more_r
 def test_the_pause_of_a_leader_without_room_has_a_bound_and_is_forgotten_after_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("raft.disk_watch.FULL_DOUBLINGS_MAX", 1)
+    monkeypatch.setattr("raft.node.disk_health.FULL_DOUBLINGS_MAX", 1)
     world, leader = a_world_whose_leader_is_full()
     for member in world.members.values():
         member.log.is_disk_full = True

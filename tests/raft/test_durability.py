@@ -6,7 +6,7 @@ See docs/reference/specification.md#3-order-of-durability.
 from __future__ import annotations
 
 from raft.config import RaftConfig
-from raft.messages import (
+from raft.protocol.messages import (
     AppendAccepted,
     AppendEntries,
     AppendRejected,
@@ -15,7 +15,7 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raft.state import HardState, Role
+from raft.types import HardState, Role
 from tests.raft.bench import (
     Bench,
     a_candidate,

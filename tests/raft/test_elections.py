@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import pytest
 
+from raft.core.leader import DISK_SILENCES_MAX
 from raft.errors import ProtocolError
-from raft.leadership import DISK_SILENCES_MAX
-from raft.messages import AppendEntries, AppendRejected, PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
-from raft.state import Role
+from raft.protocol.messages import (
+    AppendEntries,
+    AppendRejected,
+    PreVoteRequest,
+    PreVoteResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from raft.types import Role
 from tests.conformance.cluster import Cluster
 from tests.raft.bench import (
     CONFIG,

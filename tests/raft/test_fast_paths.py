@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft.cbor_profile import ARRAY, BYTES, INT64_MAX, UNSIGNED, encode_head, encode_item
 from raft.config import MILLISECOND_NS
-from raft.elections import drawn
+from raft.core.elections import drawn
+from raft.core.quorum import Quorum, majority_index
+from raft.core.ready import Ready
+from raft.encoding.cbor import ARRAY, BYTES, INT64_MAX, UNSIGNED, encode_head, encode_item
 from raft.errors import ProtocolError
-from raft.messages import AppendAccepted, AppendEntries, Message
-from raft.peer_codec import _Fields, decode_any, decode_message, decode_usual, encode_message
-from raft.quorum import Quorum, majority_index
-from raft.ready import Ready
-from raft.state import Entry, EntryKind
+from raft.protocol.codec import _Fields, decode_any, decode_message, decode_usual, encode_message
+from raft.protocol.messages import AppendAccepted, AppendEntries, Message
+from raft.types import Entry, EntryKind
 from tests.raft.bench import a_leader_with_commits, accepted
 
 NUMBERS = st.one_of(

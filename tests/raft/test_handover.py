@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raft import NodeStopped, NotLeader, RaftConfig, Role, TransferRefused, TransferUnderWay
-from raft.messages import PreVoteRequest, TimeoutNow, VoteRequest
-from raft.state import EntryKind
+from raft.protocol.messages import PreVoteRequest, TimeoutNow, VoteRequest
+from raft.types import EntryKind
 from tests.raft.bench import CONFIG, Bench, a_follower, a_leader_with_commits, accepted, append, heartbeat, payload
 from tests.raft.node_world import MS, OneNode, World
 

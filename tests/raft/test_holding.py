@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raft.node import Node
+from raft.node.node import Node
 from tests.raft.node_world import World
 from tests.raft.test_node_cluster import SMALL_CHUNKS, fill
 

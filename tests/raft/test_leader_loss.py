@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from raft.config import MILLISECOND_NS
-from raft.elections import LEADER_LOSS_SPREAD_NS, RETRIES_PER_HEARTBEAT
-from raft.messages import PreVoteRequest, PreVoteResponse, ReadIndexRequest, ReadIndexResponse, VoteRequest
-from raft.reads import ReadWay
-from raft.state import Role
+from raft.core.elections import LEADER_LOSS_SPREAD_NS, RETRIES_PER_HEARTBEAT
+from raft.core.read_index import ReadWay
+from raft.protocol.messages import PreVoteRequest, PreVoteResponse, ReadIndexRequest, ReadIndexResponse, VoteRequest
+from raft.types import Role
 from tests.conformance.cluster import Cluster
 from tests.raft.bench import (
     CONFIG,

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from raft.change import MembershipChange
 from raft.config import RaftConfig
-from raft.membership import Configuration
-from raft.messages import (
+from raft.core.read_index import ReadWay
+from raft.membership.change import MembershipChange
+from raft.membership.configuration import Configuration
+from raft.protocol.messages import (
     AppendEntries,
     PreVoteResponse,
     ReadIndexResponse,
@@ -17,8 +18,7 @@ from raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raft.reads import ReadWay
-from raft.state import Entry, EntryKind, HardState, LogPosition, Role
+from raft.types import Entry, EntryKind, HardState, LogPosition, Role
 from tests.raft.bench import (
     Bench,
     a_follower,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft.log import CACHED_OBJECT_BYTES, EVICTED_AT_ONCE, RaftLog
-from raft.state import Entry, EntryKind, HardState, LogPosition
-from raft.writes import WriteStream
+from raft.core.log import CACHED_OBJECT_BYTES, EVICTED_AT_ONCE, RaftLog
+from raft.core.write_stream import WriteStream
+from raft.types import Entry, EntryKind, HardState, LogPosition
 from tests.raft.bench import BEGINNING, entries_of
 from tests.raft.memory_log import MemoryLog
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from raft.batch import batch_leader_time
 from raft.config import MILLISECOND_NS, RaftConfig
+from raft.core.ready import Certainty, ProposalEnded
+from raft.encoding.command_batch import batch_leader_time
 from raft.errors import Busy, InvalidConfiguration, TooLarge
-from raft.messages import AppendAccepted, AppendEntries, InstallSnapshot, PreVoteResponse, VoteResponse
-from raft.ready import Certainty, ProposalEnded
-from raft.state import ENTRY_PAYLOAD_BYTES_MAX, EntryKind, LogPosition, Role
+from raft.protocol.messages import AppendAccepted, AppendEntries, InstallSnapshot, PreVoteResponse, VoteResponse
+from raft.types import ENTRY_PAYLOAD_BYTES_MAX, EntryKind, LogPosition, Role
 from tests.conformance.cluster import Cluster
 from tests.raft.bench import (
     CONFIG,

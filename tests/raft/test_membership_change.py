@@ -17,8 +17,8 @@ from raft import (
     derive_cluster_id,
     encode_item,
 )
-from raft.change import changed, left
-from raft.membership import REMOVED_IDS_MAX
+from raft.membership.change import changed, left
+from raft.membership.configuration import REMOVED_IDS_MAX
 from tests.raft.membership_bench import adding, configuration, describe, members, promoting, removing
 
 THREE = configuration(["s1", "s2", "s3"])

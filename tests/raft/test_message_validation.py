@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from raft.batch import encode_batch
 from raft.config import PRIORITY_MAX
-from raft.core import RaftCore
+from raft.core.raft import RaftCore
+from raft.encoding.command_batch import encode_batch
 from raft.errors import ProtocolError, ValidationFault
-from raft.message_validation import LEADER_TIME_AHEAD_NS_MAX, TERM_AHEAD_MAX
-from raft.messages import (
+from raft.protocol.message_validation import LEADER_TIME_AHEAD_NS_MAX, TERM_AHEAD_MAX
+from raft.protocol.messages import (
     AppendAccepted,
     AppendEntries,
     InstallSnapshot,
@@ -24,7 +24,7 @@ from raft.messages import (
     TimeoutNow,
     VoteResponse,
 )
-from raft.state import LEADER_TIME_NS_MAX, Entry, EntryKind
+from raft.types import LEADER_TIME_NS_MAX, Entry, EntryKind
 from tests.raft.bench import (
     Bench,
     a_candidate,

@@ -28,7 +28,7 @@ from raft import (
     encode_batch,
     encode_item,
 )
-from raft.applying import ENTRY_AS_COMMANDS, RUN_MAX
+from raft.node.apply import ENTRY_AS_COMMANDS, RUN_MAX
 from tests.raft.node_world import MS, OneNode, World, a_single_leader
 
 

@@ -10,7 +10,7 @@ from raft import (
     batch_size,
     encode_item,
 )
-from raft.pending import COMMAND_BYTES_MAX
+from raft.node.requests import COMMAND_BYTES_MAX
 from tests.raft.node_world import a_single_leader
 
 

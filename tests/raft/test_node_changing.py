@@ -21,7 +21,7 @@ from raft import (
     Role,
     Unknown,
 )
-from raft.pins import PINS_MAX
+from raft.node.peer_identity import PINS_MAX
 from tests.raft.membership_bench import adding, configuration, removing
 from tests.raft.node_world import MS, OneNode, World, a_single_leader, incarnation_of
 from tests.raft.test_node_cluster import fill

@@ -25,8 +25,8 @@ from raft import (
     Unknown,
     encode_item,
 )
-from raft.node import MARK_DELAYS_PER_HEARTBEAT
-from raft.transfer_out import SILENCES_MAX
+from raft.node.node import MARK_DELAYS_PER_HEARTBEAT
+from raft.snapshots.sender import SILENCES_MAX
 from tests.raft.node_world import MS, OneNode, World
 
 

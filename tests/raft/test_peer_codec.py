@@ -45,8 +45,8 @@ from raft import (
     encode_item,
     encode_message,
 )
-from raft.hello import REFUSAL_TEXT_CHARACTERS_MAX
-from raft.peer_codec import APPEND_ENTRIES_MAX
+from raft.protocol.codec import APPEND_ENTRIES_MAX
+from raft.protocol.hello import REFUSAL_TEXT_CHARACTERS_MAX
 
 GOLDEN = Path(__file__).parent / "golden" / "peer_frames_v1.txt"
 
@@ -310,7 +310,7 @@ def test_as_many_entries_as_a_leader_may_send_pass_and_one_more_is_refused(monke
         return encode_item([5, 0, 3, 0, 0, 0, 0, 0, [[1, 1, b""]] * count])
 
     assert APPEND_ENTRIES_MAX * ENTRY_OVERHEAD_BYTES == ENTRY_PAYLOAD_BYTES_MAX
-    monkeypatch.setattr("raft.peer_codec.APPEND_ENTRIES_MAX", 100)  # The real one takes seconds on a busy machine.
+    monkeypatch.setattr("raft.protocol.codec.APPEND_ENTRIES_MAX", 100)  # The real one takes seconds on a busy machine.
     assert isinstance(decode_message(request(100))[1], AppendEntries)
     with pytest.raises(ProtocolError, match="bound"):
         decode_message(request(101))

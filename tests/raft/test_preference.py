@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from raft.config import RaftConfig
+from raft.core.preference import CALM_TIMEOUTS
 from raft.errors import InvalidConfiguration
-from raft.messages import AppendAccepted, TimeoutNow
-from raft.preference import CALM_TIMEOUTS
+from raft.protocol.messages import AppendAccepted, TimeoutNow
 from tests.raft.bench import CONFIG, Bench, a_follower, a_leader_with_commits, accepted, heartbeat
 
 CALM_NS = CALM_TIMEOUTS * CONFIG.election_timeout_max_ns

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raft.quorum import Quorum, Tally, majority_index
+from raft.core.quorum import Quorum, Tally, majority_index
 
 positions = st.lists(st.integers(min_value=0, max_value=50), min_size=1, max_size=9)
 

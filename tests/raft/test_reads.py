@@ -6,8 +6,8 @@ import pytest
 
 from raft.config import RaftConfig
 from raft.errors import Busy, NotLeader
-from raft.messages import AppendEntries
-from raft.state import Role
+from raft.protocol.messages import AppendEntries
+from raft.types import Role
 from tests.conformance.cluster import Cluster
 from tests.raft.bench import CONFIG, Bench, a_follower, a_leader, a_leader_with_commits, accepted, heartbeat, rejected
 

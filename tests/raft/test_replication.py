@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft.config import RaftConfig
+from raft.core.progress import PeerState, Progress
 from raft.errors import ProtocolError
-from raft.messages import AppendAccepted, AppendEntries, Message
-from raft.progress import PeerState, Progress
-from raft.state import Entry, EntryKind, LogPosition
+from raft.protocol.messages import AppendAccepted, AppendEntries, Message
+from raft.types import Entry, EntryKind, LogPosition
 from tests.conformance.cluster import Cluster, entries_to
 from tests.raft.bench import (
     Bench,

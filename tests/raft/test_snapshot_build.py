@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raft import RaftError, SnapshotHeader, StateSnapshot
-from raft.snapshot_build import SnapshotBuild
+from raft.snapshots.builder import SnapshotBuild
 from tests.raft.bench import configuration_of
 from tests.raft.memory_stores import Disk, MemorySnapshots
 

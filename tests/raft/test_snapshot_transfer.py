@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raft import AppendAccepted, InstallSnapshot, InstallSnapshotProgress, Message, Role
-from raft.transfer_out import SILENCES_MAX
+from raft.snapshots.sender import SILENCES_MAX
 from tests.raft.node_world import MS, OneNode, World
 from tests.raft.test_node_cluster import SMALL_CHUNKS, a_member_behind_the_log, caught_up, count_chunks, fill
 

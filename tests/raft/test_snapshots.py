@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from raft.membership import Configuration, Member
-from raft.messages import AppendAccepted, AppendEntries, AppendRejected, InstallSnapshot, InstallSnapshotProgress
-from raft.state import Entry, EntryKind, HardState, LogPosition
+from raft.membership.configuration import Configuration, Member
+from raft.protocol.messages import (
+    AppendAccepted,
+    AppendEntries,
+    AppendRejected,
+    InstallSnapshot,
+    InstallSnapshotProgress,
+)
+from raft.types import Entry, EntryKind, HardState, LogPosition
 from tests.raft.bench import (
     BEGINNING,
     Bench,

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-import raft.elections
-import raft.outbox
+import raft.core.elections
+import raft.core.outbox
 from harness.sim.disk import DiskPlan
 from harness.sim.fault import Fault
 from harness.sim.plan import Plan
@@ -47,16 +47,16 @@ def restless(plan: Plan) -> Plan:
 
 
 def messages_do_not_wait_for_the_sync(patch: pytest.MonkeyPatch) -> None:
-    send = raft.outbox.Outbox.send
+    send = raft.core.outbox.Outbox.send
 
-    def at_once(self: raft.outbox.Outbox, peer_id: str, message: Message, *, after: int = 0) -> None:
+    def at_once(self: raft.core.outbox.Outbox, peer_id: str, message: Message, *, after: int = 0) -> None:
         send(self, peer_id, message, after=min(after, 0))
 
-    patch.setattr(raft.outbox.Outbox, "send", at_once)
+    patch.setattr(raft.core.outbox.Outbox, "send", at_once)
 
 
 def votes_go_to_logs_that_are_behind(patch: pytest.MonkeyPatch) -> None:
-    def always(self: raft.elections.Elections, request: PreVoteRequest | VoteRequest) -> bool:
+    def always(self: raft.core.elections.Elections, request: PreVoteRequest | VoteRequest) -> bool:
         return True
 
-    patch.setattr(raft.elections.Elections, "_is_up_to_date", always)
+    patch.setattr(raft.core.elections.Elections, "_is_up_to_date", always)

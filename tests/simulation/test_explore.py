@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 
 import harness.explore.atlas
-import raft.core_state
-import raft.elections
-import raft.leadership
-import raft.log
-import raft.outbox
-import raft.quorum
-import raft.writes
+import raft.core.elections
+import raft.core.leader
+import raft.core.log
+import raft.core.outbox
+import raft.core.quorum
+import raft.core.state
+import raft.core.write_stream
 from harness.cli import main
 from harness.explore.bounds import Bounds
 from harness.explore.picture import picture
@@ -59,11 +59,13 @@ def test_a_small_world_is_exhausted_and_every_rule_holds_in_it(bounds: Bounds) -
     assert found.states == sum(found.levels) > 500
 
 
-def committing(patch: pytest.MonkeyPatch, *, old_terms: bool, own_index: Callable[[raft.log.RaftLog], int]) -> None:
+def committing(
+    patch: pytest.MonkeyPatch, *, old_terms: bool, own_index: Callable[[raft.core.log.RaftLog], int]
+) -> None:
     """A leader that commits what it should not yet, and then goes on as usual."""
-    marks_moved = raft.leadership.Leadership.marks_moved
+    marks_moved = raft.core.leader.Leadership.marks_moved
 
-    def too_early(self: raft.leadership.Leadership) -> None:
+    def too_early(self: raft.core.leader.Leadership) -> None:
         state = self._state
         own = {state.node_id: own_index(state.log)}
         agreed = state.quorum.agreed({peer_id: peer.match_index for peer_id, peer in self._peers.items()} | own)
@@ -71,7 +73,7 @@ def committing(patch: pytest.MonkeyPatch, *, old_terms: bool, own_index: Callabl
             state.commit_to(agreed)
         marks_moved(self)
 
-    patch.setattr(raft.leadership.Leadership, "marks_moved", too_early)
+    patch.setattr(raft.core.leader.Leadership, "marks_moved", too_early)
 
 
 def counting_copies(patch: pytest.MonkeyPatch) -> None:
@@ -89,37 +91,37 @@ def counting_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 
 def forgetting_votes(patch: pytest.MonkeyPatch) -> None:
     """The vote is not part of what is written."""
-    take = raft.writes.WriteStream.take
+    take = raft.core.write_stream.WriteStream.take
 
-    def without_vote(self: raft.writes.WriteStream, hard_state: HardState | None) -> LogWrite | None:
+    def without_vote(self: raft.core.write_stream.WriteStream, hard_state: HardState | None) -> LogWrite | None:
         return take(self, hard_state and replace(hard_state, voted_for=None))
 
-    patch.setattr(raft.writes.WriteStream, "take", without_vote)
+    patch.setattr(raft.core.write_stream.WriteStream, "take", without_vote)
 
 
 def acknowledging_early(patch: pytest.MonkeyPatch) -> None:
     """An acknowledgement does not wait for the disk."""
-    send = raft.outbox.Outbox.send
+    send = raft.core.outbox.Outbox.send
 
-    def at_once(self: raft.outbox.Outbox, peer_id: str, message: Message, *, after: int = 0) -> None:
+    def at_once(self: raft.core.outbox.Outbox, peer_id: str, message: Message, *, after: int = 0) -> None:
         send(self, peer_id, message, after=0 if isinstance(message, AppendAccepted) else after)
 
-    patch.setattr(raft.outbox.Outbox, "send", at_once)
+    patch.setattr(raft.core.outbox.Outbox, "send", at_once)
 
 
 def voting_for_anybody(patch: pytest.MonkeyPatch) -> None:
     """Raft §5.4.1 is not looked at."""
-    patch.setattr(raft.elections.Elections, "_is_up_to_date", lambda *_: True)
+    patch.setattr(raft.core.elections.Elections, "_is_up_to_date", lambda *_: True)
 
 
 def taking_half_for_a_majority(patch: pytest.MonkeyPatch) -> None:
     """Of an even number of members."""
-    patch.setattr(raft.leadership, "majority_index", lambda given: sorted(given, reverse=True)[(len(given) - 1) // 2])
+    patch.setattr(raft.core.leader, "majority_index", lambda given: sorted(given, reverse=True)[(len(given) - 1) // 2])
 
 
 def reading_too_early(patch: pytest.MonkeyPatch) -> None:
     """Thesis §6.4: reads before the leader has committed in its own term."""
-    patch.setattr(raft.leadership.Leadership, "_has_committed_in_its_term", property(lambda _: True))
+    patch.setattr(raft.core.leader.Leadership, "_has_committed_in_its_term", property(lambda _: True))
 
 
 def applying_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
@@ -127,7 +129,7 @@ def applying_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
-    patch.setattr(raft.core_state.CoreState, "appliable_index", property(lambda state: state.commit_index))
+    patch.setattr(raft.core.state.CoreState, "appliable_index", property(lambda state: state.commit_index))
 
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -163,10 +165,10 @@ def test_a_deliberate_bug_is_found_with_a_path_that_really_happens(
 def test_an_invariant_of_the_core_that_breaks_is_a_violation_with_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core's own assertions are rules too."""
 
-    def follow(self: raft.core_state.CoreState, leader_id: str | None) -> None:
+    def follow(self: raft.core.state.CoreState, leader_id: str | None) -> None:
         assert leader_id != self.node_id, "on purpose"
 
-    monkeypatch.setattr(raft.core_state.CoreState, "follow", follow)
+    monkeypatch.setattr(raft.core.state.CoreState, "follow", follow)
 
     search = searched(TINY)
 
@@ -264,7 +266,7 @@ def test_the_command_prints_the_path_to_a_violation(
 
 def test_the_loss_of_a_leaders_connection_that_moves_a_term_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thesis §9.6: what may be wrong asks first."""
-    monkeypatch.setattr(raft.elections.Elections, "ask_for_pre_votes", lambda _: raft.quorum.Tally.WON)
+    monkeypatch.setattr(raft.core.elections.Elections, "ask_for_pre_votes", lambda _: raft.core.quorum.Tally.WON)
 
     violation = searched(LOSING).found.violation
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-import raft.elections
+import raft.core.elections
 from harness.sim.clock import GOOD_CLOCKS
 from harness.sim.fault import MILLISECOND_NS
 from harness.sim.healing import ALL_HEALED, DEAD_KINDS, Dead, HealPlan, draw_heal
 from harness.sim.network import CALM
 from harness.sim.plan import Plan, draw_plan
 from harness.sim.simulation import Simulation
-from raft.quorum import Tally
+from raft.core.quorum import Tally
 
 MEMBERS = ("n1", "n2", "n3", "n4", "n5")
 EVERYBODY = tuple(Dead(kind=kind, target=share) for kind in DEAD_KINDS for share in (0.0, 0.2, 0.4, 0.6, 0.8))
@@ -115,13 +115,13 @@ def rule_broken_with(dead: str) -> str:
 
 def pre_votes_move_the_term(patch: pytest.MonkeyPatch) -> None:
     """Who would campaign comes to the next term at once, and asks afterwards whether anybody would vote for it."""
-    ask = raft.elections.Elections.ask_for_pre_votes
+    ask = raft.core.elections.Elections.ask_for_pre_votes
 
-    def moved(self: raft.elections.Elections) -> Tally:
+    def moved(self: raft.core.elections.Elections) -> Tally:
         self._state.move_to_term(self._state.term + 1)
         return ask(self)
 
-    patch.setattr(raft.elections.Elections, "ask_for_pre_votes", moved)
+    patch.setattr(raft.core.elections.Elections, "ask_for_pre_votes", moved)
 
 
 def test_a_member_that_comes_to_new_terms_without_being_heard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,13 +134,13 @@ def test_a_member_that_comes_to_new_terms_without_being_heard_is_found(monkeypat
 def test_a_member_that_disturbs_when_it_comes_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thesis §9.6: one that is started anew would campaign before it hears the leader."""
     pre_votes_move_the_term(monkeypatch)
-    begin = raft.elections.Elections.__init__
+    begin = raft.core.elections.Elections.__init__
 
-    def hasty(self: raft.elections.Elections, state: Any) -> None:
+    def hasty(self: raft.core.elections.Elections, state: Any) -> None:
         begin(self, state)
         self.deadline = state.now + 1
 
-    monkeypatch.setattr(raft.elections.Elections, "__init__", hasty)
+    monkeypatch.setattr(raft.core.elections.Elections, "__init__", hasty)
 
     assert rule_broken_with("kill") == "who comes back disturbs nobody"
 
@@ -151,6 +151,6 @@ def test_a_quorum_that_needs_everybody_is_found(monkeypatch: pytest.MonkeyPatch)
     def all_of_them(self: Any, votes: dict[str, bool]) -> Tally:
         return Tally.WON if sum(votes.values()) == len(self.voters) else Tally.OPEN
 
-    monkeypatch.setattr("raft.quorum.Quorum.tally", all_of_them)
+    monkeypatch.setattr("raft.core.quorum.Quorum.tally", all_of_them)
 
     assert rule_broken_with("kill") == "a healed cluster takes a write"

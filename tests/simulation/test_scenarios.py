@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import raft.elections
-import raft.following
+import raft.core.elections
+import raft.core.follower
 from harness.cli import main
 from harness.errors import BadInput
 from harness.scenarios.errors import BadScenario, Broken, Mismatch
@@ -128,7 +128,7 @@ def test_a_file_that_is_written_wrongly_is_told_where_and_what_would_be_right(
 
 def test_a_scenario_catches_a_deliberate_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raft §5.4.1 is not looked at: the member that lacks the sixth entry wins."""
-    monkeypatch.setattr(raft.elections.Elections, "_is_up_to_date", lambda *_: True)
+    monkeypatch.setattr(raft.core.elections.Elections, "_is_up_to_date", lambda *_: True)
 
     with pytest.raises(Mismatch, match="expect role s3"):
         play_to_the_end(load("mark-old-leader-dies"))
@@ -138,7 +138,7 @@ def test_an_invariant_of_the_core_that_breaks_names_the_step(monkeypatch: pytest
     def broken(*_: object) -> None:
         raise AssertionError("on purpose")
 
-    monkeypatch.setattr(raft.following.Following, "on_append", broken)
+    monkeypatch.setattr(raft.core.follower.Following, "on_append", broken)
 
     with pytest.raises(Broken, match=r"mine\.scenario:3: settle") as failed:
         play_to_the_end(written("cluster s1 s2", "elect s1", "settle", END))

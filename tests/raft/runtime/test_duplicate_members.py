@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from raft import Configuration, Identity, Member
-from raft.hello import PROCESS_ID_BYTES
+from raft.protocol.hello import PROCESS_ID_BYTES
 from raft.runtime.duplicate_members import DUPLICATE_SECONDS, PROCESSES_MAX, DuplicateMembers
 from raft.runtime.transport import Transport
 from tests.raft.runtime.machines import until

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from raft import NodeStopped, RaftConfig
-from raft.disk_watch import HANG_TIMEOUTS
+from raft.node.disk_health import HANG_TIMEOUTS
 from storage.files import disk
 from tests.raft.runtime.machines import until
 from tests.raft.runtime.test_real_files import Life, lives_in

@@ -12,7 +12,7 @@ import trio
 
 import raft.runtime.handshake
 from raft import Message, VoteResponse, encode_message, frame
-from raft.hello import FEATURE_LEVEL_SAID_MAX
+from raft.protocol.hello import FEATURE_LEVEL_SAID_MAX
 from raft.runtime.addresses import is_dialable
 from tests.raft.bench import heartbeat
 from tests.raft.runtime.machines import Machine, a_listener, peer_hello, until

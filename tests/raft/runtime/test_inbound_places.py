@@ -20,7 +20,7 @@ from raft.runtime.inbound_places import (
     UNIDENTIFIED_PER_ADDRESS_MAX,
     InboundPlaces,
 )
-from raft.runtime.peers import STRANGERS_MAX
+from raft.runtime.peer_routes import STRANGERS_MAX
 from raft.runtime.transport import FRAME_SECONDS_MAX
 from tests.raft.bench import heartbeat
 from tests.raft.runtime.machines import Machine, until

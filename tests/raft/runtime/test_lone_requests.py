@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from raft import Member, ReadReady, Role, encode_item
-from raft.messages import Message
+from raft.protocol.messages import Message
 from raft.runtime import Driver
 from raft.runtime.driver import SECOND_NS
 from tests.raft.runtime.machines import Machine, until

@@ -24,7 +24,7 @@ from raft import (
 )
 from raft.runtime import PeerWays
 from raft.runtime.outbound import Outbound
-from raft.runtime.peers import STRANGERS_MAX
+from raft.runtime.peer_routes import STRANGERS_MAX
 from tests.raft.bench import heartbeat
 from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_listener, peer_hello, the_leader, until
 

@@ -10,12 +10,12 @@ import trio
 import trio.testing
 
 from raft import Configuration, Identity, LevelRange, Member, RaftConfig, Role
-from raft.applying import RUN_MAX
-from raft.messages import AppendEntries, Message
+from raft.node.apply import RUN_MAX
+from raft.protocol.messages import AppendEntries, Message
 from raft.runtime import Transport
 from raft.runtime.handshake import PeerHello
 from raft.runtime.transport import TURN_ENTRIES_MAX
-from raft.state import Entry, EntryKind
+from raft.types import Entry, EntryKind
 from raft.wire import encode_batch, encode_message, frame
 from tests.raft.runtime.machines import CLUSTER_ID, Machine, until
 

@@ -1,0 +1,259 @@
+"""Votes: who may ask, who grants, who has won. Raft §5.2, §5.4.1; pre-vote and stickiness: thesis §9.6, §4.2.3.
+
+Becoming something is decided in `core`; this file only counts and answers.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from raft.config import MILLISECOND_NS, PRIORITY_MAX
+from raft.core.quorum import Tally
+from raft.core.state import CoreState
+from raft.protocol.messages import PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
+from raft.types import LogPosition
+
+LEADER_LOSS_SPREAD_NS = 5 * MILLISECOND_NS
+"""A campaign after the loss of the leader's connection begins so much later at most, at random: members with different
+priorities may have the same place in the order, and most of the others notice the loss within this time."""
+
+RETRIES_PER_HEARTBEAT = 5
+"""The first pause before such a campaign asks again: 10 ms with the usual heartbeat. Each is twice the one before.
+A member that has not noticed the loss yet does not answer."""
+
+
+def drawn(random: Random, below: int) -> int:
+    """As `random.randrange(below)`, at least 1: the same number, in a third of the calls. Followers draw per append."""
+    assert below > 0, below
+    bits = below.bit_length()
+    number = random.getrandbits(bits)
+    while number >= below:
+        number = random.getrandbits(bits)
+    return number
+
+
+class Elections:
+    """One member's view of elections: its own campaign, its timer, and its answers to others."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._votes: dict[str, bool] = {}
+        self._own_vote_sequence: int | None = None  # The write that makes this candidate's vote for itself durable.
+        self._heard_leader_at: int | None = None  # Monotonic ns; of whatever term.
+        self._is_leader_lost = False  # The connections with the leader have ended, and it has not spoken since.
+        self._leader_lost_at: int | None = None  # Monotonic ns: the last such loss that was heeded.
+        self._timeout_at: int | None = None  # Monotonic ns: when the timer would go off if no loss had been heeded.
+        self._retry_ns = 0  # The pause before the next pre-vote that such a loss began.
+        self._silent_until = state.now + state.configuration.lease_ns  # What it had promised before, it has forgotten.
+        self.deadline = state.now  # A single voter waits for nobody.
+        if not state.is_alone:
+            self.restart_timer()
+        elif state.configured_at > state.commit_index:  # Whoever made it so may lead yet, and read by a lease of ours.
+            self.deadline = self._silent_until
+
+    def restart_timer(self) -> None:
+        """Raft §5.2: timeouts are drawn anew each time, so that split votes are rare."""
+        config = self._state.config
+        spread = drawn(self._state.random, config.campaign_latest_ns - config.election_timeout_min_ns)
+        spread += self._promise_ns  # Its own vote is promised away, too.
+        self.deadline = self._state.now + spread
+        self._timeout_at = None
+
+    def leader_heard(self) -> None:
+        """A message of this term's leader arrived."""
+        self._heard_leader_at = self._state.now
+        self._is_leader_lost = False
+        self.restart_timer()
+
+    def leader_lost(self) -> bool:
+        """The connections with the leader have ended: campaign soon. False if this loss is not heeded.
+
+        It is a hint, which may be wrong. The pre-vote (thesis §9.6) makes it harmless: who hears the leader ignores it.
+        At most one hint is heeded per election time-out, so that a bad network begins few campaigns; and none where
+        leaders read by lease, for there a member owes its leader silence for as long as it has promised.
+        """
+        state, config = self._state, self._state.config
+        if not config.leader_loss_hint or state.configuration.lease_ns:
+            return False
+        if self._leader_lost_at is not None and state.now - self._leader_lost_at < config.election_timeout_min_ns:
+            return False
+        self._is_leader_lost, self._leader_lost_at = True, state.now
+        if state.may_campaign:
+            self._timeout_at, self._retry_ns = self.deadline, -(-config.heartbeat_interval_ns // RETRIES_PER_HEARTBEAT)
+            self.deadline = min(self.deadline, state.now + self._order_delay_ns() + self._drawn_spread_ns())
+        return True
+
+    def _order_delay_ns(self) -> int:
+        """One heartbeat per voter with a smaller id that can take over, so that one campaigns at a time.
+
+        A member knows only its own election priority: the highest one waits a quarter as long per voter, as it draws
+        time-outs from the first quarter (`RaftConfig.campaign_latest_ns`).
+        """
+        state = self._state
+        rank = sum(voter < state.node_id for voter in state.voting_peer_ids if voter != state.leader_id)
+        heartbeat_ns, priority = state.config.heartbeat_interval_ns, state.config.election_priority
+        return rank * (heartbeat_ns - heartbeat_ns * 3 * priority // (4 * PRIORITY_MAX))
+
+    def _drawn_spread_ns(self) -> int:
+        return drawn(self._state.random, LEADER_LOSS_SPREAD_NS)
+
+    @property
+    def campaigns_early(self) -> bool:
+        """True while the timer goes off because the leader's connection was lost, and would not without that."""
+        return self._timeout_at is not None and self._state.now < self._timeout_at
+
+    def keeps_a_promise(self) -> bool:
+        """True if the timer went off too soon; then it is set to when the promise ends. Its own vote is promised, too.
+
+        The timer was set when the leader was heard, and what it was promised came with what it said.
+        """
+        if self._heard_leader_at is None or not self._is_bound:
+            return False
+        self.deadline = self._heard_leader_at + self._state.configuration.lease_ns
+        return True
+
+    @property
+    def hears_a_leader(self) -> bool:
+        """True within the minimum election time-out of a leader's last message, unless the connections
+        with it have ended since.
+
+        See docs/reference/specification.md#78-elections.
+        """
+        if self._state.leader_id is None or self._heard_leader_at is None or self._is_leader_lost:
+            return False
+        return self._state.now - self._heard_leader_at < self._promise_ns
+
+    def ignores(self, request: PreVoteRequest | VoteRequest, *, leads: bool) -> bool:
+        """True if a request for votes is not heard at all, its term included: a leader is heard, or, where leaders read
+        by lease, one was heard a short while ago, or may have been before this member was started.
+
+        A leader that asks for a campaign itself has no lease any more: that breaks all promises but forgotten ones.
+        """
+        state = self._state
+        if state.now < self._silent_until:
+            return True
+        if request.transfer:
+            return False
+        return leads or self.hears_a_leader or self._is_bound
+
+    @property
+    def _promise_ns(self) -> int:
+        """For how long others are not heard after a leader was."""
+        own_ns, lease_ns = self._state.config.election_timeout_min_ns, self._state.configuration.lease_ns
+        return own_ns if own_ns > lease_ns else lease_ns
+
+    @property
+    def _is_bound(self) -> bool:
+        """True if a leader that may read by lease was heard too short a while ago, whatever the term is now."""
+        if self._heard_leader_at is None:
+            return False
+        return self._state.now < self._heard_leader_at + self._state.configuration.lease_ns
+
+    # The own campaign
+
+    def ask_for_pre_votes(self) -> Tally:
+        """Would a majority vote for us in the next term? Moves no term; waits only for the log tail to be durable.
+
+        A campaign that the loss of a connection began asks again soon: the others may notice the loss a moment later.
+        """
+        state, last = self._state, self._state.log.last_position
+        if self.campaigns_early:
+            self._begin_early()
+        else:
+            self._begin()
+        request = PreVoteRequest(term=state.term, next_term=state.term + 1, last_index=last.index, last_term=last.term)
+        for peer_id in state.voting_peer_ids:
+            state.outbox.send(peer_id, request, after=state.writes.latest_sequence)
+        return self.count_vote(state.node_id, granted=True)
+
+    def ask_for_votes(self, *, transfer: bool) -> None:
+        """Raft §5.2. Term, own vote and log tail are durable before a request leaves, or the own vote counts.
+
+        `transfer`: the leader itself wants it, so that those who hear it answer nevertheless (thesis §4.2.3).
+        """
+        state, last = self._state, self._state.log.last_position
+        self._begin()
+        self._own_vote_sequence = state.writes.latest_sequence
+        request = VoteRequest(term=state.term, last_index=last.index, last_term=last.term, transfer=transfer)
+        for peer_id in state.voting_peer_ids:
+            state.outbox.send(peer_id, request, after=self._own_vote_sequence)
+
+    def count_vote(self, peer_id: str, *, granted: bool) -> Tally:
+        """Note one answer to the campaign under way. A second answer of the same member changes nothing, and neither
+        does one of somebody who is no voter, be it this member itself."""
+        self._votes.setdefault(peer_id, granted)
+        return self._state.quorum.tally(self._votes)
+
+    def count_own_vote_if_durable(self) -> Tally:
+        """The candidate's vote for itself counts like any other: when it is durable.
+
+        See docs/reference/specification.md#31-messages-wait-for-the-disk.
+        """
+        sequence = self._own_vote_sequence
+        if sequence is None or sequence > self._state.writes.durable_sequence:
+            return self._state.quorum.tally(self._votes)
+        self._own_vote_sequence = None
+        self.restart_timer()  # The requests leave now.
+        return self.count_vote(self._state.node_id, granted=True)
+
+    @property
+    def waits_for_its_own_vote(self) -> bool:
+        """True while a candidate's vote for itself is not durable, so that its requests have not left."""
+        return self._own_vote_sequence is not None
+
+    def end_campaign(self) -> None:
+        """Won, lost or given up: nothing of it leaves or counts any more."""
+        self._votes.clear()
+        self._own_vote_sequence = None
+        self._state.outbox.drop_campaign()
+
+    def _begin(self) -> None:
+        self.end_campaign()
+        self.restart_timer()
+
+    def _begin_early(self) -> None:
+        """The regular time-out stays when it was drawn to be: a hint never delays a campaign."""
+        assert self._timeout_at is not None
+        self.end_campaign()
+        self.deadline = min(self._state.now + self._retry_ns, self._timeout_at)
+        self._retry_ns *= 2
+
+    # Answers to others
+
+    def answer_pre_vote(self, peer_id: str, request: PreVoteRequest) -> None:
+        """Grant if a real vote could be granted in `next_term`. Nothing here changes by it, the timer included.
+
+        Whoever is asked answers, members and others alike, and the asker's configuration says whose answer counts: ours
+        may be older, so that we do not know yet that we vote, or whom the others made a voter (thesis §4.2.2).
+        """
+        state = self._state
+        granted = request.next_term > state.term and self._is_up_to_date(request)
+        if not granted:
+            state.trace("vote_refused", peer_id=peer_id, pre_vote=True, reason="its log is behind")
+        state.send(peer_id, PreVoteResponse(term=state.term, next_term=request.next_term, granted=granted))
+
+    def answer_vote(self, peer_id: str, request: VoteRequest) -> None:
+        """Raft Figure 2, RequestVote: at most one vote per term, only for a log at least as complete as ours."""
+        state = self._state
+        assert request.term == state.term, (request, state.term)
+        if state.voted_for not in (None, peer_id):
+            self.refuse_vote(peer_id, f"voted for {state.voted_for}")
+        elif not self._is_up_to_date(request):
+            self.refuse_vote(peer_id, "its log is behind")
+        else:
+            state.vote_for(peer_id)
+            self.restart_timer()
+            state.trace("vote_granted", peer_id=peer_id)
+            state.send(peer_id, VoteResponse(term=state.term, granted=True))
+
+    def refuse_vote(self, peer_id: str, reason: str) -> None:
+        """Say no, with our term."""
+        state = self._state
+        state.trace("vote_refused", peer_id=peer_id, pre_vote=False, reason=reason)
+        state.send(peer_id, VoteResponse(term=state.term, granted=False))
+
+    def _is_up_to_date(self, request: PreVoteRequest | VoteRequest) -> bool:
+        """Raft §5.4.1: the later last term wins; with equal terms the longer log does."""
+        ours = self._state.log.last_position
+        theirs = LogPosition(request.last_index, request.last_term)
+        return (theirs.term, theirs.index) >= (ours.term, ours.index)

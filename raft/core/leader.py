@@ -1,0 +1,458 @@
+"""What a leader does. Raft Figure 2, "Rules for Servers: Leaders"; one `Leadership` lasts one term.
+
+Nothing is sent per event: `feed` runs once per `take_ready` and sends what has gathered, so that many proposals leave
+as one append, and many reads share one round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raft.core.asked_first import AskedFirst
+from raft.core.leadership_transfer import HandingOver
+from raft.core.leases import Lease
+from raft.core.membership_change import Changing
+from raft.core.progress import PeerState, Progress
+from raft.core.quorum import majority_index
+from raft.core.read_index import ReadRounds, ReadWay
+from raft.core.state import CoreState
+from raft.encoding.command_batch import encode_batch
+from raft.errors import Busy, TooLarge, TransferUnderWay
+from raft.membership.change import MembershipChange
+from raft.protocol.messages import (
+    AppendAccepted,
+    AppendEntries,
+    AppendRejected,
+    InstallSnapshotProgress,
+    ReadIndexRequest,
+    ReadIndexResponse,
+)
+from raft.types import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, LEADER_TIME_NS_MAX, Entry, EntryKind, LogPosition
+
+DISK_SILENCES_MAX = 5
+"""Election time-outs for which the own disk may keep waiting what others have committed: slow is not dead."""
+
+
+class Leadership:
+    """Replication, commit, reads and the low-water mark of the current term."""
+
+    def __init__(self, state: CoreState, *, mark_delay_ns: int) -> None:
+        self._state = state
+        self._mark_delay_ns = mark_delay_ns
+        self._leader_time_base = state.greatest_leader_time(up_to=state.log.last_index)
+        self._elected_at = state.now
+        self._disk_heard_at = state.now  # When nothing was committed that is not durable here, or some of it became so.
+        self._durable_index = state.log.durable_index
+        self._own_first_index = state.log.last_index + 1
+        self.changing = Changing(state, own_first_index=self._own_first_index)
+        self._peers = self.changing.peers
+        self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
+        self._asked_first = AskedFirst(mark_delay_ns)
+        self.lease = Lease(state)
+        self.handing_over = HandingOver(state, self._peers, self.lease)
+        self.feed_wanted = True  # Something happened that may let a message leave.
+        self._last_append: AppendEntries | None = None  # The next peer mostly gets the same, and it is encoded once.
+        self._last_append_bytes = 0
+        self._marks_due_at: int | None = None  # Monotonic ns; set while an idle peer may not know the mark.
+        self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
+        self._quorum_deadline = state.now + state.config.election_timeout_max_ns  # Or later: see has_lost_its_quorum.
+        self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))  # Commits the rest (thesis §6.4).
+
+    # Time
+
+    def leader_time_now(self) -> int:
+        """The greatest leader_time in the log at the election, plus the own monotonic time since then.
+
+        See docs/reference/specification.md#812-leader-time.
+        """
+        time = self._leader_time_base + self._state.now - self._elected_at
+        return time if time < LEADER_TIME_NS_MAX else LEADER_TIME_NS_MAX
+
+    @property
+    def next_deadline(self) -> int:
+        """When `tick` has something to do, or the check of the quorum is due (monotonic ns)."""
+        if self._quorum_deadline < self._heartbeat_deadline:
+            self._look_when_the_quorum_was_heard()
+        due_at = self.due_at
+        return due_at if due_at < self._quorum_deadline else self._quorum_deadline
+
+    @property
+    def due_at(self) -> int:
+        """When `tick` has something to do (monotonic ns)."""
+        return min(self._heartbeat_deadline, self._marks_due_at or self._heartbeat_deadline, self._asked_first.over_at)
+
+    def is_calm(self) -> bool:
+        """True if nothing is due, and nothing lost, as at nearly every tick. As the three that say it one by one."""
+        now, marks_due_at = self._state.now, self._marks_due_at
+        if now >= self._quorum_deadline or now >= self._heartbeat_deadline or now >= self._asked_first.over_at:
+            return False
+        return not (marks_due_at and now >= marks_due_at) and not self.has_lost_its_disk()
+
+    @property
+    def has_lost_its_quorum(self) -> bool:
+        """No majority was heard within an election time-out: this leader must not go on (Raft thesis §6.2).
+
+        Moments only rise, and so does their median: before a deadline that was right once nothing need be counted.
+        """
+        if self._state.now < self._quorum_deadline:
+            return False
+        self._look_when_the_quorum_was_heard()
+        return self._state.now >= self._quorum_deadline
+
+    def has_lost_its_disk(self) -> bool:
+        """True if what a majority holds does not become durable here: it is never applied, and no client is answered.
+
+        To be asked at every tick. Heartbeats need no disk: without this, nobody else would be elected.
+        """
+        state, durable_index = self._state, self._state.writes.durable_index
+        if self._durable_index != durable_index or state.commit_index <= durable_index:
+            self._durable_index, self._disk_heard_at = durable_index, state.now
+            return False
+        return state.now >= self._disk_heard_at + DISK_SILENCES_MAX * state.config.election_timeout_max_ns
+
+    def tick(self) -> None:
+        """Send heartbeats, by which is found out what got lost, and marks that found no append, when they are due."""
+        state = self._state
+        if state.now < self._heartbeat_deadline:
+            self.feed_wanted |= self._marks_due_at is not None and state.now >= self._marks_due_at
+            if self._asked_first.is_over(state.now):
+                self._heartbeat_to(self._asked_first.others(self._peers, self.reads.counter))
+            return
+        self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
+        if self.changing.departing:
+            self.changing.let_go()
+        if self.reads.is_wanted and self._has_committed_in_its_term:
+            self.reads.without_lease()
+            self._begin_read_round(is_heartbeat=True)
+        else:
+            self._begin_lease_round()
+            self._heartbeat_to(self._peers)
+        self.handing_over.go_on()
+        if self._has_committed_in_its_term and not self.changing.is_under_way:
+            self.handing_over.make_way()
+        for peer_id, peer in self._peers.items():
+            if not peer.heartbeat():
+                continue
+            if state.log.term_at(peer.next_index - 1) is None:
+                peer.probe_again()  # The log was compacted past what is on its way.
+            else:
+                self._send_append(peer_id, peer.next_index - 1, ())  # Rejected if what went before was lost.
+        self.feed_wanted = True
+
+    def _look_when_the_quorum_was_heard(self) -> None:
+        self._quorum_deadline = self._quorum_heard_at() + self._state.config.election_timeout_max_ns
+
+    def _quorum_heard_at(self) -> int:
+        return self._agreed(self._state.now, [peer.heard_at for peer in self._peers.values()])
+
+    def _agreed(self, own: int, of_peers: list[int]) -> int:
+        """What a majority of each half has reached; `of_peers` is in the order of `_peers`.
+
+        Mostly the voters are this member and the peers: no map by id is built per event.
+        """
+        positions, halves = [own, *of_peers], self.changing.halves
+        if halves is None:
+            return majority_index(positions)
+        return min([majority_index([positions[place] for place in half]) for half in halves])
+
+    # Proposals and reads
+
+    def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
+        """Put one entry at the end of the log (Raft §5.3). Raises Busy or TooLarge; then nothing has changed."""
+        state, limit = self._state, self._state.config.uncommitted_bytes_max
+        if self.handing_over.current is not None:
+            raise TransferUnderWay(self.handing_over.current.peer_id)
+        if len(payload) > ENTRY_PAYLOAD_BYTES_MAX:
+            raise TooLarge("an entry's payload", len(payload), ENTRY_PAYLOAD_BYTES_MAX)
+        tail_bytes = state.uncommitted_bytes
+        if tail_bytes and tail_bytes + len(payload) + ENTRY_OVERHEAD_BYTES > limit:
+            raise Busy("uncommitted bytes", limit)
+        return self._append(kind, payload)
+
+    def propose_change(self, change: MembershipChange) -> LogPosition:
+        """Put the configuration that begins `change` into the log; it is in force at once. ChangeRefused, Busy."""
+        configuration = self.changing.prepared(change)
+        position = self.propose(EntryKind.CONFIGURATION, configuration.encode())
+        self._take_configuration()
+        return position
+
+    def _take_configuration(self) -> None:
+        self.changing.take_configuration()
+        self._look_when_the_quorum_was_heard()
+
+    def request_read(self, ticket: int, *, by_lease: bool = False) -> None:
+        """By lease if it holds, else in a round. Raises Busy at the bound."""
+        self.reads.add(ticket, by_lease=by_lease)
+        self.feed_wanted = True
+
+    def on_read_asked(self, peer_id: str, message: ReadIndexRequest) -> None:
+        """Another member has reads: it is told how far it must have applied, as soon as that is certain."""
+        self.reads.asks[peer_id] = message.number
+        self.feed_wanted = True
+
+    def _append(self, kind: EntryKind, payload: bytes) -> LogPosition:
+        state = self._state
+        entry = Entry(state.log.last_index + 1, state.term, kind, payload)
+        state.append((entry,))
+        state.open_proposals.proposed(entry.index, entry.term)
+        self.feed_wanted = True
+        return LogPosition(entry.index, entry.term)
+
+    # Answers
+
+    def on_accepted(self, peer_id: str, message: AppendAccepted) -> None:
+        """The peer holds the log up to `match_index` durably: the mark may rise."""
+        log = self._state.log
+        peer = self._hear(peer_id, message.last_applied, message.read_counter)
+        peer.priority = message.priority
+        was_snapshot = peer.state is PeerState.SNAPSHOT
+        peer.accepted(message.match_index, first_index=log.base_index + 1, last_index=log.last_index)
+        if was_snapshot and peer.state is not PeerState.SNAPSHOT:
+            self._state.trace("snapshot_delivered", peer_id=peer_id, match_index=peer.match_index)
+        if not self.feed_wanted:
+            self.feed_wanted = self._may_be_fed(peer)
+        if self.handing_over.current is not None:
+            self.handing_over.tell()
+        self.marks_moved()
+
+    def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
+        """Back up: to the last position of ours, at or before the hint, whose term is not above the hint's."""
+        peer = self._hear(peer_id, message.last_applied, message.read_counter)
+        peer.rejected(message.rejected_index, self._state.log.last_at_most(message.hint_index, message.hint_term) + 1)
+        self.feed_wanted = True
+        self.marks_moved()
+
+    def on_snapshot_progress(self, peer_id: str, message: InstallSnapshotProgress) -> None:
+        """Part of a transfer arrived; the transfer itself is the node's business."""
+        self._hear(peer_id, message.last_applied, read_counter=0)
+        self.feed_wanted = True
+        self._state.outbox.ready.snapshot_progress.append((peer_id, message))
+
+    def probe_again(self, peer_id: str, *, paused: bool) -> None:
+        """Its connection or its snapshot transfer was lost."""
+        peer = self._peers.get(peer_id)
+        if peer is not None:
+            peer.probe_again(paused=paused)
+            self.feed_wanted = True
+
+    def _hear(self, peer_id: str, last_applied: int, read_counter: int) -> Progress:
+        peer = self._peers[peer_id]
+        peer.heard_at = self._state.now
+        if peer.last_applied is None or last_applied > peer.last_applied:
+            peer.last_applied = last_applied
+        if read_counter > peer.read_counter:
+            peer.read_counter = read_counter
+        return peer
+
+    def _may_be_fed(self, peer: Progress) -> bool:
+        """True if `feed` may have something for it; not so after the last of the answers to a lone put."""
+        if peer.next_index <= self._state.log.last_index or peer.state is not PeerState.REPLICATE:
+            return True
+        return self._marks_due_at is None and peer.commit_told < self._state.commit_index
+
+    # Marks
+
+    def marks_moved(self) -> None:
+        """Some position, the own included, may have risen: commit, raise the low-water mark, confirm reads.
+
+        The majority median of *durable* positions, and only if that entry is of this term (Raft §5.4.2, Figure 8).
+        """
+        state = self._state
+        if state.commit_index < state.log.last_index:
+            agreed = self._agreed(state.writes.durable_index, [peer.match_index for peer in self._peers.values()])
+            if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
+                state.commit_to(agreed)
+                self.feed_wanted = True  # Peers are to know it, and a read round may begin.
+        if self.reads.under_way:
+            self._confirm_reads()
+        if self.changing.is_under_way and (left := self.changing.next_step()) is not None:
+            self._append(EntryKind.CONFIGURATION, left.encode())
+            self._take_configuration()
+        self.applied()
+
+    def applied(self) -> None:
+        """As `marks_moved`, when no other position than the own `last_applied` may have risen.
+
+        The low-water mark is the minimum over all members, once each has reported to this leader.
+
+        See docs/reference/specification.md#64-low-water-mark.
+        """
+        if self.reads.confirmed:
+            self.feed_wanted = True
+        state, departing, floor = self._state, self.changing.departing, self._state.low_watermark
+        mark = state.last_applied if state.last_applied < state.writes.durable_index else state.writes.durable_index
+        if mark <= floor:
+            return
+        for peer_id, peer in self._peers.items():
+            if departing and peer_id in departing:
+                continue
+            if peer.last_applied is None:
+                return
+            applied = peer.last_applied if peer.last_applied < peer.match_index else peer.match_index
+            if applied <= floor:
+                return  # The usual one: somebody has yet to say that it has applied what is new.
+            mark = applied if applied < mark else mark
+        state.raise_low_watermark(mark)
+
+    @property
+    def _has_committed_in_its_term(self) -> bool:
+        return self._state.commit_index >= self._own_first_index
+
+    def _confirm_reads(self) -> None:
+        counters = [peer.read_counter for peer in self._peers.values()]
+        for ended in self.reads.confirmed_up_to(self._agreed(self.reads.counter, counters)):
+            self._asked_first.confirmed(self._peers, ended.counter)
+            self._state.freshness.proved(ended.began_at, ended.read_index)
+            self._answer_asks(ended.asks, ended.read_index)
+            self.feed_wanted |= self.reads.is_wanted
+
+    def _answer_asks(self, asks: dict[str, int], read_index: int) -> None:
+        term = self._state.term
+        for peer_id, number in asks.items():
+            self._state.send(peer_id, ReadIndexResponse(term=term, number=number, read_index=read_index))
+
+    def _let_reads_through(self) -> None:
+        """By lease, where that holds at this moment; all else in rounds."""
+        reads, state = self.reads, self._state
+        if (reads.by_lease or reads.asks) and self._lease_holds():
+            state.freshness.proved(state.now, state.commit_index)
+            self._answer_asks(reads.confirm_by_lease(state.commit_index), state.commit_index)
+        reads.without_lease()
+        if (reads.waiting or reads.asks) and not reads.under_way:
+            self._begin_read_round()
+
+    def _lease_holds(self) -> bool:
+        """No campaign has been asked for, and a majority keeps the promises that it made a short while ago."""
+        if not self.lease.is_wanted or self.handing_over.current is not None:
+            return False
+        answered = self._agreed(self.reads.counter, self.lease.counters(self._peers.values()))
+        return self.lease.holds(answered, self._peers)
+
+    # Sending
+
+    def feed(self) -> None:
+        """Send what each peer's window allows, begin a read round if one is wanted, tell marks that are due."""
+        self.feed_wanted = False
+        if self.reads.is_wanted and self._has_committed_in_its_term:
+            self._let_reads_through()
+        state = self._state
+        for peer_id, peer in self._peers.items():
+            while (
+                peer.next_index <= state.log.last_index or peer.state is not PeerState.REPLICATE
+            ):  # It lacks something.
+                if not (peer.may_send(state.config) and self._send_entries(peer_id, peer)):
+                    break
+        self._tell_marks()
+        if self.reads.confirmed:
+            for tickets, way in self.reads.take_ready(state.last_applied):
+                if way is ReadWay.ROUND:
+                    state.outbox.ready.reads_ready += tickets
+                else:
+                    state.outbox.ready.reads_ready_otherwise += [(ticket, way) for ticket in tickets]
+
+    def _tell_marks(self) -> None:
+        """An idle peer learns the mark from an empty append, which leaves only after none with entries came along."""
+        state = self._state
+        waiting: list[str] = []
+        for peer_id, peer in self._peers.items():
+            if peer.commit_told < state.commit_index and peer.is_idle and self._can_tell_more(peer):
+                waiting.append(peer_id)
+        if not waiting:
+            self._marks_due_at = None
+            return
+        if self._marks_due_at is None:
+            self._marks_due_at = state.now + self._mark_delay_ns
+        if state.now >= self._marks_due_at:
+            self._marks_due_at = None
+            for peer_id in waiting:
+                self._send_heartbeat(peer_id)
+
+    def _begin_read_round(self, *, is_heartbeat: bool = False) -> None:
+        """Only after a commit of this term: before it, the mark may be behind what others saw (thesis §6.4)."""
+        is_lone = self.reads.is_lone and not is_heartbeat
+        counter = self.reads.begin_round(self._state.commit_index, self._state.now)
+        self.lease.sent(counter)
+        self._state.trace("read_round", counter=counter, read_index=self._state.commit_index)
+        self._heartbeat_to(self._asked_first.of(self._peers, self._state.now, is_lone=is_lone))
+        if self._state.is_alone:
+            self._confirm_reads()  # A single voter agrees with itself.
+
+    def _begin_lease_round(self) -> None:
+        """Answers to what leaves from now on prove that it had not left before."""
+        if self.lease.is_wanted:
+            self.reads.counter += 1
+            self.lease.sent(self.reads.counter)
+            self._state.trace("lease_round", counter=self.reads.counter)
+
+    def _heartbeat_to(self, peer_ids: Iterable[str]) -> None:
+        for peer_id in peer_ids:
+            self._send_heartbeat(peer_id)
+
+    def _send_heartbeat(self, peer_id: str) -> None:
+        """An empty append behind what the peer has confirmed: it proves that much, and is answered without a disk."""
+        match_index = self._peers[peer_id].match_index
+        self._send_append(peer_id, match_index if self._state.log.term_at(match_index) is not None else 0, ())
+
+    def _can_tell_more(self, peer: Progress) -> bool:
+        """True if a heartbeat would raise the peer's mark. One that is behind our log waits for a snapshot."""
+        if peer.commit_told >= min(self._state.commit_index, peer.match_index):
+            return False
+        return self._state.log.term_at(peer.match_index) is not None
+
+    def _send_entries(self, peer_id: str, peer: Progress) -> bool:
+        """Send one append; False if there was nothing to send, or only a snapshot could help."""
+        log, config = self._state.log, self._state.config
+        if peer.next_index <= log.base_index or log.term_at(peer.next_index - 1) is None:
+            peer.want_snapshot()
+            self._state.outbox.ready.snapshot_wanted.append(peer_id)
+            self._state.trace("snapshot_wanted", peer_id=peer_id, next_index=peer.next_index)
+            return False
+        if peer.next_index > log.last_index:
+            if peer.state is PeerState.PROBE:
+                self._send_append(peer_id, log.last_index, ())
+                peer.sent(log.last_index, 0)
+            return False
+        entries = self._last_append.entries if self._last_append is not None else ()
+        last_index = min(log.last_index, peer.next_index + config.append_entries_max - 1)
+        if not entries or entries[0].index != peer.next_index or entries[-1].index != last_index:
+            entries = tuple(log.read(peer.next_index, last_index, config.append_bytes_max))
+            self._last_append_bytes = sum([len(entry.payload) + ENTRY_OVERHEAD_BYTES for entry in entries])
+        self._send_append(peer_id, peer.next_index - 1, entries)
+        peer.sent(entries[-1].index, self._last_append_bytes)
+        return True
+
+    def _send_append(self, peer_id: str, prev_index: int, entries: tuple[Entry, ...]) -> None:
+        """Only append requests may race the leader's own disk; its term has long been durable.
+
+        See docs/reference/specification.md#31-messages-wait-for-the-disk.
+        """
+        state = self._state
+        peer = self._peers[peer_id]
+        told = min(state.commit_index, prev_index + len(entries))
+        if told > peer.commit_told:
+            peer.commit_told = told
+        same = self._last_append
+        if (
+            same is None
+            or (same.prev_index, same.commit_index, same.low_watermark, same.read_counter)
+            != (prev_index, state.commit_index, state.low_watermark, self.reads.counter)
+            or same.entries != entries
+        ):
+            prev_term = state.log.term_at(prev_index)
+            assert prev_term is not None, (prev_index, state.log)
+            same = self._last_append = AppendEntries(
+                term=state.term,
+                prev_index=prev_index,
+                prev_term=prev_term,
+                entries=entries,
+                commit_index=state.commit_index,
+                low_watermark=state.low_watermark,
+                read_counter=self.reads.counter,
+            )
+        state.send(peer_id, same)
+
+    def check_invariants(self) -> None:
+        """The leader's side of Figure 2; constant cost."""
+        next_index_max = self._state.log.last_index + 1
+        for peer in self._peers.values():
+            assert 0 <= peer.match_index < peer.next_index <= next_index_max, (self._state.log, peer)

@@ -1,0 +1,224 @@
+"""The log as the core sees it: terms of everything retained, recent entries in memory, older ones in the `LogStore`.
+
+`base_index` is the position right before the first entry: where the log was compacted, or a snapshot's end. Its term
+is known after a compaction or a reset; after a start with entries retained *behind* the snapshot it is not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import islice
+
+from raft.core.write_stream import WriteStream
+from raft.interfaces import LogStore
+from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition
+
+CACHE_KEPT_EIGHTHS = 7
+"""An eviction goes down to this part of the bound, so that its cost is shared by many appends."""
+
+EVICTED_AT_ONCE = 4_096
+"""Entries that a step takes out of memory, in 1 ms; the others go with the next appends. There may be 300,000."""
+
+CACHED_OBJECT_BYTES = 112
+"""What an entry takes in memory besides its `size_bytes`: the object, the header of its payload, its index, its place.
+Counted with the cache's bound: entries of 100 bytes would take twice as much as the bound says."""
+
+SIZES_FORGOTTEN_AT_ONCE = 1024
+"""Deleting from the front of a list costs its length: not for every applied entry."""
+
+
+class RaftLog:
+    """Entries base_index + 1 .. last_index. Appends, cuts and resets also go to the write stream."""
+
+    def __init__(self, store: LogStore, *, snapshot: LogPosition, writes: WriteStream, cache_bytes_max: int) -> None:
+        self._store, self._writes, self._cache_bytes_max = store, writes, cache_bytes_max
+        self.base_index = store.first_index - 1
+        self.base_term: int | None = snapshot.term if self.base_index == snapshot.index else None
+        if self.base_index == 0:
+            self.base_term = 0
+        self.last_index = store.last_index
+        self._runs = list(store.term_runs())  # The first position of each run of equal terms.
+        self._run_starts = [run.index for run in self._runs]
+        self._cache: list[Entry] = []  # The newest entries; all that is not durable is among them.
+        self._cache_bytes = 0
+        self._left_behind: list[Entry] = []  # By a reset: nobody asks for them, and to free all at once takes long.
+        self._sizes_from = store.last_index  # _sizes[k]: bytes of all entries after this index, up to it + k.
+        self._sizes = [0]
+        self.last_term = self._find_last_term()
+        """The term of the last entry, or of the position where an empty log begins."""
+        assert self.base_index <= snapshot.index <= self.last_index, (self.base_index, snapshot, self.last_index)
+        assert self.term_at(snapshot.index) == snapshot.term, (snapshot, self.term_at(snapshot.index))
+
+    @property
+    def first_index(self) -> int:
+        """The oldest entry; `last_index + 1` when there is none."""
+        return self.base_index + 1
+
+    @property
+    def last_position(self) -> LogPosition:
+        """Where the log ends."""
+        return LogPosition(self.last_index, self.last_term)
+
+    @property
+    def cached_bytes(self) -> int:
+        """What the entries in memory take there, about; bounded by `log_cache_bytes_max` plus what is not durable."""
+        return self._cache_bytes
+
+    @property
+    def cached_from(self) -> int:
+        """The first entry that is in memory; `last_index + 1` if none is. Those before it are read from the store."""
+        return self.last_index - len(self._cache) + 1
+
+    @property
+    def durable_index(self) -> int:
+        """How far the log is durable on this member."""
+        return self._writes.durable_index
+
+    @property
+    def is_disk_full(self) -> bool:
+        """True while the store has no room for commands."""
+        return self._store.is_disk_full
+
+    def term_at(self, index: int) -> int | None:
+        """The term at `index`; None if the log does not know (compacted away, or beyond the end). Cost: O(log runs)."""
+        if index <= self.last_index and self._runs and (last_run := self._runs[-1]).index <= index:
+            return last_run.term
+        if self.base_index < index <= self.last_index:
+            return self._runs[bisect_right(self._run_starts, index) - 1].term
+        if index == self.base_index:
+            return self.base_term
+        return 0 if index == 0 else None
+
+    def last_at_most(self, index: int, term: int) -> int:
+        """The last position, at or before `index`, whose term is at most `term` (Raft §5.3: one term per round).
+
+        Never below `base_index`, unless `index` is, or the base's own term is too high: nothing here can match.
+        """
+        if index < self.base_index:
+            return index
+        index = min(index, self.last_index)
+        for run in reversed(self._runs):
+            if run.index <= index:
+                if run.term <= term:
+                    return index
+                index = run.index - 1
+        return index if self.base_term is None or self.base_term <= term else max(0, self.base_index - 1)
+
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
+        """Entries first..last: at least one, then as many as fit in `bytes_max`."""
+        assert self.base_index < first_index <= last_index <= self.last_index, (first_index, last_index, self)
+        cache_first = self.last_index - len(self._cache) + 1
+        if first_index < cache_first:
+            stored = self._store.read(first_index, min(last_index, cache_first - 1), bytes_max)
+            assert stored[0].index == first_index, (stored[0].index, first_index)
+            return stored
+        if first_index == last_index:
+            return [self._cache[first_index - cache_first]]  # A lone put's.
+        found: list[Entry] = []
+        for entry in self._cache[first_index - cache_first : last_index - cache_first + 1]:
+            bytes_max -= entry.size_bytes
+            if bytes_max < 0 and found:
+                break
+            found.append(entry)
+        return found
+
+    def bytes_after(self, index: int) -> int:
+        """Bytes of the entries above `index`. Those that the store held at start do not count: they fill no memory."""
+        return self._sizes[-1] - self._sizes[min(max(index - self._sizes_from, 0), len(self._sizes) - 1)]
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Put entries right after the last one."""
+        for entry in entries:
+            assert entry.index == self.last_index + 1, (entry.index, self.last_index)
+            size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
+            assert entry.term >= self.last_term, (entry.term, self.last_term)
+            if not self._runs or self.last_term != entry.term:
+                self._runs.append(LogPosition(entry.index, entry.term))
+                self._run_starts.append(entry.index)
+                self.last_term = entry.term
+            self._sizes.append(self._sizes[-1] + size_bytes)
+            self._cache_bytes += size_bytes + CACHED_OBJECT_BYTES
+            self._cache.append(entry)
+            self.last_index = entry.index
+        self._writes.append(list(entries))
+        if self._cache_bytes > self._cache_bytes_max or len(self._cache) > self.last_index - self.base_index:
+            self._evict()
+        if self._left_behind:
+            del self._left_behind[-EVICTED_AT_ONCE:]
+
+    def truncate_from(self, index: int) -> None:
+        """Cut the entry at `index` and all after it."""
+        assert self.first_index <= index <= self.last_index, (index, self)
+        cut = self.last_index - index + 1
+        for entry in self._cache[-cut:]:
+            self._cache_bytes -= entry.size_bytes + CACHED_OBJECT_BYTES
+        del self._cache[-cut:]
+        del self._sizes[max(index - self._sizes_from, 1) :]
+        self._sizes_from = min(self._sizes_from, index - 1)
+        while self._runs and self._runs[-1].index >= index:
+            self._runs.pop()
+            self._run_starts.pop()
+        self.last_index = index - 1
+        self.last_term = self._find_last_term()
+        self._writes.truncate_from(index)
+
+    def reset(self, position: LogPosition) -> None:
+        """Drop everything: the log begins anew after a snapshot at `position`.
+
+        See docs/reference/specification.md#56-installing-a-snapshot.
+        """
+        self._runs.clear()
+        self._run_starts.clear()
+        self._left_behind, self._cache = self._cache, []
+        self._cache_bytes = 0
+        self._sizes_from, self._sizes = position.index, [0]
+        self.base_index, self.base_term, self.last_index = position.index, position.term, position.index
+        self.last_term = self._find_last_term()
+        self._writes.reset(position)
+
+    def compact(self, index: int) -> None:
+        """Forget the entries up to `index`, which must be in a durable snapshot."""
+        if index <= self.base_index:
+            return
+        assert index <= self.last_index, (index, self)
+        self.base_index, self.base_term = index, self.term_at(index)
+        passed = bisect_right(self._run_starts, index)  # The last run that begins at or before `index` may go on.
+        kept = self._runs[passed:]
+        if index < self.last_index and not (kept and kept[0].index == index + 1):
+            kept.insert(0, LogPosition(index + 1, self._runs[passed - 1].term))
+        self._runs, self._run_starts = kept, [run.index for run in kept]
+        self.last_term = self._find_last_term()
+        self._evict()
+
+    def forget_sizes(self, index: int) -> None:
+        """Sizes at or below `index` are asked for no more (it is applied)."""
+        passed = min(index, self.last_index) - self._sizes_from
+        if passed > SIZES_FORGOTTEN_AT_ONCE or 0 < passed == len(self._sizes) - 1:
+            del self._sizes[:passed]
+            self._sizes_from += passed
+
+    def _find_last_term(self) -> int:
+        """After each change of `_runs` but a gain: the core asks for it at every event."""
+        term = self._runs[-1].term if self._runs else self.base_term
+        assert term is not None, self.last_index
+        return term
+
+    def _evict(self) -> None:
+        """Take the oldest entries out of memory: those that were compacted, and others while there are too many."""
+        bytes_left = self._cache_bytes
+        goal = self._cache_bytes_max * CACHE_KEPT_EIGHTHS // 8 if bytes_left > self._cache_bytes_max else bytes_left
+        compacted = len(self._cache) - (self.last_index - self.base_index)
+        evictable = len(self._cache) - (self.last_index - self.durable_index)  # The store may not have the others yet.
+        count = 0
+        for entry in islice(self._cache, EVICTED_AT_ONCE):
+            size_bytes = entry.size_bytes + CACHED_OBJECT_BYTES
+            if count >= compacted and (count >= evictable or bytes_left - size_bytes < goal):
+                break
+            bytes_left -= size_bytes
+            count += 1
+        self._cache_bytes = bytes_left
+        del self._cache[:count]
+
+    def __repr__(self) -> str:
+        return f"RaftLog({self.first_index}..{self.last_index}, durable {self.durable_index})"

@@ -1,0 +1,130 @@
+"""A leader and the members: whom it feeds, whose answers count, and how a change goes on to its end (thesis §4).
+
+Joint consensus (Raft §6): a configuration is in force as soon as it is in the log. While it is joint, majorities of
+both halves decide; once it is committed the leader appends what follows it, and the change is done when that is
+committed, too. Who goes is fed until it has applied that, so that it knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raft.core.progress import Progress
+from raft.core.state import CoreState
+from raft.errors import ChangeRefusal, ChangeRefused
+from raft.membership.change import MembershipChange, changed, left
+from raft.membership.configuration import Configuration
+
+PROMOTION_LAG_ENTRIES_MAX = 1_000
+"""What a learner may lack of the log when it becomes a voter: commits should not wait for it (thesis §4.2.1)."""
+
+TELLING_TIMEOUTS_MAX = 10
+"""Election time-outs for which a removed member is told that it is one: it may be gone for good."""
+
+
+class Changing:
+    """One term of a leader. `own_first_index` is where its own entries begin."""
+
+    def __init__(self, state: CoreState, *, own_first_index: int) -> None:
+        self._state, self._own_first_index = state, own_first_index
+        self.peers: dict[str, Progress] = {}  # In the order of ids; for ever the same object.
+        self.halves: tuple[tuple[int, ...], ...] | None = None
+        """Which of the leader (0) and its `peers` (from 1) vote in each half; None if all do, as nearly always."""
+        self.departing: frozenset[str] = frozenset()
+        """Removed members among the peers: fed, and counted nowhere."""
+        self._departing_until = 0  # Monotonic ns.
+        self.is_under_way = True  # Until it is known that no change is left over from another leader.
+        self.is_over = False  # A configuration is committed in which this leader is no voter.
+        self._tell_departing_from_now_on()
+        self.take_configuration([member.node_id for each in state.configurations.all for member in each.members])
+
+    def prepared(self, change: MembershipChange) -> Configuration:
+        """The first configuration of `change`. Raises ChangeRefused."""
+        state = self._state
+        if state.commit_index < self._own_first_index:  # Raft §6 forgot this: see Ongaro's correction of 2015.
+            raise ChangeRefused(ChangeRefusal.NOT_READY, "this leader has committed nothing in its term yet; try again")
+        if self.is_under_way:
+            raise ChangeRefused(ChangeRefusal.PENDING, "another change is under way; wait for its end")
+        configuration = changed(state.configuration, change)
+        self._check_caught_up(change.promote)
+        self._check_quorum(configuration.voter_ids)
+        return configuration
+
+    def take_configuration(self, earlier_ids: list[str] | None = None) -> None:
+        """The newest configuration is another one: it has just been appended, or the leader is new."""
+        state = self._state
+        everybody = {*self.peers, *(earlier_ids or ()), *state.peer_ids} - {state.node_id}
+        next_index, now = state.log.last_index + 1, state.now
+        peers = {
+            peer_id: self.peers.get(peer_id) or Progress(next_index=next_index, now=now)
+            for peer_id in sorted(everybody)
+        }
+        self.peers.clear()
+        self.peers.update(peers)
+        self.departing = frozenset(everybody.difference(state.peer_ids))
+        self._count_places()
+        self.is_under_way = True
+
+    def next_step(self) -> Configuration | None:
+        """What is to be appended now: what follows a joint configuration that is committed; or, where this leader is to
+        read by lease, one in which all members promise what that needs."""
+        state = self._state
+        if state.commit_index < max(state.configured_at, self._own_first_index):
+            return None
+        if state.configuration.is_joint:
+            return left(state.configuration)
+        self.is_under_way = False
+        self.is_over = not state.configuration.is_voter(state.node_id)
+        self._tell_departing_from_now_on()
+        if state.config.lease_reads and not state.configuration.lease_ns and not self.is_over:
+            return replace(state.configuration, lease_ns=state.config.election_timeout_min_ns)
+        return None
+
+    def let_go(self) -> None:
+        """Of removed members that know it, or have been told for long enough."""
+        state = self._state
+        if self.is_under_way:
+            return
+        for peer_id in sorted(self.departing):
+            knows = (self.peers[peer_id].last_applied or 0) >= state.configured_at
+            if knows or state.now >= self._departing_until:
+                del self.peers[peer_id]
+                self.departing -= {peer_id}
+                state.outbox.ready.peers_changed = True
+        self._count_places()
+
+    def _tell_departing_from_now_on(self) -> None:
+        state = self._state
+        self._departing_until = state.now + TELLING_TIMEOUTS_MAX * state.config.election_timeout_max_ns
+
+    def _count_places(self) -> None:
+        state = self._state
+        places = {node_id: place for place, node_id in enumerate([state.node_id, *self.peers])}
+        halves = tuple(tuple(places[voter] for voter in half) for half in state.quorum.halves)
+        self.halves = None if len(halves) == 1 and len(halves[0]) == len(places) else halves
+
+    def _check_caught_up(self, promoted: tuple[str, ...]) -> None:
+        last_index = self._state.log.last_index
+        for peer_id in promoted:
+            peer = self.peers[peer_id]
+            lag = last_index - peer.match_index
+            if lag > PROMOTION_LAG_ENTRIES_MAX or peer.last_applied is None or not self._is_heard(peer_id):
+                raise ChangeRefused(
+                    ChangeRefusal.BEHIND,
+                    f"{peer_id} lacks {lag} entries, or is silent; a new voter may lack {PROMOTION_LAG_ENTRIES_MAX}: "
+                    "wait until it has caught up",
+                    lag,
+                )
+
+    def _check_quorum(self, voter_ids: tuple[str, ...]) -> None:
+        heard = [voter for voter in voter_ids if self._is_heard(voter)]
+        if 2 * len(heard) <= len(voter_ids):
+            raise ChangeRefused(
+                ChangeRefusal.NO_QUORUM,
+                f"of the voters {', '.join(voter_ids)} only {', '.join(heard) or 'none'} can be heard",
+            )
+
+    def _is_heard(self, node_id: str) -> bool:
+        if node_id == self._state.node_id:
+            return True
+        return self.peers[node_id].heard_at > self._state.now - self._state.config.election_timeout_max_ns

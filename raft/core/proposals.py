@@ -1,0 +1,92 @@
+"""What this member once appended as leader and has not applied yet: did it happen?
+
+Truncation alone proves nothing. A proposal certainly had no effect only when another term is *committed* at its index;
+when a snapshot goes past it nobody can tell any more.
+
+See docs/reference/specification.md#96-end-of-a-proposal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.core.log import RaftLog
+from raft.core.outbox import Outbox
+from raft.core.ready import Certainty, ProposalEnded
+
+
+@dataclass(slots=True)
+class _Range:
+    """Entries first..last of one term; up to `checked` they are known to be committed as they were proposed."""
+
+    term: int
+    first_index: int
+    last_index: int
+    checked: int
+
+
+class OpenProposals:
+    """Own entries, as one range per term of leadership; bounded by the uncommitted and the unapplied tail."""
+
+    def __init__(self, log: RaftLog, outbox: Outbox) -> None:
+        self._log, self._outbox = log, outbox
+        self._ranges: list[_Range] = []
+
+    def proposed(self, index: int, term: int) -> None:
+        """This member, as leader of `term`, put an entry at `index`."""
+        if self._ranges and self._ranges[-1].term == term:
+            assert index == self._ranges[-1].last_index + 1, (index, self._ranges)
+            self._ranges[-1].last_index = index
+        else:
+            self._ranges.append(_Range(term, index, index, index - 1))
+
+    def committed(self, commit_index: int) -> None:
+        """The high-water mark rose: what another term took the place of certainly does not happen."""
+        if not self._ranges:
+            return  # A follower's: nothing is its own.
+        has_ended = False
+        for proposals in tuple(self._ranges):
+            while proposals.checked < proposals.last_index and proposals.checked < commit_index:
+                index = proposals.checked + 1
+                proposals.checked = index
+                if self._log.term_at(index) == proposals.term:
+                    continue
+                has_ended = True
+                self._end(index, proposals.term, Certainty.NOT_APPLIED)
+                if proposals.first_index < index:  # Those before it are committed; they still wait to be applied.
+                    self._ranges.append(_Range(proposals.term, proposals.first_index, index - 1, index - 1))
+                proposals.first_index = index + 1
+        if has_ended:
+            self._forget_empty()
+
+    def applied(self, index: int) -> None:
+        """The state machine gave its results up to `index`: their end is known elsewhere."""
+        if not self._ranges:
+            return
+        for proposals in self._ranges:
+            last_index = index if index < proposals.checked else proposals.checked
+            if last_index >= proposals.first_index:
+                proposals.first_index = last_index + 1
+        if len(self._ranges) > 1 or self._ranges[0].first_index > self._ranges[0].last_index:
+            self._forget_empty()
+
+    def passed_by_snapshot(self, index: int) -> None:
+        """A snapshot replaced the state up to `index`: it has no results in it."""
+        for proposals in self._ranges:
+            last_index = min(proposals.last_index, index)
+            for passed in range(proposals.first_index, last_index + 1):
+                self._end(passed, proposals.term, Certainty.UNKNOWN)
+            proposals.first_index = max(proposals.first_index, last_index + 1)
+            proposals.checked = max(proposals.checked, last_index)
+        self._forget_empty()
+
+    def _end(self, index: int, term: int, certainty: Certainty) -> None:
+        self._outbox.ready.ended.append(ProposalEnded(index, term, certainty))
+
+    def _forget_empty(self) -> None:
+        if len(self._ranges) == 1 and self._ranges[0].first_index > self._ranges[0].last_index:
+            self._ranges.clear()  # The usual one.
+            return
+        self._ranges = [proposals for proposals in self._ranges if proposals.first_index <= proposals.last_index]
+        if len(self._ranges) > 1:
+            self._ranges.sort(key=lambda proposals: (proposals.term, proposals.first_index))

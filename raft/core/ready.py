@@ -1,0 +1,96 @@
+"""What the core asks for, in one structure. The comments are the ordering law.
+
+See docs/reference/specification.md#3-order-of-durability.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from raft.core.read_index import ReadWay
+from raft.errors import RaftError
+from raft.interfaces import LogWrite
+from raft.protocol.messages import InstallSnapshot, InstallSnapshotProgress, Message
+from raft.types import Entry
+
+
+class Certainty(enum.Enum):
+    """How a proposal that will not be applied by this node's own promise ended.
+
+    See docs/reference/specification.md#96-end-of-a-proposal.
+    """
+
+    NOT_APPLIED = "not applied"
+    """Another term is committed at its index: it certainly had, and will have, no effect."""
+    UNKNOWN = "unknown"
+    """A snapshot went past its index: it may have been applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalEnded:
+    """The entry (index, term) that this node once appended as leader ended otherwise than by being applied here."""
+
+    index: int
+    term: int
+    certainty: Certainty
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """Something worth telling: `name` is a stable word (`became_leader`, `truncated`, …), `fields` its values."""
+
+    name: str
+    fields: dict[str, Any]
+
+
+@dataclass(slots=True, init=False)
+class Ready:
+    """The effects that have gathered since the last `take_ready`. Handle the fields in this order.
+
+    `write` goes to the log before anything of a later Ready. `send` may leave at once: what waits for a write stays
+    in the core until `persisted` says that it is durable, because a later event may make it untrue (a cut, a new term).
+    `apply` is committed *and* durable here: give it to the state machine, then say `applied(index)`.
+    """
+
+    write: LogWrite | None
+    send: list[tuple[str, Message]]
+    apply: list[Entry]
+    reads_ready: list[int]  # Tickets: confirmed, and applied far enough. Serve now.
+    reads_ready_otherwise: list[tuple[int, ReadWay]]  # Likewise, without an own round.
+    reads_failed: list[tuple[int, RaftError]]
+    ended: list[ProposalEnded]
+    snapshot_wanted: list[str]  # Peers that are behind the log: start a transfer.
+    snapshot_chunks: list[tuple[str, InstallSnapshot]]  # From the leader, term checked.
+    snapshot_progress: list[tuple[str, InstallSnapshotProgress]]  # From followers.
+    events: list[TraceEvent]
+    peers_changed: bool  # Whom to talk to. Comes along with something else.
+
+    def __init__(self) -> None:
+        """Empty. Written out, for every event makes one or two: 0.32 instead of 0.57 µs."""
+        self.write, self.peers_changed = None, False
+        self.send, self.apply, self.events, self.ended = [], [], [], []
+        self.reads_ready, self.reads_ready_otherwise, self.reads_failed = [], [], []
+        self.snapshot_wanted, self.snapshot_chunks, self.snapshot_progress = [], [], []
+
+    @property
+    def is_about_snapshots(self) -> bool:
+        """True if a transfer is wanted or goes on."""
+        return bool(self.snapshot_wanted or self.snapshot_chunks or self.snapshot_progress)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if there is nothing to do in it. Asked many times per event: to compare with a new one takes longer."""
+        return not (  # The usual ones first.
+            self.send
+            or self.apply
+            or self.write
+            or self.reads_ready
+            or self.reads_ready_otherwise
+            or self.reads_failed
+            or self.ended
+            or self.snapshot_wanted
+            or self.snapshot_chunks
+            or self.snapshot_progress
+        )

@@ -1,0 +1,239 @@
+"""What all parts of the core share: term, vote, marks, log and outbox, each changed in one place only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from raft.config import RaftConfig
+from raft.core.log import RaftLog
+from raft.core.outbox import Outbox
+from raft.core.proposals import OpenProposals
+from raft.core.quorum import Quorum
+from raft.core.ready import TraceEvent
+from raft.core.staleness import Freshness
+from raft.core.write_stream import WriteStream
+from raft.encoding.command_batch import batch_leader_time
+from raft.interfaces import LogStore
+from raft.membership.configuration import Configuration
+from raft.membership.configurations import Configurations
+from raft.protocol.messages import AppendAccepted, Message
+from raft.types import Entry, EntryKind, HardState, LogPosition, Role
+
+_CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry: 30 ns.
+
+
+class CoreState:
+    """Raft Figure 2, "State", and the marks. Reads no clock: `now` (monotonic ns) is told.
+
+    See docs/reference/specification.md#6-marks.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        config: RaftConfig,
+        hard_state: HardState,
+        snapshot: LogPosition,
+        configuration: Configuration,
+        log_store: LogStore,
+        leader_time: int,
+        random: Random,
+        now: int,
+    ) -> None:
+        self.node_id, self.config, self.random, self.now = node_id, config, random, now
+        self.writes = WriteStream(durable_index=log_store.last_index)
+        self.outbox = Outbox()
+        self.log = RaftLog(log_store, snapshot=snapshot, writes=self.writes, cache_bytes_max=config.log_cache_bytes_max)
+        self.open_proposals = OpenProposals(self.log, self.outbox)
+        self.role = Role.FOLLOWER
+        self.term, self.voted_for = hard_state.term, hard_state.voted_for
+        self.leader_id: str | None = None
+        self.snapshot_index = self.last_applied = snapshot.index
+        self.commit_index = max(snapshot.index, min(hard_state.commit_index, self.log.last_index))
+        self.low_watermark = 0
+        self.untold: frozenset[str] = frozenset()  # Names of events that nobody wants to hear of.
+        self.freshness = Freshness()
+        self.made_way_count, self.made_way_at = 0, now  # For members with a higher election priority.
+        self.compacted_leader_time = leader_time  # ns: the greatest in entries that the log may have forgotten.
+        if snapshot.term > self.term:
+            self.move_to_term(snapshot.term)  # The file of an installed snapshot was durable before the term was.
+        assert self.log.last_term <= self.term, (self.log.last_position, self.term)
+        self.configurations = Configurations(snapshot.index, configuration)
+        for index in log_store.configuration_indexes():
+            if index > snapshot.index:
+                entry = self.log.read(index, index, 1)[0]
+                self.configurations.append(index, Configuration.decode(entry.payload))
+        self._use_latest_configuration()
+
+    # Members
+
+    def _use_latest_configuration(self) -> None:
+        """The members are those of the newest configuration in the log, committed or not (Raft §6)."""
+        self.configuration = configuration = self.configurations.latest
+        self.configured_at = self.configurations.latest_index
+        self.quorum = Quorum(configuration.voter_ids, configuration.outgoing_ids)
+        voting_ids = {*configuration.voter_ids, *configuration.outgoing_ids}
+        self.peer_ids = tuple(m.node_id for m in configuration.members if m.node_id != self.node_id)
+        self.voting_peer_ids = tuple(peer_id for peer_id in self.peer_ids if peer_id in voting_ids)
+        self.is_alone = voting_ids == {self.node_id}
+        self.outbox.ready.peers_changed = True
+
+    def _configuration_moved(self) -> None:
+        self._use_latest_configuration()
+        now = self.configuration
+        self.trace("members_changed", voters=now.voter_ids, outgoing=now.outgoing_ids, learners=now.learner_ids)
+
+    @property
+    def committed_configuration(self) -> Configuration:
+        """What the members are for certain."""
+        return self.configurations.at(self.commit_index)
+
+    @property
+    def is_removed(self) -> bool:
+        """True once it is committed that this member is none any more."""
+        return self.node_id in self.committed_configuration.removed
+
+    @property
+    def may_campaign(self) -> bool:
+        """True for voters. Learners wait to become ones, and strangers to be told of a configuration that has them.
+
+        Who is no voter by an entry that is not known to be committed may be the only one who has that entry, and who
+        can be elected therefore (thesis §4.2.2, Figure 4.6): it stands, and does not count its own vote.
+        """
+        return self.configuration.is_voter(self.node_id) or self.committed_configuration.is_voter(self.node_id)
+
+    # Term, vote and leader
+
+    def move_to_term(self, term: int) -> None:
+        """Raft §5.1: terms only rise, and a new one begins without a vote or a leader."""
+        assert term > self.term, (term, self.term)
+        self.term, self.voted_for = term, None
+        self.writes.change_hard_state()
+        self.outbox.drop_terms_before(term)
+        self.follow(None)
+
+    def vote_for(self, node_id: str) -> None:
+        """One vote per term (Raft §5.2); it counts when it is durable."""
+        assert self.voted_for in (None, node_id), (self.voted_for, node_id)
+        if self.voted_for is None:
+            self.voted_for = node_id
+            self.writes.change_hard_state()
+
+    def follow(self, leader_id: str | None) -> None:
+        """The leader of this term, once it is known. There is at most one (Raft §5.2, election safety)."""
+        if leader_id != self.leader_id:
+            self.leader_id = leader_id
+            self.trace("leader_changed", leader_id=leader_id)
+
+    # Marks and log
+
+    def commit_to(self, index: int) -> None:
+        """Raise the high-water mark."""
+        assert self.commit_index < index <= self.log.last_index, (self.commit_index, index, self.log)
+        was_pending = self.commit_index < self.configured_at <= index
+        self.commit_index = index
+        if "commit_advanced" not in self.untold:  # Nearly always: it would be made for nobody at each put.
+            self.trace("commit_advanced", commit_index=index)
+        if was_pending:
+            self.outbox.ready.peers_changed = True
+            self.trace("members_committed", index=self.configured_at, removed=self.is_removed)
+        self.open_proposals.committed(index)
+
+    def raise_low_watermark(self, index: int) -> None:
+        """The low-water mark never goes back (docs/reference/specification.md#64-low-water-mark)."""
+        if index > self.low_watermark:
+            self.low_watermark = index
+            if "low_watermark_advanced" not in self.untold:
+                self.trace("low_watermark_advanced", low_watermark=index)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Put entries at the end of the log. A configuration among them is in force at once."""
+        self.log.append(entries)
+        for entry in entries:
+            if entry.kind is _CONFIGURATION:
+                self.configurations.append(entry.index, Configuration.decode(entry.payload))
+                self._configuration_moved()
+
+    def reset_log(self, position: LogPosition, configuration: Configuration) -> None:
+        """All of the log goes: it begins anew after a snapshot at `position`, in which this is the configuration."""
+        self.outbox.drop_acknowledgements()
+        self.log.reset(position)
+        self.configurations.reset(position.index, configuration)
+        if configuration != self.configuration:
+            self._configuration_moved()
+        self.configured_at = self.configurations.latest_index
+
+    def know_configuration(self, index: int, configuration: Configuration) -> None:
+        """A snapshot at `index` says so. Who has joined may have begun with another idea of it."""
+        self.configurations.forget_before(index)
+        if self.configurations.at(index) != configuration:
+            self.configurations.correct_first(configuration)
+            self._configuration_moved()
+
+    def truncate_from(self, index: int) -> None:
+        """Cut a conflict: never at or below the high-water mark (docs/reference/specification.md#36-conflicts)."""
+        assert index > self.commit_index, (index, self.commit_index)
+        removed_term, count = self.log.term_at(index), self.log.last_index - index + 1
+        self.log.truncate_from(index)
+        self.outbox.check_acknowledges_before(index)
+        self.trace("truncated", from_index=index, count=count, removed_term=removed_term)
+        if self.configurations.cut_from(index):
+            self._configuration_moved()
+
+    @property
+    def appliable_index(self) -> int:
+        """The end of what is both committed and durable here.
+
+        See docs/reference/specification.md#32-copies-count-when-durable.
+        """
+        return min(self.commit_index, self.writes.durable_index)
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Bytes of the tail above the high-water mark."""
+        return self.log.bytes_after(self.commit_index)
+
+    def greatest_leader_time(self, *, up_to: int) -> int:
+        """The greatest `leader_time` (ns) in the log up to an index, what is not committed included.
+
+        See docs/reference/specification.md#812-leader-time.
+        """
+        for index in range(up_to, self.log.base_index, -1):
+            entry = self.log.read(index, index, 1)[0]
+            if entry.kind is not _CONFIGURATION:
+                return max(self.compacted_leader_time, batch_leader_time(entry.payload))
+        return self.compacted_leader_time
+
+    def state_age_ns(self) -> int | None:
+        """How old the applied state may be now at most, in true time; None if nothing is known."""
+        as_of = self.freshness.as_of(self.last_applied)
+        return None if as_of is None else self.config.true_time_max(self.now - as_of)
+
+    # Saying something
+
+    def send(self, peer_id: str, message: Message) -> None:
+        """Send as soon as this term and vote are durable: nothing carries a new term before.
+
+        See docs/reference/specification.md#31-messages-wait-for-the-disk.
+        """
+        self.outbox.send(peer_id, message, after=self.writes.barrier_sequence)
+
+    def acknowledge(self, leader_id: str, match_index: int, read_counter: int = 0) -> None:
+        """Tell the leader that the logs are equal up to `match_index`, once they are so on disk."""
+        message = AppendAccepted(
+            term=self.term,
+            match_index=match_index,
+            last_applied=self.last_applied,
+            read_counter=read_counter,
+            priority=0 if self.log.is_disk_full else self.config.election_priority,  # It would refuse all writes.
+        )
+        self.outbox.send(leader_id, message, after=self.writes.sequence_for(match_index))
+
+    def trace(self, name: str, **fields: Any) -> None:
+        """Tell observers; nothing depends on it."""
+        if name not in self.untold:
+            fields["term"] = self.term
+            self.outbox.ready.events.append(TraceEvent(name, fields))

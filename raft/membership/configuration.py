@@ -1,0 +1,198 @@
+"""Who belongs to the cluster, and the identities that are derived from it.
+
+See docs/reference/specification.md#1-identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raft.encoding.cbor import decode_item, encode_item
+from raft.errors import InvalidConfiguration, NewerConfiguration, ProtocolError
+
+NODE_ID_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
+MEMBERS_MAX = 9
+"""More members than this, learners included, make commits slower and no safer; the bound keeps every per-peer buffer
+bounded in sum. Two halves of a joint configuration together stay within it, too."""
+
+REMOVED_IDS_MAX = 256
+"""Ids that are remembered as used, 16 KiB at most in each snapshot. Behind it the pins of those who knew
+the old member still refuse a new one of the same name.
+
+See docs/reference/specification.md#14-removed-ids.
+"""
+
+_LEVEL, _LEASE_LEVEL = 2, 3
+_VOTER, _OUTGOING, _LEARNER = 1, 2, 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Member:
+    """One member as all the others know it. Addresses are `host:port` as *advertised*; empty where nobody dials it.
+
+    `incarnation_id` has 16 bytes, or none: then the first hello of each member decides.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
+
+    node_id: str
+    peer_address: str = ""
+    client_address: str = ""
+    incarnation_id: bytes = b""
+
+    def __post_init__(self) -> None:
+        if not NODE_ID_PATTERN.fullmatch(self.node_id):
+            raise InvalidConfiguration(f"node id {self.node_id!r} must match [a-z0-9-]{{1,64}}")
+        if not isinstance(self.peer_address, str) or not isinstance(self.client_address, str):
+            raise InvalidConfiguration(f"the addresses of {self.node_id} are texts")
+        if not isinstance(self.incarnation_id, bytes) or len(self.incarnation_id) not in (0, 16):
+            raise InvalidConfiguration(f"the incarnation of {self.node_id} has 16 bytes, or none")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Who belongs to the cluster, each part in canonical order (by node id).
+
+    `voters` decide. While `outgoing` is not empty the configuration is *joint* (Raft §6): a majority of each half must
+    agree, and the outgoing voters go when it is left. `learners` have the log and decide nothing. `removed`: ids that
+    were members once, oldest first; they never come back. `lease_ns` (0: none) is what every member promises to each
+    leader that it hears: no vote for anybody else for so long, though it be started anew. Once set it stays.
+    """
+
+    voters: tuple[Member, ...]
+    outgoing: tuple[Member, ...] = ()
+    learners: tuple[Member, ...] = ()
+    removed: tuple[str, ...] = ()
+    lease_ns: int = 0
+
+    def __post_init__(self) -> None:
+        for part in (self.voters, self.outgoing, self.learners):
+            ids = [member.node_id for member in part]
+            if ids != sorted(set(ids)):
+                raise InvalidConfiguration(f"member ids must be unique and in order: {', '.join(ids)}")
+        members = {*self.voters, *self.outgoing, *self.learners}
+        ids = [member.node_id for member in members]
+        if not self.voters or len(ids) > MEMBERS_MAX:
+            raise InvalidConfiguration(f"a cluster has 1 to {MEMBERS_MAX} members, not {len(ids)}, one voter at least")
+        if len(set(ids)) < len(ids) or {*self.learners} & {*self.voters, *self.outgoing}:
+            raise InvalidConfiguration(f"a member is one thing only: {', '.join(sorted(ids))}")
+        if {*self.removed} & {*ids} or len(set(self.removed)) < len(self.removed):
+            raise InvalidConfiguration(f"removed members are no members: {', '.join(self.removed)}")
+        if len(self.removed) > REMOVED_IDS_MAX or not all(map(NODE_ID_PATTERN.fullmatch, self.removed)):
+            raise InvalidConfiguration(f"removed members are up to {REMOVED_IDS_MAX} node ids")
+        if type(self.lease_ns) is not int or self.lease_ns < 0:
+            raise InvalidConfiguration(f"the promise to a leader lasts 0 ns or more, not {self.lease_ns!r}")
+
+    @classmethod
+    def of(cls, members: Sequence[Member]) -> Configuration:
+        """Build the canonical configuration of voters in any order; InvalidConfiguration if one is named twice."""
+        return cls(tuple(sorted(members)))
+
+    @property
+    def is_joint(self) -> bool:
+        """True if two majorities must agree."""
+        return bool(self.outgoing)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Everybody, in the order of ids."""
+        return tuple(sorted({*self.voters, *self.outgoing, *self.learners}))
+
+    @property
+    def voter_ids(self) -> tuple[str, ...]:
+        """The ids of all voters, in canonical order; those who are only outgoing are not among them."""
+        return tuple(member.node_id for member in self.voters)
+
+    @property
+    def outgoing_ids(self) -> tuple[str, ...]:
+        """The ids of the voters of the other half, in canonical order."""
+        return tuple(member.node_id for member in self.outgoing)
+
+    @property
+    def learner_ids(self) -> tuple[str, ...]:
+        """The ids of all learners, in canonical order."""
+        return tuple(member.node_id for member in self.learners)
+
+    def member(self, node_id: str) -> Member | None:
+        """The member with this id, or None."""
+        everybody = (*self.voters, *self.outgoing, *self.learners)
+        return next((member for member in everybody if member.node_id == node_id), None)
+
+    def is_voter(self, node_id: str) -> bool:
+        """True if its vote counts, in one half at least."""
+        return any(member.node_id == node_id for member in (*self.voters, *self.outgoing))
+
+    def encode(self) -> bytes:
+        """Canonical CBOR. Of voters alone: `[[node_id, peer_address, client_address], ...]` in id order; otherwise
+        `[2, [[node_id, peer_address, client_address, incarnation_id, part], ...], [removed id, ...]]`, `part` being a
+        sum of 1 (voter), 2 (outgoing), 4 (learner); leased: `[3, ..., ..., lease_ns]`. No other form is read."""
+        members = self.members
+        is_plain = not (self.outgoing or self.removed or self.lease_ns or any(m.incarnation_id for m in members))
+        if members == self.voters and is_plain:
+            return encode_item([[m.node_id, m.peer_address, m.client_address] for m in members])
+        parts = ((self.voters, _VOTER), (self.outgoing, _OUTGOING), (self.learners, _LEARNER))
+        rows = [
+            [m.node_id, m.peer_address, m.client_address, m.incarnation_id, sum(n for part, n in parts if m in part)]
+            for m in members
+        ]
+        if self.lease_ns:
+            return encode_item([_LEASE_LEVEL, rows, list(self.removed), self.lease_ns])
+        return encode_item([_LEVEL, rows, list(self.removed)])
+
+    @classmethod
+    def decode(cls, data: bytes) -> Configuration:
+        """Read what `encode` wrote; NewerConfiguration if a later build did, InvalidConfiguration for anything else."""
+        try:
+            item = decode_item(data)
+            if type(item[0]) is int and item[0] > _LEASE_LEVEL:
+                raise NewerConfiguration(item[0], _LEASE_LEVEL)
+            is_plain = item[0] not in (_LEVEL, _LEASE_LEVEL)
+            found = cls(tuple(Member(*row) for row in item)) if is_plain else cls._of_parts(item)
+        except NewerConfiguration:
+            raise
+        except (ProtocolError, TypeError, ValueError, LookupError) as error:
+            raise InvalidConfiguration(f"not a configuration: {error}") from error
+        if found.encode() != data:
+            raise InvalidConfiguration("not a configuration in canonical form")
+        return found
+
+    @classmethod
+    def _of_parts(cls, item: Any) -> Configuration:
+        _, rows, removed, *lease_ns = item
+        members = [(Member(*row[:4]), row[4]) for row in rows]
+        voters, outgoing, learners = (
+            tuple(member for member, sum_of_parts in members if sum_of_parts & part)
+            for part in (_VOTER, _OUTGOING, _LEARNER)
+        )
+        return cls(voters, outgoing, learners, tuple(removed), *lease_ns)
+
+
+def derive_cluster_id(token: str | bytes, configuration: Configuration) -> bytes:
+    """The 16 bytes that name a cluster: SHA-256 over the initial token and member list.
+
+    See docs/reference/specification.md#11-ids.
+    """
+    raw = token.encode() if isinstance(token, str) else token
+    return hashlib.sha256(len(raw).to_bytes(4, "big") + raw + configuration.encode()).digest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a data folder belongs to; said in every hello and every file header.
+
+    See docs/reference/specification.md#11-ids.
+    """
+
+    cluster_id: bytes
+    group_id: int
+    node_id: str
+    incarnation_id: bytes
+
+    def __post_init__(self) -> None:
+        assert len(self.cluster_id) == 16, self
+        assert len(self.incarnation_id) == 16, self
+        assert self.group_id >= 0, self

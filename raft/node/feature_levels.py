@@ -1,0 +1,110 @@
+"""Feature levels: what a build can apply, and when a cluster may use more of it (docs/versions.md).
+
+The level *in force* is replicated state: a command in the log raises it, and it never falls. It is raised only when
+every member's build knows the new one, which each says in its hello; before that nothing of the new level is proposed.
+So a member never meets what it cannot apply, unless it was given an older build behind everybody's back: then it stops.
+
+See docs/reference/specification.md#713-feature-levels.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from raft.core.raft import RaftCore
+from raft.errors import InvalidConfiguration, RaftError
+from raft.node.peer_identity import PeerRefused
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRange:
+    """The feature levels that a build can apply, both ends included; the first there ever was is 1.
+
+    >>> 2 in LevelRange(1, 3), str(LevelRange(1, 3))
+    (True, '1 to 3')
+    """
+
+    lowest: int = 1
+    highest: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.lowest <= self.highest:
+            raise InvalidConfiguration(f"feature levels go from 1 upwards, not from {self.lowest} to {self.highest}")
+
+    def __contains__(self, level: int) -> bool:
+        return self.lowest <= level <= self.highest
+
+    def __str__(self) -> str:
+        return f"{self.lowest} to {self.highest}" if self.lowest < self.highest else str(self.lowest)
+
+
+LEVELS_AT_FIRST = LevelRange()
+"""What a build knows that does not say it."""
+
+
+class LevelRefusal(enum.Enum):
+    """Why the feature level is not raised. The values are stable words."""
+
+    UNKNOWN_LEVEL = "unknown_level"
+    """The leader's own build does not know it."""
+    OLD_MEMBER = "old_member"
+    """A member, voter or learner, does not know it."""
+    SILENT_MEMBER = "silent_member"
+    """A member was not heard lately: what it knows is not known."""
+    CHANGING = "changing"
+    """Who the members are is just being changed."""
+
+
+class LevelRefused(RaftError):
+    """The feature level was not raised, and nothing has changed. `text` says what stands against it."""
+
+    def __init__(self, reason: LevelRefusal, text: str) -> None:
+        super().__init__(reason, text)
+        self.reason, self.text = reason, text
+
+    def __str__(self) -> str:
+        return f"the feature level is not raised: {self.text}"
+
+
+class MemberLevels:
+    """What the builds of this member and of its peers know, as far as each has said."""
+
+    def __init__(self, own: LevelRange) -> None:
+        self.own = own
+        self._said: dict[str, LevelRange] = {}  # In the newest hello, until its connection is lost.
+
+    def greeted(self, peer_id: str, levels: LevelRange, in_force: int) -> None:
+        """A peer said what it knows. Raises PeerRefused if it could not apply what is in the log already."""
+        if levels.highest < in_force:
+            raise PeerRefused(
+                peer_id,
+                "feature_level",
+                f"its build knows feature level {levels}, and this cluster is at {in_force}, which is final. Start it "
+                "with the build of the other members",
+            )
+        self._said[peer_id] = levels
+
+    def lost(self, peer_id: str) -> None:
+        """A peer's connection is gone: it may come back as another build."""
+        self._said.pop(peer_id, None)
+
+    def check_raise(self, level: int, core: RaftCore) -> None:
+        """Whether every member, learners included, can apply `level`. On the leader. Raises LevelRefused."""
+        if level > self.own.highest:
+            text = f"{core.node_id} knows {self.own}, not {level}; upgrade every member first"
+            raise LevelRefused(LevelRefusal.UNKNOWN_LEVEL, text)
+        if core.is_changing:
+            raise LevelRefused(LevelRefusal.CHANGING, "a change of the members is under way; wait for its end")
+        heard = {peer.peer_id for peer in core.peers_status() if peer.recent_active}
+        for member in core.configuration.members:
+            peer_id = member.node_id
+            if peer_id == core.node_id:
+                continue
+            levels = self._said.get(peer_id)
+            if levels is None or peer_id not in heard:
+                text = f"{peer_id} was not heard lately, so what it knows is not known; start it, or remove it"
+                raise LevelRefused(LevelRefusal.SILENT_MEMBER, text)
+            if level > levels.highest:
+                text = f"{peer_id} knows {levels}, not {level}; upgrade it first"
+                raise LevelRefused(LevelRefusal.OLD_MEMBER, text)

@@ -1,0 +1,105 @@
+"""One sync at a time, and everything that gathers meanwhile goes into the next (group commit).
+
+It also holds back what may leave only when a step of the write stream is durable, and proves the last
+batch with an empty frame once the node is idle (docs/reference/specification.md#49-proof-of-the-last-frame).
+
+See docs/reference/specification.md#31-messages-wait-for-the-disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from raft.interfaces import LogStore, LogWrite
+from raft.protocol.messages import Message
+
+Send = tuple[str, Message]
+
+
+class GroupCommit:
+    """The order of durability of one node. `durable(sequence)` is called from the store's completion."""
+
+    def __init__(
+        self,
+        log: LogStore,
+        *,
+        durable: Callable[[int], object],
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self._log = log
+        self._durable = durable
+        self._failed = failed
+        self.waiting: deque[tuple[int, Send]] = deque()  # Held back.
+        self.under_way = False
+        self.began_at = 0  # Monotonic ns: the sync that is under way, or was last.
+        self.appended_sequence = 0
+        self.durable_sequence = 0
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if nothing waits for a sync and none is under way."""
+        return not self.under_way and self.appended_sequence == self.durable_sequence
+
+    @property
+    def has_work(self) -> bool:
+        """True if `start` would start a sync."""
+        return not self.under_way and self.appended_sequence > self.durable_sequence
+
+    @property
+    def is_proven(self) -> bool:
+        """True if, besides, a later frame says that the last batch was synced."""
+        return self.is_quiet and not self._log.has_unproven_batch
+
+    def append(self, write: LogWrite) -> None:
+        """Take the next step of the write stream."""
+        assert write.sequence > self.appended_sequence, (write.sequence, self.appended_sequence)
+        self._log.append(write)
+        self.appended_sequence = write.sequence
+
+    def start(self, commit_hint: int, now: int) -> None:
+        """Start the next sync, if `has_work`. It is `now` (monotonic ns)."""
+        assert not self.under_way
+        self.under_way, self.began_at = True, now
+        sequence = self.appended_sequence
+        self._log.sync(commit_hint, lambda error: self._synced(sequence, error))
+
+    def prove(self, commit_hint: int, now: int) -> None:
+        """Write the empty frame that proves the last one, if nothing else is to do."""
+        if self.is_quiet and self._log.has_unproven_batch:
+            self.start(commit_hint, now)
+
+    def send_after(self, sequence: int, peer_id: str, message: Message) -> None:
+        """Hold `message` until `sequence` is durable. Messages leave in the order in which they were held."""
+        assert sequence <= self.appended_sequence, (sequence, self.appended_sequence)
+        self.waiting.append((sequence, (peer_id, message)))
+
+    @property
+    def is_waited_for(self) -> bool:
+        """True if `start` would start a sync, or `take_sends` give something."""
+        if self.waiting and self.waiting[0][0] <= self.durable_sequence:
+            return True
+        return not self.under_way and self.appended_sequence > self.durable_sequence
+
+    def take_sends(self) -> list[Send]:
+        """The held messages that may leave now."""
+        sends: list[Send] = []
+        while self.waiting and self.waiting[0][0] <= self.durable_sequence:
+            sends.append(self.waiting.popleft()[1])
+        return sends
+
+    def forget_sends(self) -> None:
+        """Drop every held message: after a failed sync no promise leaves any more.
+
+        See docs/reference/specification.md#37-failed-sync.
+        """
+        self.waiting.clear()
+
+    def _synced(self, sequence: int, error: BaseException | None) -> None:
+        assert self.under_way
+        self.under_way = False
+        if error is not None:
+            self._failed("syncing the log", error)
+        elif sequence > self.durable_sequence:
+            self.durable_sequence = sequence
+            self._durable(sequence)

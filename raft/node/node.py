@@ -1,0 +1,446 @@
+"""One member, sans-I/O: events in, effects out. The simulator and the trio driver run this same class.
+
+The node owns the core and everything that a decision of production depends on: the order of durability, group commit,
+batching, admission and bounds, outcomes, pins, snapshots. It has no clock and starts no I/O of its own: storage is
+handed in in submit/complete form, and a completion may be called at any time *between* events; it only changes state.
+What follows from it comes out of the next `take_effects`, which is the only place where anything happens:
+1. what is pending becomes one entry, unless a log write is under way (then more gathers);
+2. the core's effects are carried out in the order that `Ready` states;
+3. committed entries go to a leader's state machine, a bounded slice at a time;
+4. messages that waited for the last sync leave.
+
+The next sync starts with `begin_sync`, after the effects have left; with nothing to sync a follower applies there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from random import Random
+
+from raft.config import RaftConfig
+from raft.core.raft import RaftCore
+from raft.core.read_index import ReadWay
+from raft.core.ready import Ready
+from raft.effects import Effects, ReadsReady, Refused
+from raft.errors import ENDING_ERRORS, Busy, NodeStopped, RaftError, TransferRefused
+from raft.interfaces import LogStore, PinStore, SnapshotStore, StateMachine
+from raft.membership.change import MembershipChange
+from raft.membership.configuration import Identity
+from raft.node.apply import ENTRY_AS_COMMANDS, apply_run
+from raft.node.disk_health import DiskWatch
+from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange, MemberLevels
+from raft.node.group_commit import GroupCommit
+from raft.node.node_view import NodeView
+from raft.node.open_reads import OpenReads
+from raft.node.outcomes import Outcomes
+from raft.node.peer_identity import REMOVED, PeerPins, PeerRefused
+from raft.node.requests import PendingCommands
+from raft.node.room_search import RoomSearch
+from raft.protocol.messages import Message, TimeoutNow
+from raft.snapshots.manager import Snapshotting
+from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition
+from raft.wire import encode_batch
+
+_WAYS_OF_LEADERS = (ReadWay.ROUND, ReadWay.LEASE)
+_CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
+
+MARK_DELAYS_PER_HEARTBEAT = 10  # To tell an idle peer each mark at once made two of six turns of a lone put's leader.
+
+
+class Node(NodeView):
+    """A member of one Raft group.
+
+    `machine` is restored from the newest snapshot before anything else; entries that are committed behind it are
+    applied again. `now` is monotonic, in ns. `levels`: those that `machine` can apply. All methods are called from one
+    thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        config: RaftConfig,
+        log: LogStore,
+        snapshots: SnapshotStore,
+        pins: PinStore,
+        hard_state: HardState,
+        machine: StateMachine,
+        random: Random,
+        now: int,
+        levels: LevelRange = LEVELS_AT_FIRST,
+    ) -> None:
+        latest = snapshots.latest()
+        machine.restore(latest.header.machine, snapshots.chunks(latest))
+        self.identity = identity
+        self.failure: NodeStopped | None = None
+        self._config = config
+        self._log = log
+        self._machine = machine
+        self._now = now
+        self._core = RaftCore(
+            node_id=identity.node_id,
+            config=config,
+            hard_state=hard_state,
+            snapshot=LogPosition(latest.header.index, latest.header.term),
+            configuration=latest.header.configuration,
+            log_store=log,
+            leader_time=machine.leader_time,
+            random=random,
+            now=now,
+            mark_delay_ns=config.heartbeat_interval_ns // MARK_DELAYS_PER_HEARTBEAT,
+        )
+        self._leading_term: int | None = None
+        self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
+        self._disk = DiskWatch(config, self._core, self._commit, log)
+        self._pins = PeerPins(pins, self._fail, is_blank=log.last_index == 0)
+        self._levels = MemberLevels(levels)
+        self._pending = PendingCommands(config)
+        self._outcomes = Outcomes()
+        self._reads = OpenReads(config.reads_pending_max)
+        self._to_apply: deque[Entry] = deque()
+        self._effects = Effects()
+        self._prove_at: int | None = None
+        self._room = RoomSearch(log, config.room_search_ns)
+        self._stop_by: int | None = None  # Monotonic ns; set when this node was asked to stop.
+        self._stopped = False
+        self._is_told_removed = False
+        self._snapshots = Snapshotting(
+            core=self._core,
+            config=config,
+            log=log,
+            store=snapshots,
+            machine=machine,
+            random=random,
+            host=self,
+            failed=self._fail,
+        )
+
+    # Events in.
+
+    def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = LEVELS_AT_FIRST) -> None:
+        """A peer said who it is; its messages are used once its pin is durable. Raises PeerRefused.
+
+        See docs/reference/specification.md#13-incarnations-and-pins.
+        """
+        if peer_id == self.identity.node_id:
+            raise PeerRefused(peer_id, "own_id", "it has this node's own id; give every member an id of its own")
+        committed = self._core.committed_configuration
+        if peer_id in committed.removed and not self._core.is_peer(peer_id):
+            members = ", ".join(member.node_id for member in committed.members)
+            raise PeerRefused(peer_id, REMOVED, f"it was removed from this cluster, which has: {members}")
+        member = self._core.configuration.member(peer_id)
+        if not self._core.greets(peer_id):
+            members = ", ".join(member.node_id for member in self._core.configuration.members)
+            raise PeerRefused(peer_id, "not_a_member", f"it is not a member of this cluster, which has: {members}")
+        if self.failure is None:  # Who hears no leader may not have heard of all members, either.
+            self._pins.check(peer_id, incarnation_id, known=member.incarnation_id if member is not None else b"")
+        self._levels.greeted(peer_id, levels, self._machine.feature_level)  # Of the one that is meant, and no other.
+
+    def receive(self, peer_id: str, message: Message) -> None:
+        """Take one message of a peer. Dropped unless its pin is durable. What only newer builds know ends the node."""
+        if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
+            return  # It would never be quiet.
+        if self.failure or not self._pins.is_pinned(peer_id):
+            return  # Whom of the others it heeds, the core decides.
+        if isinstance(message, TimeoutNow) and self._disk.is_unfit:
+            return  # A campaign would wait for the disk, and begin when it is of no use any more; or no write is taken.
+        if self._on_core(self._core.step, peer_id, message) and self._snapshots.is_sending:
+            self._snapshots.stepped(peer_id, message)
+
+    def peer_unreachable(self, peer_id: str) -> None:
+        """The connection to a peer was lost."""
+        self._levels.lost(peer_id)
+        if self.failure is None and self._on_core(self._core.peer_unreachable, peer_id):
+            self._snapshots.peer_unreachable(peer_id, self._now)
+
+    def peer_gone(self, peer_id: str) -> None:
+        """Both connections with a peer have ended, and the peer, or its machine, ended the last one.
+
+        A member that is being stopped takes over from nobody.
+        """
+        if self.failure is None and self._stop_by is None:
+            self._on_core(self._core.leader_connection_lost, peer_id)
+
+    def peer_refused(self, peer_id: str, code: str) -> None:
+        """A peer does not take our connection, and says why with `code` (`PeerRefused`).
+
+        `removed` is final: it is said of what is committed only. Who was away while it was told learns it so.
+        """
+        if self._core.is_peer(peer_id):
+            self._is_told_removed |= code == REMOVED
+            self._pins.refused_by(peer_id, code)
+
+    def tick(self, now: int) -> None:
+        """Time has passed: `now` is monotonic ns. To be called by `next_deadline`, and before other events."""
+        assert now >= self._now, (now, self._now)
+        self._now = now
+        if self.failure is not None or self._stopped or not self._on_core(self._core.tick, now):
+            return
+        if self._disk.is_wanted:
+            self._disk.look(now, self._effects.events)
+        if self._snapshots.is_sending:
+            self._snapshots.tick(now)
+        if self._outcomes.left_behind and (due_at := self._outcomes.next_deadline) is not None and due_at <= now:
+            self._effects.completions += self._outcomes.expire(now)
+
+    def propose(self, command: bytes, ticket: int) -> None:
+        """Replicate one command, which is one raw CBOR item. Its end is told as a completion of `ticket`.
+
+        Raises NotLeader, Busy (DiskFull), TooLarge, NodeStopped: in each case it certainly has no effect.
+        """
+        self._check_takes_commands(1)
+        self._pending.add(command, ticket)
+
+    def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
+        """`propose` each of several, all or none: if it raises, none was taken, though `propose` might take some."""
+        self._check_takes_commands(len(commands))
+        self._pending.add_all(commands, tickets)
+
+    def propose_change(self, change: MembershipChange, ticket: int) -> None:
+        """Begin to change the members. `Applied(ticket, index, configuration)` says that it is done: all of it.
+
+        Raises NotLeader, ChangeRefused, Busy (DiskFull), NodeStopped: in each case nothing has changed.
+        """
+        self._check_takes_commands(1)
+        self._outcomes.opened(self._core.propose_change(change), [ticket])
+
+    def check_raise(self, level: int) -> None:
+        """Ask before the command that raises the feature level. Raises NotLeader, LevelRefused, NodeStopped."""
+        self._check_takes_requests()
+        self._levels.check_raise(level, self._core)
+
+    def read(self, ticket: int) -> None:
+        """Ask for a linearizable read: `ReadReady(ticket)` says when. Raises NotLeader, Busy, NodeStopped."""
+        self.read_all((ticket,))
+
+    def read_all(self, tickets: Sequence[int], way: ReadWay = ReadWay.ROUND, *, age_ns_max: int = 0) -> None:
+        """`read` for each of `tickets`, all or none; they become ready together. At least one. Other ways than ROUND
+        and LEASE are for every member; `age_ns_max` is for BOUNDED, and if it cannot be kept the end is TooStale."""
+        self._check_takes_requests(leads=way in _WAYS_OF_LEADERS)
+        self._reads.check_room(len(tickets))
+        self._core.request_read(tickets[0], way, age_ns_max=age_ns_max)  # To the core they are one.
+        self._reads.add(tickets)
+
+    def snapshot_now(self) -> None:
+        """Build a snapshot of the applied state at the next flush, however little the log has grown."""
+        self._snapshots.want()
+
+    def leave_untold(self, event_names: frozenset[str]) -> None:
+        """Tell no events of these names from now on."""
+        self._core.leave_untold(event_names)
+
+    def transfer_leadership(self, peer_id: str | None = None) -> str:
+        """Make `peer_id` the leader, or the peer that is fittest for it; returns who that is.
+
+        Commands wait until it has ended. Raises NotLeader, TransferRefused, NodeStopped.
+        """
+        self._check_takes_requests()
+        return self._core.transfer_leadership(peer_id)
+
+    def begin_stop(self) -> None:
+        """Take no more requests, end the open ones, prove the last batch, so that the next start finds no doubt.
+
+        A leader hands over first, so that the others need not wait for a time-out.
+
+        What is still open after `outcome_wait_ns` is unknown (docs/reference/specification.md#96-end-of-a-proposal).
+        """
+        if self._stop_by is None:
+            self._stop_by = self._now + self._config.outcome_wait_ns
+
+    # Effects out.
+
+    def take_effects(self) -> Effects:
+        """Carry out what the events since the last call ask for. After any event or completion; then `begin_sync`."""
+        if self.failure is None and not self._stopped:
+            try:
+                self._flush()
+            except ENDING_ERRORS as error:
+                self._fail("using what is stored or was sent", error)
+        effects, self._effects = self._effects, Effects()
+        effects.failure = self.failure
+        return effects
+
+    def begin_sync(self) -> bool:
+        """Start the next sync, if one is due; else a follower has time to apply: True, for that may ask for more."""
+        if self.failure is None and self._commit.has_work:
+            self._on_core(self._commit.start, self._core.appliable_index, self._now)
+        elif self._to_apply and self._leading_term is None and not self.is_stopped:
+            self._on_core(self._apply_slice)
+            return True
+        return False
+
+    # For the snapshots.
+
+    def send_when_durable(self, peer_id: str, message: Message) -> None:
+        """Send once everything appended so far is durable."""
+        self._commit.send_after(self._commit.appended_sequence, peer_id, message)
+
+    def state_replaced(self, index: int) -> None:
+        """A received snapshot up to `index` is installed: what waited to be applied is in it."""
+        assert all(entry.index <= index for entry in self._to_apply), (index, self._to_apply[-1].index)
+        self._to_apply.clear()
+
+    # Inside.
+
+    def _on_core(self, event: Callable[..., None], *arguments: object) -> bool:
+        """Have the core take an event, which may change who leads. Any may use the store; False if the node fails."""
+        try:
+            event(*arguments)
+        except ENDING_ERRORS as error:
+            self._fail("using what is stored or was sent", error)
+            return False
+        if self._core.leading_term != self._leading_term:
+            self._notice_leadership()
+        return True
+
+    def _flush(self) -> None:
+        if self._log.is_disk_full or self._room.next_at is not None:
+            self._notice_disk()
+        if self._pending.size_bytes and not self._commit.under_way:
+            self._propose_pending()
+        if self._stop_by is not None and self._leading_term is not None:
+            self._hand_over()
+        self._drain_core()
+        if self._to_apply and self._leading_term is not None:
+            self._apply_slice()  # On others it is not urgent: their leader waits for what is to be sent or synced.
+        if self._snapshots.has_work:
+            self._snapshots.pump(self._effects, self._now)
+            self._drain_core()
+        if self.failure is None:
+            self._prove_when_idle()
+            if self._commit.waiting:
+                self._effects.send += self._commit.take_sends()
+            if self._stop_by is not None:
+                self._stop_when_done()
+
+    def _notice_leadership(self) -> None:
+        """React to the end of a period of leadership, even if the next one has begun."""
+        if self._leading_term is not None:
+            self._refuse_pending(self._not_leader())
+            self._outcomes.stepped_down(self._now + self._config.outcome_wait_ns)
+        self._snapshots.leadership_changed()
+        self._leading_term = self._core.leading_term
+
+    def _notice_disk(self) -> None:
+        """Without room what waits is refused, which is certain: it was appended nowhere."""
+        change = self._room.look(self._now)
+        if self._room.next_at is not None:
+            self._refuse_pending(self._room.refusal(self.identity.node_id))
+        if change is not None:
+            self._effects.events.append(self._room.event())
+        if change:
+            self._snapshots.want()  # Where the state is small and the log long, cutting the log makes room.
+
+    def _refuse_pending(self, error: RaftError) -> None:
+        self._effects.completions += [Refused(ticket, error) for ticket in self._pending.drain()]
+
+    def _propose_pending(self) -> None:
+        """Group commit: while a log write is under way, more gathers; then all of it leaves at once."""
+        while self._pending.size_bytes:
+            commands, tickets = self._pending.next_batch()
+            payload = encode_batch(self._core.leader_time_now(), commands)
+            try:
+                position = self._core.propose(EntryKind.COMMANDS, payload)
+            except Busy:
+                return  # The uncommitted tail is at its bound: they wait, and at their own bound callers are told.
+            except RaftError as error:
+                self._effects.completions += [Refused(ticket, error) for ticket in tickets]
+            else:
+                self._outcomes.opened(position, tickets)
+            self._pending.drop_first(len(commands))
+
+    def _drain_core(self) -> None:
+        while self.failure is None and self._core.has_ready():
+            if not self._handle(self._core.take_ready()):
+                return
+            if self._core.leading_term != self._leading_term:
+                self._notice_leadership()
+
+    def _handle(self, ready: Ready) -> bool:
+        """Carry out one Ready, in the order of its fields. True if the core may have more: it was told something."""
+        effects = self._effects
+        if ready.write is not None:
+            self._commit.append(ready.write)
+        effects.send += ready.send
+        if ready.apply:
+            self._to_apply.extend(ready.apply)
+        for ticket in ready.reads_ready:
+            effects.completions.append(ReadsReady(self._reads.close(ticket)))
+        for ticket, way in ready.reads_ready_otherwise:
+            effects.completions.append(ReadsReady(self._reads.close(ticket), way))
+        for ticket, error in ready.reads_failed:
+            effects.completions += [Refused(each, error) for each in self._reads.close(ticket)]
+        for end in ready.ended:
+            effects.completions += self._outcomes.ended(end, self._not_leader())
+        tells_the_core = ready.is_about_snapshots
+        if tells_the_core:
+            self._snapshots.handle(ready, self._now)
+        effects.events += ready.events
+        if ready.peers_changed:
+            effects.peers_changed = True
+        return tells_the_core
+
+    def _apply_slice(self) -> None:
+        """Give committed entries to the state machine, so many, or so much, at most before others get their turn."""
+        budget, budget_bytes = self._config.apply_commands_max, self._config.apply_bytes_max
+        while self._to_apply and budget > 0 and budget_bytes > 0:
+            for entry, results in apply_run(self._machine, self._to_apply, budget_bytes):
+                self._snapshots.applied(entry)
+                if entry.kind is _CONFIGURATION:
+                    members = self._core.configuration_at(entry.index)
+                    self._effects.completions += self._outcomes.configured(entry, members)
+                elif (batch := self._outcomes.applied(entry, results)) is not None:
+                    self._effects.completions.append(batch)
+                budget -= ENTRY_AS_COMMANDS + len(results)
+                budget_bytes -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
+            if not self._to_apply or budget <= 0 or budget_bytes <= 0:
+                self._core.applied(entry.index)
+                self._drain_core()  # May bring the next ones, and reads that waited for these.
+
+    def _prove_when_idle(self) -> None:
+        """An idle node syncs once more, so that its last batch is proven; a closing node does so at once."""
+        commit = self._commit  # The first two: not `is_quiet`.
+        if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:
+            self._prove_at = None
+        elif self._prove_at is None:
+            self._prove_at = self._now + self._config.election_timeout_min_ns  # Not between the puts of a slow client.
+        if self._stop_by is not None or (self._prove_at is not None and self._prove_at <= self._now):
+            self._prove_at = None
+            self._commit.prove(self._core.appliable_index, self._now)
+
+    def _hand_over(self) -> None:
+        """To whoever can take over, once all that was taken is proposed: a member that stops need not be missed."""
+        if self._pending.size_bytes or self._core.successor_id is not None or self._stop_is_overdue:
+            return
+        with suppress(TransferRefused):  # Nobody can: then it just stops.
+            self._core.transfer_leadership()
+
+    def _stop_when_done(self) -> None:
+        """The end of `begin_stop`: every open request gets its end."""
+        if self._stopped or not self._commit.is_proven or (self._core.successor_id and not self._stop_is_overdue):
+            return
+        if self._stop_is_overdue or not (self._pending or self._outcomes.commands or self._reads.count):
+            self._stopped = True
+            self._end_all(NodeStopped(self.identity.node_id, "it was stopped"))
+
+    def _end_all(self, error: NodeStopped) -> None:
+        """What was not proposed certainly had no effect; what was proposed may have."""
+        self._refuse_pending(error)
+        self._effects.completions += [Refused(ticket, error) for ticket in self._reads.close_all()]
+        self._effects.completions += self._outcomes.give_up(error.reason)
+
+    def _fail(self, doing: str, error: BaseException) -> None:
+        """The disk failed, or the cluster needs a newer build: no further promise in this life.
+
+        See docs/reference/specification.md#37-failed-sync.
+        """
+        if self.failure is not None:
+            return
+        self.failure = NodeStopped(self.identity.node_id, f"{doing} failed: {error}")
+        self.failure.__cause__ = error
+        self._commit.forget_sends()
+        self._effects.send.clear()
+        self._end_all(self.failure)

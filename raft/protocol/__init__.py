@@ -1,0 +1,1 @@
+"""What members say to each other: messages, the hello, their bytes, and which of them no honest peer can send."""

@@ -1,0 +1,173 @@
+"""The first frame each way: who is there, and which protocol versions it speaks.
+
+    hello:   ["HWM", version_min, version_max, features, cluster_id, group_id, node_id, incarnation_id, role,
+              peer_address, level_min, level_max, process_id, ...]
+    refusal: ["HWM-REFUSED", code, text, ...]
+
+Arrays grow only at their end; further items are ignored. A side that does not go on answers with a refusal, so that
+the other can say why, and closes. A client that does not know them leaves cluster, node and incarnation empty.
+`peer_address`: where the sender, a member, is to be dialled, `host:port` as advertised; who answers somebody of whom no
+configuration tells it (yet) has no other address. Empty, or not there in a hello of an earlier build: it does not say.
+The levels are the feature levels that the sender's build can apply; one that knows only the first need not say it.
+`process_id`: 8 random bytes of each process of a member, by which two of them with copies of one folder are told apart.
+
+See docs/reference/specification.md#74-hello.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from raft.encoding.cbor import INT64_MAX, decode_item, encode_item
+from raft.errors import ProtocolError
+from raft.membership.configuration import NODE_ID_PATTERN
+
+HELLO_MAGIC = "HWM"
+REFUSAL_MAGIC = "HWM-REFUSED"
+PROTOCOL_VERSION = 1
+REFUSAL_TEXT_CHARACTERS_MAX = 1000
+
+PROCESS_ID_BYTES = 8
+
+FEATURE_LEVEL_SAID_MAX = 2**16
+"""A release adds a level at most, so no build ever knows so many."""
+
+
+class HelloRole(enum.IntEnum):
+    """What the sender of a hello is. These numbers are on wires already: add one, never change one."""
+
+    PEER = 1
+    CLIENT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """Who I am. `cluster_id` and `incarnation_id` have 16 bytes, or none where a client does not know them."""
+
+    cluster_id: bytes
+    group_id: int
+    node_id: str
+    incarnation_id: bytes
+    role: HelloRole
+    version_min: int = PROTOCOL_VERSION
+    version_max: int = PROTOCOL_VERSION
+    features: int = 0  # Bit set; both sides use what both have. No bit is given out yet.
+    peer_address: str = ""
+    level_min: int = 1
+    level_max: int = 1
+    process_id: bytes = b""
+
+    def encode(self) -> bytes:
+        """The body of the hello frame."""
+        return encode_item(
+            [
+                HELLO_MAGIC,
+                self.version_min,
+                self.version_max,
+                self.features,
+                self.cluster_id,
+                self.group_id,
+                self.node_id,
+                self.incarnation_id,
+                int(self.role),
+                *self._later_items(),
+            ]
+        )
+
+    def _later_items(self) -> list[Any]:
+        """What the first hellos did not have, as far as there is something to say."""
+        if self.process_id:
+            return [self.peer_address, self.level_min, self.level_max, self.process_id]
+        if self.level_max > 1:
+            return [self.peer_address, self.level_min, self.level_max]
+        return [self.peer_address] if self.peer_address else []
+
+    def speaks(self, version: int) -> bool:
+        """True if the sender knows this protocol version."""
+        return self.version_min <= version <= self.version_max
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """I do not go on with this connection. `code` is a stable word for programs, `text` is for people."""
+
+    code: str
+    text: str
+
+    def encode(self) -> bytes:
+        """The body of the refusal frame."""
+        return encode_item([REFUSAL_MAGIC, self.code, self.text[:REFUSAL_TEXT_CHARACTERS_MAX]])
+
+
+def decode_hello(body: bytes) -> Hello | Refusal:
+    """Read the first frame of a connection. Raises ProtocolError if it is neither hello nor refusal."""
+    item = decode_item(body)
+    if not isinstance(item, list) or not item:
+        raise ProtocolError("the first frame is not a hello")
+    if item[0] == REFUSAL_MAGIC and len(item) >= 3:
+        return Refusal(_text(item[1]), _text(item[2]))
+    if item[0] != HELLO_MAGIC or len(item) < 9:
+        raise ProtocolError("the first frame is not a hello of this protocol")
+    hello = Hello(
+        version_min=_number(item[1]),
+        version_max=_number(item[2]),
+        features=_number(item[3]),
+        cluster_id=_id_bytes(item[4]),
+        group_id=_number(item[5]),
+        node_id=_text(item[6]),
+        incarnation_id=_id_bytes(item[7]),
+        role=_role(item[8]),
+        peer_address=_text(item[9]) if len(item) > 9 else "",
+        level_min=_number(item[10]) if len(item) > 11 else 1,
+        level_max=_number(item[11]) if len(item) > 11 else 1,
+        process_id=_process_id(item[12]) if len(item) > 12 else b"",
+    )
+    if hello.version_min > hello.version_max:
+        raise ProtocolError("a hello whose protocol versions are in the wrong order")
+    if not 1 <= hello.level_min <= hello.level_max:
+        raise ProtocolError("a hello whose feature levels are in the wrong order")
+    if hello.level_max > FEATURE_LEVEL_SAID_MAX:
+        raise ProtocolError(f"a hello of a build that knows feature level {hello.level_max}; there is none")
+    if hello.role is HelloRole.PEER:
+        _check_peer(hello)
+    return hello
+
+
+def _check_peer(hello: Hello) -> None:
+    if not hello.cluster_id or not hello.incarnation_id or not NODE_ID_PATTERN.fullmatch(hello.node_id):
+        raise ProtocolError("the hello of a peer names its cluster, node and incarnation")
+
+
+def _number(item: Any) -> int:
+    if type(item) is not int or not 0 <= item <= INT64_MAX:
+        raise ProtocolError("a number in a hello is 0 to 2**63 - 1")
+    return item
+
+
+def _text(item: Any) -> str:
+    if type(item) is not str or len(item) > REFUSAL_TEXT_CHARACTERS_MAX:
+        raise ProtocolError("a word in a hello is a text of at most 1,000 characters")
+    if not item.isprintable():  # It goes into logs, and to terminals.
+        raise ProtocolError("a word in a hello has characters that cannot be printed")
+    return item
+
+
+def _id_bytes(item: Any) -> bytes:
+    if type(item) is not bytes or len(item) not in (0, 16):
+        raise ProtocolError("an id in a hello has 16 bytes, or none")
+    return item
+
+
+def _process_id(item: Any) -> bytes:
+    if type(item) is not bytes or len(item) != PROCESS_ID_BYTES:
+        raise ProtocolError(f"the id of a process in a hello has {PROCESS_ID_BYTES} bytes")
+    return item
+
+
+def _role(item: Any) -> HelloRole:
+    try:
+        return HelloRole(_number(item))
+    except ValueError as error:
+        raise ProtocolError("a hello of an unknown role") from error

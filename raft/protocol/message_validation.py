@@ -1,0 +1,205 @@
+"""What no honest peer can say: every message is checked against itself and against this member before it is taken.
+
+A message that fails changes nothing and costs its sender the connection (`ProtocolError`). So whatever the sender is,
+a member neither persists a number that would harm it for ever nor stops at an assertion about its own state. A message
+that is well-formed and false (a vote given twice, a log made up) is beyond this: Raft assumes that members do not lie.
+"""
+
+from __future__ import annotations
+
+from raft.config import PRIORITY_MAX
+from raft.core.leader import Leadership
+from raft.core.state import CoreState
+from raft.encoding.command_batch import batch_leader_time
+from raft.errors import (
+    ENDING_ERRORS,
+    InvalidConfiguration,
+    NewerConfiguration,
+    ProtocolError,
+    RaftError,
+    ValidationFault,
+)
+from raft.membership.configuration import Configuration
+from raft.protocol.messages import (
+    AppendAccepted,
+    AppendEntries,
+    AppendRejected,
+    InstallSnapshot,
+    InstallSnapshotProgress,
+    Message,
+    PreVoteRequest,
+    ReadIndexResponse,
+)
+from raft.types import LEADER_TIME_NS_MAX, Entry, EntryKind
+
+TERM_AHEAD_MAX = 2**32
+"""How far the term of a message may be above the own one. A term rises once per election: with a campaign per second,
+without a pause, a cluster takes 136 years for so many, and a member that was away, or comes back from an old copy, lags
+by no more. Terms end at 2**63 - 1, where nobody can campaign; to get there takes 2**31 forged messages, not one."""
+
+LEADER_TIME_AHEAD_NS_MAX = 2**58
+"""How far the leader_time of an entry may be above those before it in the log: nine years. It stands still while nobody
+leads and grows with the clock while somebody does, so a larger step needs an idle leader for as long."""
+
+_CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
+_U64 = 27  # The additional information of a CBOR head that is followed by 8 bytes.
+
+
+class MessageValidation:
+    """The checks of one member; changes nothing of its state."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._usual_time_max = LEADER_TIME_AHEAD_NS_MAX.to_bytes(8, "big")  # Up to this no look at the log is needed.
+
+    def check(self, peer_id: str, message: Message, leadership: Leadership | None) -> None:
+        """Raise ProtocolError for what no honest peer says to this member, NewerConfiguration for a newer build's.
+
+        `leadership`: what this member has while it leads. `peer_id` has said hello, member or not. Raises
+        ValidationFault where a check itself is mistaken, and what the log's store raises.
+        """
+        try:
+            self._check(peer_id, message, leadership)
+        except (RaftError, *ENDING_ERRORS):
+            raise
+        except Exception as error:
+            raise ValidationFault(type(message).__name__) from error
+
+    def _check(self, peer_id: str, message: Message, leadership: Leadership | None) -> None:
+        state = self._state
+        if message.term != state.term:
+            if message.term < state.term:
+                return  # It is answered with the own term, or dropped. Nothing else of it is used.
+            self._check_term(message.term)
+        in_term = message.term == state.term
+        match message:
+            case AppendEntries():
+                if in_term:
+                    self._check_leader(peer_id, leadership)
+                self._check_append(message)
+            case AppendAccepted():
+                if in_term and leadership is not None:
+                    self._check_answer(message.last_applied, message.read_counter, leadership)
+                    if message.match_index > state.log.last_index:
+                        said = f"its log equals ours up to {message.match_index}"
+                        raise ProtocolError(f"it says that {said}, which ends at {state.log.last_index}")
+                if message.priority > PRIORITY_MAX:
+                    raise ProtocolError(f"an election priority of {message.priority}; the greatest is {PRIORITY_MAX}")
+            case AppendRejected():
+                if in_term and leadership is not None:
+                    self._check_answer(message.last_applied, message.read_counter, leadership)
+            case InstallSnapshotProgress():
+                if in_term and leadership is not None:
+                    self._check_answer(message.last_applied, 0, leadership)
+            case InstallSnapshot():
+                if in_term:
+                    self._check_leader(peer_id, leadership)
+                self._check_snapshot(message)
+            case ReadIndexResponse():
+                if in_term:
+                    self._check_leader(peer_id, leadership)
+            case PreVoteRequest():
+                self._check_term(message.next_term)
+
+    def _check_term(self, term: int) -> None:
+        own_term = self._state.term
+        if term > own_term + TERM_AHEAD_MAX:
+            raise ProtocolError(
+                f"term {term}, where this member is in term {own_term}: no honest member is {TERM_AHEAD_MAX} ahead"
+            )
+
+    def _check_leader(self, peer_id: str, leadership: Leadership | None) -> None:
+        """Election safety (Raft Figure 3): one leader per term."""
+        state = self._state
+        if leadership is not None:
+            raise ProtocolError(f"it leads in term {state.term}, as {state.node_id} does")
+        if state.leader_id not in (None, peer_id):
+            raise ProtocolError(f"it leads in term {state.term}, as {state.leader_id} does")
+
+    def _check_append(self, message: AppendEntries) -> None:
+        """The entries follow `prev_index` without a gap and in the order of terms, and what is committed here stays.
+
+        A configuration is in force as soon as its entry is in the log, so its form must be known.
+        """
+        state = self._state
+        index, term = message.prev_index, message.prev_term
+        if term > message.term:
+            raise ProtocolError(f"a log that has term {term} at {index}, from a leader of term {message.term}")
+        is_below_the_mark = index <= state.commit_index
+        if is_below_the_mark:
+            self._check_committed(index, term)
+        for entry in message.entries:
+            index += 1
+            if entry.index != index or not term <= entry.term <= message.term:
+                raise ProtocolError(
+                    f"entry {entry.index} of term {entry.term} cannot follow {index - 1} of term {term}"
+                )
+            term = entry.term
+            if entry.kind is _CONFIGURATION:
+                _check_configuration(entry)
+            else:
+                payload = entry.payload  # As the next lines see nearly all: fewer than 23 commands, a time of 8 bytes.
+                if not (
+                    len(payload) >= 10
+                    and 0x80 < payload[0] < 0x98
+                    and payload[1] == _U64
+                    and payload[2:10] <= self._usual_time_max
+                ):
+                    self._check_leader_time(entry, message)
+            if is_below_the_mark and index <= state.commit_index:
+                self._check_committed(index, term)
+
+    def _check_committed(self, index: int, term: int) -> None:
+        """Leader completeness (Raft §5.4): at or below the high-water mark every leader's log equals ours."""
+        ours = self._state.log.term_at(index)
+        if ours is not None and ours != term:
+            raise ProtocolError(f"a log that has term {term} at {index}, where term {ours} is committed here")
+
+    def _check_leader_time(self, entry: Entry, message: AppendEntries) -> None:
+        """The replicated clock must be readable, and must not leap: sessions expire by it, and it never goes back."""
+        state, time = self._state, batch_leader_time(entry.payload)
+        if time > LEADER_TIME_NS_MAX:
+            raise ProtocolError(f"entry {entry.index} has leader_time {time} ns; the greatest is {LEADER_TIME_NS_MAX}")
+        before = message.prev_index
+        if before > state.commit_index and state.log.term_at(before) != message.prev_term:
+            return  # This append does not fit behind our log: it is rejected, and what goes before is not known.
+        known = state.greatest_leader_time(up_to=state.log.last_index)
+        for each in message.entries[: entry.index - before - 1]:
+            if each.kind is not _CONFIGURATION:
+                known = max(known, batch_leader_time(each.payload))
+        if time > known + LEADER_TIME_AHEAD_NS_MAX:
+            raise ProtocolError(
+                f"entry {entry.index} has leader_time {time} ns, {time - known} above those before it; "
+                f"a leader's clock goes on by {LEADER_TIME_AHEAD_NS_MAX} at most between two entries"
+            )
+        usual_max = min(known + LEADER_TIME_AHEAD_NS_MAX, LEADER_TIME_NS_MAX)
+        self._usual_time_max = max(self._usual_time_max, usual_max.to_bytes(8, "big"))
+
+    def _check_snapshot(self, message: InstallSnapshot) -> None:
+        state, index, term = self._state, message.snapshot_index, message.snapshot_term
+        if not 1 <= term <= message.term:
+            raise ProtocolError(f"a snapshot at {index} of term {term}, from a leader of term {message.term}")
+        committed_term = state.log.term_at(state.commit_index)
+        if index > state.commit_index and committed_term is not None and term < committed_term:
+            raise ProtocolError(
+                f"a snapshot at {index} of term {term}, where term {committed_term} is committed at "
+                f"{state.commit_index}: terms never fall along a log"
+            )
+
+    def _check_answer(self, last_applied: int, read_counter: int, leadership: Leadership) -> None:
+        """To a leader, in its term: nobody has applied what it does not have, or answered what it has not asked."""
+        last_index = self._state.log.last_index
+        if last_applied > last_index:
+            raise ProtocolError(f"it has applied {last_applied}, it says; the log of its leader ends at {last_index}")
+        if read_counter > leadership.reads.counter:
+            asked = leadership.reads.counter
+            raise ProtocolError(f"it answers read round {read_counter}; its leader has begun {asked}")
+
+
+def _check_configuration(entry: Entry) -> None:
+    try:
+        Configuration.decode(entry.payload)
+    except NewerConfiguration:
+        raise
+    except InvalidConfiguration as error:
+        raise ProtocolError(f"entry {entry.index}: {error}") from error

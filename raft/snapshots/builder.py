@@ -1,0 +1,106 @@
+"""Building a snapshot of this node's own state, chunk by chunk, while other work goes on (Raft §7).
+
+It keeps to `snapshot_bytes_per_second`: to encode a chunk takes a few ms, in which nothing else happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raft.interfaces import SnapshotHeader, SnapshotInfo, SnapshotStore, SnapshotWriter, StateSnapshot
+from raft.snapshots.rate_limit import ByteRate
+
+
+@dataclass(slots=True)
+class _Build:
+    index: int
+    picture: StateSnapshot
+    writer: SnapshotWriter
+    busy: bool = False  # One submission is under way.
+    finishing: bool = False
+
+
+class SnapshotBuild:
+    """At most one build at a time, one submission at a time. Chunks are made one per `pump`."""
+
+    def __init__(self, snapshots: SnapshotStore, bytes_per_second: int) -> None:
+        self._snapshots = snapshots
+        self._rate = ByteRate(bytes_per_second)
+        self._build: _Build | None = None
+        self._finished: SnapshotInfo | None = None
+        self._given_up: BaseException | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """True from `begin` until its result was taken."""
+        return self._build is not None or self._finished is not None
+
+    @property
+    def due_at(self) -> int | None:
+        """When `pump` may make the next chunk, monotonic ns; None if it waits for the disk, or for nothing."""
+        return self._rate.due_at if self._build is not None and not self._build.busy else None
+
+    def begin(self, header: SnapshotHeader, picture: StateSnapshot) -> None:
+        """Start to write `picture`, which is the state at `header.index`."""
+        assert not self.is_under_way
+        self._build = _Build(header.index, picture, self._snapshots.create(header))
+
+    def pump(self, now: int) -> None:
+        """Submit the next chunk, or the end of the file, if none is under way and the rate allows it."""
+        build = self._build
+        if build is None or build.busy or not self._rate.is_due(now):
+            return
+        build.busy = True
+        chunk = next(build.picture.chunks, None)
+        if chunk is not None:
+            self._rate.spend(len(chunk), now)
+            build.writer.write(chunk, lambda error: self._written(build, error))
+        else:
+            build.finishing = True
+            build.writer.finish(lambda result: self._done(build, result))
+
+    def abandon(self) -> None:
+        """Give the build up, unless its file is being finished."""
+        if self._build is not None and not self._build.finishing:
+            self._build.writer.abandon()
+            self._build.picture.close()
+            self._build = None
+
+    def take_finished(self) -> SnapshotInfo | None:
+        """The snapshot that has become durable since the last call."""
+        finished, self._finished = self._finished, None
+        return finished
+
+    def take_given_up(self) -> BaseException | None:
+        """Why a build was given up without harm, such as a full disk: nothing depends on it yet."""
+        given_up, self._given_up = self._given_up, None
+        return given_up
+
+    def take_failure(self) -> BaseException | None:
+        """The error of a disk that fails: this node makes no further promise.
+
+        See docs/reference/specification.md#37-failed-sync.
+        """
+        failure, self._failure = self._failure, None
+        return failure
+
+    def _written(self, build: _Build, error: BaseException | None) -> None:
+        build.busy = False
+        if error is None or build is not self._build:
+            return
+        if isinstance(error, OSError):
+            self._failure = error
+        else:
+            self._given_up = error
+        self.abandon()
+
+    def _done(self, build: _Build, result: SnapshotInfo | BaseException) -> None:
+        assert build is self._build
+        self._build = None
+        if isinstance(result, OSError):
+            self._failure = result
+        elif isinstance(result, BaseException):
+            self._given_up = result
+        else:
+            self._finished = result

@@ -1,0 +1,110 @@
+"""A received snapshot on its way into the state machine, slice by slice: its member hears its leader meanwhile.
+
+The machine stays what it was until all is read; then it becomes the snapshot in one step. A crash before that loses
+nothing: the file is durable and has its name, so the next start begins from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from raft.interfaces import SnapshotInfo, SnapshotStore, StateMachine, StateRestore
+from raft.snapshots.rate_limit import ByteRate
+
+
+class RestoresInSlices(StateMachine, Protocol):
+    """A machine that becomes what a snapshot describes in small steps. It need not be one."""
+
+    def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> StateRestore:
+        """Begin to read a state aside. Raises if the header makes no sense, as the steps do for the chunks."""
+        ...
+
+
+class Installing:
+    """At most one snapshot at a time. One slice per call of `step`, no two of them in the same moment."""
+
+    def __init__(
+        self, machine: StateMachine | RestoresInSlices, snapshots: SnapshotStore, bytes_per_second: int
+    ) -> None:
+        self._machine = machine
+        self._snapshots = snapshots
+        self._rate = ByteRate(bytes_per_second)
+        self._info: SnapshotInfo | None = None
+        self._restore: StateRestore | None = None
+        self._tidying: list[StateRestore] = []  # Over; what they left behind is freed in slices.
+        self._read_bytes = 0  # Since the last step.
+        self._stepped_at = -1
+
+    @property
+    def snapshot_index(self) -> int | None:
+        """What the machine is about to become, or None."""
+        return self._info.header.index if self._info else None
+
+    @property
+    def due_at(self) -> int | None:
+        """When there is another slice to do, monotonic ns; None if there is nothing to do."""
+        if self._restore is None and not self._tidying:
+            return None
+        return max(self._rate.due_at, self._stepped_at + 1)
+
+    def begin(self, info: SnapshotInfo) -> None:
+        """Start to read `info`, which is durable."""
+        assert self._info is None, self._info
+        begin = getattr(self._machine, "begin_restore", None)
+        chunks = self._counted(self._snapshots.chunks(info))
+        self._restore = (
+            _AtOnce(self._machine, info.header.machine, chunks) if begin is None else begin(info.header.machine, chunks)
+        )
+        self._info = info
+
+    def step(self, now: int) -> SnapshotInfo | None:
+        """Do a slice if one is due; the snapshot that the machine has just become, if this was the step.
+
+        Raises the machine's error if the chunks make no sense, the store's if they are damaged.
+        """
+        if now <= self._stepped_at or not self._rate.is_due(now):
+            return None
+        self._stepped_at = now
+        became = None
+        if self._restore is not None:
+            has_more = self._restore.step()
+            if self._restore.is_restored:
+                became, self._info = self._info, None
+                self._tidying += [self._restore] if has_more else []
+                self._restore = None
+        elif self._tidying and not self._tidying[0].step():
+            del self._tidying[0]
+        self._rate.spend(self._read_bytes, now)
+        self._read_bytes = 0
+        return became
+
+    def give_up(self) -> None:
+        """The log was faster: the machine stays what it is."""
+        if self._restore is not None:
+            self._restore.give_up()
+            self._tidying.append(self._restore)
+            self._info = self._restore = None
+
+    def _counted(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self._read_bytes += len(chunk)
+            yield chunk
+
+
+class _AtOnce:
+    """The restore of a machine that knows no slices."""
+
+    def __init__(self, machine: StateMachine, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
+        self._machine, self._header, self._chunks = machine, header, chunks
+        self.is_restored = False
+
+    def step(self) -> bool:
+        if not self.is_restored:
+            self._machine.restore(self._header, self._chunks)
+            self.is_restored = True
+        return False
+
+    def give_up(self) -> None:
+        """It has not begun."""
+        self.is_restored = True

@@ -1,0 +1,274 @@
+"""Everything about snapshots and forgetting in one node: building, sending, receiving, compaction.
+
+See docs/reference/specification.md#5-snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from raft.config import RaftConfig
+from raft.core.progress import PeerState
+from raft.core.raft import RaftCore
+from raft.core.ready import Ready, TraceEvent
+from raft.effects import Effects
+from raft.interfaces import LogStore, SnapshotHeader, SnapshotInfo, SnapshotStore, StateMachine
+from raft.protocol.messages import AppendAccepted, InstallSnapshot, InstallSnapshotProgress, Message
+from raft.snapshots.builder import SnapshotBuild
+from raft.snapshots.installer import Installing
+from raft.snapshots.receiver import IncomingTransfer
+from raft.snapshots.sender import OutgoingTransfers
+from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition, Role
+
+
+class Host(Protocol):
+    """What the node does for its snapshots."""
+
+    def send_when_durable(self, peer_id: str, message: Message) -> None:
+        """Send once all that was appended so far is durable: the message carries the current term.
+
+        See docs/reference/specification.md#31-messages-wait-for-the-disk.
+        """
+        ...
+
+    def state_replaced(self, index: int) -> None:
+        """The state machine now is what a received snapshot up to `index` describes."""
+        ...
+
+
+class Snapshotting:
+    """Owned and driven by one node: `handle` with each Ready, `pump` at the end of each flush."""
+
+    def __init__(
+        self,
+        *,
+        core: RaftCore,
+        config: RaftConfig,
+        log: LogStore,
+        store: SnapshotStore,
+        machine: StateMachine,
+        random: Random,
+        host: Host,
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self._core = core
+        self._config = config
+        self._log = log
+        self.store = store
+        self._machine = machine
+        self._host = host
+        self._failed = failed
+        self._build = SnapshotBuild(store, config.snapshot_bytes_per_second)
+        self._outgoing = OutgoingTransfers(store, config, random)
+        self._incoming = IncomingTransfer(store)
+        self._installing = Installing(machine, store, config.snapshot_bytes_per_second)
+        self._log_bytes = 0  # Applied since the newest snapshot.
+        self._wanted_log_bytes = config.snapshot_log_bytes
+        self._wanted = False
+        self._drop_older = False
+        self._kept: frozenset[str] = frozenset()  # Older files that somebody may still ask for.
+        self.next_step_at: int | None = None  # When `pump` has more to do, in monotonic ns, whatever else happens.
+        self._is_building = self._is_receiving = self.is_sending = False  # Or its end was not looked at yet.
+
+    @property
+    def has_work(self) -> bool:
+        """True if `pump` would do something. It rarely would; to find that out in there took 7 % of an event."""
+        if self._wanted or self._is_building or self._is_receiving or self.is_sending or self._drop_older:
+            return True
+        if self._kept or self.next_step_at is not None:
+            return True
+        if self._log_bytes >= self._wanted_log_bytes:
+            return True
+        return self._core.holds_what_its_snapshot_has and self._may_compact
+
+    @property
+    def next_deadline(self) -> int | None:
+        """When `tick` has something to do, in monotonic ns."""
+        return self._outgoing.next_deadline if self.is_sending else None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Chunks of a received snapshot that wait for the disk."""
+        return self._incoming.buffered_bytes
+
+    @property
+    def incoming_index(self) -> int | None:
+        """The end of the snapshot that is being received or installed; None if there is none."""
+        return self._incoming.snapshot_index
+
+    def want(self) -> None:
+        """Build a snapshot at the next occasion, however little the log has grown."""
+        self._wanted = True
+
+    def applied(self, entry: Entry) -> None:
+        """`entry` was given to the state machine."""
+        self._log_bytes += len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
+
+    def leadership_changed(self) -> None:
+        """A period of leadership began or ended: transfers belong to one."""
+        self._outgoing.cancel_all()
+
+    def peer_unreachable(self, peer_id: str, now: int) -> None:
+        """The connection to a peer was lost: a transfer to it ends; the next one resumes where it was."""
+        if self._outgoing.break_off(peer_id, now):
+            self._core.snapshot_transfer_failed(peer_id)
+
+    def stepped(self, peer_id: str, message: Message) -> None:
+        """The core has taken `message`: the end of a transfer is an acknowledgement."""
+        if self.is_sending and isinstance(message, AppendAccepted):
+            states = {peer.peer_id: peer.state for peer in self._core.peers_status()}
+            if states.get(peer_id) != PeerState.SNAPSHOT.value:
+                self._outgoing.cancel(peer_id)
+            elif self._outgoing.is_installed(peer_id, message.match_index):
+                self._outgoing.cancel(peer_id)  # The log was cut behind this snapshot meanwhile: it needs a newer one.
+                self._core.snapshot_transfer_failed(peer_id)
+
+    def tick(self, now: int) -> None:
+        """Send again what was not answered; give up where nobody answers."""
+        for peer_id in self._outgoing.tick(now):
+            self._core.snapshot_transfer_failed(peer_id)
+
+    def handle(self, ready: Ready, now: int) -> None:
+        """The part of a Ready that is about snapshots."""
+        for peer_id in ready.snapshot_wanted if self._core.role is Role.LEADER else ():
+            self._outgoing.start(peer_id, now, self._core.first_index)
+            self.is_sending = True
+        for peer_id, progress in ready.snapshot_progress:
+            if not self._outgoing.progress(peer_id, progress, now):
+                self._core.snapshot_transfer_failed(peer_id)
+        for peer_id, chunk in ready.snapshot_chunks:
+            self._take_chunk(peer_id, chunk)
+
+    def pump(self, effects: Effects, now: int) -> None:
+        """Let every piece of work go on by one step, and hand out what came of it."""
+        self._build_own(effects, now)
+        self._receive(now)
+        if self._core.role is Role.LEADER and self._outgoing:
+            effects.send.extend(self._outgoing.chunks(self._core.term, now))
+        self._forget_files(now)
+        self.is_sending = len(self._outgoing) > 0
+        self._compact(effects)
+        steps_at = (self._build.due_at, self._installing.due_at, self._outgoing.next_chunk_at)
+        self.next_step_at = min((max(at, now + 1) for at in steps_at if at is not None), default=None)
+
+    def _forget_files(self, now: int) -> None:
+        """Keep the newest, those that are being sent, and those that a peer was getting when it was lost."""
+        if not (self._drop_older or self._kept):
+            return
+        kept = self._outgoing.names_in_use(now) - {self.store.latest().name}
+        if self._drop_older or not self._kept <= kept:
+            self._drop_older, self._kept = False, kept
+            self.store.drop_older(kept)
+
+    # Own snapshots.
+
+    def _build_own(self, effects: Effects, now: int) -> None:
+        if (failure := self._build.take_failure()) is not None:
+            self._failed("writing a snapshot", failure)
+            return
+        if (error := self._build.take_given_up()) is not None:
+            self._wanted_log_bytes = self._log_bytes + self._config.snapshot_log_bytes // 4  # Not at once again.
+            effects.events.append(TraceEvent("snapshot_given_up", {"reason": str(error)}))
+        if (info := self._build.take_finished()) is not None:
+            self._own_finished(info, effects)
+        self._is_building = self._build.is_under_way
+        grown = self._log_bytes >= self._wanted_log_bytes
+        if (grown or self._wanted) and not self._build.is_under_way and self._incoming.snapshot_index is None:
+            self._begin_build()
+        self._build.pump(now)
+
+    def _begin_build(self) -> None:
+        self._wanted = False
+        index = self._core.last_applied
+        term = self._core.term_at(index)
+        if index <= self._core.snapshot_index or term is None:
+            return
+        picture = self._machine.snapshot()
+        members = self._core.configuration_at(index)
+        header = SnapshotHeader(index=index, term=term, configuration=members, machine=picture.header)
+        self._build.begin(header, picture)
+        self._is_building = True
+        self._log_bytes, self._wanted_log_bytes = 0, self._config.snapshot_log_bytes
+
+    def _own_finished(self, info: SnapshotInfo, effects: Effects) -> None:
+        position = LogPosition(info.header.index, info.header.term)
+        if position.index <= self._core.snapshot_index:
+            return  # One from the leader came in between, and it is newer.
+        self._core.snapshot_saved(position)
+        self._drop_older = True
+        effects.events.append(
+            TraceEvent("snapshot_built", {"index": position.index, "term": position.term, "bytes": info.size_bytes})
+        )
+
+    # From the leader.
+
+    def _take_chunk(self, peer_id: str, chunk: InstallSnapshot) -> None:
+        if chunk.snapshot_index <= self._core.commit_index:
+            # Ignored; the core answers with what it has (docs/reference/specification.md#56-installing-a-snapshot).
+            return
+        self._incoming.chunk(peer_id, chunk)
+        self._build.abandon()  # It would be of an older state, and the disk is to have room for one of the two.
+        self._is_receiving = True
+
+    def _receive(self, now: int) -> None:
+        if (failure := self._incoming.take_failure()) is not None:
+            self._failed("receiving a snapshot", failure)
+            return
+        if (info := self._incoming.take_finished()) is not None:
+            self._installing.begin(info)
+        index = self._incoming.snapshot_index
+        if index is not None and index <= self._core.commit_index:
+            self._log_was_faster()
+        if self._installing.due_at is not None and (info := self._installing.step(now)) is not None:
+            self._installed(info)
+        self._is_receiving = self._incoming.snapshot_index is not None
+        self._incoming.pump()
+        for peer_id, transfer_id, next_offset in self._incoming.take_answers():
+            answer = InstallSnapshotProgress(
+                term=self._core.term,
+                transfer_id=transfer_id,
+                next_offset=next_offset,
+                last_applied=self._core.last_applied,
+            )
+            self._host.send_when_durable(peer_id, answer)
+
+    def _log_was_faster(self) -> None:
+        self._incoming.abandon()
+        if self._installing.snapshot_index is not None:
+            self._installing.give_up()
+            self._incoming.installed()
+            self._drop_older = True  # What was received is the newest all the same.
+
+    def _installed(self, info: SnapshotInfo) -> None:
+        """The machine has become this snapshot: from here to the end nothing else happens."""
+        header = info.header
+        self._incoming.installed()
+        self._log_bytes, self._wanted_log_bytes = 0, self._config.snapshot_log_bytes
+        position = LogPosition(header.index, header.term)
+        self._core.snapshot_installed(position, header.configuration, self._machine.leader_time)
+        self._host.state_replaced(header.index)
+        self._drop_older = True
+
+    # Forgetting.
+
+    @property
+    def _may_compact(self) -> bool:
+        """True if the log holds entries that `_compact` would forget."""
+        if not self._core.holds_what_its_snapshot_has:
+            return False
+        if self._core.low_watermark >= self._core.first_index:
+            return True
+        return self._log.size_bytes > self._config.retention_bytes_max
+
+    def _compact(self, effects: Effects) -> None:
+        """Cut the log at min(own durable snapshot, low-water mark), or past the mark if it grows too large."""
+        if not self._may_compact:
+            return
+        index = min(self._core.snapshot_index, self._core.low_watermark)
+        if self._log.size_bytes > self._config.retention_bytes_max:
+            index = self._core.snapshot_index
+        self._core.compact(index)  # Reads what it forgets, so the store forgets after it.
+        self._log.drop_before(index + 1)
+        effects.events.append(TraceEvent("compacted", {"index": index}))

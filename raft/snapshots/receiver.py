@@ -1,0 +1,171 @@
+"""A snapshot on its way from the leader (Raft §7): one transfer at a time, one write at a time.
+
+Chunks of two transfers never mix: (leader, term, transfer id) names one. A chunk that does not continue what is here
+is answered with how far the file has been written, so within one life these answers only rise; repeats are harmless.
+A transfer is over when the state machine has become what came, until then its leader is told that all is here.
+
+See docs/reference/specification.md#57-transfer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from raft.errors import NewerBuildNeeded
+from raft.interfaces import SnapshotInfo, SnapshotStore, SnapshotWriter
+from raft.protocol.messages import InstallSnapshot
+from raft.snapshots.sender import WINDOW_CHUNKS_MAX
+from raft.types import LogPosition
+
+CHUNKS_WAITING_MAX = 2 * WINDOW_CHUNKS_MAX
+"""Chunks in memory that wait for the disk: a sender's window fits, a flood does not."""
+
+CANNOT_TAKE = -1
+"""The `next_offset` that tells the leader to give a transfer up and start another."""
+
+
+@dataclass(slots=True)
+class _Transfer:
+    key: tuple[str, int, int]
+    snapshot_index: int
+    snapshot_term: int
+    total_bytes: int
+    writer: SnapshotWriter
+    received: int = 0  # Bytes before this offset were taken.
+    written: int = 0  # Bytes before this offset were given to the disk.
+    waiting: deque[bytes] = field(default_factory=deque)
+    busy: bool = False  # One submission is under way.
+    finishing: bool = False
+
+
+class IncomingTransfer:
+    """Gathers chunks into a file. `take_answers`, `take_finished` and `take_failure` hand out what came of it."""
+
+    def __init__(self, snapshots: SnapshotStore) -> None:
+        self._snapshots = snapshots
+        self._transfer: _Transfer | None = None
+        self._answers: list[tuple[str, int, int]] = []
+        self._finished: SnapshotInfo | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def snapshot_index(self) -> int | None:
+        """What is being received, or None."""
+        return self._transfer.snapshot_index if self._transfer else None
+
+    @property
+    def is_finishing(self) -> bool:
+        """True if all of it is here: it is verified and made durable, then installed."""
+        return self._transfer is not None and self._transfer.finishing
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Chunks that wait for the disk."""
+        return sum(map(len, self._transfer.waiting)) if self._transfer else 0
+
+    def chunk(self, peer_id: str, message: InstallSnapshot) -> None:
+        """Take one chunk from the leader, whose term the core has checked."""
+        key = (peer_id, message.term, message.transfer_id)
+        transfer = self._transfer
+        if transfer is not None and transfer.key != key:
+            if transfer.finishing:
+                return  # Its end is near; the leader will ask again.
+            if message.offset == 0:
+                self.abandon()
+                transfer = None
+        if transfer is None and message.offset == 0:
+            transfer = self._begin(key, message)
+        if transfer is None or transfer.key != key:
+            self._answers.append((peer_id, message.transfer_id, 0))
+        elif message.offset != transfer.received or len(transfer.waiting) >= CHUNKS_WAITING_MAX:
+            self._answers.append((peer_id, message.transfer_id, transfer.written))
+        elif message.total_bytes != transfer.total_bytes:
+            self._give_up(transfer)
+        else:
+            transfer.waiting.append(message.data)
+            transfer.received += len(message.data)
+
+    def pump(self) -> None:
+        """Submit the next write, or the end of the file, if none is under way."""
+        transfer = self._transfer
+        if transfer is None or transfer.busy:
+            return
+        if transfer.waiting:
+            data = transfer.waiting.popleft()
+            transfer.busy = True
+            transfer.writer.write(data, lambda error: self._written(transfer, len(data), error))
+        elif transfer.written == transfer.total_bytes:
+            transfer.busy = transfer.finishing = True
+            transfer.writer.finish(lambda result: self._done(transfer, result))
+
+    def abandon(self) -> None:
+        """Forget the transfer under way, unless its file is being finished."""
+        if self._transfer is not None and not self._transfer.finishing:
+            self._transfer.writer.abandon()
+            self._transfer = None
+
+    def installed(self) -> None:
+        """What was taken by `take_finished` is installed, or not wanted any more."""
+        self._transfer = None
+
+    def take_answers(self) -> list[tuple[str, int, int]]:
+        """(peer_id, transfer_id, next_offset) to be told to the leader."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def take_finished(self) -> SnapshotInfo | None:
+        """The snapshot that has become durable since the last call; `installed` is owed then."""
+        finished, self._finished = self._finished, None
+        return finished
+
+    def take_failure(self) -> BaseException | None:
+        """What ends this node: a sync failed, or only a newer build could read what comes.
+
+        See docs/reference/specification.md#37-failed-sync.
+        """
+        failure, self._failure = self._failure, None
+        return failure
+
+    def _begin(self, key: tuple[str, int, int], message: InstallSnapshot) -> _Transfer:
+        self._transfer = _Transfer(
+            key=key,
+            snapshot_index=message.snapshot_index,
+            snapshot_term=message.snapshot_term,
+            total_bytes=message.total_bytes,
+            writer=self._snapshots.receive(
+                message.total_bytes, LogPosition(message.snapshot_index, message.snapshot_term)
+            ),
+        )
+        return self._transfer
+
+    def _written(self, transfer: _Transfer, size_bytes: int, error: BaseException | None) -> None:
+        transfer.busy = False
+        if transfer is not self._transfer:
+            return  # It was abandoned meanwhile.
+        if isinstance(error, OSError | NewerBuildNeeded):
+            self._failure = error
+            self.abandon()
+            return
+        if error is not None:
+            self._give_up(transfer)  # Such as a full disk. Nothing was promised; the leader will start anew.
+            return
+        transfer.written += size_bytes
+        self._answers.append((transfer.key[0], transfer.key[2], transfer.written))
+
+    def _done(self, transfer: _Transfer, result: SnapshotInfo | BaseException) -> None:
+        assert transfer is self._transfer
+        if isinstance(result, BaseException):
+            self._transfer = None
+        if isinstance(result, OSError | NewerBuildNeeded):
+            self._failure = result
+        elif isinstance(result, BaseException):
+            self._answers.append((transfer.key[0], transfer.key[2], CANNOT_TAKE))
+        else:
+            announced = (transfer.snapshot_index, transfer.snapshot_term)
+            assert (result.header.index, result.header.term) == announced, (result.header, announced)
+            self._finished = result
+
+    def _give_up(self, transfer: _Transfer) -> None:
+        self._answers.append((transfer.key[0], transfer.key[2], CANNOT_TAKE))
+        self.abandon()
