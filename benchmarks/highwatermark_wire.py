@@ -1,4 +1,4 @@
-"""Our own frames (`kvstore.protocol`), written and read at the least cost that Python allows.
+"""Our own frames (`kvstore.protocol.messages`), written and read at the least cost that Python allows.
 
 Not a client: it knows the leader, never retries, and reads of an answer only what proves that it is one. Puts go under
 a session per connection, with acknowledgements, as those of `kvstore.Client` do. Request ids and numbers begin above

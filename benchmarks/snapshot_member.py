@@ -23,8 +23,8 @@ from typing import Any
 
 import trio
 
-from kvstore import garbage
-from kvstore.member import MemberConfig, RunningMember, run_member
+from kvstore.server.member import MemberConfig, RunningMember, run_member
+from kvstore.store import gc_tuning as garbage
 from raft import Member, RaftConfig
 from raft.snapshots.builder import SnapshotBuild
 from raft.snapshots.installer import Installing

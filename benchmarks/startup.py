@@ -24,8 +24,8 @@ import click
 
 from benchmarks.machine import describe
 from benchmarks.memory import peak_bytes
-from kvstore.commands import Put, RegisterSession, encode_command
-from kvstore.machine import KvMachine
+from kvstore.protocol.commands import Put, RegisterSession, encode_command
+from kvstore.store.machine import KvMachine
 from raft import Configuration, Entry, EntryKind, HardState, Identity, LogWrite, Member, encode_batch
 from raft.node.apply import apply_run
 from storage import InlineFiles, OpenedStorage, Operation, SyncFile, SyncFolder, create_data_folder, open_storage

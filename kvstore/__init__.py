@@ -11,10 +11,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvstore.answers import Answer, LogEntry, LogPage
-from kvstore.calls import CallEnded, ClientEffects, ClientLimits
-from kvstore.client import Client
-from kvstore.commands import (
+from kvstore.cli.standard_streams import end_with_true_exit_code
+from kvstore.client.calls import CallEnded, ClientEffects, ClientLimits
+from kvstore.client.client import Client
+from kvstore.client.core import ClientCore
+from kvstore.client.feature_level import raise_feature_level
+from kvstore.errors import (
+    Busy,
+    ChangeRefused,
+    ClientClosed,
+    Compacted,
+    InternalError,
+    InvalidAddress,
+    LevelRefused,
+    LimitsRefused,
+    NotCommitted,
+    OperationFailed,
+    OutcomeUnknown,
+    RequestTooLarge,
+    StoreError,
+    TooStale,
+    TransferRefused,
+    Unavailable,
+    Unsupported,
+    WrongContext,
+)
+from kvstore.limits import FEATURE_LEVELS, AdmissionLimits, StoreLimits
+from kvstore.protocol.answers import Answer, LogEntry, LogPage
+from kvstore.protocol.commands import (
     ChangeLimits,
     CloseSession,
     Command,
@@ -38,36 +62,14 @@ from kvstore.commands import (
     encode_command,
     prefix_range,
 )
-from kvstore.errors import (
-    Busy,
-    ChangeRefused,
-    ClientClosed,
-    Compacted,
-    InternalError,
-    InvalidAddress,
-    LevelRefused,
-    LimitsRefused,
-    NotCommitted,
-    OperationFailed,
-    OutcomeUnknown,
-    RequestTooLarge,
-    StoreError,
-    TooStale,
-    TransferRefused,
-    Unavailable,
-    Unsupported,
-    WrongContext,
-)
-from kvstore.limits import FEATURE_LEVELS, AdmissionLimits, StoreLimits
-from kvstore.machine import KvMachine, MachineStatus, initial_header
-from kvstore.members import (
+from kvstore.protocol.membership import (
     MemberCalls,
     Membership,
     MemberView,
     change_request,
     membership_request,
 )
-from kvstore.protocol import (
+from kvstore.protocol.messages import (
     Code,
     Consistency,
     MembersView,
@@ -81,21 +83,7 @@ from kvstore.protocol import (
     status_request,
     transfer_request,
 )
-from kvstore.raising import raise_feature_level
-from kvstore.refusals import (
-    InvalidRequest,
-    KvError,
-    QuotaExceeded,
-    Reason,
-    RequestClosed,
-    ResponseTooLarge,
-    ResultCode,
-    RevisionAhead,
-    RevisionCompacted,
-    SessionExpired,
-    StoreBusy,
-)
-from kvstore.results import (
+from kvstore.protocol.results import (
     Acknowledged,
     CompareAndSetResult,
     DeleteResult,
@@ -109,27 +97,39 @@ from kvstore.results import (
     TxnResult,
     read_result,
 )
-from kvstore.retry import ClientCore
-from kvstore.service import Service, ServiceLimits
-from kvstore.session_requests import LimitsView, SessionPage, SessionView
-from kvstore.snapshots import UnsupportedFeatureLevel
-from kvstore.standard_streams import end_with_true_exit_code
-from kvstore.status import MemberStatus, PeerView
-from kvstore.texts import from_text, to_text
+from kvstore.protocol.session_requests import LimitsView, SessionPage, SessionView
+from kvstore.protocol.status import MemberStatus, PeerView
+from kvstore.protocol.text import from_text, to_text
+from kvstore.refusals import (
+    InvalidRequest,
+    KvError,
+    QuotaExceeded,
+    Reason,
+    RequestClosed,
+    ResponseTooLarge,
+    ResultCode,
+    RevisionAhead,
+    RevisionCompacted,
+    SessionExpired,
+    StoreBusy,
+)
+from kvstore.server.service import Service, ServiceLimits
+from kvstore.store.machine import KvMachine, MachineStatus, initial_header
+from kvstore.store.snapshot_codec import UnsupportedFeatureLevel
 from raft import Member
 
 if TYPE_CHECKING:
     from kvstore.embedded import Store, open_node
-    from kvstore.joining import JoinRefused, MemberRemoved
-    from kvstore.member import MemberConfig, run_member
+    from kvstore.server.joining import JoinRefused, MemberRemoved
+    from kvstore.server.member import MemberConfig, run_member
 
 _LAZY = {
     "Store": "kvstore.embedded",
     "open_node": "kvstore.embedded",
-    "JoinRefused": "kvstore.joining",
-    "MemberConfig": "kvstore.member",
-    "MemberRemoved": "kvstore.joining",
-    "run_member": "kvstore.member",
+    "JoinRefused": "kvstore.server.joining",
+    "MemberConfig": "kvstore.server.member",
+    "MemberRemoved": "kvstore.server.joining",
+    "run_member": "kvstore.server.member",
 }
 
 
@@ -139,7 +139,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    from kvstore.shadow import check_not_shadowed
+    from kvstore.package_check import check_not_shadowed
 
     check_not_shadowed()
     return getattr(import_module(_LAZY[name]), name)

@@ -15,13 +15,13 @@ from types import TracebackType
 
 import trio
 
-from kvstore.client import DEADLINE_SECONDS_DEFAULT, Client
-from kvstore.client_pump import dial_tcp
-from kvstore.joining import joining_of
-from kvstore.loop_binding import check_in_trio
-from kvstore.member import STOP_SECONDS_MAX, MemberConfig, RunningMember, run_member
-from kvstore.service import ServiceLimits
-from kvstore.shadow import check_not_shadowed
+from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
+from kvstore.client.loop_binding import check_in_trio
+from kvstore.client.pump import dial_tcp
+from kvstore.package_check import check_not_shadowed
+from kvstore.server.joining import joining_of
+from kvstore.server.member import STOP_SECONDS_MAX, MemberConfig, RunningMember, run_member
+from kvstore.server.service import ServiceLimits
 from raft import Member, RaftConfig
 from storage import StorageLimits
 

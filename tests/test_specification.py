@@ -7,9 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from kvstore.commands import CommandKind, Comparison, Target
 from kvstore.limits import AdmissionLimits, StoreLimits
-from kvstore.protocol import Code, Consistency, RequestKind
+from kvstore.protocol.commands import CommandKind, Comparison, Target
+from kvstore.protocol.messages import Code, Consistency, RequestKind
 from kvstore.refusals import REFUSALS, Reason
 from raft.errors import ChangeRefusal
 from raft.node.peer_identity import PINS_MAX

@@ -60,7 +60,9 @@ def main() -> None:
 
         tamper_with(Controls(Path(controls)))
     sys.argv = ["hwm", *sys.argv[2:]]
-    runpy.run_module("kvstore.cli", run_name="__main__", alter_sys=True)  # A program of another package, not a part.
+    runpy.run_module(
+        "kvstore.cli.main", run_name="__main__", alter_sys=True
+    )  # A program of another package, not a part.
 
 
 def _taken(option: str) -> str | None:

@@ -100,7 +100,7 @@ async def lied_to(strike: Strike) -> AsyncIterator[None]:
 
 
 async def _check(folder: Path) -> object:
-    command = [sys.executable, "-P", "-m", "kvstore.cli", "check", str(folder), "--json"]
+    command = [sys.executable, "-P", "-m", "kvstore.cli.main", "check", str(folder), "--json"]
     done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     try:
         return json.loads(done.stdout)

@@ -1,7 +1,7 @@
 """Frames, hellos and requests as bytes, written by hand: strangers must be able to say what no client of ours would.
 
 A frame is its length in 4 bytes, big-endian, and so many bytes of CBOR. Numbers of requests and commands are those of
-the client protocol (`kvstore.protocol`).
+the client protocol (`kvstore.protocol.messages`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.highwatermark_wire import FIRST, HighwatermarkDialect
 from benchmarks.workload import key_of
 from kvstore import Code, Consistency, Get, Put, command_request, read_request
-from kvstore.protocol import encode_request, encode_response
+from kvstore.protocol.messages import encode_request, encode_response
 from raft import FrameSplitter, encode_item, frame
 
 VALUES = [bytes([n]) * 128 for n in range(3)]

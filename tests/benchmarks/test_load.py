@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.load import Load
 from benchmarks.spec import LoadResult, LoadSpec
-from kvstore.protocol import encode_response
+from kvstore.protocol.messages import encode_response
 from raft import FrameSplitter, Hello, HelloRole, decode_item, frame
 
 

@@ -10,10 +10,10 @@ import click
 import idna
 import pytest
 
-from kvstore.addresses import parse_address, parse_advertised
-from kvstore.cli_serve import MemberType
+from kvstore.cli.serve import MemberType
+from kvstore.client.addresses import parse_address, parse_advertised
 from kvstore.errors import InvalidAddress
-from kvstore.members import read_change
+from kvstore.protocol.membership import read_change
 from raft import ChangeRefused, Member
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.fuzz.structures import Structures

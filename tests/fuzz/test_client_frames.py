@@ -12,8 +12,8 @@ from random import Random
 import cbor2
 
 from kvstore import KvMachine, StoreLimits, initial_header
-from kvstore.commands import Get, Put
-from kvstore.protocol import (
+from kvstore.protocol.commands import Get, Put
+from kvstore.protocol.messages import (
     Code,
     Consistency,
     command_request,
@@ -22,7 +22,7 @@ from kvstore.protocol import (
     encode_request,
     read_request,
 )
-from kvstore.service import Service, ServiceLimits
+from kvstore.server.service import Service, ServiceLimits
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
     Configuration,

@@ -15,9 +15,9 @@ from random import Random
 import cbor2
 import google_crc32c
 
-from kvstore.backup_file import BackupFailed
-from kvstore.backup_restore import read_begin
-from kvstore.commands import Delete, Put
+from kvstore.backup.file import BackupFailed
+from kvstore.protocol.commands import Delete, Put
+from kvstore.server.restore import read_begin
 from raft import Entry, LogPosition, Member, SnapshotHeader
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, NewerFormat, SnapshotFolder, StorageLimits, Wal
 from storage.ballast import Ballast

@@ -9,7 +9,7 @@ from random import Random
 import trio
 import trio.testing
 
-from kvstore.metrics_http import HEAD_BYTES_MAX, Answer, HeadReader, PageServer, method_and_path
+from kvstore.monitoring.metrics_http import HEAD_BYTES_MAX, Answer, HeadReader, PageServer, method_and_path
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.fuzz.structures import Structures
 

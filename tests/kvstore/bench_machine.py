@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kvstore.commands import (
+from kvstore.protocol.commands import (
     Command,
     Compare,
     CompareAndSet,
@@ -23,7 +23,7 @@ from kvstore.commands import (
     Txn,
     encode_command,
 )
-from kvstore.machine import KvMachine
+from kvstore.store.machine import KvMachine
 from raft import Entry, EntryKind, encode_batch
 
 BATCH = 500

@@ -7,10 +7,10 @@ from typing import Any
 
 import cbor2
 
-from kvstore.commands import Command, RegisterSession, encode_command
 from kvstore.limits import StoreLimits
-from kvstore.machine import KvMachine
-from kvstore.results import Result, ResultItem, SessionRegistered, read_result
+from kvstore.protocol.commands import Command, RegisterSession, encode_command
+from kvstore.protocol.results import Result, ResultItem, SessionRegistered, read_result
+from kvstore.store.machine import KvMachine
 from raft import Entry, EntryKind, encode_batch
 
 SECOND = 1_000_000_000

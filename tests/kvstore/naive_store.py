@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
-from kvstore.commands import (
+from kvstore.limits import StoreLimits
+from kvstore.protocol.commands import (
     ChangeLimits,
     CloseSession,
     Command,
@@ -26,18 +27,7 @@ from kvstore.commands import (
     Target,
     Txn,
 )
-from kvstore.limits import StoreLimits
-from kvstore.refusals import (
-    InvalidRequest,
-    KvError,
-    QuotaExceeded,
-    RequestClosed,
-    RevisionAhead,
-    RevisionCompacted,
-    SessionExpired,
-    StoreBusy,
-)
-from kvstore.results import (
+from kvstore.protocol.results import (
     Acknowledged,
     CompareAndSetResult,
     DeleteResult,
@@ -50,6 +40,16 @@ from kvstore.results import (
     Result,
     SessionRegistered,
     TxnResult,
+)
+from kvstore.refusals import (
+    InvalidRequest,
+    KvError,
+    QuotaExceeded,
+    RequestClosed,
+    RevisionAhead,
+    RevisionCompacted,
+    SessionExpired,
+    StoreBusy,
 )
 
 Answer = Result | KvError

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from kvstore.calls import MILLISECOND_NS, CallEnded, ClientLimits
-from kvstore.commands import Command, CommandKind, Get, Put
-from kvstore.protocol import (
+from kvstore.client.calls import MILLISECOND_NS, CallEnded, ClientLimits
+from kvstore.client.core import ClientCore
+from kvstore.protocol.commands import Command, CommandKind, Get, Put
+from kvstore.protocol.messages import (
     Asked,
     Code,
     Consistency,
@@ -22,7 +23,6 @@ from kvstore.protocol import (
     members_fields,
     read_request,
 )
-from kvstore.retry import ClientCore
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, Hello, HelloRole, frame
 
 CLUSTER_ID = b"c" * 16

@@ -10,17 +10,17 @@ import pytest
 import trio
 
 from kvstore import Member, MemberConfig, Put, Response, Store
-from kvstore import backup as backup_module
-from kvstore.backup import save_snapshot
-from kvstore.backup_aside import FileAside
-from kvstore.backup_file import BackupDamaged, BackupFailed
-from kvstore.backup_restore import SESSION_LEAP, read_begin, restore_folder
-from kvstore.commands import RegisterSession, encode_command
+from kvstore.backup import save as backup_module
+from kvstore.backup.backup_aside import FileAside
+from kvstore.backup.file import BackupDamaged, BackupFailed
+from kvstore.backup.save import save_snapshot
 from kvstore.embedded import IN_PROCESS_ADDRESS, open_node
-from kvstore.machine import KvMachine
-from kvstore.member import hold_folder
-from kvstore.protocol import Request, RequestKind, decode_response, encode_request, snapshot_request
+from kvstore.protocol.commands import RegisterSession, encode_command
+from kvstore.protocol.messages import Request, RequestKind, decode_response, encode_request, snapshot_request
 from kvstore.refusals import ResultCode
+from kvstore.server.member import hold_folder
+from kvstore.server.restore import SESSION_LEAP, read_begin, restore_folder
+from kvstore.store.machine import KvMachine
 from raft import (
     INT64_MAX,
     MIB,
@@ -422,7 +422,7 @@ async def test_a_full_disk_leaves_no_file_and_says_so(tmp_path: Path) -> None:
     place.mkdir()
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
         await store.put("key", bytes(50_000))
-        arguments = [sys.executable, "-m", "kvstore.cli", "snapshot", "save", str(place / "file")]
+        arguments = [sys.executable, "-m", "kvstore.cli.main", "snapshot", "save", str(place / "file")]
         done = await trio.run_process(
             [*arguments, "--endpoints", store.client_address], check=False, capture_stderr=True, preexec_fn=limit
         )

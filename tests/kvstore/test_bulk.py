@@ -20,7 +20,7 @@ from kvstore import (
     Reason,
     Unavailable,
 )
-from kvstore.bulk import OPEN_MAX
+from kvstore.client.bulk import OPEN_MAX
 from tests.kvstore.test_client import a_store_of_one, address_of, say_nothing
 
 pytestmark = [pytest.mark.timeout(60)]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kvstore.cli import cli
-from kvstore.commands import Put
+from kvstore.cli.main import cli
+from kvstore.protocol.commands import Put
 from storage import open_data_folder
 from tests.kvstore.in_memory import Cluster
 

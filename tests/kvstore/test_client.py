@@ -40,8 +40,8 @@ from kvstore import (
     Unsupported,
     run_member,
 )
-from kvstore.client_pump import dial_tcp
-from kvstore.member import RunningMember
+from kvstore.client.pump import dial_tcp
+from kvstore.server.member import RunningMember
 from raft import EntryKind, Member
 
 pytestmark = [pytest.mark.timeout(60)]
@@ -380,7 +380,7 @@ def test_errors_survive_pickling() -> None:
 
 async def test_a_silent_stranger_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It holds one of a bounded number of places; whoever says hello may stay for as long as it likes."""
-    monkeypatch.setattr("kvstore.client_port.HELLO_SECONDS_MAX", 0.1)
+    monkeypatch.setattr("kvstore.server.client_listener.HELLO_SECONDS_MAX", 0.1)
     dialed: list[str] = []
 
     async def dial(address: str) -> trio.abc.Stream:

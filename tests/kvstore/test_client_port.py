@@ -11,17 +11,17 @@ import pytest
 import trio
 import trio.testing
 
-from kvstore import client_port
-from kvstore.client_port import (
+from kvstore.protocol.commands import Put
+from kvstore.protocol.messages import Code, command_request, decode_response, encode_client_hello, encode_request
+from kvstore.server import client_listener as client_port
+from kvstore.server.client_listener import (
     HALF_FRAME_SECONDS_MAX,
     HELLO_SECONDS_MAX,
     RECEIVE_BYTES_MAX,
     TURN_BYTES_MAX,
     ClientPort,
 )
-from kvstore.commands import Put
-from kvstore.protocol import Code, command_request, decode_response, encode_client_hello, encode_request
-from kvstore.service import ServiceLimits
+from kvstore.server.service import ServiceLimits
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, frame
 from tests.kvstore.in_memory import Cluster
 

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from kvstore import Client, Unavailable
-from kvstore.protocol import MembersView, RequestKind, decode_request, encode_response, members_fields
+from kvstore.protocol.messages import MembersView, RequestKind, decode_request, encode_response, members_fields
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, Hello, HelloRole, frame
 
 ADDRESS = "s1:1"

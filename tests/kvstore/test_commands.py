@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.commands import (
+from kvstore.limits import MIB, SECOND_NS, AdmissionLimits, StoreLimits
+from kvstore.protocol.commands import (
     ChangeLimits,
     CloseSession,
     Command,
@@ -34,9 +35,8 @@ from kvstore.commands import (
     encode_command,
     prefix_range,
 )
-from kvstore.limits import MIB, SECOND_NS, AdmissionLimits, StoreLimits
+from kvstore.protocol.validation import body_flaw, validate_body, validate_command
 from kvstore.refusals import REFUSALS, InvalidRequest, KvError, Reason, ResultCode, refusal_of
-from kvstore.shapes import body_flaw, validate_body, validate_command
 from raft import DEPTH_MAX, decode_item, encode_batch
 
 LIMITS = AdmissionLimits()

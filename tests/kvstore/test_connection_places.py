@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.connection_places import IDLE_TICKS_MIN, IN_PROCESS, RESERVED_TICKS_MAX, ConnectionPlaces, Place, origin_of
-from kvstore.service import ServiceLimits
+from kvstore.resources.connection_places import (
+    IDLE_TICKS_MIN,
+    IN_PROCESS,
+    RESERVED_TICKS_MAX,
+    ConnectionPlaces,
+    Place,
+    origin_of,
+)
+from kvstore.server.service import ServiceLimits
 
 
 class Port:

@@ -12,12 +12,9 @@ import pytest
 import trio
 import trio.lowlevel
 
-from kvstore import Busy, Client, client_port, connection_places
-from kvstore.commands import Get, Put
-from kvstore.connection_places import IDLE_TICKS_MIN
-from kvstore.connections import OPERATOR_REQUESTS_MAX
-from kvstore.member import MemberConfig, RunningMember, run_member
-from kvstore.protocol import (
+from kvstore import Busy, Client
+from kvstore.protocol.commands import Get, Put
+from kvstore.protocol.messages import (
     Code,
     Consistency,
     Response,
@@ -28,8 +25,13 @@ from kvstore.protocol import (
     read_request,
     status_request,
 )
-from kvstore.service import ServiceLimits
-from kvstore.status import MemberStatus
+from kvstore.protocol.status import MemberStatus
+from kvstore.resources import connection_places
+from kvstore.resources.connection_places import IDLE_TICKS_MIN
+from kvstore.server import client_listener as client_port
+from kvstore.server.connections import OPERATOR_REQUESTS_MAX
+from kvstore.server.member import MemberConfig, RunningMember, run_member
+from kvstore.server.service import ServiceLimits
 from raft import FRAME_BYTES_MAX_CLIENT, MIB, FrameSplitter, ProtocolError, frame
 
 pytestmark = pytest.mark.timeout(30)

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from kvstore import metrics_http
-from kvstore.cli_common import ExitCode
-from kvstore.descriptor_budget import (
+from kvstore.cli.common import ExitCode
+from kvstore.cli.process import failure_of_member
+from kvstore.embedded import open_node
+from kvstore.monitoring import metrics_http
+from kvstore.resources.descriptor_budget import (
     DESCRIPTORS_MIN,
     DESCRIPTORS_WANTED,
     METRICS_DESCRIPTORS_RESERVED,
@@ -25,9 +27,7 @@ from kvstore.descriptor_budget import (
     descriptors_reserved,
     limits_within,
 )
-from kvstore.embedded import open_node
-from kvstore.server import failure_of_member
-from kvstore.service import ServiceLimits
+from kvstore.server.service import ServiceLimits
 
 pytestmark = [pytest.mark.timeout(30), pytest.mark.skipif(sys.platform == "win32", reason="no such limit")]
 
@@ -90,8 +90,8 @@ def test_open_files_are_counted() -> None:
 
 BUDGET = """
 import logging, os, resource, sys
-from kvstore.connections import ServiceLimits
-from kvstore.descriptor_budget import budget_descriptors
+from kvstore.server.connections import ServiceLimits
+from kvstore.resources.descriptor_budget import budget_descriptors
 logging.basicConfig(format='%(message)s')
 held = [open(os.devnull) for _ in range(200)]
 bounded = budget_descriptors(ServiceLimits(connections_max=int(sys.argv[1])))

@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from kvstore.cli_status import of_its_disk, role_and_part
-from kvstore.commands import Get, Put
+from kvstore.cli.process import failure_of_member
+from kvstore.cli.status import of_its_disk, role_and_part
 from kvstore.errors import Busy, OperationFailed
-from kvstore.protocol import command_request
-from kvstore.results import GetResult, PutResult
-from kvstore.server import failure_of_member
-from kvstore.status import status_from_map, status_of, status_to_map
+from kvstore.protocol.commands import Get, Put
+from kvstore.protocol.messages import command_request
+from kvstore.protocol.results import GetResult, PutResult
+from kvstore.protocol.status import status_from_map, status_of, status_to_map
 from raft import RaftConfig
 from storage import StorageLimits
 from tests.kvstore.in_memory import Cluster, SimClient, Sizes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvstore.cli_status import of_its_peers
-from kvstore.cluster_requests import ClusterRequests
-from kvstore.protocol import Asked, RequestKind
-from kvstore.status import status_from_map
+from kvstore.cli.status import of_its_peers
+from kvstore.protocol.messages import Asked, RequestKind
+from kvstore.protocol.status import status_from_map
+from kvstore.server.cluster_requests import ClusterRequests
 from tests.kvstore.in_memory import Cluster
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.commands import Get, Put
-from kvstore.protocol import Consistency, command_request, read_request
-from kvstore.results import GetResult, PutResult
+from kvstore.protocol.commands import Get, Put
+from kvstore.protocol.messages import Consistency, command_request, read_request
+from kvstore.protocol.results import GetResult, PutResult
 from tests.kvstore.in_memory import Cluster, SimClient
 
 

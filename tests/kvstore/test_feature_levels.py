@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from kvstore import LevelRefused, MemberStatus, UnsupportedFeatureLevel
-from kvstore.commands import ChangeLimits, Put, RaiseFeatureLevel
-from kvstore.protocol import Code, status_request
-from kvstore.results import Acknowledged
-from kvstore.status import status_from_map, status_to_map
+from kvstore.protocol.commands import ChangeLimits, Put, RaiseFeatureLevel
+from kvstore.protocol.messages import Code, status_request
+from kvstore.protocol.results import Acknowledged
+from kvstore.protocol.status import status_from_map, status_to_map
 from raft import LevelRange, LevelRefusal
 from tests.kvstore.in_memory import Cluster
 

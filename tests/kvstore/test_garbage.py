@@ -13,8 +13,10 @@ import pytest
 import trio
 
 from harness.cluster.ports import free_ports
-from kvstore import Client, garbage, open_node, server
-from kvstore.member import MemberConfig
+from kvstore import Client, open_node
+from kvstore.cli import process as server
+from kvstore.server.member import MemberConfig
+from kvstore.store import gc_tuning as garbage
 from raft import Member
 
 TIMEOUT_SECONDS = 60
@@ -22,8 +24,8 @@ CALLS, TASKS = 1_280, 32
 
 A_MACHINE = """
 import gc
-from kvstore.commands import Put, encode_command
-from kvstore.machine import KvMachine
+from kvstore.protocol.commands import Put, encode_command
+from kvstore.store.machine import KvMachine
 from raft import Entry, EntryKind, encode_batch
 
 machine = KvMachine()
@@ -59,7 +61,7 @@ assert any(each is records for each in gc.get_objects(generation=0))
 
 def test_a_state_that_is_spared_is_never_walked_again_however_it_changes() -> None:
     in_a_process("""
-from kvstore import garbage
+from kvstore.store import gc_tuning as garbage
 with garbage.suspended():
     put(0, 5000)
 garbage.spare_the_state()
@@ -76,7 +78,7 @@ assert gc.is_tracked(records)
 def test_what_a_collection_took_long_to_walk_is_walked_only_once() -> None:
     """Such as a state that replaced the first one."""
     in_a_process("""
-from kvstore import garbage
+from kvstore.store import gc_tuning as garbage
 garbage.spare_the_state()
 lasting = [[] for _ in range(10)]
 gc.collect()
@@ -90,7 +92,7 @@ assert not is_walked(lasting)
 def test_a_collection_still_finds_new_cycles_after_that() -> None:
     in_a_process("""
 import weakref
-from kvstore import garbage
+from kvstore.store import gc_tuning as garbage
 garbage.spare_the_state()
 class Thing: pass
 thing = Thing(); thing.itself = thing
@@ -103,7 +105,7 @@ assert gone() is None
 
 def test_a_library_leaves_the_collector_of_its_program_alone() -> None:
     in_a_process("""
-import kvstore, kvstore.embedded, kvstore.garbage
+import kvstore, kvstore.embedded, kvstore.store.gc_tuning
 assert gc.isenabled() and not gc.get_freeze_count()
 assert not [each for each in gc.callbacks if "kvstore" in getattr(each, "__module__", "")]
 """)
@@ -193,8 +195,8 @@ def test_records_that_replace_others_gather_among_the_young_unless_these_are_wal
 ) -> None:
     """Under a steady load as many objects go as come, which starts no collection, until one has much to walk."""
     in_a_process(f"""
-from kvstore import garbage
-from kvstore.tidy_machine import TidyMachine
+from kvstore.store import gc_tuning as garbage
+from kvstore.store.tidy_machine import TidyMachine
 machine = {machine}()
 garbage.spare_the_state()
 for _ in range(2):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from kvstore.commands import Get, Put
-from kvstore.health import why_not_alive, why_not_in_touch, why_not_ready
-from kvstore.members import change_request
-from kvstore.protocol import transfer_request
+from kvstore.monitoring.health import why_not_alive, why_not_in_touch, why_not_ready
+from kvstore.protocol.commands import Get, Put
+from kvstore.protocol.membership import change_request
+from kvstore.protocol.messages import transfer_request
 from raft import Member, MembershipChange, NodeStatus
 from tests.kvstore.in_memory import Cluster, Host
 from tests.raft.node_world import OneNode, World

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kvstore.connections import Connection, OpenRequests
-from kvstore.hot_answers import HotEncoder
-from kvstore.hot_requests import SEPARATOR, sort_out
 from kvstore.limits import AdmissionLimits
-from kvstore.protocol import RequestKind, decode_request, encode_response
+from kvstore.protocol.messages import RequestKind, decode_request, encode_response
+from kvstore.protocol.validation import validate_body, validate_command
 from kvstore.refusals import InvalidRequest
-from kvstore.shapes import validate_body, validate_command
+from kvstore.server.connections import Connection, OpenRequests
+from kvstore.server.fast_requests import SEPARATOR, sort_out
+from kvstore.server.fast_responses import HotEncoder
 from raft import INT64_MAX, ProtocolError, decode_item, decode_joined, encode_item, frame
 
 LIMITS = AdmissionLimits(key_bytes_max=5, value_bytes_max=9)

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kvstore.commands import (
+from kvstore.limits import StoreLimits
+from kvstore.protocol.commands import (
     ChangeLimits,
     CloseSession,
     Command,
@@ -26,11 +27,10 @@ from kvstore.commands import (
     decode_payloads,
     encode_command,
 )
-from kvstore.hot_requests import SEPARATOR
-from kvstore.limits import StoreLimits
-from kvstore.machine import KvMachine
+from kvstore.protocol.results import ResultItem
 from kvstore.refusals import ResultCode
-from kvstore.results import ResultItem
+from kvstore.server.fast_requests import SEPARATOR
+from kvstore.store.machine import KvMachine
 from raft import INT64_MAX, Entry, EntryKind, encode_batch
 from tests.kvstore.feeding import restored
 

@@ -7,10 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.commands import Delete, Get, Put, Range, RegisterSession, encode_command
 from kvstore.limits import AdmissionLimits
-from kvstore.protocol import Code, Consistency, Response, command_request, decode_response, encode_request, read_request
-from kvstore.service import ServiceLimits
+from kvstore.protocol.commands import Delete, Get, Put, Range, RegisterSession, encode_command
+from kvstore.protocol.messages import (
+    Code,
+    Consistency,
+    Response,
+    command_request,
+    decode_response,
+    encode_request,
+    read_request,
+)
+from kvstore.server.service import ServiceLimits
 from raft import RaftConfig, frame, one_by_one
 from tests.kvstore.in_memory import Cluster
 from tests.kvstore.test_service import RawClient

@@ -12,10 +12,10 @@ import trio
 
 from harness.cluster.ports import free_ports
 from kvstore import Client, Store, open_node
-from kvstore.backup import save_snapshot
-from kvstore.backup_restore import restore_folder
-from kvstore.joining import Joining, JoinRefused, MemberRemoved, joining_of, make_joining_folder
-from kvstore.member import MemberConfig
+from kvstore.backup.save import save_snapshot
+from kvstore.server.joining import Joining, JoinRefused, MemberRemoved, joining_of, make_joining_folder
+from kvstore.server.member import MemberConfig
+from kvstore.server.restore import restore_folder
 from raft import InvalidConfiguration, Member
 from storage import NotInitialized, open_data_folder
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore import key_order
-from kvstore.key_order import KeyOrder
+from kvstore.store import key_order
+from kvstore.store.key_order import KeyOrder
 
 names = st.binary(min_size=1, max_size=2)
 looks = st.tuples(st.just("page"), names, names) | st.tuples(st.just("after"), names, names)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvstore.commands import Put
-from kvstore.connections import ServiceLimits
-from kvstore.protocol import Code, command_request, encode_request, read_log_request
+from kvstore.protocol.commands import Put
+from kvstore.protocol.messages import Code, command_request, encode_request, read_log_request
+from kvstore.server.connections import ServiceLimits
 from tests.kvstore.in_memory import Cluster
 from tests.kvstore.test_service import RawClient
 

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.commands import (
+from kvstore.limits import MIB, StoreLimits
+from kvstore.protocol.commands import (
     ChangeLimits,
     Command,
     Compare,
@@ -33,11 +34,10 @@ from kvstore.commands import (
     UnreadablePayload,
     encode_command,
 )
-from kvstore.limits import MIB, StoreLimits
-from kvstore.machine import KvMachine
+from kvstore.protocol.results import read_result
 from kvstore.refusals import Reason, ResultCode
-from kvstore.results import read_result
-from kvstore.snapshots import UnsupportedFeatureLevel
+from kvstore.store.machine import KvMachine
+from kvstore.store.snapshot_codec import UnsupportedFeatureLevel
 from raft import DEPTH_MAX, Entry, EntryKind, LevelRange, StateMachine, decode_item, encode_batch, encode_item
 from tests.kvstore.feeding import Fed, restored
 from tests.kvstore.test_commands import MALFORMED, almost_commands, near_commands
@@ -259,7 +259,7 @@ def test_limits_are_changed_by_a_command_and_are_in_the_status() -> None:
 
 
 def test_a_result_that_is_none_is_not_read() -> None:
-    """kvstore.results: a broken answer is an error, never a wrong result."""
+    """kvstore.protocol.results: a broken answer is an error, never a wrong result."""
     for item in ((), (0,), (99, 1), ("0", 1, ()), (2, 1), (0, 1, (99,))):
         with pytest.raises(ValueError, match=r"not a|is not a valid"):
             read_result(item)

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvstore.commands import (
+from kvstore.limits import StoreLimits
+from kvstore.protocol.commands import (
     ChangeLimits,
     CloseSession,
     Command,
@@ -28,10 +29,9 @@ from kvstore.commands import (
     encode_command,
     prefix_range,
 )
-from kvstore.limits import StoreLimits
-from kvstore.machine import KvMachine
+from kvstore.protocol.results import ResultItem, read_result
 from kvstore.refusals import KvError
-from kvstore.results import ResultItem, read_result
+from kvstore.store.machine import KvMachine
 from raft import StateSnapshot
 from tests.kvstore.feeding import Fed, restored
 from tests.kvstore.naive_store import Answer, NaiveStore

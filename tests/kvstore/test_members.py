@@ -12,9 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from kvstore.commands import Get, Put
 from kvstore.errors import ChangeRefused, OperationFailed, OutcomeUnknown, Unavailable
-from kvstore.members import (
+from kvstore.protocol.commands import Get, Put
+from kvstore.protocol.membership import (
     MemberCalls,
     Membership,
     MemberView,
@@ -24,7 +24,7 @@ from kvstore.members import (
     part_of,
     read_change,
 )
-from kvstore.protocol import Request, RequestKind, Response
+from kvstore.protocol.messages import Request, RequestKind, Response
 from raft import ChangeRefusal, Configuration, Member, MembershipChange, ProtocolError, decode_item, encode_item
 from raft import ChangeRefused as RefusedByRaft
 from raft.membership.change import changed, left

@@ -13,11 +13,19 @@ from random import Random
 import pytest
 from prometheus_client.metrics_core import Metric
 
-from kvstore.commands import Put
-from kvstore.log_format import JsonFormatter
-from kvstore.metrics import EVENT_TEXTS, PREFIX, MemberCollector, exposition, registry_of
-from kvstore.metrics_counts import BOUNDS, EVENTS, REASONS, CountingApplication, CountingService, Counts, reason_of
-from kvstore.metrics_http import method_and_path
+from kvstore.monitoring.log_format import JsonFormatter
+from kvstore.monitoring.metrics import EVENT_TEXTS, PREFIX, MemberCollector, exposition, registry_of
+from kvstore.monitoring.metrics_counts import (
+    BOUNDS,
+    EVENTS,
+    REASONS,
+    CountingApplication,
+    CountingService,
+    Counts,
+    reason_of,
+)
+from kvstore.monitoring.metrics_http import method_and_path
+from kvstore.protocol.commands import Put
 from kvstore.refusals import InvalidRequest, QuotaExceeded, Reason, StoreBusy
 from raft import Busy, DiskFull, LevelRange, NodeStopped, NotLeader, RaftConfig, Refused, TooLarge, TraceEvent
 from raft.runtime import HELLO_REFUSALS, CompletionQueue, Histogram, MeasuredDriver, Transport
@@ -130,7 +138,7 @@ def test_every_refusal_has_a_reason_from_the_list() -> None:
 def test_every_bound_that_is_a_reason_exists() -> None:
     """A bound that is given another name would be counted as `other_bound`."""
     from kvstore.limits import StoreLimits
-    from kvstore.service import ServiceLimits
+    from kvstore.server.service import ServiceLimits
 
     known = {*RaftConfig.__dataclass_fields__, *StoreLimits.names(), *ServiceLimits.__dataclass_fields__}
     assert known >= BOUNDS
@@ -255,8 +263,8 @@ def test_a_message_with_a_line_break_stays_one_line() -> None:
 
 def test_a_member_without_metrics_loads_nothing_of_it() -> None:
     code = (
-        "import sys, kvstore.cli_serve, kvstore.server; "
-        "print([m for m in sys.modules if 'prometheus' in m or m.startswith('kvstore.metrics')])"
+        "import sys, kvstore.cli.serve, kvstore.cli.process; "
+        "print([m for m in sys.modules if 'prometheus' in m or m.startswith('kvstore.monitoring.metrics')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
 

@@ -9,8 +9,8 @@ from http import HTTPStatus
 import pytest
 import trio
 
-from kvstore import metrics_http
-from kvstore.metrics_http import CONNECTIONS_MAX, Answer, PageServer
+from kvstore.monitoring import metrics_http
+from kvstore.monitoring.metrics_http import CONNECTIONS_MAX, Answer, PageServer
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -6,12 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.client_errors import error_fields
-from kvstore.commands import Get, Put
-from kvstore.metrics_counts import REASONS, CountingApplication, CountingService, Counts, reason_of
-from kvstore.protocol import Code, Consistency, encode_client_hello, encode_request, members_request, read_request
+from kvstore.monitoring.metrics_counts import REASONS, CountingApplication, CountingService, Counts, reason_of
+from kvstore.protocol.commands import Get, Put
+from kvstore.protocol.error_codes import error_fields
+from kvstore.protocol.messages import (
+    Code,
+    Consistency,
+    encode_client_hello,
+    encode_request,
+    members_request,
+    read_request,
+)
 from kvstore.refusals import REFUSALS, InvalidRequest, KvError, QuotaExceeded, Reason, ResultCode, StoreBusy
-from kvstore.service import ServiceLimits
+from kvstore.server.service import ServiceLimits
 from raft import (
     Busy,
     ChangeRefusal,

@@ -56,7 +56,7 @@ def test_only_what_the_log_syncs_is_measured_by_the_thread_and_by_the_loop(quick
 
 def test_a_machine_without_the_library_is_told_what_to_install(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules['prometheus_client'] = None; from kvstore.cli import main; "
+        "import sys; sys.modules['prometheus_client'] = None; from kvstore.cli.main import main; "
         f"sys.argv = ['hwm', 'serve', {str(tmp_path / 'data')!r}, '--bootstrap', '--metrics', '127.0.0.1:0']; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=25, check=False)

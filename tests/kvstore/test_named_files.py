@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.backup_aside import FileAside
-from kvstore.backup_file import BackupFailed, BackupReader
-from kvstore.named_files import find_place
+from kvstore.backup.backup_aside import FileAside
+from kvstore.backup.file import BackupFailed, BackupReader
+from kvstore.cli.named_files import find_place
 
 
 def save(path: Path | None, data: bytes, *, force: bool = True) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kvstore.connections import Connection, OpenRequests, OpenRow
-from kvstore.hot_answers import HotAnswers, HotEncoder
-from kvstore.results import PUT_DONE
+from kvstore.protocol.results import PUT_DONE
+from kvstore.server.connections import Connection, OpenRequests, OpenRow
+from kvstore.server.fast_responses import HotAnswers, HotEncoder
 from raft import AppliedBatch, Completion
 
 COUNT = 6

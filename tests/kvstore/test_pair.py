@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.commands import (
+from kvstore.errors import Compacted, NotCommitted, TransferRefused, Unsupported
+from kvstore.protocol.commands import (
     Compare,
     CompareAndSet,
     Comparison,
@@ -18,11 +19,10 @@ from kvstore.commands import (
     Txn,
     encode_command,
 )
-from kvstore.errors import Compacted, NotCommitted, TransferRefused, Unsupported
-from kvstore.protocol import Consistency, command_request, read_log_request, status_request, transfer_request
+from kvstore.protocol.messages import Consistency, command_request, read_log_request, status_request, transfer_request
+from kvstore.protocol.results import CompareAndSetResult, DeleteResult, GetResult, PutResult, RangeResult, TxnResult
+from kvstore.protocol.status import status_from_map
 from kvstore.refusals import InvalidRequest
-from kvstore.results import CompareAndSetResult, DeleteResult, GetResult, PutResult, RangeResult, TxnResult
-from kvstore.status import status_from_map
 from tests.kvstore.in_memory import SECOND, Cluster
 
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kvstore import snapshots
-from kvstore.commands import (
+from kvstore.limits import ITEM_OVERHEAD_BYTES, StoreLimits
+from kvstore.protocol.commands import (
     ChangeLimits,
     CloseSession,
     Command,
@@ -26,9 +26,9 @@ from kvstore.commands import (
     Txn,
     encode_command,
 )
-from kvstore.limits import ITEM_OVERHEAD_BYTES, StoreLimits
-from kvstore.machine import KvMachine
-from kvstore.sessions import result_bytes
+from kvstore.store import snapshot_codec as snapshots
+from kvstore.store.machine import KvMachine
+from kvstore.store.sessions import result_bytes
 from raft import StateSnapshot
 from tests.kvstore.feeding import SECOND, Fed, restored
 

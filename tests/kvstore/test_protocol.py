@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.addresses import MEMBERS_LEARNED_MAX, AddressBook, parse_address
-from kvstore.commands import Get, Put, Range, encode_command
+from kvstore.client.addresses import MEMBERS_LEARNED_MAX, AddressBook, parse_address
+from kvstore.client.numbers import RequestNumbers
+from kvstore.client.verdicts import ASK_THE_LEADER, NO_LEADER, Answered, Moved, Pushed, judge
 from kvstore.errors import InvalidAddress, Unsupported
-from kvstore.numbers import RequestNumbers
-from kvstore.protocol import (
+from kvstore.protocol.commands import Get, Put, Range, encode_command
+from kvstore.protocol.messages import (
     Code,
     Consistency,
     MembersView,
@@ -33,9 +34,8 @@ from kvstore.protocol import (
     read_request,
     status_request,
 )
-from kvstore.status import status_from_map
-from kvstore.texts import from_text, to_text
-from kvstore.verdicts import ASK_THE_LEADER, NO_LEADER, Answered, Moved, Pushed, judge
+from kvstore.protocol.status import status_from_map
+from kvstore.protocol.text import from_text, to_text
 from raft import ProtocolError, Refusal
 
 
@@ -140,7 +140,7 @@ def test_consistencies_are_read_by_their_word() -> None:
 
 
 def test_a_range_read_is_a_body_of_nine() -> None:
-    """`kvstore.commands` fixes it; reads carry it without a log entry."""
+    """`kvstore.protocol.commands` fixes it; reads carry it without a log entry."""
     assert len(read_request(Range(), Consistency.LINEARIZABLE).items[1]) == 9
 
 

@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.commands import Put, decode_payload, encode_command
-from kvstore.hot_requests import SEPARATOR, puts_alike, sort_out
 from kvstore.limits import AdmissionLimits
-from kvstore.protocol import command_request, encode_request
-from kvstore.put_rows import RUN_MAX, UNUSUAL, batch_of_runs, lone_puts_alike, lone_puts_of_items, rows_of_items
+from kvstore.protocol.commands import Put, decode_payload, encode_command
+from kvstore.protocol.fast_puts import (
+    RUN_MAX,
+    UNUSUAL,
+    batch_of_runs,
+    lone_puts_alike,
+    lone_puts_of_items,
+    rows_of_items,
+)
+from kvstore.protocol.messages import command_request, encode_request
+from kvstore.server.fast_requests import SEPARATOR, puts_alike, sort_out
 from raft import INT64_MAX, decode_joined, encode_batch, encode_item, frame
 from raft.encoding.frames import FrameSplitter
 

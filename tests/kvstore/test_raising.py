@@ -10,12 +10,12 @@ import trio
 from click.testing import CliRunner, Result
 
 from kvstore import LevelRefused, MemberStatus, StoreError
-from kvstore.cli import cli
-from kvstore.cli_common import ExitCode
-from kvstore.cli_status import could_be_raised
-from kvstore.client import Client
+from kvstore.cli.common import ExitCode
+from kvstore.cli.main import cli
+from kvstore.cli.status import could_be_raised
+from kvstore.client.client import Client
+from kvstore.client.feature_level import raise_feature_level
 from kvstore.errors import Unavailable
-from kvstore.raising import raise_feature_level
 from tests.kvstore.test_client import a_store_of_one
 
 pytestmark = [pytest.mark.timeout(60)]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.commands import Get, Put, Range
 from kvstore.errors import TooStale, Unavailable, Unsupported
-from kvstore.protocol import Consistency, Response, read_request
-from kvstore.read_modes import asked_for
-from kvstore.results import GetResult, RangeResult, read_result
+from kvstore.protocol.commands import Get, Put, Range
+from kvstore.protocol.messages import Consistency, Response, read_request
+from kvstore.protocol.read_modes import asked_for
+from kvstore.protocol.results import GetResult, RangeResult, read_result
 from raft import RaftConfig
 from tests.kvstore.in_memory import Cluster, SimClient, Sizes
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.commands import Put, encode_command
-from kvstore.key_order import BLOCK_KEYS, LAST_KEYS
-from kvstore.machine import KvMachine
-from kvstore.records import PARTS_OF_A_SHARE, SHARES, SLOTS, RecordItem, Records
-from kvstore.restoring import FREED_RECORDS, SLICE_RECORDS, Restoring
-from kvstore.store import Store
+from kvstore.protocol.commands import Put, encode_command
+from kvstore.store.key_order import BLOCK_KEYS, LAST_KEYS
+from kvstore.store.machine import KvMachine
+from kvstore.store.map import Store
+from kvstore.store.records import PARTS_OF_A_SHARE, SHARES, SLOTS, RecordItem, Records
+from kvstore.store.restore import FREED_RECORDS, SLICE_RECORDS, Restoring
 from raft import Entry, EntryKind, encode_batch
 
 A_RECORD: RecordItem = (b"v", 2, 2, 1, 0)

@@ -10,11 +10,11 @@ from typing import NoReturn
 import pytest
 import trio
 
-import kvstore.request_judge
-import kvstore.service
+import kvstore.server.request_judge
+import kvstore.server.service
 from kvstore import InternalError, open_node
-from kvstore.commands import Delete, Get, Put, Range
-from kvstore.protocol import (
+from kvstore.protocol.commands import Delete, Get, Put, Range
+from kvstore.protocol.messages import (
     Code,
     Consistency,
     command_request,
@@ -24,8 +24,8 @@ from kvstore.protocol import (
     read_request,
     request_id_of,
 )
-from kvstore.request_errors import PLACES_MAX, TRACEBACK_CHARACTERS_MAX, RequestErrors, is_contained
-from kvstore.shapes import validate_body
+from kvstore.protocol.validation import validate_body
+from kvstore.server.request_errors import PLACES_MAX, TRACEBACK_CHARACTERS_MAX, RequestErrors, is_contained
 from raft import Refusal, decode_hello, encode_item, frame
 from tests.kvstore.in_memory import Cluster
 from tests.kvstore.test_service import RawClient
@@ -58,7 +58,7 @@ def lay_tripwire(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
             raise error
         validate_body(body, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(kvstore.request_judge, "validate_body", trips)
+    monkeypatch.setattr(kvstore.server.request_judge, "validate_body", trips)
 
 
 def raises(error: BaseException) -> Callable[..., NoReturn]:
@@ -169,7 +169,7 @@ def test_an_error_while_a_hello_is_judged_refuses_the_stranger(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the greeting the answer is a refusal."""
-    monkeypatch.setattr(kvstore.request_judge, "check_client_hello", raises(TypeError()))
+    monkeypatch.setattr(kvstore.server.request_judge, "check_client_hello", raises(TypeError()))
     stranger = RawClient(cluster, greets=False)
 
     stranger.send(frame(encode_client_hello()))
@@ -185,7 +185,7 @@ def test_an_error_of_a_fast_path_costs_nobody_anything(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fast_path: str
 ) -> None:
     """The general path judges the same requests one by one. It is counted all the same."""
-    monkeypatch.setattr(kvstore.service, fast_path, raises(TypeError()))
+    monkeypatch.setattr(kvstore.server.service, fast_path, raises(TypeError()))
     client = RawClient(cluster)
     puts = [frame(encode_request(i, command_request(Put(b"k%d" % i, b"v")))) for i in range(1, 6)]
 
@@ -200,7 +200,7 @@ def test_an_error_before_the_request_is_known_is_still_told_by_its_id(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the decoder itself fails, the id is read without it."""
-    monkeypatch.setattr(kvstore.service, "decode_request", raises(PanicException()))
+    monkeypatch.setattr(kvstore.server.service, "decode_request", raises(PanicException()))
     client = RawClient(cluster)
 
     client.send(frame(encode_request(70_000, read_request(Range(), Consistency.LOCAL))))

@@ -9,12 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvstore import Consistency, Get, Put, command_request, read_request
-from kvstore.calls import Call, Timeline
-from kvstore.client import _gets
-from kvstore.commands import encode_command
-from kvstore.heads import bytes_head, uint_head
-from kvstore.protocol import decode_response, encode_request, encode_response
-from kvstore.response_reader import ResponseReader
+from kvstore.client.calls import Call, Timeline
+from kvstore.client.client import _gets
+from kvstore.client.response_reader import ResponseReader
+from kvstore.protocol.cbor_heads import bytes_head, uint_head
+from kvstore.protocol.commands import encode_command
+from kvstore.protocol.messages import decode_response, encode_request, encode_response
 from raft import ProtocolError
 
 EDGES = [0, 1, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1]

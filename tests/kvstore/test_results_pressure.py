@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.commands import ChangeLimits, Get, Put, RegisterSession, Txn, encode_command
 from kvstore.errors import Busy
 from kvstore.limits import MIB
-from kvstore.protocol import command_request, encode_client_hello, encode_request
-from kvstore.results import PutResult
-from kvstore.results_pressure import CALM_LOOKS
+from kvstore.protocol.commands import ChangeLimits, Get, Put, RegisterSession, Txn, encode_command
+from kvstore.protocol.messages import command_request, encode_client_hello, encode_request
+from kvstore.protocol.results import PutResult
+from kvstore.resources.results_pressure import CALM_LOOKS
 from raft import encode_item, frame
 from tests.kvstore.in_memory import SECOND, Cluster, SimClient
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.calls import MILLISECOND_NS, ClientLimits
-from kvstore.commands import CommandKind, Put
+from kvstore.client.calls import MILLISECOND_NS, ClientLimits
+from kvstore.client.verdicts import Pushed, judge
 from kvstore.errors import Busy, ClientClosed, OutcomeUnknown, RequestTooLarge, Unavailable
-from kvstore.protocol import Code, Consistency, Response
+from kvstore.protocol.commands import CommandKind, Put
+from kvstore.protocol.messages import Code, Consistency, Response
 from kvstore.refusals import QuotaExceeded, ResultCode
-from kvstore.verdicts import Pushed, judge
 from raft import frame
 from tests.kvstore.scripted import World
 

@@ -12,11 +12,11 @@ from random import Random
 
 import pytest
 
-from kvstore.calls import ClientLimits
-from kvstore.commands import Put, Range
+from kvstore.client.calls import ClientLimits
 from kvstore.errors import Busy, OutcomeUnknown
-from kvstore.protocol import command_request
-from kvstore.results import RangeResult, read_result
+from kvstore.protocol.commands import Put, Range
+from kvstore.protocol.messages import command_request
+from kvstore.protocol.results import RangeResult, read_result
 from tests.kvstore.in_memory import SECOND, Cluster, SimClient
 
 LIMITS = ClientLimits(attempt_timeout_ns=SECOND // 2, keep_alive_ns=SECOND // 2, open_numbers_max=20)

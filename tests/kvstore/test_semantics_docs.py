@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import kvstore.commands
+import kvstore.protocol.commands
 from kvstore.limits import AdmissionLimits, StoreLimits
 from kvstore.refusals import REFUSALS
 from tests.kvstore import bench_machine
@@ -34,8 +34,8 @@ def test_every_bound_is_listed_with_its_default() -> None:
 
 def test_the_examples_in_docstrings_run() -> None:
     """Documentation is tested."""
-    assert doctest.testmod(kvstore.commands).attempted >= 1
-    assert doctest.testmod(kvstore.commands).failed == 0
+    assert doctest.testmod(kvstore.protocol.commands).attempted >= 1
+    assert doctest.testmod(kvstore.protocol.commands).failed == 0
 
 
 def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.answers import read_answer
-from kvstore.calls import MILLISECOND_NS
-from kvstore.commands import CommandKind
+from kvstore.client.calls import MILLISECOND_NS
 from kvstore.errors import OutcomeUnknown, Unavailable
-from kvstore.protocol import Code, Response
-from kvstore.results import read_result
-from kvstore.status import status_from_map
+from kvstore.protocol.answers import read_answer
+from kvstore.protocol.commands import CommandKind
+from kvstore.protocol.messages import Code, Response
+from kvstore.protocol.results import read_result
+from kvstore.protocol.status import status_from_map
 from raft import ProtocolError
 from tests.kvstore.scripted import World
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.cli_common import ExitCode
-from kvstore.commands import UnreadablePayload
-from kvstore.request_errors import RequestErrors
-from kvstore.server import failure_of_member
+from kvstore.cli.common import ExitCode
+from kvstore.cli.process import failure_of_member
+from kvstore.protocol.commands import UnreadablePayload
+from kvstore.server.request_errors import RequestErrors
 from raft import DiskForgotten, NewerConfiguration, NodeStopped
 from storage import CreateFile, DiskFailing, InlineFiles, NotCarriedOut, Write, is_disk_full
 
@@ -93,7 +93,7 @@ def test_a_panic_of_the_decoder_for_want_of_memory_says_memory() -> None:
 import resource, sys
 from pathlib import Path
 import cbor2
-from kvstore.server import failure_of_member
+from kvstore.cli.process import failure_of_member
 
 data, kept = cbor2.dumps([bytes(1_000_000)]), []
 pages = int(Path("/proc/self/statm").read_text().split()[0])

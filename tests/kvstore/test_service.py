@@ -8,8 +8,8 @@ from pathlib import Path
 import cbor2
 import pytest
 
-from kvstore.commands import Delete, Get, Put, RegisterSession, Txn
-from kvstore.protocol import (
+from kvstore.protocol.commands import Delete, Get, Put, RegisterSession, Txn
+from kvstore.protocol.messages import (
     Code,
     Consistency,
     Request,
@@ -22,7 +22,7 @@ from kvstore.protocol import (
     read_request,
 )
 from kvstore.refusals import ResultCode
-from kvstore.service import ServiceLimits
+from kvstore.server.service import ServiceLimits
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
     FrameSplitter,

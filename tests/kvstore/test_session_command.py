@@ -12,8 +12,8 @@ import trio
 from click.testing import CliRunner, Result
 
 from kvstore import Client, open_node
-from kvstore.cli import cli
-from kvstore.cli_common import ExitCode
+from kvstore.cli.common import ExitCode
+from kvstore.cli.main import cli
 from kvstore.errors import LimitsRefused, OutcomeUnknown, Unsupported
 
 pytestmark = pytest.mark.timeout(60)

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kvstore.calls import ClientLimits
-from kvstore.cli_serve import serve_command
-from kvstore.commands import ChangeLimits, Get, KeepAlive, Put, RegisterSession, command_body, encode_command
+from kvstore.cli.serve import serve_command
+from kvstore.client.calls import ClientLimits
 from kvstore.errors import Busy
-from kvstore.member import MemberConfig
-from kvstore.protocol import Consistency, command_request, encode_client_hello, encode_request, read_request
+from kvstore.protocol.commands import ChangeLimits, Get, KeepAlive, Put, RegisterSession, command_body, encode_command
+from kvstore.protocol.messages import Consistency, command_request, encode_client_hello, encode_request, read_request
+from kvstore.protocol.results import PutResult
+from kvstore.protocol.validation import validate_body
 from kvstore.refusals import InvalidRequest
-from kvstore.results import PutResult
-from kvstore.shapes import validate_body
+from kvstore.server.member import MemberConfig
 from raft import encode_item, frame
 from tests.kvstore.in_memory import SECOND, Cluster
 
@@ -208,7 +208,7 @@ def test_whose_session_made_room_registers_another_one(cluster: Cluster, monkeyp
 def test_the_longest_time_to_live_is_an_option_of_the_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As leader it judges by its own: a session of an hour, for clients that sleep."""
     given: list[MemberConfig] = []
-    monkeypatch.setattr("kvstore.cli_serve.serve", lambda config, _: given.append(config))
+    monkeypatch.setattr("kvstore.cli.serve.serve", lambda config, _: given.append(config))
 
     for options in ([], ["--session-ttl-max", "3600"]):
         assert CliRunner().invoke(serve_command, [str(tmp_path), *options]).exit_code == 0

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kvstore.commands import ChangeLimits, Put, RegisterSession
 from kvstore.errors import Busy, Unsupported
 from kvstore.limits import StoreLimits
-from kvstore.protocol import (
+from kvstore.protocol.commands import ChangeLimits, Put, RegisterSession
+from kvstore.protocol.messages import (
     Code,
     Request,
     RequestKind,
@@ -21,8 +21,8 @@ from kvstore.protocol import (
     decode_request,
     encode_request,
 )
-from kvstore.results import PutResult
-from kvstore.session_requests import (
+from kvstore.protocol.results import PutResult
+from kvstore.protocol.session_requests import (
     PAGE_SESSIONS_MAX,
     SessionPage,
     close_session_request,

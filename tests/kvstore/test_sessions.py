@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.commands import (
+from kvstore.limits import MIB
+from kvstore.protocol.commands import (
     ChangeLimits,
     CloseSession,
     CompareAndSet,
@@ -20,10 +21,9 @@ from kvstore.commands import (
     Txn,
     encode_command,
 )
-from kvstore.limits import MIB
+from kvstore.protocol.results import PutResult, RangeResult, SessionRegistered
 from kvstore.refusals import InvalidRequest, QuotaExceeded, RequestClosed, SessionExpired, StoreBusy
-from kvstore.results import PutResult, RangeResult, SessionRegistered
-from kvstore.sessions import kept_bytes, result_bytes
+from kvstore.store.sessions import kept_bytes, result_bytes
 from raft import EntryKind, encode_batch
 from tests.kvstore.feeding import Fed
 

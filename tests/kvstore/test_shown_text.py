@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.log_format import JsonFormatter, TextFormatter
-from kvstore.texts import escape_controls, escape_controls_in_json, from_text, to_shown_text
+from kvstore.monitoring.log_format import JsonFormatter, TextFormatter
+from kvstore.protocol.text import escape_controls, escape_controls_in_json, from_text, to_shown_text
 
 NASTY = ("x\ty\nz", "\x1b]0;title\x07", "\x9b2J", "a\u202eb", "a\u2028b", "\r", "\x7f", "\x85", "a\u2067b", "\udc9b")
 

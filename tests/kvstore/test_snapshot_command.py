@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner
 
-from kvstore.backup import Saved
-from kvstore.backup_file import SnapshotFacts
-from kvstore.cli import cli
-from kvstore.cli_common import ExitCode
-from kvstore.cli_snapshot import _what_may_lack
-from kvstore.status import MemberStatus
+from kvstore.backup.file import SnapshotFacts
+from kvstore.backup.save import Saved
+from kvstore.cli.common import ExitCode
+from kvstore.cli.main import cli
+from kvstore.cli.snapshot import _what_may_lack
+from kvstore.protocol.status import MemberStatus
 
 pytestmark = pytest.mark.timeout(30)
 

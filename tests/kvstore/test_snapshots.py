@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.commands import CloseSession, CompareAndSet, Delete, Get, Put, Range, Txn
 from kvstore.limits import MIB, StoreLimits
-from kvstore.machine import KvMachine, initial_header
-from kvstore.snapshots import CHUNK_BYTES, InvalidSnapshot, UnsupportedFeatureLevel
+from kvstore.protocol.commands import CloseSession, CompareAndSet, Delete, Get, Put, Range, Txn
+from kvstore.store.machine import KvMachine, initial_header
+from kvstore.store.snapshot_codec import CHUNK_BYTES, InvalidSnapshot, UnsupportedFeatureLevel
 from raft import LevelRange, decode_item
 from tests.kvstore.feeding import SECOND, Fed, restored
 

@@ -10,13 +10,13 @@ import pytest
 import trio
 
 from kvstore import open_node
-from kvstore.commands import ChangeLimits, CloseSession, Delete, Get, Put, Range, Txn, encode_command
-from kvstore.digest import SLICE_PARTS
-from kvstore.protocol import Code, Consistency, command_request, decode_response, encode_request, read_request
-from kvstore.protocol import status_request as status_of_member
-from kvstore.service_answers import UNITS_PER_TURN
-from kvstore.state_hashes import WAITING_MAX, WAITING_PER_CONNECTION_MAX
-from kvstore.status import MemberStatus, status_from_map
+from kvstore.protocol.commands import ChangeLimits, CloseSession, Delete, Get, Put, Range, Txn, encode_command
+from kvstore.protocol.messages import Code, Consistency, command_request, decode_response, encode_request, read_request
+from kvstore.protocol.messages import status_request as status_of_member
+from kvstore.protocol.status import MemberStatus, status_from_map
+from kvstore.server.service_answers import UNITS_PER_TURN
+from kvstore.server.state_hashes import WAITING_MAX, WAITING_PER_CONNECTION_MAX
+from kvstore.store.digest import SLICE_PARTS
 from raft import frame
 from tests.kvstore.feeding import SECOND, Fed
 from tests.kvstore.in_memory import Cluster

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.commands import (
+from kvstore.limits import KIB, MIB, PAGE_BYTES_MAX, RESPONSE_BYTES_MAX
+from kvstore.protocol.commands import (
     ChangeLimits,
     Compare,
     CompareAndSet,
@@ -22,9 +23,7 @@ from kvstore.commands import (
     Txn,
     spell_out,
 )
-from kvstore.limits import KIB, MIB, PAGE_BYTES_MAX, RESPONSE_BYTES_MAX
-from kvstore.refusals import InvalidRequest, QuotaExceeded, ResponseTooLarge, RevisionAhead, RevisionCompacted
-from kvstore.results import (
+from kvstore.protocol.results import (
     CompareAndSetResult,
     DeleteResult,
     GetResult,
@@ -34,6 +33,7 @@ from kvstore.results import (
     Record,
     TxnResult,
 )
+from kvstore.refusals import InvalidRequest, QuotaExceeded, ResponseTooLarge, RevisionAhead, RevisionCompacted
 from raft import EntryKind, encode_batch
 from tests.kvstore.feeding import Fed
 

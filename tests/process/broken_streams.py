@@ -33,7 +33,7 @@ def has_lost_output(kind: str) -> bool:
 
 def main() -> None:
     """The process."""
-    from kvstore.cli import COMMANDS
+    from kvstore.cli.main import COMMANDS
 
     for module, _ in COMMANDS.values():
         import_module(module)
@@ -60,7 +60,7 @@ def _run(arguments: Sequence[str], kind: str, place: Path) -> dict[str, Any]:
 
 
 def _exit_code(arguments: Sequence[str]) -> int:
-    from kvstore.cli import main
+    from kvstore.cli.main import main
 
     sys.argv = ["hwm", *arguments]
     try:

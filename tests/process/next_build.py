@@ -18,17 +18,17 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
     ("kvstore/limits.py", "FEATURE_LEVEL_MAX = 1\n", "FEATURE_LEVEL_MAX = 2\n"),
     # A command that takes note of nothing, and is answered.
     (
-        "kvstore/commands.py",
+        "kvstore/protocol/commands.py",
         "    RAISE_FEATURE_LEVEL = 20\n",
         f"    RAISE_FEATURE_LEVEL = 20\n    NOTE = {NOTE_KIND}\n",
     ),
     (
-        "kvstore/shapes.py",
+        "kvstore/protocol/validation.py",
         "_NEWEST_JUDGES = ",
         "_JUDGES[2] = {**_JUDGES[1], CommandKind.NOTE: _bare_flaw}\n_NEWEST_JUDGES = ",
     ),
     (
-        "kvstore/machine.py",
+        "kvstore/store/machine.py",
         "        if kind == CommandKind.CHANGE_LIMITS:\n",
         "        if kind == CommandKind.NOTE:\n            return (0, revision, (kind,))\n"
         "        if kind == CommandKind.CHANGE_LIMITS:\n",
@@ -44,7 +44,7 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
         "rest = (m.priority,) if m.priority else ()\n",
         "rest = (m.priority, 12345)\n",
     ),
-    ("kvstore/status.py", "    return asdict(status)\n", '    return asdict(status) | {"notes": 7}\n'),
+    ("kvstore/protocol/status.py", "    return asdict(status)\n", '    return asdict(status) | {"notes": 7}\n'),
 )
 """(file, text that it has once, text instead)."""
 
@@ -57,7 +57,7 @@ without a look at what the others know. No build may do so (docs/versions.md).""
 
 
 def make_next_build(folder: Path, changes: tuple[tuple[str, str, str], ...] = CHANGES) -> Path:
-    """Put the packages of the next build into `folder`, from which `python -m kvstore.cli` runs it."""
+    """Put the packages of the next build into `folder`, from which `python -m kvstore.cli.main` runs it."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     for file, old, new in changes:

@@ -22,7 +22,7 @@ STARTS_MAX = 5
 
 def hwm(*arguments: str | Path) -> list[str]:
     """The command line of `hwm` in this interpreter."""
-    return [sys.executable, "-m", "kvstore.cli", *map(str, arguments)]
+    return [sys.executable, "-m", "kvstore.cli.main", *map(str, arguments)]
 
 
 def in_build(build: Path | None) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def in_a_shell(lines: str, folder: Path, endpoint: str = "") -> None:
     """Run them as they are written; `hwm` is that of this interpreter."""
     shim = folder / "bin" / "hwm"
     shim.parent.mkdir(exist_ok=True)
-    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kvstore.cli "$@"\n')
+    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kvstore.cli.main "$@"\n')
     shim.chmod(0o755)
     path = f"{shim.parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HWM_ENDPOINTS": endpoint}

@@ -18,14 +18,15 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from kvstore import Client, client_port
-from kvstore.cli import cli
-from kvstore.cli_common import Failure
-from kvstore.cli_member import change_members
+from kvstore import Client
+from kvstore.cli.common import Failure
+from kvstore.cli.main import cli
+from kvstore.cli.member import change_members
 from kvstore.errors import OutcomeUnknown
-from kvstore.member import MemberConfig, RunningMember, run_member
-from kvstore.members import Membership
-from kvstore.protocol import encode_client_hello
+from kvstore.protocol.membership import Membership
+from kvstore.protocol.messages import encode_client_hello
+from kvstore.server import client_listener as client_port
+from kvstore.server.member import MemberConfig, RunningMember, run_member
 from raft import frame
 from tests.process.servers import hwm, running_cluster
 
@@ -255,8 +256,8 @@ def test_a_file_and_a_folder_that_changed_places_are_named(tmp_path: Path, name:
 def as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """`hwm` under another user, who may not be able to read this interpreter: imports come first."""
     code = (
-        "import os, kvstore.cli, kvstore.cli_serve, kvstore.server\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534); kvstore.cli.main()"
+        "import os, kvstore.cli.main, kvstore.cli.serve, kvstore.cli.process\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534); kvstore.cli.main.main()"
     )
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=40, check=False

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from harness.cluster.ports import free_ports
 from kvstore import Client
-from kvstore.cli import cli
-from kvstore.latencies import GROWTH, Latencies
+from kvstore.cli.latencies import GROWTH, Latencies
+from kvstore.cli.main import cli
 from tests.process.servers import running_cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]

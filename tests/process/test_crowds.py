@@ -15,9 +15,9 @@ import pytest
 import trio
 
 from harness.cluster.ports import free_ports
-from kvstore.cli_common import ExitCode
-from kvstore.descriptor_budget import DESCRIPTORS_MIN
-from kvstore.protocol import encode_client_hello
+from kvstore.cli.common import ExitCode
+from kvstore.protocol.messages import encode_client_hello
+from kvstore.resources.descriptor_budget import DESCRIPTORS_MIN
 from raft import frame
 from tests.process import servers
 from tests.process.servers import hwm, running_cluster

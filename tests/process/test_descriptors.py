@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvstore import Busy, Client, OutcomeUnknown
-from kvstore.status import MemberStatus
+from kvstore.protocol.status import MemberStatus
 from tests.process.servers import running_cluster
 
 pytestmark = [

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kvstore import Client, cli_member
+from kvstore import Client
+from kvstore.cli import member as cli_member
 from kvstore.errors import ChangeRefused, OutcomeUnknown, StoreError, Unavailable
-from kvstore.members import Membership, MemberView
+from kvstore.protocol.membership import Membership, MemberView
 from tests.process.servers import hwm
 from tests.process.test_bad_input import NOBODY, invoke
 

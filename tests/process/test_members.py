@@ -13,7 +13,7 @@ import trio
 
 from harness.cluster.ports import free_ports
 from kvstore import Client
-from kvstore.cli_common import ExitCode
+from kvstore.cli.common import ExitCode
 from tests.process.servers import Server, hwm
 from tests.process.test_server_kills import Ledger
 

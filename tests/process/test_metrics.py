@@ -11,8 +11,8 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvstore import Client, Put
-from kvstore.metrics_http import CONNECTIONS_MAX, HEAD_BYTES_MAX
-from kvstore.protocol import command_request, encode_client_hello, encode_request
+from kvstore.monitoring.metrics_http import CONNECTIONS_MAX, HEAD_BYTES_MAX
+from kvstore.protocol.messages import command_request, encode_client_hello, encode_request
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, frame
 from tests.process.servers import Server, ServerCluster, running_cluster
 

@@ -16,10 +16,10 @@ import click
 import pytest
 import trio
 
-import kvstore.standard_streams
+import kvstore.cli.standard_streams
 import spark_audit.standard_streams
 from kvstore import Client
-from kvstore.cli import cli
+from kvstore.cli.main import cli
 from tests.process.broken_streams import BROKEN, DESCRIPTORS, SOUND, has_lost_output
 from tests.process.servers import hwm, running_cluster
 
@@ -237,5 +237,5 @@ def test_the_other_two_programs_tell_the_truth_as_well(arguments: list[str], exi
 def test_both_packages_have_the_same_streams() -> None:
     """`spark_audit` imports no other package."""
     ours, theirs = (Path(module.__file__ or "").read_text() for module in
-                    (kvstore.standard_streams, spark_audit.standard_streams))  # fmt: skip
+                    (kvstore.cli.standard_streams, spark_audit.standard_streams))  # fmt: skip
     assert ours == theirs

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from kvstore import Client, Get, Put, Response
-from kvstore.protocol import (
+from kvstore.protocol.messages import (
     Code,
     Consistency,
     command_request,
@@ -172,8 +172,8 @@ async def test_beyond_the_bound_of_open_proposals_the_answer_is_busy_and_says_so
 def hwm_with_a_small_bound(*arguments: str | Path) -> list[str]:
     """The command line of `hwm`, but that OPEN_MAX proposals may be open: no option says that."""
     program = (
-        "import functools, runpy, kvstore.cli_serve as serve;"
+        "import functools, runpy, kvstore.cli.serve as serve;"
         f"serve.RaftConfig = functools.partial(serve.RaftConfig, proposals_pending_max={OPEN_MAX});"
-        "runpy.run_module('kvstore.cli', run_name='__main__')"
+        "runpy.run_module('kvstore.cli.main', run_name='__main__')"
     )
     return [sys.executable, "-c", program, *map(str, arguments)]

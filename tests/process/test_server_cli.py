@@ -20,9 +20,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from harness.cluster.ports import free_ports
-from kvstore.cli import cli
-from kvstore.protocol import encode_client_hello
-from kvstore.texts import from_text
+from kvstore.cli.main import cli
+from kvstore.protocol.messages import encode_client_hello
+from kvstore.protocol.text import from_text
 from raft import Hello, HelloRole, Refusal, decode_hello, frame
 from tests.process.servers import Server, hwm, running_cluster
 
@@ -237,7 +237,7 @@ def test_a_paused_member_leaves_the_outcome_unknown(server: tuple[Server, str]) 
     process, endpoint = server
     try:
         code = (
-            "import trio\nfrom kvstore import Client\nfrom kvstore.cli_common import failure_of\n"
+            "import trio\nfrom kvstore import Client\nfrom kvstore.cli.common import failure_of\n"
             "from kvstore import StoreError\n"
             "async def main():\n"
             f"    async with Client(['{endpoint}']) as client:\n"
@@ -555,7 +555,7 @@ def test_tables_fit_a_terminal_of_80_columns(server: tuple[Server, str]) -> None
 
 def test_a_mistake_in_the_program_ends_without_a_traceback() -> None:
     """And HWM_DEBUG=1 shows it."""
-    code = "import kvstore.cli as c; c.COMMANDS['get'] = ('kvstore.cli_data', 'nothing'); c.main()"
+    code = "import kvstore.cli.main as c; c.COMMANDS['get'] = ('kvstore.cli.data', 'nothing'); c.main()"
     for debug, shown in (("", False), ("1", True)):
         done = subprocess.run(
             [sys.executable, "-c", code, "get", "a"], capture_output=True, text=True, timeout=30, check=False,

@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from kvstore import Client, open_node
-from kvstore.cli_common import ExitCode
-from kvstore.cli_serve import serve_command
+from kvstore.cli.common import ExitCode
+from kvstore.cli.serve import serve_command
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 

@@ -15,7 +15,7 @@ from harness.sim.parting import PARTED
 from harness.sim.plan import Plan, draw_plan
 from harness.sim.simulation import Simulation
 from kvstore import KvMachine, Put, Range, Txn, encode_command
-from kvstore.put_rows import batch_of_runs
+from kvstore.protocol.fast_puts import batch_of_runs
 from raft import Entry, EntryKind, RaftConfig, encode_batch
 from tests.simulation.test_moods import first_in
 
@@ -136,7 +136,7 @@ def test_what_a_crowd_writes_at_once_is_applied_as_runs(monkeypatch: pytest.Monk
         runs.append(found is not None)
         return found
 
-    monkeypatch.setattr("kvstore.machine.batch_of_runs", noted)
+    monkeypatch.setattr("kvstore.store.machine.batch_of_runs", noted)
     crowded = (plan for plan in map(draw_plan, range(1, 1_000)) if plan.load.crowd >= 20 and plan.until_ns > SECOND_NS)
     for plan in islice(crowded, 3):
         assert Simulation(plan).run().violation is None

@@ -1,0 +1,196 @@
+"""Saving a snapshot of a running cluster to a file (`hwm snapshot save`).
+
+The guarantee: every write that was acknowledged to anybody before `save_snapshot` was called is in the file, and the
+file shows the store as it was at one revision. A linearizable read gives the revision R that the store has at least
+reached; then a member, whichever it is, is asked for a snapshot of R or later, and builds one once it has applied R.
+
+Without a majority there is no such read. With `existing` R is what the named member itself has applied: all of that is
+committed, but nobody can say what the others had acknowledged beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from kvstore.backup.backup_aside import FileAside
+from kvstore.backup.file import BackupFailed, Checked, SnapshotFacts
+from kvstore.client.addresses import parse_address
+from kvstore.client.client import Client
+from kvstore.errors import InvalidAddress, Unavailable
+from kvstore.protocol.commands import Get
+from kvstore.protocol.messages import Response, snapshot_request
+from kvstore.protocol.status import MemberStatus
+
+PAGE_BYTES = 256 * 1024
+"""Of one answer: a member that sends it has other clients, too, and heartbeats."""
+
+LOOK_SECONDS = 0.05
+BUILD_AGAIN_SECONDS = 5.0
+"""After so long without a snapshot it is asked for again: a member gives a build up when its disk is full."""
+
+WAIT_SECONDS_DEFAULT = 60.0
+TRIES_MAX = 5
+"""A member deletes its snapshot when it has made the next one: then it is begun anew, so often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What is in the file now, and which member it came from; with `existing` also what that one had said of itself."""
+
+    facts: SnapshotFacts
+    size_bytes: int
+    node_id: str
+    member: MemberStatus | None = None
+
+    @property
+    def is_older(self) -> bool:
+        """True if the member has applied, and so the cluster has committed, what is not in the file."""
+        return self.member is not None and self.facts.revision < self.member.revision
+
+    @property
+    def open_entries(self) -> int:
+        """Entries in the log of the member that it had not applied: perhaps acknowledged, and left out.
+
+        Also of those that it knew to be committed, or what a file that began right then lacks would be told by nobody.
+        """
+        if self.member is None:
+            return 0
+        return max(0, self.member.last_index - max(self.member.last_applied, self.facts.index))
+
+
+async def save_snapshot(
+    client: Client,
+    path: Path | None,
+    *,
+    member: str | None = None,
+    existing: bool = False,
+    force: bool = False,
+    wait_seconds: float = WAIT_SECONDS_DEFAULT,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Saved:
+    """Save a snapshot of the cluster as `path`, verified and durable; on any error there is nothing under that name.
+
+    `path` None: standard output, which gets all of it at the end, once it is verified.
+    `member`: a node id or address (None: the leader). `existing`: all that this member itself has applied, for a
+    cluster that has no majority any more: the guarantee above is not given then. If it cannot build that within
+    `wait_seconds`, the snapshot that it has is taken (`Saved.is_older`). `force`: replace an existing file.
+    `wait_seconds`: how long the member may take to build one. The client's deadline holds for each request.
+    `tell` is given a line for people when the member gives up, once for each reason; it is asked again all the same.
+    Raises BackupFailed and what the client raises.
+    """
+    if member is not None and ":" in member:
+        parse_address(member)  # Before anybody is asked anything.
+    with FileAside(path, force=force) as aside:
+        least = 0 if existing else (await client.execute(Get(b"\0"))).revision
+        address = await _address(client, member)
+        own = await client.status(address) if existing else None
+        revision = own.revision if own is not None else least
+        source = _Source(client, address, revision, own is not None, wait_seconds, tell)
+        for _ in range(TRIES_MAX):
+            first = await source.first_page()
+            checked = Checked(f"{path or 'standard output'} from {first.node_id}")
+            if await source.receive(first, aside, checked):
+                facts = checked.finish()
+                if facts.revision < revision and own is None:
+                    raise BackupFailed(f"{first.node_id} sent revision {facts.revision}, {revision} was asked for")
+                await trio.to_thread.run_sync(aside.publish)
+                return Saved(facts=facts, size_bytes=first.fields[1], node_id=first.node_id, member=own)
+            aside.begin()
+    raise BackupFailed(
+        f"{address} has replaced its snapshot {TRIES_MAX} times while it was read",
+        "its log grows faster than the snapshot can be read: save from nearer by, or raise --snapshot-log-bytes",
+    )
+
+
+async def _address(client: Client, member: str | None) -> str:
+    """Where to ask; until there is a leader it is looked for. Raises InvalidAddress, Unavailable."""
+    if member is not None and ":" in member:
+        return member
+    with trio.move_on_after(client.deadline_seconds):
+        while True:
+            view = await client.members()
+            addresses: dict[str | None, str | None] = dict(view.members)
+            found = view.leader_address if member is None else addresses.get(member)
+            if found:
+                return found
+            if member is not None:
+                known = ", ".join(node_id for node_id, _ in view.members)
+                raise InvalidAddress(member, f"no such member; there are {known}")
+            await trio.sleep(LOOK_SECONDS)
+    raise Unavailable("nobody leads")
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A member, and what is wanted of it: a snapshot of `revision` or later; with `may_be_older`, in the end, any."""
+
+    client: Client
+    address: str
+    revision: int
+    may_be_older: bool
+    wait_seconds: float
+    tell: Callable[[str], None]
+    told: set[str] = field(default_factory=set)
+
+    async def first_page(self) -> Response:
+        """The beginning of a snapshot; until the member has one that will do it is asked again and again."""
+        words, given_up, build_at = "it has not answered", "", trio.current_time()
+        with trio.move_on_after(self.wait_seconds):
+            while True:
+                build = trio.current_time() >= build_at
+                response = await self._ask(revision_min=self.revision, build=build)
+                if is_page(response, 0):
+                    return response
+                _, words, is_being_built, *more = response.fields  # An older member says three.
+                if more and isinstance(more[0], str) and more[0]:
+                    given_up = f"{response.node_id} gave up: {more[0]}"
+                    if given_up not in self.told:
+                        self.told.add(given_up)
+                        self.tell(f"{given_up}; trying again")
+                if is_being_built and build:
+                    build_at = trio.current_time() + BUILD_AGAIN_SECONDS
+                await trio.sleep(LOOK_SECONDS)
+        if self.may_be_older and is_page(response := await self._ask(), 0):
+            return response
+        raise BackupFailed(
+            f"{self.address} had no snapshot to send within {self.wait_seconds:g} s: {given_up or words}",
+            "if its disk is full, or it is cut off, name another --member; a large store may need a longer --wait",
+        )
+
+    async def receive(self, page: Response, aside: FileAside, checked: Checked) -> bool:
+        """All pages from the first one on, verified and written. False if the snapshot was replaced meanwhile."""
+        name, size_bytes, data = page.fields[:3]
+        offset = 0
+        while True:
+            checked.feed(data)
+            aside.write(data)
+            offset += len(data)
+            if offset >= size_bytes:
+                return True
+            page = await self._ask(name, offset=offset)
+            if not is_page(page, offset):
+                return False
+            data = page.fields[2]
+
+    async def _ask(
+        self, name: str | None = None, *, offset: int = 0, revision_min: int = 0, build: bool = False
+    ) -> Response:
+        return await self.client.ask(
+            snapshot_request(
+                self.address, name, offset=offset, bytes_max=PAGE_BYTES, revision_min=revision_min, build=build
+            )
+        )
+
+
+def is_page(response: Response, offset: int) -> bool:
+    """False if there is none (yet). Raises BackupFailed for an answer that is neither, or would never end."""
+    match response.fields:
+        case (None, str(), bool(), *_):
+            return False
+        case (str(), int() as size_bytes, bytes() as data, *_) if data and offset + len(data) <= size_bytes:
+            return True
+    raise BackupFailed(f"{response.node_id} answered with something that is no page of a snapshot")

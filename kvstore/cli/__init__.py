@@ -1,0 +1,1 @@
+"""The command `hwm`: one file per group of commands, and what they share."""

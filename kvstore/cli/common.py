@@ -1,0 +1,275 @@
+"""What all commands of `hwm` share: exit codes, how an error is said, the options of those that talk to a cluster."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import json
+import math
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import click
+import trio
+
+from kvstore.cli.output import OPERATION, say, show, show_bytes
+from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
+from kvstore.errors import (
+    ChangeRefused,
+    InvalidAddress,
+    LevelRefused,
+    OutcomeUnknown,
+    StoreError,
+    TransferRefused,
+    Unavailable,
+    Unsupported,
+)
+from kvstore.protocol.text import escape_controls, escape_controls_in_json, from_text, to_text
+from raft import FRAME_BYTES_MAX_CLIENT
+
+ENDPOINTS_DEFAULT = "127.0.0.1:7101"
+SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # Of a deadline: whoever waits for a day is not at a command line.
+HAS_PRINTED = "kvstore.has_printed"  # In `Context.meta`: there is a JSON value on stdout.
+ResultT = TypeVar("ResultT")
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+class ExitCode(enum.IntEnum):
+    """What a script may rely on."""
+
+    OK = 0
+    NEGATIVE = 1  # The key is not there, or the comparison is false. Nothing is wrong.
+    USAGE = 2
+    FAILED = 3  # Certainly not carried out; or the server refused to start.
+    UNKNOWN = 4  # It may have been carried out.
+    UNAVAILABLE = 5  # Certainly not carried out: no member could be reached, or there is no majority.
+    STOPPED = 6  # The server stopped itself: its disk failed, or an invariant broke.
+    REMOVED = 7  # The server was removed from its cluster, for ever: do not start it again.
+    INTERNAL = 70  # A mistake in this program.
+    OUTPUT = 74  # Carried out, but the answer could not be written (`EX_IOERR`).
+
+
+class Failure(click.ClickException):
+    """An error in one line, with what to do in another; with `--json` also as an object, for programs.
+
+    `error`: the store's own, which has a word, and may have a reason and a lag.
+    """
+
+    def __init__(self, message: str, code: ExitCode, hint: str = "", error: StoreError | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = int(code)  # type: ignore[misc]  # Instances differ, as in click itself.
+        self.hint = hint
+        self._word = code.name.lower() if error is None else error.word
+        refusal = error if isinstance(error, ChangeRefused | TransferRefused | LevelRefused) else None
+        self._reason = refusal.reason if refusal else None
+        self._lag = refusal.lag if isinstance(refusal, ChangeRefused) else None
+        context = click.get_current_context(silent=True)  # None where `show` comes.
+        self._is_in_json = context is not None and context.params.get("as_json") and not context.meta.get(HAS_PRINTED)
+
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - As click declares it.
+        """The words to stderr; stdout is for data, and for one JSON value, this one if there is no other."""
+        say(f"error: {self.format_message()}")
+        if self.hint:
+            say(f"hint: {self.hint}")
+        if self._is_in_json:
+            print_json({"error": self.as_json()})
+
+    def as_json(self) -> dict[str, object]:
+        """For programs: `code` and `reason` are stable words."""
+        return {
+            "code": self._word,
+            "text": self.message,
+            "hint": self.hint,
+            "reason": self._reason,
+            "lag": self._lag,
+            "is_unknown": self.exit_code == ExitCode.UNKNOWN,
+        }
+
+
+def failure_of(error: StoreError) -> Failure:
+    """Which exit code an error of the store stands for."""
+    match error:
+        case OutcomeUnknown():
+            code = ExitCode.UNKNOWN
+        case Unavailable():
+            code = ExitCode.UNAVAILABLE
+        case InvalidAddress() | Unsupported():
+            code = ExitCode.USAGE
+        case _:
+            code = ExitCode.FAILED
+    return Failure(str(error), code, error.hint, error)
+
+
+if TYPE_CHECKING:
+    BytesParamType = click.ParamType[bytes]
+    SecondsParamType = click.ParamType[float]
+else:  # Before click 8.4 it takes no parameter.
+    BytesParamType = SecondsParamType = click.ParamType
+
+
+class Data(BytesParamType):
+    """A key or value: text, or `base64:…`; as a value `-` means standard input, byte for byte."""
+
+    name = "text"
+
+    def __init__(self, *, stdin: bool = False) -> None:
+        self._stdin = stdin
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        """Called by click."""
+        if isinstance(value, bytes):
+            return value
+        if self._stdin and value == "-":
+            return read_stdin()
+        try:
+            return from_text(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def read_stdin() -> bytes:
+    """All of standard input. Raises Failure if no request could hold it, or if it cannot be read."""
+    if sys.stdin is None:
+        raise Failure("standard input is closed", ExitCode.USAGE, "give the value as an argument, or a file: `< FILE`")
+    try:
+        data = sys.stdin.buffer.read(FRAME_BYTES_MAX_CLIENT + 1)
+    except OSError as error:
+        raise Failure(f"standard input cannot be read: {error.strerror or error}", ExitCode.USAGE) from error
+    if len(data) > FRAME_BYTES_MAX_CLIENT:
+        what = f"standard input has more than {FRAME_BYTES_MAX_CLIENT} bytes, which no request can hold"
+        raise Failure(what, ExitCode.FAILED, "nothing was sent; split it over several keys")
+    return data
+
+
+class Seconds(SecondsParamType):
+    """A time that can be waited for: Python also reads `nan` and `inf` as numbers."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Called by click."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        if not SECONDS_MIN <= seconds <= SECONDS_MAX:
+            self.fail(f"{value} is not from {SECONDS_MIN} to {SECONDS_MAX:.0f} seconds", param, ctx)
+        return seconds
+
+
+class Number(click.FloatRange):
+    """A number within bounds. To click `nan` is within all bounds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Called by click."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is no number", param, ctx)
+        return number
+
+
+def client_options(function: FunctionT) -> FunctionT:
+    """`--endpoints`, `--deadline`, `--json`: for every command that talks to a cluster."""
+    options = [
+        click.option(
+            "--endpoints",
+            envvar="HWM_ENDPOINTS",
+            default=ENDPOINTS_DEFAULT,
+            show_default=True,
+            metavar="HOST:PORT,...",
+            help="Client addresses of some members; the others are learned. [env: HWM_ENDPOINTS]",
+        ),
+        click.option(
+            "--deadline",
+            "deadline_seconds",
+            type=Seconds(),
+            default=DEADLINE_SECONDS_DEFAULT,
+            show_default=True,
+            metavar="SECONDS",
+            help="When to give up.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def run_with_client(endpoints: str, deadline_seconds: float, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
+    """Run `work` with a client; errors of the store become one line and an exit code."""
+
+    async def main() -> ResultT:
+        addresses = [part.strip() for part in endpoints.split(",") if part.strip()]
+        async with Client(addresses, deadline_seconds=deadline_seconds) as client:
+            return await work(client)
+
+    return run_operation(main)
+
+
+def run_operation(operation: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Run the operation of a command to its result; `OPERATION` knows how far it has come.
+
+    Once there is a result nothing takes it back, such as a connection that cannot be closed in order.
+    Raises Failure for errors of the store and of the system.
+    """
+    results: list[ResultT] = []
+
+    async def run() -> None:
+        OPERATION.has_begun = True
+        results.append(await operation())
+        OPERATION.is_done = True
+
+    try:
+        trio.run(run)
+    except StoreError as error:
+        raise failure_of(error) from error
+    except OSError as error:
+        if not OPERATION.is_done:
+            raise failure_of_system(error, has_begun=OPERATION.has_begun) from error
+    return results[0]
+
+
+def failure_of_system(error: OSError, *, has_begun: bool) -> Failure:
+    """What the operating system refused to a command that is not done. `has_begun`: something may have been sent."""
+    what = (error.strerror or str(error)).lower()
+    message = what if error.filename is None else f"{error.filename}: {what}"
+    if has_begun:
+        return Failure(message, ExitCode.UNKNOWN, "it may have happened; read the key before you repeat it")
+    remedy = "this user must be able to enter and read the folder"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        remedy = "too few files may be open: raise the limit (`ulimit -n`)"
+    elif error.filename is None:
+        remedy = "try again"
+    return Failure(message, ExitCode.FAILED, f"nothing was done; {remedy}")
+
+
+def print_json(value: Any) -> None:
+    """One object on one line; bytes as text."""
+    if (context := click.get_current_context(silent=True)) is not None:
+        context.meta[HAS_PRINTED] = True
+    show(escape_controls_in_json(json.dumps(value, ensure_ascii=False, default=_json_default)))
+
+
+def _json_default(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return to_text(value)
+    raise TypeError(f"{type(value).__name__} in JSON output")
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table on a terminal; elsewhere lines with tabs, without the head. Control characters in cells are escaped."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            show_bytes("\t".join(escape_controls(str(cell)) for cell in row).encode() + b"\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, collapse_padding=True, padding=(0, 1), header_style="bold")
+    for column in columns:
+        table.add_column(Text(column), overflow="fold", min_width=max(map(len, column.splitlines())))
+    for row in rows:
+        table.add_row(*(Text(escape_controls(str(cell))) for cell in row))
+    Console(highlight=False).print(table)

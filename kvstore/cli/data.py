@@ -1,0 +1,317 @@
+"""`hwm put|get|del|cas|range|txn`: one operation each."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from kvstore.cli.common import (
+    Data,
+    ExitCode,
+    Failure,
+    client_options,
+    print_json,
+    print_table,
+    read_stdin,
+    run_with_client,
+)
+from kvstore.cli.output import say, show, show_bytes
+from kvstore.protocol.commands import CompareAndSet, Delete, Get, Put, Range, prefix_range
+from kvstore.protocol.messages import Consistency
+from kvstore.protocol.read_modes import STALENESS_MS_MAX, asked_for
+from kvstore.protocol.results import (
+    CompareAndSetResult,
+    DeleteResult,
+    GetResult,
+    KeyRecord,
+    RangeResult,
+    Record,
+    Result,
+    TxnResult,
+)
+from kvstore.protocol.text import escape_controls, to_shown_text, to_text
+from kvstore.protocol.transaction_json import InvalidDocument, parse_document, txn_of_document
+
+KEY, VALUE = Data(), Data(stdin=True)
+
+consistency_options = click.option(
+    "--consistency",
+    type=click.Choice([consistency.word for consistency in Consistency]),
+    default="linearizable",
+    show_default=True,
+    help="`lease`: by the leader alone, if clocks can be trusted; `follower`: by any member that asks the leader; "
+    "`bounded`: by any that can prove --max-staleness-ms; `local`: what one member has applied so far.",
+)
+staleness_option = click.option(
+    "--max-staleness-ms", type=click.IntRange(0, STALENESS_MS_MAX), help="How old a bounded read may be."
+)
+member_option = click.option(
+    "--member", metavar="NODE", help="Who shall answer a read of any member: node id or address."
+)
+
+
+def read_options(consistency: str, max_staleness_ms: int | None) -> dict[str, Any]:
+    """The options as the client takes them. Raises Failure."""
+    try:
+        asked_for(consistency, max_staleness_ms)
+    except ValueError as error:
+        raise Failure(str(error), ExitCode.USAGE, "give --max-staleness-ms with --consistency bounded") from error
+    return {"consistency": consistency, "max_staleness_ms": max_staleness_ms}
+
+
+def record_json(record: Record | KeyRecord) -> dict[str, Any]:
+    """A record as JSON output shows it."""
+    shown: dict[str, Any] = {"key": record.key} if isinstance(record, KeyRecord) else {}
+    return {
+        **shown,
+        "value": record.value,
+        "create_revision": record.create_revision,
+        "mod_revision": record.mod_revision,
+        "version": record.version,
+    }
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """A result as JSON output shows it."""
+    match result:
+        case GetResult():
+            shown = record_json(result.record) if result.record else {}
+            return {"op": "get", "found": result.record is not None, **shown}
+        case DeleteResult():
+            return {"op": "delete", "found": result.found}
+        case RangeResult():
+            items = [record_json(item) for item in result.items]
+            return {"op": "range", "items": items, "more": result.more, "count": result.count}
+        case CompareAndSetResult():
+            shown = {} if result.succeeded else {"seen": record_json(result.record) if result.record else None}
+            return {"op": "cas", "succeeded": result.succeeded, **shown}
+        case TxnResult():
+            return {
+                "op": "txn",
+                "succeeded": result.succeeded,
+                "results": [result_json(each) for each in result.results],
+            }
+        case _:
+            return {"op": "put"}
+
+
+@click.command()
+@click.argument("key", type=KEY)
+@click.argument("value", type=VALUE)
+@client_options
+def put(key: bytes, value: bytes, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Write VALUE at KEY. `-` as VALUE reads it from standard input."""
+    answer = run_with_client(endpoints, deadline_seconds, lambda client: client.execute(Put(key, value)))
+    if as_json:
+        print_json({**result_json(answer.result), "revision": answer.revision, "node": answer.node_id})
+    else:
+        say(f"revision {answer.revision}")
+
+
+@click.command()
+@click.argument("key", type=KEY)
+@click.option("--raw", is_flag=True, help="Print the value byte for byte, with no line end.")
+@consistency_options
+@staleness_option
+@member_option
+@client_options
+def get(
+    key: bytes,
+    raw: bool,
+    consistency: str,
+    max_staleness_ms: int | None,
+    member: str | None,
+    endpoints: str,
+    deadline_seconds: float,
+    as_json: bool,
+) -> None:
+    """Print the value at KEY; exit code 1 if there is none.
+
+    Bytes that are no text are printed as `base64:...`; on a terminal so is text with control characters.
+    """
+    how = read_options(consistency, max_staleness_ms)
+    answer = run_with_client(
+        endpoints,
+        deadline_seconds,
+        lambda client: client.execute(Get(key), member=member, **how),
+    )
+    assert isinstance(answer.result, GetResult)
+    record = answer.result.record
+    if as_json:
+        about = {"revision": answer.revision, "consistency": answer.consistency, "node": answer.node_id}
+        about |= {} if answer.age_ms is None else {"age_ms": answer.age_ms}
+        print_json({**result_json(answer.result), **about})
+    elif record is None:
+        say(f"not found: {to_text(key)}")
+    elif raw:
+        show_bytes(record.value)
+    else:
+        _show_value(record.value)
+    if record is None:
+        sys.exit(ExitCode.NEGATIVE)
+
+
+def _show_value(value: bytes) -> None:
+    """One value is all there is on stdout, so its line ends and tabs are unambiguous there. A terminal obeys others."""
+    text = to_text(value)
+    if sys.stdout.isatty() and escape_controls(text.translate(_HARMLESS)) != text.translate(_HARMLESS):
+        text = to_shown_text(value)
+        say("the value has characters that a terminal obeys; --raw prints it as it is")
+    show_bytes(text.encode() + b"\n")
+
+
+_HARMLESS = str.maketrans("\n\t", "  ")
+
+
+@click.command("del")
+@click.argument("key", type=KEY)
+@client_options
+def delete(key: bytes, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Remove KEY; exit code 1 if it was not there."""
+    answer = run_with_client(endpoints, deadline_seconds, lambda client: client.execute(Delete(key)))
+    assert isinstance(answer.result, DeleteResult)
+    if as_json:
+        print_json({**result_json(answer.result), "revision": answer.revision, "node": answer.node_id})
+    else:
+        word = f"deleted at revision {answer.revision}" if answer.result.found else f"not found: {to_text(key)}"
+        say(word)
+    if not answer.result.found:
+        sys.exit(ExitCode.NEGATIVE)
+
+
+@click.command()
+@click.argument("key", type=KEY)
+@click.argument("value", type=VALUE)
+@click.option("--expect", "expected", type=KEY, metavar="TEXT", help="Only if the key has this value.")
+@click.option("--revision", "mod_revision", type=click.IntRange(min=0), help="Only if this is its mod_revision.")
+@click.option("--absent", is_flag=True, help="Only if the key is not there.")
+@client_options
+def cas(
+    key: bytes,
+    value: bytes,
+    expected: bytes | None,
+    mod_revision: int | None,
+    absent: bool,
+    endpoints: str,
+    deadline_seconds: float,
+    as_json: bool,
+) -> None:
+    """Compare and set: write VALUE at KEY on one condition; exit code 1 if it does not hold."""
+    if (expected is not None) + (mod_revision is not None) + absent != 1:
+        raise click.UsageError("name one condition: --expect TEXT, --revision N or --absent")
+    wanted = expected if expected is not None else (mod_revision or 0)
+    answer = run_with_client(
+        endpoints, deadline_seconds, lambda client: client.execute(CompareAndSet(key, value, wanted))
+    )
+    result = answer.result
+    assert isinstance(result, CompareAndSetResult)
+    if as_json:
+        print_json({**result_json(result), "revision": answer.revision, "node": answer.node_id})
+    elif result.succeeded:
+        say(f"revision {answer.revision}")
+    else:
+        seen = f"it is {to_text(result.record.value)!r}" if result.record else "it is absent"
+        shown = f" at mod_revision {result.record.mod_revision}" if result.record else ""
+        say(f"not written: {seen}{shown}")
+    if not result.succeeded:
+        sys.exit(ExitCode.NEGATIVE)
+
+
+@click.command("range")
+@click.option("--prefix", type=KEY, metavar="TEXT", help="All keys that begin with this.")
+@click.option("--from", "start", type=KEY, metavar="KEY", help="From this key on.")
+@click.option("--to", "end", type=KEY, metavar="KEY", help="Up to this key, exclusive.")
+@click.option("--limit", type=click.IntRange(min=0), default=0, help="At most so many; 0: all.")
+@click.option("--reverse", is_flag=True, help="From the last key to the first.")
+@click.option("--keys-only", is_flag=True, help="No values.")
+@click.option("--count", "count_only", is_flag=True, help="Only how many there are.")
+@consistency_options
+@staleness_option
+@client_options
+def range_command(
+    prefix: bytes | None,
+    start: bytes | None,
+    end: bytes | None,
+    limit: int,
+    reverse: bool,
+    keys_only: bool,
+    count_only: bool,
+    consistency: str,
+    max_staleness_ms: int | None,
+    endpoints: str,
+    deadline_seconds: float,
+    as_json: bool,
+) -> None:
+    """List keys and values, in byte order. Without options: all of them, page by page.
+
+    What has control characters, line ends and tabs among them, is printed as `base64:...`, as what is no text.
+    """
+    if prefix is not None and (start is not None or end is not None):
+        raise click.UsageError("give --prefix, or --from and --to")
+    start, end = prefix_range(prefix) if prefix is not None else (start or b"", end)
+    request = Range(start, end, limit, reverse, keys_only, count_only)
+
+    how = read_options(consistency, max_staleness_ms)
+
+    async def read(client: Any) -> RangeResult:
+        if count_only:
+            page: RangeResult = await client.range(request, **how)
+            return page
+        items: list[KeyRecord] = []
+        last: RangeResult | None = None
+        first_count = 0
+        async for page in client.pages(request, **how):
+            first_count = page.count if last is None else first_count
+            items += page.items
+            last = page
+        assert last is not None
+        return RangeResult(last.revision, tuple(items), last.more, first_count)
+
+    result = run_with_client(endpoints, deadline_seconds, read)
+    if as_json:
+        print_json({**result_json(result), "revision": result.revision})
+    elif count_only:
+        show(result.count)
+    elif keys_only:
+        print_table(["key"], [[to_shown_text(item.key)] for item in result.items])
+    else:
+        print_table(
+            ["key", "value"], [[to_shown_text(item.key), to_shown_text(item.value or b"")] for item in result.items]
+        )
+
+
+@click.command()
+@click.argument("document", default="-")
+@client_options
+def txn(document: str, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Carry out a transaction, written as JSON (an argument, or `-`: standard input).
+
+    \b
+    {"compares": [{"key": "a", "op": "=", "target": "version", "value": 0}],
+     "success":  [{"op": "put", "key": "a", "value": "1"}, {"op": "get", "key": "b"}],
+     "failure":  [{"op": "range", "prefix": "a"}, {"op": "delete", "key": "b"}]}
+
+    \b
+    target: version, create_revision, mod_revision, value      op: =, !=, <, >
+    Exit code 1 if a comparison is false and the `failure` branch ran.
+    """
+    try:
+        command = txn_of_document(parse_document(read_stdin() if document == "-" else document))
+    except InvalidDocument as error:
+        is_name = document != "-" and document.lstrip()[:1] not in ("{", "[")
+        hint = f"to read a file: hwm txn - < {document}" if is_name else "see `hwm txn --help`"
+        raise Failure(f"the transaction cannot be read: {error}", ExitCode.USAGE, hint) from error
+    answer = run_with_client(endpoints, deadline_seconds, lambda client: client.execute(command))
+    result = answer.result
+    assert isinstance(result, TxnResult)
+    shown = {**result_json(result), "revision": answer.revision, "node": answer.node_id}
+    if as_json or not sys.stdout.isatty():
+        print_json(shown)
+    else:
+        say(f"{'success' if result.succeeded else 'failure'} branch, revision {answer.revision}")
+        for each in shown["results"]:
+            print_json(each)
+    if not result.succeeded:
+        sys.exit(ExitCode.NEGATIVE)

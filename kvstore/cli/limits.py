@@ -1,0 +1,67 @@
+"""`hwm limits`: the replicated limits of the store, and changing them while it runs. Needs no session."""
+
+from __future__ import annotations
+
+import click
+from click.core import ParameterSource
+
+from kvstore.cli.common import client_options, print_json, print_table
+from kvstore.cli.session import run_without_session
+from kvstore.client.client import Client
+from kvstore.limits import StoreLimits
+from kvstore.protocol.session_requests import LimitsView
+
+
+@click.group(invoke_without_command=True)
+@client_options
+@click.pass_context
+def limits(context: click.Context, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Show the limits that all members hold to, and what is used of each: of those per session, by whom it is most.
+
+    `hwm limits set NAME=VALUE...` changes them.
+
+    \b
+    Exit codes: 0 done; 2 wrong usage; 3 refused, nothing has changed;
+    4 unknown, repeat the command; 5 nobody leads, or nobody can be reached.
+    """
+    if context.invoked_subcommand is not None:
+        for name in context.params:
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError("Options belong behind the command: hwm limits set NAME=VALUE ... --option")
+        return
+    _show(run_without_session(endpoints, deadline_seconds, lambda client: client.limits()), as_json=as_json)
+
+
+@limits.command("set")
+@click.argument("changes", metavar="NAME=VALUE...", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Even below what is in use: then what is over the limit is refused.")
+@client_options
+def set_limits(changes: tuple[str, ...], force: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Change limits on all members, at once and for good, and show all of them. The others stay as they are."""
+    wanted = dict(map(_read_change, changes))
+    if len(wanted) < len(changes):
+        raise click.UsageError("A limit is named twice.")
+
+    async def change(client: Client) -> LimitsView:
+        await client.set_limits(force=force, **wanted)
+        return await client.limits()
+
+    _show(run_without_session(endpoints, deadline_seconds, change), as_json=as_json)
+
+
+def _read_change(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    if name not in StoreLimits.names():
+        raise click.UsageError(f"There is no limit {name!r}. There are: {', '.join(StoreLimits.names())}.")
+    try:
+        return name, StoreLimits(**{name: int(value)}).to_map()[name]
+    except ValueError as error:
+        raise click.UsageError(f"{text!r}: the value is a whole number from 1 to 2^63-1.") from error
+
+
+def _show(view: LimitsView, *, as_json: bool) -> None:
+    rows = [(name, limit, view.used[name]) for name, limit in view.limits.to_map().items()]
+    if as_json:
+        print_json({name: {"limit": limit, "used": used} for name, limit, used in rows})
+    else:
+        print_table(("limit", "value", "used"), rows)

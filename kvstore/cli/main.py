@@ -1,0 +1,171 @@
+"""`hwm`: run a member, and talk to a cluster. Data goes to stdout, words to stderr.
+
+Exit codes: 0 done; 1 the key is not there, or a comparison is false; 2 wrong usage; 3 certainly not carried out (or the
+server refused to start); 4 the outcome is unknown; 5 unavailable, certainly not carried out; 6 the server stopped
+itself; 7 it was removed from its cluster; 70 a mistake in this program; 74 carried out, but the answer could not be
+written to stdout; 130 interrupted.
+
+What cannot be written changes no exit code but 0, which becomes 74: every other one says more than the answer would.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from kvstore.cli.common import failure_of_system
+from kvstore.cli.output import OPERATION, say
+from kvstore.cli.standard_streams import EXIT_OUTPUT_LOST, end_with_true_exit_code
+from kvstore.protocol.text import escape_controls
+
+COMMANDS = {
+    "init": ("kvstore.cli.serve", "init"),
+    "serve": ("kvstore.cli.serve", "serve_command"),
+    "put": ("kvstore.cli.data", "put"),
+    "get": ("kvstore.cli.data", "get"),
+    "del": ("kvstore.cli.data", "delete"),
+    "cas": ("kvstore.cli.data", "cas"),
+    "range": ("kvstore.cli.data", "range_command"),
+    "txn": ("kvstore.cli.data", "txn"),
+    "status": ("kvstore.cli.status", "status"),
+    "transfer": ("kvstore.cli.transfer", "transfer"),
+    "member": ("kvstore.cli.member", "member"),
+    "session": ("kvstore.cli.session", "session"),
+    "limits": ("kvstore.cli.limits", "limits"),
+    "upgrade": ("kvstore.cli.upgrade", "upgrade"),
+    "snapshot": ("kvstore.cli.snapshot", "snapshot"),
+    "check": ("kvstore.cli.check", "check"),
+    "bench": ("kvstore.cli.bench", "bench"),
+}
+ALIASES = {
+    "delete": "del",
+    "rm": "del",
+    "remove": "del",
+    "set": "put",
+    "list": "range",
+    "ls": "range",
+    "start": "serve",
+    "join": "serve",
+    "members": "member",
+    "sessions": "session",
+    "limit": "limits",
+    "quota": "limits",
+    "promote": "member",
+    "replace": "member",
+    "backup": "snapshot",
+    "restore": "snapshot",
+    "fsck": "check",
+    "help": "--help",
+}
+"""What people type who know other stores: answered with our word for it, not carried out."""
+
+
+class Commands(click.Group):
+    """Loads a command when it is used: `hwm get` needs no server. An unknown one is answered with the nearest."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """In the order in which a newcomer needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Called by click."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name]
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command), command
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Called by click. An option that stands before its command is told where it belongs."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            commands = [self.get_command(ctx, name) for name in COMMANDS]
+            known = {option for command in commands if command for param in command.params for option in param.opts}
+            if error.option_name in known:
+                ctx.fail(f"{error.option_name} belongs behind the command: hwm COMMAND ... {error.option_name}")
+            raise
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Called by click."""
+        word = args[0]
+        if word not in COMMANDS and not word.startswith("-"):
+            near = ALIASES.get(word) or next(iter(difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.5)), None)
+            known = f"Did you mean `hwm {near}`?" if near else f"There are: {', '.join(COMMANDS)}."
+            ctx.fail(f"No such command {word!r}. {known}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="highwatermark", prog_name="hwm")
+def cli() -> None:
+    """A replicated, durable, linearizable key-value store.
+
+    \b
+    A store of one:   hwm serve data --bootstrap --listen-client 127.0.0.1:7101
+    In a second shell:  hwm put greeting hello; hwm get greeting
+
+    Keys and values are text; `base64:...` stands for any bytes.
+
+    \b
+    Exit codes: 0 done; 1 key not found or comparison false; 2 wrong usage;
+    3 certainly not carried out; 4 outcome unknown; 5 unavailable, certainly
+    not carried out; 6 the server stopped itself; 7 it was removed from its
+    cluster, for ever.
+    """
+
+
+def main() -> None:
+    """The console script: no failure ends in a traceback (HWM_DEBUG=1 shows it)."""
+    end_with_true_exit_code(lambda: sys.exit(_run()))
+
+
+def _run() -> int:
+    """The exit code that the command has earned, whatever became of its words."""
+    OPERATION.forget()
+    try:
+        code = cli.main(prog_name="hwm", standalone_mode=False)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 0
+    except click.ClickException as error:
+        error.message = "\n".join(map(escape_controls, error.message.splitlines()))  # type: ignore[misc]
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        did = (
+            "the command was carried out" if OPERATION.is_done else "a command that was sent may have been carried out"
+        )
+        say(f"interrupted; {did}")
+        return 130
+    except Exception as error:
+        if os.environ.get("HWM_DEBUG"):
+            raise
+        return _exit_code_of(error)
+    return code if isinstance(code, int) else 0
+
+
+def _exit_code_of(error: Exception) -> int:
+    """Say what a command ended with that nobody below knew what to say of."""
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    if OPERATION.is_done:
+        say(f"error: the answer could not be shown: {what}")
+        say("hint: the command was carried out; please report this")
+        return EXIT_OUTPUT_LOST
+    if isinstance(error, OSError):
+        failure = failure_of_system(error, has_begun=OPERATION.has_begun)
+        failure.show()
+        return failure.exit_code
+    say(f"error: a mistake in this program: {what}")
+    say("hint: please report it; HWM_DEBUG=1 shows the details")
+    return 70
+
+
+if __name__ == "__main__":
+    main()

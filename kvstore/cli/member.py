@@ -1,0 +1,193 @@
+"""`hwm member`: who belongs to the cluster, and changing that while it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from kvstore.cli.common import (
+    ExitCode,
+    Failure,
+    FunctionT,
+    Seconds,
+    client_options,
+    failure_of,
+    print_json,
+    print_table,
+    run_with_client,
+)
+from kvstore.cli.output import say, show
+from kvstore.cli.serve import MemberType
+from kvstore.client.client import Client
+from kvstore.errors import OutcomeUnknown, Unavailable
+from kvstore.protocol.membership import WAIT_SECONDS_DEFAULT, Membership, MemberView
+from raft import Member
+
+NEW = click.argument("new", type=MemberType(), metavar="ID=PEER/CLIENT")
+ID = click.argument("node_id", metavar="ID")
+
+
+def _waiting(function: FunctionT) -> FunctionT:
+    """`--wait`, and what every command of a client has."""
+    wait = click.option(
+        "--wait",
+        "wait_seconds",
+        type=Seconds(),
+        default=WAIT_SECONDS_DEFAULT,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait: for a change that is under way, for a member to catch up. --deadline is per request.",
+    )
+    return wait(client_options(function))
+
+
+@click.group()
+def member() -> None:
+    """Add, promote, remove and replace members of a running cluster.
+
+    A new member is started with `hwm serve DIR --join HOST:PORT --member ID=PEER/CLIENT`, before or after it is added.
+    Each command states a goal: what is so already is no error, and a command that was interrupted can be repeated.
+
+    \b
+    Exit codes: 0 it is so; 2 wrong usage; 3 refused, nothing has changed;
+    4 unknown, repeat the command; 5 nobody leads, or nobody can be reached.
+    """
+
+
+@member.command("list")
+@client_options
+def list_members(endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Show the members: what each is, where it is, and how far it is behind.
+
+    As the leader sees it; if no leader answers, as any member does: then nobody says who is heard, and what they lack.
+
+    \b
+    Exit codes: 0 all members answer the leader; 1 some do not, or no leader
+    answered; 2 wrong usage; 5 nobody could be reached.
+    """
+
+    async def look(client: Client) -> Membership:
+        try:
+            return await client.membership(of_leader=True)
+        except Unavailable:
+            return await client.membership()
+
+    now = run_with_client(endpoints, deadline_seconds, look)
+    if as_json:
+        print_json(_as_json(now))
+    else:
+        print_table(
+            ("member", "part", "peer address", "client address", "lag", "heard"), [_cells(each) for each in now.members]
+        )
+        if now.is_changing:
+            say("a change is under way")
+    if not _is_by_leader(now):
+        leads = "nobody leads" if now.leader_id in (None, now.node_id) else f"{now.leader_id} leads, but did not answer"
+        say(f"{leads}, says {now.node_id}")
+    if not all(each.is_heard for each in now.members):
+        sys.exit(ExitCode.NEGATIVE)
+
+
+@member.command()
+@NEW
+@click.option("--promote", is_flag=True, help="Then make it a voter, as soon as it has caught up.")
+@_waiting
+def add(
+    new: Member, promote: bool, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool
+) -> None:
+    """Add a new member at these addresses, as a learner: it gets all data and has no vote yet."""
+    change_members(
+        lambda client: client.add_member(new, promote=promote, wait_seconds=wait_seconds),
+        endpoints, deadline_seconds, as_json,
+    )  # fmt: skip
+
+
+@member.command()
+@ID
+@_waiting
+def promote(node_id: str, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Make a learner a voter, as soon as it has caught up."""
+    change_members(
+        lambda client: client.promote_member(node_id, wait_seconds=wait_seconds), endpoints, deadline_seconds, as_json
+    )
+
+
+@member.command()
+@ID
+@_waiting
+def remove(node_id: str, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Remove a member, for ever. Its server stops when it learns of it. If it leads, another one leads then."""
+    change_members(
+        lambda client: client.remove_member(node_id, wait_seconds=wait_seconds), endpoints, deadline_seconds, as_json
+    )
+
+
+@member.command()
+@click.argument("old")
+@NEW
+@_waiting
+def replace(old: str, new: Member, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Put a new member in the place of OLD, dead or alive: add it, wait for it to catch up, then swap both at once.
+
+    There are never fewer voters than before. OLD must not come back: its server stops when it learns of it.
+    """
+    if old == new.node_id:  # It would be removed, and could not come back.
+        raise Failure(
+            f"{old} cannot take its own place: an id is never used again",
+            ExitCode.USAGE,
+            f"give the new member another id; for other addresses of {old} there is `hwm member update`",
+        )
+    change_members(
+        lambda client: client.replace_member(old, new, wait_seconds=wait_seconds), endpoints, deadline_seconds, as_json
+    )
+
+
+@member.command()
+@NEW
+@_waiting
+def update(new: Member, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Tell all members and clients other addresses of a member. Then start it there."""
+    change_members(
+        lambda client: client.update_member(new, wait_seconds=wait_seconds), endpoints, deadline_seconds, as_json
+    )
+
+
+def change_members(
+    work: Callable[[Client], Awaitable[Membership]], endpoints: str, deadline_seconds: float, as_json: bool
+) -> None:
+    """Carry `work` out and print who the members are then. Raises Failure, which says what to do."""
+
+    async def change(client: Client) -> Membership:
+        try:
+            return await work(client)
+        except OutcomeUnknown as error:
+            failure = failure_of(error)
+            failure.hint = "give the command again: it states a goal, and what is so already is no error"
+            raise failure from error
+
+    now = run_with_client(endpoints, deadline_seconds, change)
+    if as_json:
+        print_json(_as_json(now))
+    else:
+        show(", ".join(f"{each.node_id} ({each.part})" for each in now.members))
+
+
+def _is_by_leader(now: Membership) -> bool:
+    return any(each.is_heard is not None for each in now.members)  # It hears itself.
+
+
+def _cells(view: MemberView) -> list[object]:
+    heard = {True: "yes", False: "no", None: "-"}[view.is_heard]
+    lag = "-" if view.lag is None else view.lag
+    return [view.node_id, view.part, view.peer_address or "-", view.client_address or "-", lag, heard]
+
+
+def _as_json(now: Membership) -> dict[str, Any]:
+    members = [{**asdict(each), "incarnation_id": each.incarnation_id.hex()} for each in now.members]
+    fields = {**asdict(now), "cluster_id": now.cluster_id.hex(), "members": members}
+    del fields["incarnation_id"]  # Of an id that nobody has asked about.
+    return fields

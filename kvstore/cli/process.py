@@ -1,0 +1,307 @@
+"""Running a member as a process: signals, the ready line, and every way in which it may end (`hwm serve`)."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import time
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+
+import trio
+
+from kvstore.cli.common import ExitCode, Failure, failure_of_system
+from kvstore.cli.named_files import Place, find_place, open_in_place
+from kvstore.cli.output import say
+from kvstore.cli.standard_streams import wait_for_no_reader_of_words
+from kvstore.errors import InvalidAddress, StoreError, Unavailable
+from kvstore.protocol.commands import UnreadablePayload
+from kvstore.resources.out_of_memory import is_out_of_memory
+from kvstore.server.joining import MemberRemoved
+from kvstore.server.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
+from kvstore.store import gc_tuning as garbage
+from kvstore.store.snapshot_codec import InvalidSnapshot, UnsupportedFeatureLevel
+from raft import DiskForgotten, InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError
+from storage import (
+    CorruptLog,
+    CorruptMeta,
+    CorruptSnapshot,
+    DiskFailing,
+    NotCarriedOut,
+    StorageError,
+    is_disk_full,
+    is_short_of_descriptors,
+)
+
+LOG = logging.getLogger("kvstore.server")
+
+REPLACE = (
+    "nothing acknowledged is lost while a majority of the others is well: put a new member in its place, `hwm member "
+    "replace --endpoints HOST:PORT,… OLD_ID NEW_ID=PEER/CLIENT`; a store of one is restored from a saved snapshot"
+)
+"""What helps a member whose folder is damaged."""
+
+FORGOTTEN = (
+    "bring the old folder back, itself and no older copy; or put a new member in its place, under a new id, with `hwm "
+    "member replace`, and leave out --bootstrap; if no member of this cluster ever held anything, empty all of their "
+    "folders and start anew"
+)
+"""What helps a member whose folder was lost and made anew."""
+
+TOO_MANY_FILES = (
+    "too many files are open, and nothing acknowledged is lost: raise the limit (`ulimit -n`, systemd's "
+    "`LimitNOFILE=`), and start it again"
+)
+
+OUT_OF_MEMORY = (
+    "nothing acknowledged is lost: give it more memory (`ulimit -v`, `MemoryMax=` of a systemd unit, the limit of its "
+    "container), or have it hold less (keys and values are all in memory: `hwm status --json`, stored_bytes), and "
+    "start it again"
+)
+
+FILES_TOO_SMALL = (
+    "nothing acknowledged is lost: a file may not become larger, by the limit on the size of files (`ulimit -f`, "
+    "`LimitFSIZE=` of a systemd unit) or by what its file system takes; raise that limit, and start it again"
+)
+"""What helps where a file was refused its size: it is no matter of room."""
+
+
+def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
+    """Run a member until a signal stops it (`STOP_SIGNALS`).
+
+    Raises Failure, with its exit code, for everything that can go wrong.
+
+    When clients can connect, `ready node=… client=… peer=… [metrics=…]` goes to stderr and, whole or not at all, to
+    `ready_file` (`named_files` says how).
+    """
+    if not __debug__:
+        raise Failure(
+            "the server does not run without assertions: they keep a broken invariant from spreading",
+            ExitCode.USAGE,
+            "start Python without -O, and without PYTHONOPTIMIZE",
+        )
+    ready_place = None if ready_file is None else _ready_place(ready_file)
+    wait_for_no_reader_of_words()
+    os.environ["RUST_BACKTRACE"] = "0"  # `cbor2` panics where it gets no memory; the end of this member says so itself.
+    try:
+        trio.run(_serve, config, ready_file, ready_place)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise failure_of_member(_innermost(error), config.folder) from error
+
+
+def _ready_place(path: Path) -> Place:
+    """Where the ready line goes. Raises Failure if it cannot, before anything is made."""
+    try:
+        place = find_place(path)
+        is_folder_there = place.path.parent.is_dir()
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ELOOP):
+            raise failure_of_system(error, has_begun=False) from error
+        what = (error.strerror or str(error)).lower()
+        raise Failure(f"{path}: {what}", ExitCode.USAGE, "name a file for the ready line") from error
+    if not is_folder_there:
+        raise Failure(f"{path}: there is no folder to write the ready file to", ExitCode.USAGE, "make it first")
+    return place
+
+
+def _ready_failure(path: Path | None, error: OSError) -> Failure:
+    what = (error.strerror or str(error)).lower()
+    hint = "the member is sound and has stopped: name a file for the ready line that can be written, and start it again"
+    return Failure(f"{path}: the ready line could not be written: {what}", ExitCode.FAILED, hint)
+
+
+async def _serve(config: MemberConfig, ready_file: Path | None, ready_place: Place | None) -> None:
+    running: list[RunningMember] = []
+    with _signal_receiver() as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def run(*, task_status: trio.TaskStatus[RunningMember]) -> None:
+                await run_member(config, task_status=task_status)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(_obey, signals, running, nursery.cancel_scope)
+            with garbage.suspended():
+                member: RunningMember = await nursery.start(run)
+                garbage.spare_the_state()
+            running.append(member)
+            try:
+                _announce(member, ready_place)
+            except OSError as error:
+                raise _ready_failure(ready_file, error) from error
+
+
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGXCPU", "SIGPWR") if hasattr(signal, name)
+)
+"""They end the member in order. The last two: a limit on its CPU time is reached, the power is about to fail."""
+
+IGNORED_SIGNALS = (
+    *(
+        getattr(signal, name)
+        for name in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGSTKFLT")
+        if hasattr(signal, name)
+    ),
+    *(range(signal.SIGRTMIN, signal.SIGRTMAX + 1) if hasattr(signal, "SIGRTMIN") else ()),
+)
+"""They mean nothing here, and by themselves would end the process without a hand-over."""
+
+
+def _signal_receiver() -> AbstractContextManager[AsyncIterator[int]]:
+    """Of all signals that a member knows what to do about.
+
+    SIGHUP where the process has a terminal says that this has gone: it is among the signals that stop. Without one it
+    is what unit files send to have options read anew, which there is no need to end for. `nohup` is left as it is.
+    """
+    numbers = {*STOP_SIGNALS, *IGNORED_SIGNALS}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.add(signal.SIGHUP)
+    return trio.open_signal_receiver(*sorted(numbers))
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+async def _obey(signals: AsyncIterator[int], running: list[RunningMember], everything: trio.CancelScope) -> None:
+    """First signal: finish what was written, then stop. Second, or one before it is up: stop now; nothing is lost."""
+    stops = {*STOP_SIGNALS, signal.SIGHUP} if _has_terminal() else {*STOP_SIGNALS}
+    told: set[int] = set()
+    async for number in signals:
+        if number not in stops:
+            if number not in told:
+                told.add(number)
+                LOG.warning(
+                    "%s: %s is ignored: options are read at a start",
+                    running[0].node_id if running else "-",
+                    _name_of(number),
+                )
+        elif not running or everything.deadline < float("inf"):
+            everything.cancel()
+        else:
+            say(f"{running[0].node_id}: stopping")
+            running[0].request_stop()
+            everything.deadline = trio.current_time() + STOP_SECONDS_MAX
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # Of the real-time signals only the first and the last have a name.
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+
+
+def _announce(member: RunningMember, place: Place | None) -> None:
+    line = f"ready node={member.node_id} client={member.client_address} peer={member.peer_address}"
+    if member.metrics_address:
+        line += f" metrics={member.metrics_address}"
+    say(line)
+    if place is None:
+        return
+    if place.is_written_in_place:
+        with open(open_in_place(place.path), "w", encoding="utf-8") as file:  # noqa: PTH123 - A descriptor.
+            file.write(line + "\n")
+        return
+    aside = place.path.with_name(f"{place.path.name}.{os.getpid()}")
+    try:
+        aside.write_text(line + "\n", encoding="utf-8")
+        aside.replace(place.path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink()
+        raise
+
+
+def failure_of_member(error: BaseException, folder: Path) -> Failure:
+    """One line, a hint and an exit code for whatever ended a member or kept it from starting."""
+    if is_out_of_memory(error):
+        return Failure("this member stopped itself: it ran out of memory", ExitCode.STOPPED, OUT_OF_MEMORY)
+    if isinstance(error, NotCarriedOut) or isinstance(error.__cause__, NotCarriedOut):
+        return _mistake(error, folder)  # It came as a failure of the disk, with which nothing may be wrong.
+    match error:
+        case Failure():
+            return error
+        case NodeStopped():
+            hint = "nothing acknowledged is lost; start it again once its disk is well"
+            if isinstance(error.__cause__, CorruptLog | CorruptSnapshot):
+                hint = REPLACE
+            elif isinstance(error.__cause__, DiskForgotten):
+                hint = FORGOTTEN
+            elif isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EFBIG:
+                hint = FILES_TOO_SMALL
+            elif is_short_of_descriptors(error.__cause__):
+                hint = TOO_MANY_FILES
+            return Failure(str(error), ExitCode.STOPPED, hint)
+        case UnreadablePayload() | UnsupportedFeatureLevel() | NewerConfiguration() | InvalidSnapshot():
+            return Failure(str(error), ExitCode.STOPPED)
+        case InvalidConfiguration() | InvalidAddress() | NotAMember():
+            hint = error.hint if isinstance(error, StoreError) else "see `hwm serve --help`"
+            return Failure(str(error), ExitCode.USAGE, hint)
+        case MemberRemoved():
+            return Failure(str(error), ExitCode.REMOVED, error.hint)
+        case Unavailable():  # The cluster that it is to join: a supervisor tries again.
+            return Failure(str(error), ExitCode.UNAVAILABLE, error.hint)
+        case StoreError():
+            return Failure(str(error), ExitCode.FAILED, error.hint)
+        case CorruptLog() | CorruptMeta() | CorruptSnapshot() | DiskFailing():
+            return Failure(str(error), ExitCode.FAILED, REPLACE)
+        case StorageError() | RaftError():
+            return Failure(str(error), ExitCode.FAILED)
+        case OSError():
+            where = f"{error.filename or folder}: {(error.strerror or str(error)).lower()}"
+            return Failure(where, ExitCode.FAILED, _remedy_of_system(error, folder))
+        case _:
+            return _mistake(error, folder)
+
+
+def _mistake(error: BaseException, folder: Path) -> Failure:
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    return Failure(
+        f"this member stopped itself, because something that must hold does not: {what}",
+        ExitCode.STOPPED,
+        f"nothing acknowledged is lost; please report it with {_keep_traceback(error, folder)}",
+    )
+
+
+def _remedy_of_system(error: OSError, folder: Path) -> str:
+    """What the operating system refused is seldom about this program: say what to look at."""
+    if is_disk_full(error):
+        return "the disk is full: make room on it, and start again; nothing acknowledged is lost"
+    match error.errno:
+        case errno.EFBIG:
+            return FILES_TOO_SMALL
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return f"this user must own {folder} and all that is in it, on a disk that can be written"
+        case errno.EISDIR | errno.ENOTDIR | errno.ENOENT | errno.ENXIO:
+            return f"{folder} is not as it was left: give back what was moved, or replace this node as a new member"
+        case errno.EIO | errno.EUCLEAN:
+            return f"the disk of {folder} fails: look at the kernel's log (`dmesg`); {REPLACE}"
+        case errno.EMFILE | errno.ENFILE:
+            return TOO_MANY_FILES
+        case _:
+            return f"nothing was changed; look after the disk of {folder}, and start again"
+
+
+def _keep_traceback(error: BaseException, folder: Path) -> str:
+    """Where the details are: people do not want them on the terminal, whoever repairs it needs them."""
+    path = folder / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    try:
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    except OSError:
+        return "what led to it"
+    return str(path)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,292 @@
+"""`hwm init` and `hwm serve`: a member's folder, and its process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import trio
+
+from kvstore.cli.common import ExitCode, Failure, FunctionT
+from kvstore.cli.join import join_options, joining_from
+from kvstore.cli.output import OPERATION, say
+from kvstore.cli.process import failure_of_member, serve
+from kvstore.errors import InvalidAddress
+from kvstore.limits import SECOND_NS, AdmissionLimits
+from kvstore.monitoring.log_format import start_logging
+from kvstore.server.connections import ServiceLimits
+from kvstore.server.joining import make_joining_folder
+from kvstore.server.member import MemberConfig, initialize_folder
+from raft import PRIORITY_MAX, InvalidConfiguration, Member, RaftConfig
+from storage import StorageLimits
+
+MILLISECOND_NS = 1_000_000
+
+if TYPE_CHECKING:
+    MemberParamType = click.ParamType[Member]
+    DialParamType = click.ParamType[tuple[str, str]]
+else:  # Before click 8.4 it takes no parameter.
+    MemberParamType = DialParamType = click.ParamType
+
+
+class MemberType(MemberParamType):
+    """`id=peerhost:port/clienthost:port`."""
+
+    name = "member"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Member:
+        """Called by click."""
+        if isinstance(value, Member):
+            return value
+        node_id, equals, addresses = value.partition("=")
+        peer, slash, client = addresses.partition("/")
+        if not equals or not slash:
+            self.fail(f"{value!r} must be id=peerhost:port/clienthost:port", param, ctx)
+        try:
+            for address in (peer, client):
+                _check_advertised(address)
+            return Member(node_id, peer, client)
+        except (InvalidAddress, InvalidConfiguration) as error:
+            self.fail(str(error), param, ctx)
+
+
+class DialType(DialParamType):
+    """`id=host:port`."""
+
+    name = "dial"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Called by click."""
+        if isinstance(value, tuple):
+            return value
+        node_id, equals, address = value.partition("=")
+        if not equals:
+            self.fail(f"{value!r} must be id=host:port", param, ctx)
+        try:
+            _check_address(address)
+        except InvalidAddress as error:
+            self.fail(str(error), param, ctx)
+        return node_id, address
+
+
+def _check_address(address: str) -> None:
+    from kvstore.client.addresses import parse_address
+
+    parse_address(address)
+
+
+def _check_advertised(address: str) -> None:
+    from kvstore.client.addresses import parse_advertised
+
+    parse_advertised(address)
+
+
+def folder_options(function: FunctionT) -> FunctionT:
+    """What makes a member who it is: given alike to `init` and `serve`."""
+    options = [
+        click.argument("folder", type=click.Path(path_type=Path, readable=False), metavar="DIR"),
+        click.option("--node-id", metavar="ID", help="This member's id: small letters, digits and dashes."),
+        click.option(
+            "--member",
+            "members",
+            type=MemberType(),
+            multiple=True,
+            metavar="ID=PEER/CLIENT",
+            help="A member and its advertised addresses, id=peerhost:port/clienthost:port. Once for each member, the "
+            "same list for all of them.",
+        ),
+        click.option("--cluster-token", default="", metavar="TEXT", help="Tells clusters with equal lists apart."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.command()
+@folder_options
+@join_options
+def init(
+    folder: Path,
+    node_id: str | None,
+    members: tuple[Member, ...],
+    cluster_token: str,
+    join: tuple[str, ...],
+    cluster_id: bytes | None,
+) -> None:
+    """Make DIR the data folder of a new member. Without --member: of a store of one. With --join: of a running cluster.
+
+    With --join, --member is this member itself.
+    """
+    try:
+        joining = joining_from(join, cluster_id, node_id, members, cluster_token)
+        if joining is None:
+            config = MemberConfig(folder=folder, node_id=node_id, members=members or None, cluster_token=cluster_token)
+            identity = initialize_folder(config)
+        else:
+            identity = trio.run(make_joining_folder, folder, joining)
+    except Exception as error:
+        raise failure_of_member(error, folder) from error
+    OPERATION.is_done = True
+    say(f"{folder}: member {identity.node_id} of cluster {identity.cluster_id.hex()}")
+
+
+@click.command("serve")
+@folder_options
+@join_options
+@click.option("--bootstrap", is_flag=True, help="Make DIR first if no member is in it. Never after a lost disk.")
+@click.option("--listen-peer", metavar="HOST:PORT", help="Where peers connect, if not at the advertised address.")
+@click.option("--listen-client", metavar="HOST:PORT", help="Where clients connect, if not at the advertised address.")
+@click.option("--dial", "dials", type=DialType(), multiple=True, metavar="ID=HOST:PORT", help="Reach a peer here.")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /livez and /readyz here; port 0 for any.")
+@click.option("--insecure", is_flag=True, help="Listen where other machines can connect: nothing is encrypted yet.")
+@click.option("--ready-file", type=click.Path(path_type=Path), help="Write the ready line here, too.")
+@click.option(
+    "--heartbeat-ms", type=click.IntRange(1, 30_000), default=50, show_default=True, help="Between heartbeats."
+)
+@click.option(
+    "--election-timeout-ms",
+    type=click.IntRange(2, 60_000),
+    default=300,
+    show_default=True,
+    help="Silence of a leader before another is elected; up to twice as long, at random.",
+)
+@click.option(
+    "--lease-reads", is_flag=True, help="Answer `lease` reads: only where no clock is ever a hundredth wrong."
+)
+@click.option(
+    "--election-priority",
+    type=click.IntRange(0, PRIORITY_MAX),
+    default=0,
+    show_default=True,
+    help="A member with more is made the leader, in calm times.",
+)
+@click.option(
+    "--no-leader-loss-hint",
+    is_flag=True,
+    help="Wait for the election time-out though the leader has ended its connections.",
+)
+@click.option("--snapshot-log-bytes", type=click.IntRange(1), help="Log growth between snapshots.")
+@click.option(
+    "--snapshot-bytes-per-second",
+    type=click.IntRange(1),
+    help="How fast a snapshot is built, sent and installed at most.  [default: 33554432]",
+)
+@click.option("--retention-bytes", type=click.IntRange(1), help="Log kept for a slow member.")
+@click.option("--segment-bytes", type=click.IntRange(256), help="Size of one file of the log.")
+@click.option(
+    "--session-ttl-max",
+    "session_ttl_seconds_max",
+    type=click.IntRange(1, 86_400),
+    default=AdmissionLimits().session_ttl_ns_max // SECOND_NS,
+    show_default=True,
+    metavar="SECONDS",
+    help="The longest time-to-live that a client's session may have.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="What is told on stderr.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How: lines for people, or one JSON object per line.",
+)
+def serve_command(
+    folder: Path,
+    node_id: str | None,
+    members: tuple[Member, ...],
+    cluster_token: str,
+    join: tuple[str, ...],
+    cluster_id: bytes | None,
+    bootstrap: bool,
+    listen_peer: str | None,
+    listen_client: str | None,
+    dials: tuple[tuple[str, str], ...],
+    metrics: str | None,
+    insecure: bool,
+    ready_file: Path | None,
+    heartbeat_ms: int,
+    election_timeout_ms: int,
+    lease_reads: bool,
+    election_priority: int,
+    no_leader_loss_hint: bool,
+    snapshot_log_bytes: int | None,
+    snapshot_bytes_per_second: int | None,
+    retention_bytes: int | None,
+    segment_bytes: int | None,
+    session_ttl_seconds_max: int,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Run the member whose data is in DIR, until SIGTERM.
+
+    \b
+    Exit codes: 0 stopped as asked; 2 wrong options; 3 refused to start (the
+    folder is locked, damaged, of another cluster, not initialised; a port is
+    in use; the cluster does not let it join); 5 the cluster that it is to join
+    does not answer; 6 stopped itself (its disk failed, or an invariant broke);
+    7 was removed from its cluster, for ever.
+    """
+    start_logging(log_level, as_json=log_format == "json")
+    try:
+        joining = joining_from(join, cluster_id, node_id, members, cluster_token)
+        config = MemberConfig(
+            folder=folder,
+            node_id=node_id,
+            members=members or None if joining is None else None,
+            cluster_token=cluster_token,
+            bootstrap=bootstrap,
+            joining=joining,
+            listen_peer=listen_peer,
+            listen_client=listen_client,
+            dial=dict(dials),
+            metrics=metrics,
+            insecure=insecure,
+            raft=_raft_config(
+                heartbeat_ms,
+                election_timeout_ms,
+                lease_reads=lease_reads,
+                election_priority=election_priority,
+                leader_loss_hint=not no_leader_loss_hint,
+                snapshot_log_bytes=snapshot_log_bytes,
+                snapshot_bytes_per_second=snapshot_bytes_per_second,
+                retention_bytes_max=retention_bytes,
+            ),
+            storage=StorageLimits() if segment_bytes is None else StorageLimits(segment_bytes_max=segment_bytes),
+            service=ServiceLimits(admission=AdmissionLimits(session_ttl_ns_max=session_ttl_seconds_max * SECOND_NS)),
+            has_own_loop=True,
+        )
+    except (InvalidConfiguration, InvalidAddress) as error:
+        raise Failure(str(error), ExitCode.USAGE, "see `hwm serve --help`") from error
+    serve(config, ready_file)
+
+
+def _raft_config(
+    heartbeat_ms: int,
+    election_timeout_ms: int,
+    *,
+    lease_reads: bool,
+    election_priority: int,
+    leader_loss_hint: bool,
+    **sizes: int | None,
+) -> RaftConfig:
+    if election_timeout_ms < 2 * heartbeat_ms:
+        raise InvalidConfiguration(
+            f"--election-timeout-ms {election_timeout_ms} must be at least twice --heartbeat-ms {heartbeat_ms}"
+        )
+    given = {name: value for name, value in sizes.items() if value is not None}
+    return RaftConfig(
+        heartbeat_interval_ns=heartbeat_ms * MILLISECOND_NS,
+        election_timeout_min_ns=election_timeout_ms * MILLISECOND_NS,
+        election_timeout_max_ns=2 * election_timeout_ms * MILLISECOND_NS,
+        lease_reads=lease_reads,
+        election_priority=election_priority,
+        leader_loss_hint=leader_loss_hint,
+        **given,
+    )

@@ -1,0 +1,225 @@
+"""`hwm snapshot`: save a running cluster to a file, look at such a file, begin a new cluster with it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from kvstore.backup.file import BackupDamaged, BackupFailed, SnapshotFacts
+from kvstore.backup.save import WAIT_SECONDS_DEFAULT, Saved, save_snapshot
+from kvstore.cli.common import ExitCode, Failure, Seconds, client_options, failure_of, print_json, run_with_client
+from kvstore.cli.named_files import is_standard_output
+from kvstore.cli.output import OPERATION, say, show
+from kvstore.cli.process import failure_of_member
+from kvstore.cli.serve import folder_options
+from kvstore.client.client import Client
+from kvstore.errors import Unavailable
+from kvstore.server.member import MemberConfig
+from kvstore.server.restore import REVISION_LEAP_MAX, read_begin, restore_folder
+from raft import Member
+from storage import SNAPSHOT_FORMAT
+
+
+def _file_or_standard_stream(ctx: click.Context, param: click.Parameter, value: str) -> Path | None:  # noqa: ARG001
+    """None for `-`; a file of that name is `./-`, which as a path is no different."""
+    return None if value == "-" else Path(value)
+
+
+FILE = click.argument("file", type=click.Path(readable=False), metavar="FILE", callback=_file_or_standard_stream)
+
+
+@click.group()
+def snapshot() -> None:
+    """Back up a running cluster, verify a backup, begin a new cluster with it."""
+
+
+@snapshot.command()
+@FILE
+@click.option("--member", metavar="ID|HOST:PORT", help="Whose snapshot; the leader's if not said.")
+@click.option("--existing", is_flag=True, help="All that the member itself has applied. Needs no majority.")
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=Seconds(),
+    default=WAIT_SECONDS_DEFAULT,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the member may take to make a snapshot. --deadline is for each page.",
+)
+@client_options
+def save(
+    file: Path | None,
+    member: str | None,
+    existing: bool,
+    force: bool,
+    wait_seconds: float,
+    endpoints: str,
+    deadline_seconds: float,
+    as_json: bool,
+) -> None:
+    """Save all keys of a running cluster, as they are at one revision, to FILE (`-`: standard output).
+
+    Every write that was acknowledged before the command began is in it. FILE is verified while it comes, and appears
+    whole and durable, or not at all. A link is followed. A pipe or a device is written in place, once all of it has
+    come, as is standard output; a folder, socket or block device is refused.
+
+    With --existing --member, for the last member that is left: all that this one knows to be committed. Writes that
+    were acknowledged and that it does not know of are not in it. If it can make no new snapshot (its disk is full), the
+    one that it has is taken after --wait, and what that lacks is said.
+
+    \b
+    Exit codes: 0 saved; 1 saved with --existing, but older than what the member
+    has applied; 2 wrong usage; 3 not saved (FILE exists, disk full, no snapshot
+    in time); 5 no member could be reached, or there is no majority.
+    """
+    if file is not None and is_standard_output(file):
+        file = None  # What is said of it would stand behind it, or over its beginning.
+    if file is None and (as_json or sys.stdout.isatty()):
+        what = "a terminal" if sys.stdout.isatty() else "the object of --json"
+        raise click.UsageError(f"standard output is {what}: name a FILE")
+
+    async def work(client: Client) -> Saved:
+        try:
+            return await save_snapshot(
+                client,
+                file,
+                member=member,
+                existing=existing,
+                force=force,
+                wait_seconds=wait_seconds,
+                tell=say,
+            )
+        except Unavailable as error:
+            if existing and member is not None:
+                raise  # That was the last way.
+            failure = failure_of(error)
+            failure.hint += "; for what one member has by itself: --existing --member HOST:PORT"
+            raise failure from error
+
+    saved = run_with_client(endpoints, deadline_seconds, work)
+    facts = saved.facts
+    if as_json:
+        print_json({"file": str(file), "from": saved.node_id, **_fields(facts, saved.size_bytes), **_of_member(saved)})
+    else:
+        found = f"revision {facts.revision}, {facts.keys} keys, {saved.size_bytes} bytes, from {saved.node_id}"
+        if file is None:
+            say(f"standard output: {found}")
+        else:
+            show(f"{file}: {found}")
+    for words in _what_may_lack(saved):
+        say(words)
+    if saved.is_older:
+        sys.exit(ExitCode.NEGATIVE)
+
+
+@snapshot.command()
+@FILE
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+def status(file: Path | None, as_json: bool) -> None:
+    """Verify all of FILE (`-`: standard input), every checksum and every row, and say what is in it.
+
+    \b
+    Exit codes: 0 sound; 2 there is no such file, or it cannot be read;
+    3 damaged, no snapshot at all, or of a newer format.
+    """
+    try:
+        begin = read_begin(file)
+    except BackupDamaged as error:
+        if as_json:
+            print_json({"file": str(file or "-"), "verdict": "damaged", "offset": error.offset, "reason": error.what})
+        raise Failure(str(error), ExitCode.FAILED, error.hint) from error
+    except BackupFailed as error:
+        code = ExitCode.USAGE if isinstance(error.__cause__, OSError) else ExitCode.FAILED
+        raise Failure(str(error), code, error.hint) from error
+    fields = _fields(begin.facts, begin.size_bytes)
+    if as_json:
+        print_json({"file": str(file or "-"), "verdict": "sound", **fields})
+        return
+    for name, value in fields.items():
+        show(f"{name.replace('_', ' ')}: {', '.join(value) if isinstance(value, tuple) else value}")
+    show("sound: every checksum and every row")
+
+
+@snapshot.command()
+@FILE
+@folder_options
+@click.option(
+    "--revision-leap",
+    type=click.IntRange(0, REVISION_LEAP_MAX),
+    default=0,
+    show_default=True,
+    help="Added to the revision, for clients that remember later ones than FILE has. On all members alike.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+def restore(
+    file: Path | None,
+    folder: Path,
+    node_id: str | None,
+    members: tuple[Member, ...],
+    cluster_token: str,
+    revision_leap: int,
+    as_json: bool,
+) -> None:
+    """Make DIR the data folder of a member of a new cluster that begins with the keys in FILE (`-`: standard input).
+
+    Run it once for each member, with the same FILE, --member list and --cluster-token (a new one). Without --member it
+    is a store of one. Then start each with `hwm serve DIR`, without --member and --cluster-token: DIR knows them.
+    The cluster id is new: members of the old cluster are refused. Open sessions are not restored.
+
+    \b
+    Exit codes: 0 made; 2 wrong options; 3 nothing was made (FILE is damaged,
+    DIR is not empty or cannot be written).
+    """
+    try:
+        config = MemberConfig(folder=folder, node_id=node_id, members=members or None, cluster_token=cluster_token)
+        restored = restore_folder(config, file, revision_leap)
+    except Exception as error:
+        raise failure_of_member(error, folder) from error
+    OPERATION.is_done = True
+    identity, facts = restored.identity, restored.facts
+    if as_json:
+        ids = {"node_id": identity.node_id, "cluster_id": identity.cluster_id.hex()}
+        print_json({"folder": str(folder), **ids, "revision": restored.revision, "keys": facts.keys})
+    else:
+        say(
+            f"{folder}: member {identity.node_id} of the new cluster {identity.cluster_id.hex()}, "
+            f"revision {restored.revision}, {facts.keys} keys"
+        )
+
+
+def _fields(facts: SnapshotFacts, size_bytes: int) -> dict[str, object]:
+    fields = asdict(facts) | {"format": SNAPSHOT_FORMAT, "size_bytes": size_bytes}
+    return fields | {"cluster_id": facts.cluster_id.hex()}
+
+
+def _of_member(saved: Saved) -> dict[str, object]:
+    if saved.member is None:
+        return {}
+    return {
+        "applied_revision": saved.member.revision,
+        "is_older": saved.is_older,
+        "open_entries": saved.open_entries,
+    }
+
+
+def _what_may_lack(saved: Saved) -> list[str]:
+    """What is not in the file, or may not be, in words; nothing but with --existing."""
+    if saved.member is None:
+        return []
+    who, words = saved.node_id, []
+    if saved.is_older:
+        words.append(
+            f"warning: {who} has applied revision {saved.member.revision}; this file has {saved.facts.revision}: what "
+            "came after is not in it"
+        )
+    if count := saved.open_entries:
+        words.append(
+            f"warning: the log of {who} went on for {count} entries that it had not applied, though they may have been "
+            "acknowledged: what they wrote is not in it"
+        )
+    words.append(f"writes that were acknowledged, and that {who} had not heard to be committed, are not in it")
+    return words

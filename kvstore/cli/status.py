@@ -1,0 +1,157 @@
+"""`hwm status`: how every member is."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import click
+
+from kvstore.cli.common import ExitCode, client_options, print_json, print_table, run_with_client
+from kvstore.cli.output import say
+from kvstore.errors import StoreError
+from kvstore.protocol.membership import LEARNER, VOTER
+from kvstore.protocol.status import MemberStatus
+
+COLUMNS = (
+    "member",
+    "role",
+    "term",
+    "last\nindex",
+    "commit index =\nhigh-water mark",
+    "last\napplied",
+    "low-water\nmark",
+    "lag",
+    "revision",
+    "keys",
+    "feature level\n(its build's)",
+)
+
+
+@click.command()
+@click.option("--state-hash", is_flag=True, help="Also a hash of each member's state.")
+@client_options
+def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Show each member: role or `learner`, term, log, marks, and how far it lags behind the high-water mark.
+
+    Exit code 5 if no member answers; 1 if some do not.
+    """
+    members = run_with_client(
+        endpoints,
+        min(deadline_seconds, 2.0),
+        lambda client: client.cluster_status(state_hash=state_hash),
+    )
+    mark = max((found.commit_index for found in members.values() if isinstance(found, MemberStatus)), default=0)
+    if as_json:
+        print_json([_as_json(node_id, found, mark) for node_id, found in members.items()])
+    else:
+        columns = [*COLUMNS, "state\nhash"] if state_hash else COLUMNS
+        print_table(columns, [_row(node_id, found, mark, state_hash) for node_id, found in members.items()])
+    for node_id, found in members.items():
+        if isinstance(found, StoreError):
+            say(f"{node_id} did not answer: {found}")
+        else:
+            for word in (*of_its_disk(found), *of_its_marks(found), *of_its_peers(found)):
+                say(f"{node_id}: {word}")
+    if (level := could_be_raised(list(members.values()))) is not None:
+        say(f"every member knows feature level {level}; `hwm upgrade` puts it in force, for ever")
+    if any(isinstance(found, StoreError) for found in members.values()):
+        sys.exit(ExitCode.NEGATIVE)
+
+
+def could_be_raised(members: list[MemberStatus | StoreError]) -> int | None:
+    """The feature level that all could go to, if that is above the one in force, and all have answered."""
+    found = [each for each in members if isinstance(each, MemberStatus)]
+    level = min((each.feature_level_max for each in found), default=0)
+    is_higher = len(found) == len(members) and level > max((each.feature_level for each in found), default=0)
+    return level if is_higher else None
+
+
+def of_its_disk(found: MemberStatus) -> list[str]:
+    """What is wrong with it, in words."""
+    words = []
+    if found.failure is not None:
+        words.append(f"has stopped: {found.failure}")
+    if found.is_disk_full:
+        words.append("its disk is full: writes are refused and reads go on; make room on it")
+    if found.lacks_descriptors:
+        words.append(
+            f"{found.lacks_descriptors}: writes are refused and reads go on; close connections, or raise the limit"
+        )
+    if 0 < found.client_connections_max <= found.client_connections:
+        words.append(
+            f"all its {found.client_connections_max} places for clients are taken: who is idle makes room for who comes"
+        )
+    if found.disk_hangs:
+        words.append("its disk hangs: what it was asked to write has not become durable; look after it")
+    return words
+
+
+def of_its_peers(found: MemberStatus) -> list[str]:
+    """Which members it knows to run more than once, in words."""
+    return [
+        f"it is called by two processes that both run as {peer_id}, with copies of one data folder: stop one of them"
+        for peer_id in found.duplicate_members
+    ]
+
+
+def of_its_marks(found: MemberStatus) -> list[str]:
+    """What holds the marks back, in words; the leader alone knows, and only what is held is told."""
+    words = []
+    if found.commit_held_by:
+        waits = ", ".join(found.commit_held_by)
+        words.append(f"its high-water mark is {found.commit_index} of {found.last_index}: it waits for {waits}")
+    if found.low_watermark_held_by:
+        held_by = ", ".join(found.low_watermark_held_by)
+        words.append(f"its low-water mark is {found.low_watermark} of {found.commit_index}: held back by {held_by}")
+        if found.log_held_by == "low_watermark":
+            words += _of_its_log(found)
+    return words
+
+
+def _of_its_log(found: MemberStatus) -> list[str]:
+    """For whom it is kept: not for those who lack what came before it."""
+    first = found.first_index
+    late = {peer.node_id for peer in found.peers if peer.state == "snapshot" or peer.next_index < first}
+    kept_for = [node_id for node_id in found.low_watermark_held_by if node_id not in late]
+    too_late_for = [node_id for node_id in found.low_watermark_held_by if node_id in late]
+    words = []
+    if kept_for:
+        words.append(f"its log, from {first} on, is kept for {', '.join(kept_for)}")
+    if too_late_for:
+        words.append(f"its log begins at {first}, too late for {', '.join(too_late_for)}: a snapshot is sent instead")
+    return words
+
+
+def role_and_part(found: MemberStatus) -> str:
+    """What it does now, and what it is where that is more than a voter. Who knows of no part says its role alone."""
+    if found.part == LEARNER and found.role == "follower":
+        return LEARNER
+    return found.role if found.part in ("", VOTER) else f"{found.role} ({found.part})"
+
+
+def _row(node_id: str, found: MemberStatus | StoreError, mark: int, state_hash: bool) -> list[object]:
+    if isinstance(found, StoreError):
+        return [node_id, "unreachable", *["-"] * (len(COLUMNS) - 2 + state_hash)]
+    return [
+        node_id,
+        role_and_part(found),
+        found.term,
+        found.last_index,
+        found.commit_index,
+        found.last_applied,
+        found.low_watermark,
+        max(0, mark - found.last_applied),
+        found.revision,
+        found.keys,
+        f"{found.feature_level} ({found.feature_level_max})",
+        *([found.state_hash.hex()[:16]] if state_hash else []),
+    ]
+
+
+def _as_json(node_id: str, found: MemberStatus | StoreError, mark: int) -> dict[str, object]:
+    if isinstance(found, StoreError):
+        return {"node_id": node_id, "reachable": False, "error": str(found)}
+    shown = asdict(found)
+    shown["cluster_id"], shown["state_hash"] = found.cluster_id.hex(), found.state_hash.hex()
+    return {"reachable": True, **shown, "lag": max(0, mark - found.last_applied)}

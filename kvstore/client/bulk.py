@@ -1,0 +1,108 @@
+"""Many operations under one await: which are open, what became of each, in the order in which they were given.
+
+Each is a call of its own, with its own session number, retries and outcome; only the waiting is shared.
+
+See docs/reference/specification.md#95-outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+import trio
+
+from kvstore.client.calls import CallEnded
+from kvstore.errors import ClientClosed, OperationFailed, OutcomeUnknown
+from kvstore.protocol.answers import read_answer
+from kvstore.protocol.messages import Request, Response
+
+OPEN_MAX = 1024
+"""Operations of one bulk that are open at a time: as many as a connection and a session have room for."""
+
+ResultT = TypeVar("ResultT")
+Failed = OperationFailed | OutcomeUnknown
+
+
+Item = tuple[bytes | None, Request | OperationFailed]
+"""What to ask, or why it cannot be asked; and the key that it writes (None: it writes none)."""
+
+
+class Group(Generic[ResultT]):
+    """One bulk. `items` are pulled as there is room for more. Afterwards `results` has one of each, in their order.
+
+    Two that write the same key are never open together: the second waits until all before it have ended. So they
+    take effect in the order in which they were given, whatever is retried, unless the first ends unknown.
+    """
+
+    def __init__(self, items: Iterable[Item], read: Callable[[Response], ResultT], patience_ns: int) -> None:
+        self.patience_ns = patience_ns  # Of each operation, from when it is taken up.
+        self.open: dict[int, tuple[int, bytes | None]] = {}  # By ticket: its place, and its key.
+        self.results: list[ResultT | Failed] = []
+        self.wants_more = True
+        self._items, self._read = iter(items), read
+        self._held_back: Item | None = None
+        self._keys: set[bytes] = set()  # Of what is open.
+        self._key: bytes | None = None  # Of what `next_request` gave last.
+        self._ends: list[tuple[int, bool, CallEnded]] = []  # Places, whether they write; not read yet.
+        self._sleeper: trio.lowlevel.Task | None = None
+
+    def next_request(self) -> Request | None:
+        """What to ask next; None: nothing before one of the open ones has ended, or nothing ever (`wants_more`)."""
+        while len(self.open) < OPEN_MAX:
+            item = self._held_back or next(self._items, None)
+            if item is None:
+                self.wants_more = False
+                return None
+            self._key, request = item
+            if self._key in self._keys:
+                self._held_back = item
+                return None
+            self._held_back = None
+            if isinstance(request, Request):
+                return request
+            self.results.append(request)
+        return None
+
+    def begun(self, ticket: int) -> None:
+        """The request that `next_request` gave is open."""
+        self.open[ticket] = (len(self.results), self._key)
+        if self._key is not None:
+            self._keys.add(self._key)
+        self.results.append(_NOT_YET)
+
+    def ended(self, end: CallEnded) -> None:
+        """One of the open ones has ended."""
+        place, key = self.open.pop(end.ticket)
+        if key is not None:
+            self._keys.discard(key)
+        self._ends.append((place, key is not None, end))
+        if self._sleeper is not None:
+            trio.lowlevel.reschedule(self._sleeper)
+            self._sleeper = None
+
+    async def wait(self) -> None:
+        """Sleep until one of the open ones has ended, and read what they brought."""
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._sleeper = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._sleeper = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        ends, self._ends = self._ends, []
+        for place, has_effect, (_, response, error, _) in ends:
+            if response is not None:
+                self.results[place] = self._result_of(response, has_effect)
+            else:
+                assert error is not None, ends
+                self.results[place] = error
+
+    def _result_of(self, response: Response, has_effect: bool) -> ResultT | Failed:
+        try:
+            return read_answer(response, self._read, has_effect=has_effect)
+        except (OperationFailed, OutcomeUnknown) as error:
+            return error
+
+
+_NOT_YET = ClientClosed()  # Never seen: a bulk returns when all of it has ended.

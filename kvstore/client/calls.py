@@ -1,0 +1,137 @@
+"""One operation of a client on its way to an outcome, and how long it may take."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kvstore.client.numbers import RequestNumbers
+from kvstore.errors import OperationFailed, OutcomeUnknown
+from kvstore.protocol.messages import Request, Response
+
+MILLISECOND_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """Timers of the retry machine in ns, and its bounds."""
+
+    attempt_timeout_ns: int = 1_000 * MILLISECOND_NS  # Silence of a member that owes an answer; then another is asked.
+    pause_min_ns: int = 20 * MILLISECOND_NS  # After a failure; doubles up to the maximum, with jitter.
+    pause_max_ns: int = 500 * MILLISECOND_NS
+    search_pause_max_ns: int = 100 * MILLISECOND_NS  # Between two questions for the leader: an election is short.
+    members_refresh_ns: int = 30_000 * MILLISECOND_NS  # After so long the leader is asked who the members are by now.
+    calls_max: int = 8192  # Open operations of one client; more wait in the caller.
+    in_flight_max: int = 1024  # Unanswered requests on one connection; a member takes a few times as many.
+    open_numbers_max: int = 1024  # Of a session: the results that a member keeps for it.
+    keep_alive_ns: int = 10_000 * MILLISECOND_NS  # A session that was silent for this long says that it lives.
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            assert getattr(self, name) > 0, name
+        assert self.pause_min_ns <= self.pause_max_ns, self
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One operation. It is in one place at a time: in a queue, paused, or in flight on one connection.
+
+    `uncertain`: an attempt was sent whose end nobody saw, so this call can never again be called certain to have
+    failed. `numbers` and `session_id` are those of the session that its number belongs to.
+
+    See docs/reference/specification.md#97-retries.
+    """
+
+    ticket: int
+    request: Request
+    deadline: int
+    done: bool = False
+    uncertain: bool = False
+    request_id: int = 0  # 0: not in flight.
+    sent_at: int = 0
+    failures: int = 0
+    session_id: int = 0
+    request_no: int = 0  # 0: has no number yet.
+    numbers: RequestNumbers | None = None
+    last_error: OperationFailed | None = None
+
+
+class CallEnded(NamedTuple):
+    """How a call ended: `response`, or else `error` (an `OperationFailed` or an `OutcomeUnknown`).
+
+    `session_id`: the session that a command was sent under; 0 if under none.
+    """
+
+    ticket: int
+    response: Response | None
+    error: OperationFailed | OutcomeUnknown | None
+    session_id: int = 0
+
+
+@dataclass(slots=True)
+class ClientEffects:
+    """What the host of a `ClientCore` has to do. Ids are those of connections."""
+
+    dial: list[tuple[int, str]] = field(default_factory=list)  # Then `connected` or `disconnected`.
+    send: list[tuple[int, bytes]] = field(default_factory=list)
+    close: list[int] = field(default_factory=list)  # Gone for the machine already; no `disconnected` is needed.
+    ended: list[CallEnded] = field(default_factory=list)
+
+
+class Timeline:
+    """Calls in order of a moment, with lazy removal: ended calls are dropped when they come up, or when too many.
+
+    Most calls of a program have the same patience, so their moments come in order: such a row needs no heap (0.1 µs
+    instead of 1 µs per call, and the ended ones leave in front). What comes out of order goes into one.
+    """
+
+    def __init__(self) -> None:
+        self._row: deque[tuple[int, int, Call]] = deque()
+        self._heap: list[tuple[int, int, Call]] = []
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._row) + len(self._heap)
+
+    def push(self, moment: int, call: Call) -> None:
+        """Have `call` come up at `moment`."""
+        self._serial += 1
+        if not self._row or self._row[-1][0] <= moment:
+            self._row.append((moment, self._serial, call))
+        else:
+            heapq.heappush(self._heap, (moment, self._serial, call))
+
+    def first_moment(self) -> int | None:
+        """When the next open call comes up."""
+        first = self._first()
+        return None if first is None else first[0]
+
+    def pop_due(self, now: int) -> list[Call]:
+        """Take out the open calls whose moment has come."""
+        due = []
+        while (first := self._first()) is not None and first[0] <= now:
+            if self._row and first is self._row[0]:
+                self._row.popleft()
+            else:
+                heapq.heappop(self._heap)
+            due.append(first[2])
+        return due
+
+    def shrink(self, open_calls: int) -> None:
+        """Drop ended calls if they are more than half. Amortized cost: constant per call."""
+        if len(self._row) + len(self._heap) > 2 * open_calls + 64:
+            self._row = deque(item for item in self._row if not item[2].done)
+            self._heap = [item for item in self._heap if not item[2].done]
+            heapq.heapify(self._heap)
+
+    def _first(self) -> tuple[int, int, Call] | None:
+        row, heap = self._row, self._heap
+        while row and row[0][2].done:
+            row.popleft()
+        while heap and heap[0][2].done:
+            heapq.heappop(heap)
+        if row and heap:
+            return min(row[0], heap[0])  # Serial numbers differ: calls are never compared.
+        return row[0] if row else heap[0] if heap else None

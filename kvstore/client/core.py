@@ -1,0 +1,465 @@
+"""The client's retry machine: finds the leader, keeps a session, repeats what may be repeated, and says how it ended.
+
+Sans-I/O, like the node: the simulator runs what production runs. Time (monotonic ns: `tick`) and randomness are given.
+
+The law of outcomes: a call ends with a response; or with `OperationFailed`, if *every* attempt certainly
+had no effect; or with `OutcomeUnknown`. A command is sent again only under the same number of the same session, so it
+is carried out at most once however often it arrives. A read has no effect: without an answer it has failed.
+
+See docs/reference/specification.md#97-retries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from kvstore.client.addresses import AddressBook
+from kvstore.client.calls import MILLISECOND_NS, Call, CallEnded, ClientEffects, ClientLimits, Timeline
+from kvstore.client.leader_search import LeaderSearch
+from kvstore.client.links import Link, LinkState
+from kvstore.client.session import Admission, SessionKeeper
+from kvstore.client.verdicts import Doubtful, Moved, Pushed, Rejected, SessionGone, Verdict, judge
+from kvstore.client.waiting import WaitingCalls
+from kvstore.errors import Busy, ClientClosed, OperationFailed, OutcomeUnknown, RequestTooLarge, TooStale, Unavailable
+from kvstore.protocol.commands import CloseSession, KeepAlive, RegisterSession
+from kvstore.protocol.messages import (
+    MembersView,
+    Request,
+    RequestKind,
+    Response,
+    command_request,
+    decode_members,
+    decode_session_id,
+    encode_request,
+    members_request,
+)
+from raft import FRAME_BYTES_MAX_CLIENT, ProtocolError
+
+INTERNAL_TICKET: Final = 0
+"""The ticket of the machine's own calls; those of the application are 1 or more."""
+
+SESSION_TTL_NS_DEFAULT = 60_000 * MILLISECOND_NS
+"""A client that is silent for so long is taken for dead, and its results are forgotten."""
+
+
+class ClientCore:
+    """One client. The host dials, moves bytes, calls `tick` by `next_deadline`, and takes the effects after any event.
+
+    `session_ttl_ns` 0: no session; then a command is sent once, and a lost answer leaves it unknown at once.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        random: Random,
+        now: int,
+        limits: ClientLimits | None = None,
+        session_ttl_ns: int = SESSION_TTL_NS_DEFAULT,
+    ) -> None:
+        self.limits = limits = limits or ClientLimits()
+        self._random, self._now = random, now
+        self.book = AddressBook(
+            endpoints, random=random, pause_min_ns=limits.pause_min_ns, pause_max_ns=limits.pause_max_ns
+        )
+        self._search = LeaderSearch(self.book, random, limits)
+        self._session = SessionKeeper(session_ttl_ns, limits)
+        self._calls: dict[int, Call] = {}
+        self._deadlines = Timeline()
+        self._waiting = WaitingCalls()
+        self._links: dict[int, Link] = {}
+        self._link_of: dict[str, Link] = {}
+        self._last_connection_id = 0
+        self._last_request_id = 0
+        self._closed = False
+        self._trouble = "no member has answered yet"
+        self._cluster_id = b""
+        self._members: MembersView | None = None
+        self._effects = ClientEffects()
+
+    # What the application asks.
+
+    @property
+    def session_id(self) -> int:
+        """The session of the commands sent now; 0: none (yet)."""
+        return self._session.session_id
+
+    @property
+    def members(self) -> MembersView | None:
+        """What a member last said about the cluster."""
+        return self._members
+
+    @property
+    def addresses(self) -> list[str]:
+        """All client addresses known: the given ones, then what members told."""
+        return self.book.addresses
+
+    @property
+    def is_full(self) -> bool:
+        """True if `submit` would refuse: `calls_max` are open."""
+        return len(self._calls) >= self.limits.calls_max
+
+    def submit(self, ticket: int, request: Request, deadline: int) -> None:
+        """Take a call, which ends in `ClientEffects.ended` by `deadline` (ns). Raises Busy if full, ClientClosed."""
+        assert ticket > INTERNAL_TICKET, ticket
+        assert ticket not in self._calls, ticket
+        if self._closed:
+            raise ClientClosed()
+        if self.is_full:
+            raise Busy(f"{self.limits.calls_max} operations of this client are open")
+        call = self._calls[ticket] = Call(ticket, request, deadline)
+        self._deadlines.push(deadline, call)
+        if request.address is not None:
+            self._link_to(request.address).waiting.add(call)
+        else:
+            self._waiting.line_of(call).add(call)
+
+    def cancel(self, ticket: int) -> None:
+        """Nobody waits for this call any more: its outcome is unknown, its number is closed. Nothing is reported."""
+        call = self._calls.get(ticket)
+        if call is not None:
+            self._drop(call)
+
+    def close(self) -> None:
+        """End every call, and the session if it can be told to the leader at once. `is_closed` once that is done."""
+        self._closed = True
+        for call in list(self._calls.values()):
+            if self._may_have_happened(call):
+                self._finish(call, error=OutcomeUnknown("the client was closed before it was answered"))
+            else:
+                self._finish(call, error=ClientClosed())
+        if self._session.session_id and self._search.leader is not None:
+            request = command_request(CloseSession())
+            self._session.closing = self._send_own(self._search.leader, request, self._session.session_id)
+
+    @property
+    def is_closed(self) -> bool:
+        """True when nothing is worth waiting for any more."""
+        return self._closed and self._session.closing is None
+
+    # What the host reports.
+
+    def connected(self, connection_id: int) -> None:
+        """A dialed connection stands."""
+        link = self._links.get(connection_id)
+        if link is None:
+            return
+        link.greet(self._now)
+        self._send_own(link, members_request())
+
+    def receive(self, connection_id: int, data: bytes) -> None:
+        """Bytes have come in."""
+        link = self._links.get(connection_id)
+        if link is None:
+            return
+        was_ready = link.state is LinkState.READY
+        try:
+            responses = link.receive(data, self._now)
+            if link.state is LinkState.READY and not was_ready:
+                self._greeted(link)
+            for response in responses:
+                self._on_response(link, response)
+        except ProtocolError as error:
+            self._lose(link, f"{link.address}: {error}", hang_up=True)
+
+    def disconnected(self, connection_id: int, reason: str) -> None:
+        """A connection is gone, or could not be made."""
+        link = self._links.get(connection_id)
+        if link is not None:
+            self._lose(link, reason, hang_up=False)
+
+    def tick(self, now: int) -> None:
+        """It is `now` (ns, never less than before)."""
+        assert now >= self._now, (now, self._now)
+        self._now = now
+        for call in self._deadlines.pop_due(now):
+            self._expire(call)
+        for link in list(self._links.values()):
+            since = link.silent_since()
+            if since is not None and since + self.limits.attempt_timeout_ns <= now:
+                silent_ms = (now - since) // MILLISECOND_NS
+                self.book.silent(link.address, now + self.limits.attempt_timeout_ns // 2)
+                self._lose(link, f"{link.address} has said nothing for {silent_ms} ms", hang_up=True)
+
+    def next_deadline(self) -> int | None:
+        """When `tick` must be called at the latest; None: no need."""
+        moments = [self._deadlines.first_moment(), self._waiting.next_moment()]
+        moments += [m for m in (self._session.keep_alive_moment(), self._session.not_before) if m and m > self._now]
+        for link in self._links.values():
+            since = link.silent_since()
+            moments.append(None if since is None else since + self.limits.attempt_timeout_ns)
+        if self._wants_leader() and self._search.leader is None and self._search.probe is None:
+            moments.append(self._search.next_moment(self._now))
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def take_effects(self) -> ClientEffects:
+        """What there is to do since the last call."""
+        if not self._closed:
+            self._advance()
+        for link in self._links.values():
+            output = link.take_output()
+            if output:
+                self._effects.send.append((link.connection_id, output))
+        effects, self._effects = self._effects, ClientEffects()
+        self._deadlines.shrink(len(self._calls))
+        return effects
+
+    # Moving calls onto connections.
+
+    def _advance(self) -> None:
+        self._waiting.end_pauses(self._now)
+        if self._search.leader is not None:
+            self._pump_leader(self._search.leader)
+        self._pump_anywhere()
+        for link in self._links.values():
+            while link.state is LinkState.READY and link.waiting.first() is not None and self._has_room(link):
+                self._send(link, link.waiting.pop())
+        while self._wants_leader() and self._search.leader is None and self._search.probe is None:
+            address = self._search.next_address(self._now)
+            if address is None:
+                break
+            link = self._search.probe = self._link_to(address)
+            if link.state is LinkState.READY:
+                self._send_own(link, members_request())
+
+    def _pump_leader(self, link: Link) -> None:
+        commands, reads, session = self._waiting.commands, self._waiting.reads, self._session
+        if self._search.wants_members(self._now):
+            self._send_own(link, members_request())
+        if self._keep_alive_is_due():
+            session.keep_alive = self._send_own(link, command_request(KeepAlive()), session.session_id)
+        while (call := commands.first()) is not None and self._has_room(link):
+            admission = session.admit(call)
+            if admission is Admission.WAIT:
+                break
+            commands.pop()
+            if admission is Admission.READY:
+                self._send(link, call)
+            else:
+                self._finish(call, error=OutcomeUnknown("its session expired before the answer came"))
+        if commands.first() is not None and session.wants_registration(self._now):
+            session.registration = self._send_own(link, command_request(RegisterSession(session.ttl_ns)))
+        while reads.first() is not None and self._has_room(link):
+            self._send(link, reads.pop())
+
+    def _pump_anywhere(self) -> None:
+        ready = [link for link in self._links.values() if link.state is LinkState.READY and self._has_room(link)]
+        while ready and self._waiting.anywhere.first() is not None:
+            link = self._random.choice(ready)
+            self._send(link, self._waiting.anywhere.pop())
+            if not self._has_room(link):
+                ready.remove(link)
+
+    def _wants_leader(self) -> bool:
+        waiting = self._waiting
+        return waiting.needs_leader() or waiting.anywhere.first() is not None or self._keep_alive_is_due()
+
+    def _keep_alive_is_due(self) -> bool:
+        moment = self._session.keep_alive_moment()
+        return moment is not None and moment <= self._now
+
+    def _has_room(self, link: Link) -> bool:
+        return len(link.in_flight) < self.limits.in_flight_max
+
+    def _send(self, link: Link, call: Call) -> None:
+        self._last_request_id += 1
+        body = encode_request(
+            self._last_request_id,
+            call.request,
+            session_id=call.session_id,
+            request_no=call.request_no,
+            acknowledged_up_to=self._session.acknowledged_up_to if call.session_id else 0,
+        )
+        if len(body) > FRAME_BYTES_MAX_CLIENT:
+            self._finish(call, error=RequestTooLarge(len(body), FRAME_BYTES_MAX_CLIENT))
+            return
+        if call.session_id:
+            self._session.used(self._now)
+        call.request_id = self._last_request_id
+        link.send(call, body, self._now)
+
+    def _send_own(self, link: Link, request: Request, session_id: int = 0) -> Call:
+        call = Call(INTERNAL_TICKET, request, deadline=0, session_id=session_id)
+        self._send(link, call)
+        return call
+
+    # What members answer.
+
+    def _greeted(self, link: Link) -> None:
+        if self._cluster_id and link.cluster_id != self._cluster_id:
+            raise ProtocolError("it belongs to another cluster than the member that answered first")
+        self._cluster_id = link.cluster_id
+        self.book.answered(link.address)
+
+    def _on_response(self, link: Link, response: Response) -> None:
+        call = link.in_flight.get(response.request_id)
+        if call is None:
+            raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
+        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all of them: no verdict has to be made.
+            del link.in_flight[response.request_id]
+            call.request_id = 0
+            if link is self._search.leader:
+                self._search.confirmed()
+            if not call.done:
+                self._finish(call, response=response)
+            return
+        # An answer that makes no sense raises ProtocolError here, while its call is in flight: then it counts as lost.
+        verdict = judge(response)
+        told = self._read_own(call, response) if call.ticket == INTERNAL_TICKET and response.code == 0 else None
+        del link.in_flight[response.request_id]
+        call.request_id = 0
+        if response.code == 0 and link is self._search.leader:
+            self._search.confirmed()
+        match verdict:  # What it says about the member counts even if nobody waits for the call any more.
+            case Moved():
+                self._trouble = verdict.reason
+                self._search.moved(link, verdict.leader_address, self._now)
+            case Doubtful():
+                self._search.moved(link, None, self._now)
+            case SessionGone():
+                self._session.expired(call.session_id)
+        if call.ticket == INTERNAL_TICKET:
+            self._on_own_response(link, call, told, verdict)
+        elif not call.done:
+            self._conclude(call, verdict)
+
+    def _conclude(self, call: Call, verdict: Verdict) -> None:
+        match verdict:
+            case Moved() if call.request.address is not None and call.request.kind is RequestKind.READ:
+                self._finish(call, error=Unavailable(verdict.reason, verdict.remedy))  # Nobody else is to answer it.
+            case Moved() | SessionGone():
+                (self._pause if call.request.anywhere else self._try_again)(call)
+            case Rejected(error=TooStale()) if call.request.address is None:  # Another member may know more.
+                call.last_error = verdict.error
+                self._pause(call)
+            case Pushed():
+                call.last_error = Busy(verdict.reason)
+                self._pause(call)
+            case Doubtful():
+                self._lost_attempt(call, verdict.reason)
+            case Rejected() if call.uncertain:
+                lost = f"an attempt was lost, a later one was refused: {verdict.error}"
+                self._finish(call, error=OutcomeUnknown(lost))
+            case Rejected():
+                self._finish(call, error=verdict.error)
+
+    def _read_own(self, call: Call, response: Response) -> MembersView | int | None:
+        """What a member tells of the members, or the id of a new session. Raises ProtocolError."""
+        if call.request.kind is RequestKind.MEMBERS:
+            return decode_members(response)
+        return decode_session_id(response) if call is self._session.registration else None
+
+    def _on_own_response(self, link: Link, call: Call, told: MembersView | int | None, verdict: Verdict) -> None:
+        if call.request.kind is RequestKind.MEMBERS:
+            if isinstance(told, MembersView):
+                self._learn(link, told)
+            else:
+                self._search.moved(link, None, self._now)
+        elif call is self._session.registration and isinstance(told, int):
+            self._session.registration = None
+            self._session.begin(told, self._now)
+        else:
+            if isinstance(verdict, Pushed | Rejected):
+                self._trouble = verdict.reason if isinstance(verdict, Pushed) else str(verdict.error)
+                self._session.not_before = self._now + self.limits.pause_max_ns
+                self._session.refused = verdict.reason if isinstance(verdict, Pushed) else ""
+            self._lost_own(call)
+
+    def _learn(self, link: Link, view: MembersView) -> None:
+        self._members = view
+        self.book.learn([address for _, address in view.members])
+        if view.leader_id == link.node_id:
+            self._search.found(link)
+        else:
+            self._trouble = f"{link.node_id} says that {view.leader_id or 'nobody'} leads"
+            self._search.moved(link, view.leader_address, self._now)
+
+    # Attempts that end without an answer.
+
+    def _lose(self, link: Link, reason: str, *, hang_up: bool) -> None:
+        del self._links[link.connection_id]
+        del self._link_of[link.address]
+        if hang_up:
+            self._effects.close.append(link.connection_id)
+        self._trouble = reason
+        if link.in_flight or link.state is not LinkState.READY:  # Else a member closed an idle connection: no failure.
+            self.book.failed(link.address, self._now)
+        self._search.lost(link, self._now)
+        for call in reversed(link.in_flight.values()):  # Put back in front one by one: their order stays.
+            call.request_id = 0
+            if call.ticket == INTERNAL_TICKET:
+                self._lost_own(call)
+            elif not call.done:
+                self._lost_attempt(call, reason)
+        while (waiting := link.waiting.first()) is not None:
+            self._finish(waiting, error=Unavailable(reason))
+
+    def _lost_attempt(self, call: Call, reason: str) -> None:
+        """An attempt was sent, and how it ended is not known."""
+        self._trouble = reason
+        if call.request.has_effect:
+            call.uncertain = True
+            if not call.request_no:
+                self._finish(call, error=OutcomeUnknown(reason))
+                return
+        if call.request.address is not None:
+            self._finish(call, error=Unavailable(reason))
+            return
+        self._try_again(call)
+
+    def _lost_own(self, call: Call) -> None:
+        session = self._session
+        if call is session.registration:
+            session.registration = None  # If one was made, it is left to expire.
+        elif call is session.keep_alive:
+            session.keep_alive = None
+        elif call is session.closing:
+            session.closing = None
+
+    def _try_again(self, call: Call) -> None:
+        self._waiting.line_of(call).put_back(call)
+
+    def _pause(self, call: Call) -> None:
+        call.failures = min(call.failures + 1, 20)
+        pause = min(self.limits.pause_max_ns, self.limits.pause_min_ns << (call.failures - 1))
+        self._waiting.pause(call, self._now + pause // 2 + self._random.randrange(pause // 2 + 1))
+
+    # How calls end.
+
+    def _may_have_happened(self, call: Call) -> bool:
+        return call.request.has_effect and (call.uncertain or call.request_id != 0)
+
+    def _expire(self, call: Call) -> None:
+        if self._may_have_happened(call):
+            self._finish(call, error=OutcomeUnknown(f"no answer within its deadline; {self._trouble}"))
+        else:
+            refused = self._session.refused  # A bound that keeps us from a session keeps all commands from it.
+            is_kept_out = call.request.is_command and bool(refused) and refused == self._trouble
+            reason = f"no answer within its deadline; {self._trouble}"
+            self._finish(call, error=call.last_error or (Busy(refused) if is_kept_out else Unavailable(reason)))
+
+    def _finish(
+        self, call: Call, *, response: Response | None = None, error: OperationFailed | OutcomeUnknown | None = None
+    ) -> None:
+        assert (response is None) != (error is None), call
+        session_id = call.session_id
+        self._drop(call)
+        self._effects.ended.append(CallEnded(call.ticket, response, error, session_id))
+
+    def _drop(self, call: Call) -> None:
+        """The call has ended. In flight it stays until the member answers: the member still works on it."""
+        assert not call.done, call
+        call.done = True
+        del self._calls[call.ticket]
+        self._session.release(call)
+
+    def _link_to(self, address: str) -> Link:
+        link = self._link_of.get(address)
+        if link is None:
+            self._last_connection_id += 1
+            link = Link(self._last_connection_id, address, self._now)
+            self._links[link.connection_id] = self._link_of[address] = link
+            self._effects.dial.append((link.connection_id, address))
+        return link

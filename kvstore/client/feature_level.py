@@ -1,0 +1,33 @@
+"""The last step of an upgrade: put the feature level in force that every member's build knows (docs/versions.md)."""
+
+from __future__ import annotations
+
+from kvstore.client.client import Client
+from kvstore.errors import LevelRefused
+from kvstore.protocol.commands import RaiseFeatureLevel
+from kvstore.protocol.status import MemberStatus
+
+
+async def raise_feature_level(
+    client: Client, level: int | None = None, *, deadline_seconds: float | None = None
+) -> int:
+    """Raise the feature level to `level`, or as far as every member can; returns the one in force then. It is final.
+
+    Raises LevelRefused, with nothing changed, while a member does not know that level, or does not answer.
+    """
+    statuses = await client.cluster_status(deadline_seconds=deadline_seconds)
+    known = {node_id: found for node_id, found in statuses.items() if isinstance(found, MemberStatus)}
+    if level is None:
+        silent = [node_id for node_id in statuses if node_id not in known]
+        if silent:
+            text = (
+                f"{', '.join(silent)} did not answer, so what every member knows is not known; start it, or remove it"
+            )
+            raise LevelRefused("silent_member", text)
+        level = min(found.feature_level_max for found in known.values())
+    in_force = max((found.feature_level for found in known.values()), default=1)
+    if level < in_force:
+        raise LevelRefused("final", f"level {in_force} is in force, and a level never falls")
+    if level > in_force:
+        await client.execute(RaiseFeatureLevel(level), deadline_seconds=deadline_seconds)
+    return level

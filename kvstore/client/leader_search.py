@@ -1,0 +1,79 @@
+"""Which connection leads to the leader, and whom to ask when none is known to."""
+
+from __future__ import annotations
+
+from random import Random
+
+from kvstore.client.addresses import AddressBook
+from kvstore.client.calls import ClientLimits
+from kvstore.client.links import Link
+
+
+class LeaderSearch:
+    """At most one member is asked at a time (`probe`). `leader` is believed until it denies it, or is silent."""
+
+    def __init__(self, book: AddressBook, random: Random, limits: ClientLimits) -> None:
+        self.leader: Link | None = None
+        self.probe: Link | None = None
+        self.not_before = 0
+        self._known_since: int | None = None  # When the leader last said who the members are; None: a moment ago.
+        self._rounds = 0  # Pauses in a row without a leader.
+        self._followed: set[str] = set()  # Whom others have named since the last pause.
+        self._book, self._random = book, random
+        self._members_refresh_ns = limits.members_refresh_ns
+        self._pause_min_ns, self._pause_max_ns = limits.pause_min_ns, limits.search_pause_max_ns
+
+    def found(self, link: Link) -> None:
+        """`link` says that it leads."""
+        self.leader, self._known_since = link, None
+        if self.probe is link:
+            self.probe = None
+
+    def confirmed(self) -> None:
+        """The leader did what a leader does: the search is over."""
+        self._rounds = 0
+
+    def moved(self, link: Link, leader_address: str | None, now: int) -> None:
+        """`link` does not lead. Of many such answers on one connection only the first counts."""
+        if link is not self.leader and link is not self.probe:
+            return
+        self._forget(link)
+        if leader_address and leader_address not in self._followed and self._book.may_follow(leader_address, now):
+            self._followed.add(leader_address)  # Two that name each other are asked once, then there is a pause.
+            self._book.suggest(leader_address)
+            self.not_before = now
+            return
+        self._followed.clear()
+        self._rounds = min(self._rounds + 1, 20)
+        pause = min(self._pause_max_ns, self._pause_min_ns << self._rounds - 1)
+        self.not_before = now + pause // 2 + self._random.randrange(pause // 2 + 1)
+
+    def lost(self, link: Link, now: int) -> None:
+        """The connection is gone: ask another at once (its own address rests for a while)."""
+        if link is self.leader or link is self.probe:
+            self._forget(link)
+            self.not_before = now
+
+    def wants_members(self, now: int) -> bool:
+        """True, once, when the leader may be asked again: members come and go, and one day it goes itself."""
+        if self._known_since is None:
+            self._known_since = now
+        if now - self._known_since < self._members_refresh_ns:
+            return False
+        self._known_since = now
+        return True
+
+    def next_address(self, now: int) -> str | None:
+        """Whom to ask now; None: not before `next_moment`."""
+        assert self.probe is None, self.probe
+        return self._book.next_candidate(now) if now >= self.not_before else None
+
+    def next_moment(self, now: int) -> int:
+        """When `next_address` has an answer."""
+        return max(self.not_before, self._book.earliest(), now)
+
+    def _forget(self, link: Link) -> None:
+        if self.leader is link:
+            self.leader = None
+        if self.probe is link:
+            self.probe = None

@@ -1,0 +1,40 @@
+"""The client's side of a leadership transfer: ask whoever leads, then look until another one does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from kvstore.errors import TransferRefused
+from kvstore.protocol.messages import MembersView, Request, transfer_request
+
+LOOK_SECONDS = 0.02
+
+
+async def hand_over(
+    ask: Callable[[Request], Awaitable[object]],
+    members: Callable[[], Awaitable[MembersView]],
+    to: str | None,
+    deadline_seconds: float,
+) -> str:
+    """Returns the id of the new leader: `to`, or any other than now. TransferRefused if that took too long.
+
+    It is asked for once: what is lost on the way counts as too late, for a second request could undo a first one.
+    """
+    first: MembersView | None = None
+    is_asked = False
+    with trio.move_on_after(deadline_seconds):
+        while True:
+            view = await members()
+            if view.leader_id is not None:
+                first = first or view
+                is_other = view.leader_id != first.leader_id and view.term > first.term
+                if view.leader_id == to or (to is None and is_other):
+                    return view.leader_id
+                if not is_asked and view.leader_address:
+                    is_asked = True
+                    await ask(transfer_request(to, view.leader_address))
+            await trio.sleep(LOOK_SECONDS)
+    who = "nobody leads" if first is None else f"{first.leader_id} led when it was asked"
+    raise TransferRefused("too_late", f"{to or 'another member'} did not lead by the deadline; {who}")

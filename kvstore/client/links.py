@@ -1,0 +1,75 @@
+"""One connection of a client to one member, as the retry machine sees it: bytes in, responses out."""
+
+from __future__ import annotations
+
+import enum
+
+from kvstore.client.calls import Call
+from kvstore.client.response_reader import ResponseReader
+from kvstore.client.waiting import Line
+from kvstore.protocol.messages import Response, decode_greeting, encode_client_hello
+from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, ProtocolError, frame
+
+
+class LinkState(enum.Enum):
+    """How far a connection has come."""
+
+    DIALING = "dialing"
+    GREETING = "greeting"  # Our hello is out; the member's is awaited.
+    READY = "ready"
+
+
+class Link:
+    """A connection, what is in flight on it, and since when it has been silent."""
+
+    def __init__(self, connection_id: int, address: str, now: int) -> None:
+        self.connection_id, self.address = connection_id, address
+        self.state = LinkState.DIALING
+        self.node_id = ""
+        self.cluster_id = b""
+        self.in_flight: dict[int, Call] = {}  # By request id, in the order in which they were sent.
+        self.waiting = Line()  # Calls that only this member can answer.
+        self.heard_at = now
+        self._reader = ResponseReader("")
+        self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
+        self._out: list[bytes] = []
+
+    def greet(self, now: int) -> None:
+        """The connection stands: say who we are."""
+        assert self.state is LinkState.DIALING, self.state
+        self.state = LinkState.GREETING
+        self.heard_at = now
+        self._out.append(frame(encode_client_hello()))
+
+    def send(self, call: Call, body: bytes, now: int) -> None:
+        """Put a request on its way; `call.request_id` is set."""
+        assert call.request_id not in self.in_flight, call
+        call.sent_at = now
+        self.in_flight[call.request_id] = call
+        self._out.append(frame(body))
+
+    def receive(self, data: bytes, now: int) -> list[Response]:
+        """Cut what the member sent into responses. Raises ProtocolError if it makes no sense, or a refusal's text."""
+        self.heard_at = now
+        bodies = self._splitter.feed(data)
+        if self.state is LinkState.GREETING and bodies:
+            greeting = decode_greeting(bodies.pop(0))
+            self.node_id, self.cluster_id = greeting.node_id, greeting.cluster_id
+            self._reader = ResponseReader(self.node_id)
+            self.state = LinkState.READY
+        if bodies and self.state is not LinkState.READY:
+            raise ProtocolError("the member spoke before the connection stood")
+        return list(map(self._reader.read, bodies))
+
+    def take_output(self) -> bytes:
+        """Bytes to send since the last call."""
+        out, self._out = b"".join(self._out), []
+        return out
+
+    def silent_since(self) -> int | None:
+        """Since when the member has owed something and said nothing; None if it owes nothing."""
+        if self.state is not LinkState.READY:
+            return self.heard_at
+        if not self.in_flight:
+            return None
+        return max(next(iter(self.in_flight.values())).sent_at, self.heard_at)

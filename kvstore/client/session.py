@@ -1,0 +1,85 @@
+"""The client's session: registered when the first command needs it, kept alive, replaced when it has expired."""
+
+from __future__ import annotations
+
+import enum
+
+from kvstore.client.calls import Call, ClientLimits
+from kvstore.client.numbers import RequestNumbers
+
+
+class Admission(enum.Enum):
+    """May a command be sent now?"""
+
+    READY = "ready"
+    WAIT = "wait"  # For a session, or until fewer numbers are open.
+    LOST = "lost"  # An attempt under an expired session may have taken effect: it is never tried under another.
+
+
+class SessionKeeper:
+    """State of the session. `ttl_ns` 0: there is none, ever; commands then carry session 0 and no number."""
+
+    def __init__(self, ttl_ns: int, limits: ClientLimits) -> None:
+        self.ttl_ns = ttl_ns
+        self.session_id = 0
+        self.numbers = RequestNumbers(limits.open_numbers_max)
+        self.registration: Call | None = None  # In flight.
+        self.keep_alive: Call | None = None  # In flight.
+        self.closing: Call | None = None  # In flight.
+        self.not_before = 0  # A refused registration rests until then.
+        self.refused = ""  # Why the last registration was, until one succeeds.
+        self._used_at = 0
+        self._open_max = limits.open_numbers_max
+        self._keep_alive_ns = min(limits.keep_alive_ns, max(1, ttl_ns // 3))
+
+    @property
+    def acknowledged_up_to(self) -> int:
+        """All numbers up to this one are closed."""
+        return self.numbers.acknowledged_up_to
+
+    def admit(self, call: Call) -> Admission:
+        """Give `call` a number of this session if it needs one and can have one."""
+        if not self.ttl_ns:
+            return Admission.READY
+        if call.request_no and call.session_id != self.session_id:
+            if call.uncertain:
+                return Admission.LOST
+            self.release(call)  # Every attempt was refused: it may begin anew under the next session.
+        if call.request_no:
+            return Admission.READY
+        if not self.session_id or not self.numbers.has_room:
+            return Admission.WAIT
+        call.numbers, call.session_id, call.request_no = self.numbers, self.session_id, self.numbers.open()
+        return Admission.READY
+
+    def release(self, call: Call) -> None:
+        """Nothing will be sent under the number of `call` any more."""
+        if call.numbers is not None:
+            call.numbers.close(call.request_no)
+        call.numbers, call.session_id, call.request_no = None, 0, 0
+
+    def wants_registration(self, now: int) -> bool:
+        """True if a command waits for a session that nobody has asked for."""
+        return bool(self.ttl_ns) and not self.session_id and self.registration is None and now >= self.not_before
+
+    def begin(self, session_id: int, now: int) -> None:
+        """A session is registered; its numbers begin at 1."""
+        assert session_id > 0, session_id
+        self.refused = ""
+        self.session_id, self.numbers = session_id, RequestNumbers(self._open_max)
+        self._used_at = now
+
+    def expired(self, session_id: int) -> None:
+        """A member says that this session is gone."""
+        if session_id == self.session_id:
+            self.session_id = 0
+
+    def used(self, now: int) -> None:
+        """Something was sent under the session."""
+        self._used_at = now
+
+    def keep_alive_moment(self) -> int | None:
+        """When the session has been silent for too long; None if there is none, or it is being kept."""
+        if not self.session_id or self.keep_alive is not None:
+            return None
+        return self._used_at + self._keep_alive_ns

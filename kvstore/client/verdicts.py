@@ -1,0 +1,136 @@
+"""What a response means for the attempt that it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kvstore.errors import (
+    ChangeRefused,
+    Compacted,
+    InternalError,
+    LevelRefused,
+    NotCommitted,
+    OperationFailed,
+    RequestTooLarge,
+    TooStale,
+    TransferRefused,
+    Unsupported,
+)
+from kvstore.protocol.messages import Code, Response
+from kvstore.refusals import ResultCode, refusal_of
+from raft import ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Carried out: the call has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """This member cannot take it; certainly no effect. Try the leader that it names, if it does.
+
+    `remedy`: what to tell whoever asked this member and no other.
+    """
+
+    leader_address: str | None
+    reason: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A bound is reached; certainly no effect. Try again after a pause."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """The command may have taken effect, or may yet."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionGone:
+    """The session has expired; this attempt was not executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """This attempt had no effect, and another would end the same way."""
+
+    error: OperationFailed
+
+
+Verdict = Answered | Moved | Pushed | Doubtful | SessionGone | Rejected
+
+ASK_THE_LEADER = "leave out `--member`, and the leader is found; any member answers `--consistency follower`"
+NO_LEADER = "a majority of the members must be up and reach it (`hwm status`); what it has itself is read as `local`"
+
+_ANSWERED = Answered()
+
+
+def judge(response: Response) -> Verdict:
+    """Judge a response. Raises ProtocolError for a code or fields that this build does not know."""
+    if response.code == 0:  # Code.OK
+        return _ANSWERED
+    try:
+        verdict = _judge_refusal(response.code, response.fields, response.node_id)
+        if isinstance(verdict, Rejected):
+            str(verdict.error)  # Whoever prints it must not be the first to find that its fields are no such thing.
+        return verdict
+    except Exception as error:
+        raise ProtocolError(f"{response.node_id} answered with code {response.code}, which is not known") from error
+
+
+def _busy_with(text: str) -> str:
+    """The reason alone: `Busy` says the word itself, and so do members of older builds."""
+    return text.removeprefix("busy: ")
+
+
+def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
+    match code:
+        case Code.NOT_LEADER:
+            leader_id, address = (_text_or_none(each) for each in fields[:2])
+            if leader_id:
+                return Moved(address, f"{node_id} is not the leader, {leader_id} is", ASK_THE_LEADER)
+            return Moved(None, f"{node_id} hears no leader", NO_LEADER)
+        case Code.STOPPED:
+            return Moved(None, f"{node_id} has stopped: {fields[0]}")
+        case Code.BUSY:
+            return Pushed(f"{node_id}: {_busy_with(fields[0])}")
+        case Code.UNKNOWN:
+            return Doubtful(f"{node_id}: {fields[0]}")
+        case ResultCode.BUSY:
+            return Pushed(_busy_with(str(refusal_of(code, fields))))
+        case ResultCode.SESSION_EXPIRED:
+            return SessionGone()
+        case Code.UNSUPPORTED:
+            return Rejected(Unsupported(*fields))
+        case Code.NOT_COMMITTED:
+            return Rejected(NotCommitted(*fields))
+        case Code.COMPACTED:
+            return Rejected(Compacted(*fields))
+        case Code.TRANSFER_REFUSED:
+            return Rejected(TransferRefused(*fields))
+        case Code.CHANGE_REFUSED:
+            return Rejected(ChangeRefused(*fields[:3]))
+        case Code.LEVEL_REFUSED:
+            return Rejected(LevelRefused(*fields[:2]))
+        case Code.TOO_STALE:
+            return Rejected(TooStale(*fields[:2]))
+        case Code.INTERNAL_ERROR:
+            return Rejected(InternalError(node_id, *fields[:1]))
+        case Code.TOO_LARGE:
+            return Rejected(RequestTooLarge(*fields))
+        case _:
+            return Rejected(refusal_of(code, fields))
+
+
+def _text_or_none(value: Any) -> str | None:
+    if value is not None and type(value) is not str:
+        raise TypeError("a leader and its address are texts, or null")
+    return value

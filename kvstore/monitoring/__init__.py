@@ -1,0 +1,1 @@
+"""What a member says of itself: status, health, metrics and the log."""

@@ -1,0 +1,63 @@
+"""How `hwm serve` writes its log on stderr: lines for people, or one JSON object per line for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from kvstore.protocol.text import escape_controls, escape_controls_in_json
+
+
+def start_logging(level: str, *, as_json: bool) -> None:
+    """Log to stderr from `level` (a name of `logging`, in any case) on."""
+    handler = logging.StreamHandler()
+    if as_json:
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)s %(name)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+class TextFormatter(logging.Formatter):
+    """One line for each record, whatever is in it: names and texts of others cannot begin another one.
+
+    >>> record = logging.makeLogRecord({"levelname": "INFO", "msg": "refused: %s", "args": ("x\\nERROR y\\x1b[2J",)})
+    >>> print(TextFormatter("%(levelname)s %(message)s").format(record))
+    INFO refused: x\\nERROR y\\x1b[2J
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - As logging calls it.
+        """Called by logging."""
+        return escape_controls(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - As logging calls it.
+        """Called by logging. Indented: no line of a traceback looks like one of the log."""
+        return "\n".join(f"  {escape_controls(line)}" for line in super().formatException(ei).splitlines())
+
+
+class JsonFormatter(logging.Formatter):
+    """`time` (UTC), `level`, `logger`; then `node_id`, `event` and `fields` of an event, or `message`, or both.
+
+    >>> record = logging.makeLogRecord({"name": "raft.driver", "levelname": "INFO", "created": 0.25})
+    >>> record.msg, record.args = "%(node_id)s", {"node_id": "s1", "event": "stepped_down", "fields": {"term": 3}}
+    >>> print(JsonFormatter().format(record))  # doctest: +ELLIPSIS
+    {"time": "1970-01-01T00:00:00.250000+00:00", ... "node_id": "s1", "event": "stepped_down", "fields": {"term": 3}}
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Called by logging. It never fails: what JSON does not know is written as text."""
+        item: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        if isinstance(record.args, Mapping) and "event" in record.args:
+            item |= record.args
+        else:
+            item["message"] = record.getMessage()
+        if record.exc_info:
+            item["exception"] = self.formatException(record.exc_info)
+        return escape_controls_in_json(json.dumps(item, default=str, ensure_ascii=False))

@@ -1,0 +1,244 @@
+"""A member's metrics as Prometheus wants them (docs/metrics.md). Everything is looked up when it is asked for.
+
+Only this module needs `prometheus-client`, which the extra `metrics` installs; nothing else imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from kvstore.monitoring.metrics_counts import EVENTS, REASONS, CountingService, Counts
+from kvstore.store.machine import KvMachine
+from raft import Node, NodeStatus, RaftConfig, Role
+from raft.runtime import HELLO_REFUSALS, OUTBOUND_BYTES_MAX, Histogram, MeasuredDriver, Transport
+from storage import RealFiles
+
+PREFIX = "highwatermark_"
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+EVENT_TEXTS = {
+    "pre_votes": "Times this member asked whether it could win an election",
+    "elections": "Times this member became a candidate, with a new term",
+    "elections_won": "Times this member became the leader",
+    "step_downs": "Times this member ceased to lead",
+    "leader_changes": "Times another leader, or none, was known",
+    "log_truncations": "Times a conflicting end of the log was cut off",
+    "appends_rejected": "Append requests that did not fit to the log",
+    "leadership_transfers": "Transfers of the leadership begun by this member",
+    "leadership_transfers_given_up": "Transfers of the leadership that failed",
+    "snapshots_built": "Snapshots built here",
+    "snapshots_installed": "Snapshots received from a leader and installed",
+    "snapshots_given_up": "Snapshots whose building failed",
+    "log_compactions": "Times the log was cut at its beginning, behind a snapshot",
+    "disk_hangs": "Times an append to the log took longer than two election time-outs",
+}
+
+
+class MemberCollector(Collector):
+    """Collects from one running member. `files` and `transport` are None where there are none (tests, no peers)."""
+
+    def __init__(
+        self,
+        *,
+        node: Node,
+        machine: KvMachine,
+        config: RaftConfig,
+        service: CountingService,
+        driver: MeasuredDriver,
+        transport: Transport | None = None,
+        files: RealFiles | None = None,
+    ) -> None:
+        self._node, self._machine, self._config = node, machine, config
+        self._service, self._driver, self._transport, self._files = service, driver, transport, files
+
+    def collect(self) -> Iterator[Metric]:
+        """One picture of the member. Cost: O(sessions + connections), and a look into the log's folder."""
+        status = self._node.status()
+        yield from self._node_metrics(status)
+        yield from _peer_metrics(status)
+        yield from self._buffers(status)
+        yield from self._disk(status)
+        yield from self._store()
+        yield from self._network()
+        yield from _counted(self._service.counts)
+        yield _counter("request_errors", "Unexpected errors while requests of clients were judged",
+                       self._service.request_errors.total)  # fmt: skip
+        yield _histogram("commit_latency", "From an entry's place in the leader's log to its commit",
+                         self._driver.commit_latency)  # fmt: skip
+
+    def _node_metrics(self, status: NodeStatus) -> Iterator[Metric]:
+        cluster = self._node.identity.cluster_id.hex()
+        labels = {"node_id": status.node_id, "cluster_id": cluster, "version": _version()}
+        info = GaugeMetricFamily(f"{PREFIX}node_info", "Which member this is; always 1", labels=list(labels))
+        info.add_metric(list(labels.values()), 1)
+        yield info
+        yield _gauge("term", "The current term", status.term)
+        yield _gauge("is_leader", "1 on the leader", status.role is Role.LEADER)
+        yield _gauge("has_leader", "1 where the leader of the term is known", status.leader_id is not None)
+        yield _gauge("commit_index", "The high-water mark", status.commit_index)
+        yield _gauge("last_applied_index", "The end of what the store has applied", status.last_applied)
+        yield _gauge("durable_index", "The end of the log on disk", status.durable_index)
+        yield _gauge("last_index", "The end of the log, durable or not", status.last_index)
+        yield _gauge("first_index", "The oldest entry in the log", status.first_index)
+        yield _gauge("snapshot_index", "The end of the newest durable snapshot", status.snapshot_index)
+        yield _gauge("low_watermark_index", "No other member needs an entry up to here", status.low_watermark)
+        yield _gauge("open_proposals", "Commands whose outcome is open", status.open_proposals)
+        yield _gauge("open_proposals_limit", "Their bound", self._config.proposals_pending_max)
+        yield _gauge("open_reads", "Linearizable reads that wait for their round", status.open_reads)
+        yield _gauge("open_reads_limit", "Their bound", self._config.reads_pending_max)
+        yield _counter("flushes", "Turns of the node's loop", self._driver.turns)
+
+    def _buffers(self, status: NodeStatus) -> Iterator[Metric]:
+        unsent_bytes, unsent_bytes_most = self._service.unsent_bytes()
+        config, limits = self._config, self._service.limits
+        buffers: dict[str, tuple[int, int | None]] = {
+            "pending": (status.pending_bytes, config.pending_bytes_max),
+            "uncommitted": (status.uncommitted_bytes, config.uncommitted_bytes_max),
+            "unapplied": (self._node.core.unapplied_bytes, config.unapplied_bytes_max),
+            "log_cache": (self._node.core.log_cache_bytes, config.log_cache_bytes_max),
+            "snapshot_incoming": (status.snapshot_bytes, None),  # Bounded in chunks.
+            "client_incomplete": (self._service.incomplete_bytes(), limits.incomplete_bytes_total_max),
+            "client_unsent": (unsent_bytes, limits.unsent_bytes_total_max),
+            "client_unsent_fullest": (unsent_bytes_most, limits.unsent_bytes_max),
+        }
+        yield _by_label("buffer_bytes", "What each bounded buffer holds", "buffer",
+                        {name: size for name, (size, _) in buffers.items()})  # fmt: skip
+        yield _by_label("buffer_limit_bytes", "The bound of each buffer; some pass it by one item", "buffer",
+                        {name: limit for name, (_, limit) in buffers.items() if limit is not None})  # fmt: skip
+        yield _gauge("client_connections", "Clients that are connected", self._service.client_connections())
+        yield _gauge("client_connections_limit", "Their bound", limits.connections_max)
+
+    def _disk(self, status: NodeStatus) -> Iterator[Metric]:
+        yield _gauge("log_bytes", "The log on disk, without zeroes written ahead", status.log_bytes)
+        yield _gauge("log_retention_limit_bytes", "Beyond it a slow member gets a snapshot instead of entries",
+                     self._config.retention_bytes_max)  # fmt: skip
+        yield _by_label("log_held_by", "1 for what keeps the log from beginning later", "what",
+                        {what: status.log_held_by == what for what in ("own_snapshot", "low_watermark")})  # fmt: skip
+        yield _gauge("disk_full", "1 while writes are refused for want of room", status.is_disk_full)
+        yield _gauge("descriptors_lacking", "1 while writes are refused because no further file can be opened",
+                     bool(status.lacks_descriptors))  # fmt: skip
+        yield _gauge("disk_hanging", "1 while an append to the log takes longer than two election time-outs",
+                     status.disk_hangs)  # fmt: skip
+        if self._files is not None:
+            yield _gauge("log_segments", "Files of the log", self._files.log_segments(self._node.identity.group_id))
+
+    def _store(self) -> Iterator[Metric]:
+        state = self._machine.status()
+        yield _gauge("keys", "Keys in the store", state.keys)
+        yield _gauge("stored_bytes", "Keys, values and 64 bytes for each record", state.stored_bytes)
+        yield _gauge("quota_bytes", "The bound of stored_bytes", state.quota_bytes)
+        yield _gauge("revision", "The store's revision", state.revision)
+        yield _gauge("sessions", "Sessions of clients", state.sessions)
+        yield _gauge("feature_level", "The feature level in force", state.feature_level)
+        yield _gauge(
+            "feature_level_known", "The highest feature level that this build knows", self._node.levels.highest
+        )
+
+    def _network(self) -> Iterator[Metric]:
+        if self._transport is None:
+            return
+        connected = self._transport.connected
+        duplicates = self._transport.duplicate_members
+        duplicate = {peer_id: peer_id in duplicates for peer_id in sorted(connected | {*duplicates})}
+        yield _by_label("duplicate_member", "1 for a peer that two processes run as", "peer", duplicate)
+        queued, dropped = self._transport.queued_bytes, self._transport.dropped
+        yield _by_label("peer_connected", "1 for a peer that can be sent to", "peer",
+                        {peer_id: peer_id in connected for peer_id in queued})  # fmt: skip
+        yield _by_label("peer_queued_bytes", "What waits for each peer's connection", "peer", queued)
+        yield _gauge("peer_queued_limit_bytes", "Its bound; what is beyond it is dropped", OUTBOUND_BYTES_MAX)
+        metric = CounterMetricFamily(f"{PREFIX}peer_messages_dropped", "Messages dropped at it", labels=["peer"])
+        for peer_id, count in dropped.items():
+            metric.add_metric([peer_id], count)
+        yield metric
+        refused = self._transport.hellos_refused
+        metric = CounterMetricFamily(f"{PREFIX}peer_hellos_refused", "Hellos of members that this one did not take",
+                                     labels=["code"])  # fmt: skip
+        for code in sorted(HELLO_REFUSALS):
+            metric.add_metric([code], refused.get(code, 0))
+        yield metric
+        yield _counter("peer_validation_faults", "Inputs of peers that this build failed to judge",
+                       self._transport.validation_faults)  # fmt: skip
+
+
+def registry_of(member: MemberCollector) -> CollectorRegistry:
+    """The member's metrics, and those of its process."""
+    registry = CollectorRegistry()
+    registry.register(member)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """The text of `/metrics`."""
+    return generate_latest(registry)
+
+
+def _peer_metrics(status: NodeStatus) -> Iterator[Metric]:
+    """On the leader only: the others know nothing of each other."""
+    peers = {peer.peer_id: peer for peer in status.peers}
+    behind = {name: status.commit_index - peer.last_applied for name, peer in peers.items()}
+    yield _by_label("peer_active", "1 for a peer that was heard lately", "peer",
+                    {name: peer.recent_active for name, peer in peers.items()})  # fmt: skip
+    yield _by_label("peer_match_index", "The end of what a peer has durably", "peer",
+                    {name: peer.match_index for name, peer in peers.items()})  # fmt: skip
+    yield _by_label("peer_match_lag_entries", "Entries of the leader that a peer has not durably", "peer",
+                    {name: max(0, status.last_index - peer.match_index) for name, peer in peers.items()})  # fmt: skip
+    yield _by_label("peer_applied_lag_entries", "Committed entries that a peer has not applied", "peer",
+                    {name: max(0, lag) for name, lag in behind.items()})  # fmt: skip
+    yield _by_label("peer_holds_low_watermark", "1 for a peer that keeps the low-water mark from rising", "peer",
+                    {name: name in status.low_watermark_held_by for name in peers})  # fmt: skip
+    yield _by_label("peer_holds_commit_index", "1 for a voter that lacks what is above the high-water mark", "peer",
+                    {name: name in status.commit_held_by for name in peers})  # fmt: skip
+    yield _by_label("peer_in_snapshot", "1 for a peer that is sent a snapshot", "peer",
+                    {name: peer.state == "snapshot" for name, peer in peers.items()})  # fmt: skip
+
+
+def _counted(counts: Counts) -> Iterator[Metric]:
+    for name in EVENTS.values():
+        yield _counter(name, EVENT_TEXTS[name], counts.events[name])
+    yield _counter("commands_applied", "Commands of this member's clients that were applied", counts.commands_applied)
+    yield _counter("reads_confirmed", "Linearizable reads of this member's clients that were confirmed",
+                   counts.reads_served)  # fmt: skip
+    refusals = CounterMetricFamily(f"{PREFIX}refusals", "Requests that were not carried out", labels=["reason"])
+    for reason in sorted(REASONS):
+        refusals.add_metric([reason], counts.refusals[reason])
+    yield refusals
+    yield _histogram("log_sync", "An append to the log and its sync", counts.log_sync)
+    yield _histogram("loop_lag", "How late the process's event loop is", counts.loop_lag)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(PREFIX + name, text, value=float(value))
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(PREFIX + name, text, value=float(value))
+
+
+def _by_label(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    metric = GaugeMetricFamily(PREFIX + name, text, labels=[label])
+    for value, number in values.items():
+        metric.add_metric([value], float(number))
+    return metric
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    bounds = [*map(str, histogram.bounds_seconds), "+Inf"]
+    buckets = list(zip(bounds, map(float, histogram.cumulative()), strict=True))
+    return HistogramMetricFamily(f"{PREFIX}{name}_seconds", text, buckets=buckets, sum_value=histogram.sum_seconds)
+
+
+def _version() -> str:
+    try:
+        return version("highwatermark")
+    except PackageNotFoundError:  # Run from a folder of sources.
+        return "unknown"

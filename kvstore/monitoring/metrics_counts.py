@@ -1,0 +1,211 @@
+"""What a member counts for its metrics while it runs: per flush and per refusal, never per request that is served.
+
+A member without metrics uses none of these classes, and counts nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from kvstore.protocol.messages import Code
+from kvstore.protocol.read_modes import age_ms
+from kvstore.refusals import KvError, ResultCode, StoreBusy, refusal_of
+from kvstore.server.connections import Connection
+from kvstore.server.service import Service
+from raft import (
+    AppliedBatch,
+    Busy,
+    ChangeRefused,
+    Compacted,
+    DiskFull,
+    LevelRefused,
+    NoDescriptors,
+    NodeStopped,
+    NotCommitted,
+    NotLeader,
+    RaftError,
+    ReadsReady,
+    Refused,
+    Told,
+    TooLarge,
+    TooStale,
+    TraceEvent,
+    TransferRefused,
+    TransferUnderWay,
+    Unknown,
+)
+from raft.runtime import Application, Histogram
+
+EVENTS = {
+    "became_pre_candidate": "pre_votes",
+    "became_candidate": "elections",
+    "became_leader": "elections_won",
+    "stepped_down": "step_downs",
+    "leader_changed": "leader_changes",
+    "truncated": "log_truncations",
+    "append_rejected": "appends_rejected",
+    "transfer_began": "leadership_transfers",
+    "transfer_given_up": "leadership_transfers_given_up",
+    "snapshot_built": "snapshots_built",
+    "snapshot_installed": "snapshots_installed",
+    "snapshot_given_up": "snapshots_given_up",
+    "compacted": "log_compactions",
+    "disk_hangs": "disk_hangs",
+}
+"""Trace events by the counter they are counted in."""
+
+BOUNDS = frozenset(
+    {
+        "pending_bytes_max", "proposals_pending_max", "reads_pending_max",
+        "connections_max", "sessions_max", "results_per_session_max", "results_bytes_per_session_max",
+        "results_bytes_max",
+    }
+)  # fmt: skip
+REASONS = BOUNDS | frozenset(
+    {
+        "other_bound", "disk_full", "no_descriptors", "transfer_under_way", "not_leader", "too_large", "stopped",
+        "transfer_refused", "level_refused", "change_refused", "too_stale", "not_committed", "compacted", "unsupported",
+        "outcome_unknown", "protocol", "internal_error", "other",
+    }
+) | {code.name.lower() for code in ResultCode if code not in (ResultCode.OK, ResultCode.BUSY)}  # fmt: skip
+"""Every value that the label `reason` may have: a bound on the number of series."""
+
+SAID_BEFORE_THE_HELLO = {"busy": "connections_max", "internal": "internal_error"}
+"""Reasons of the codes that refuse a connection."""
+
+SAID_BY_THE_SERVICE = {
+    int(Code.UNSUPPORTED): "unsupported",
+    int(Code.MALFORMED): "protocol",
+    int(Code.INTERNAL_ERROR): "internal_error",
+}
+"""Reasons of the codes that answer a request without an error."""
+
+LAG_LOOK_SECONDS = 0.1
+"""How often the loop is asked how late it is."""
+
+
+def reason_of(error: RaftError | KvError) -> str:
+    """A word for the label `reason`: one of a fixed list, whatever the error says."""
+    match error:
+        case NoDescriptors():
+            return "no_descriptors"
+        case DiskFull():
+            return "disk_full"
+        case TransferUnderWay():
+            return "transfer_under_way"
+        case Busy():
+            return error.reason if error.reason in BOUNDS else "other_bound"
+        case StoreBusy():
+            return error.bound if error.bound in BOUNDS else "other_bound"
+        case NotLeader():
+            return "not_leader"
+        case TooLarge():
+            return "too_large"
+        case TransferRefused():
+            return "transfer_refused"
+        case LevelRefused():
+            return "level_refused"
+        case ChangeRefused():
+            return "change_refused"
+        case TooStale():
+            return "too_stale"
+        case NotCommitted():
+            return "not_committed"
+        case Compacted():
+            return "compacted"
+        case NodeStopped():
+            return "stopped"
+        case KvError():
+            return error.code.name.lower()
+        case _:
+            return "other"
+
+
+class Counts:
+    """Everything that one member has counted since it started."""
+
+    def __init__(self) -> None:
+        self.events: Counter[str] = Counter()  # By counter's name (`EVENTS`).
+        self.refusals: Counter[str] = Counter()  # By reason.
+        self.commands_applied = 0  # Of this member's own clients.
+        self.reads_served = 0
+        self.log_sync = Histogram()
+        self.loop_lag = Histogram()
+
+    async def watch_the_loop(self) -> None:
+        """Measure, until cancelled, how much later than asked for this task runs."""
+        while True:
+            due = trio.current_time() + LAG_LOOK_SECONDS
+            await trio.sleep_until(due)
+            self.loop_lag.observe(max(0, round((trio.current_time() - due) * 1e9)))
+
+
+class CountingApplication:
+    """Stands between a driver and its application."""
+
+    def __init__(self, application: Application, counts: Counts) -> None:
+        self._application, self._counts = application, counts
+
+    def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent]) -> None:
+        """Count, and hand on."""
+        counts = self._counts
+        for told in completions:
+            if type(told) is AppliedBatch:
+                counts.commands_applied += len(told.tickets)
+            elif type(told) is ReadsReady:
+                counts.reads_served += len(told.tickets)
+            elif isinstance(told, Refused):
+                counts.refusals[reason_of(told.error)] += 1
+            elif isinstance(told, Unknown):
+                counts.refusals["outcome_unknown"] += 1
+        for event in events:
+            if (name := EVENTS.get(event.name)) is not None:
+                counts.events[name] += 1
+        self._application.complete(completions, events)
+
+
+class CountingService(Service):
+    """A service that counts whom it refuses. What is served takes the same way as without."""
+
+    counts: Counts
+
+    def client_connections(self) -> int:
+        """How many there are now."""
+        return len(self._connections)
+
+    def incomplete_bytes(self) -> int:
+        """Unfinished requests of all connections together. Cost: O(connections)."""
+        return sum([connection.incomplete_bytes for connection in self._connections.values()])
+
+    def unsent_bytes(self) -> tuple[int, int]:
+        """Of all connections together, and of the one that has most. Cost: O(connections)."""
+        unsent = [connection.unsent_bytes for connection in self._connections.values()]
+        return sum(unsent), max(unsent, default=0)
+
+    def _refuse_request(self, connection: Connection, request_id: int, error: RaftError | KvError) -> None:
+        self.counts.refusals[reason_of(error)] += 1
+        super()._refuse_request(connection, request_id, error)
+
+    def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
+        if result[0]:  # Refused when it was applied. Most of what succeeds is answered elsewhere, many at a time.
+            self.counts.refusals[reason_of(refusal_of(result[0], result[2:]))] += 1
+        super()._respond_result(connection, request_id, result, consistency)
+
+    def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
+        age = age_ms(self._node)
+        if age is None or age > bound_ms:  # It has waited for room: no error was raised.
+            self.counts.refusals["too_stale"] += 1
+        super()._respond_aged(connection, request_id, body, bound_ms)
+
+    def _respond(self, connection: Connection, request_id: int, code: int, fields: Sequence[Any] = ()) -> None:
+        if code in SAID_BY_THE_SERVICE:
+            self.counts.refusals[SAID_BY_THE_SERVICE[code]] += 1
+        super()._respond(connection, request_id, code, fields)
+
+    def _refuse(self, connection: Connection, code: str, reason: str) -> None:
+        self.counts.refusals[SAID_BEFORE_THE_HELLO.get(code, "protocol")] += 1
+        super()._refuse(connection, code, reason)

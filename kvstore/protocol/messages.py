@@ -1,0 +1,398 @@
+"""What clients and members say to each other: frames as between peers, bodies of CBOR.
+
+First each side sends a hello (`raft.Hello`; the client's with role `client` and no ids). Then the client sends
+requests, as many as it likes without waiting, and the member answers each once, in any order:
+
+    request   [request_id, kind, ...]          request_id: 1 or more, the client's choice
+      members   [id, 1]
+      command   [id, 2, [session_id, request_no, acknowledged_up_to, *body]]      body: kvstore.protocol.commands
+      read      [id, 3, consistency, body]     body of a get or range; bounded: max_staleness_ms behind it,
+                                               and its answer ends with how many ms old it is at most
+      status    [id, 4, with_hash]
+      read_log  [id, 5, from_index, bytes_max]
+      transfer  [id, 6, to]                           hand leadership over, to a node id or (null) the fittest member;
+                                                      answered [to], or [null] by a member that does not lead
+      snapshot  [id, 7, name, offset, bytes_max, revision_min, build]     a page of a snapshot (snapshot_pages.py);
+                                                      answered [name, size_bytes, data], or [null, words, being built,
+                                                      why a build was given up]
+      change    [id, 8, [member, ...], [promoted id, ...], [removed id, ...], [member, ...]]     change the members, all
+                                                      at once: added, promoted, removed, updated (`membership`); a
+                                                      member is [node_id, peer_address, client_address, incarnation_id];
+                                                      answered [index] when all of it is committed
+      membership [id, 9, of_leader]                   everything about the members (`membership`)
+      sessions  [id, 10, after_id, count_max]         open sessions by id, 500 at most (`session_requests`);
+                                                      answered [leader_time, [[id, ttl_ns, deadline, unused, results,
+                                                      results_bytes], ...], whether there are more]
+      close_session [id, 11, session_id, only_unused] answered [whether it was closed], once that is committed
+      limits    [id, 12]                              answered [{name of a replicated limit: [limit, used]}]
+
+    response  [request_id, code, revision, consistency, node_id, ...]
+      0 to 15   what the store answered (`ResultCode`); what follows is the rest of its result
+      16        not the leader: leader_id, its client address (both may be null); certainly no effect here
+      17        busy: reason; certainly no effect
+      18        unknown: reason; the command may have taken effect, or may yet
+      19        not supported: what
+      20        not committed: index, commit_index          21  compacted: index, first_index
+      22        this member has stopped: reason; certainly no effect
+      23        the request's body breaks a bound: size, bound
+      24        leadership cannot be handed over now: reason, words; nothing has changed
+      25        the members cannot be changed so: reason, words, entries a learner lacks or null; nothing has changed
+      26        the feature level cannot be raised now: reason, words; nothing has changed
+      27        older than the bound of the read: how many ms at most (null: not known), the bound
+      28        internal error while the request was judged: reason; certainly no effect, and it would fail the same way
+                anywhere else; the connection is closed (request_id 0: it could not be read)
+      31        the connection is closed, since it makes no sense or its place is needed: reason (request_id 0)
+
+Arrays grow only at their end; extra items of a request or response are ignored, unknown kinds are an error.
+Every response names the store's revision at its point in the order, the consistency of a read (0 for others), and
+the member that answered. These numbers are on wires already: add one, never change one.
+
+See docs/reference/specification.md#710-client-requests.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kvstore.errors import Unsupported
+from kvstore.protocol.cbor_heads import bytes_head, uint_head
+from kvstore.protocol.commands import Command, Get, Range, command_body, encode_command
+from kvstore.protocol.results import SessionRegistered, read_result
+from kvstore.refusals import KvError
+from raft import (
+    INT64_MAX,
+    Hello,
+    HelloRole,
+    ProtocolError,
+    Refusal,
+    decode_hello,
+    decode_item,
+    encode_item,
+)
+
+PROTOCOL_VERSION = 1
+
+
+class RequestKind(enum.IntEnum):
+    """What a request asks for."""
+
+    MEMBERS = 1
+    COMMAND = 2
+    READ = 3
+    STATUS = 4
+    READ_LOG = 5
+    TRANSFER = 6
+    SNAPSHOT = 7
+    CHANGE = 8
+    MEMBERSHIP = 9
+    SESSIONS = 10
+    CLOSE_SESSION = 11
+    LIMITS = 12
+
+
+class Code(enum.IntEnum):
+    """How the conversation, rather than the store, answered. 0 to 15 are `ResultCode`."""
+
+    OK = 0
+    NOT_LEADER = 16
+    BUSY = 17
+    UNKNOWN = 18
+    UNSUPPORTED = 19
+    NOT_COMMITTED = 20
+    COMPACTED = 21
+    STOPPED = 22
+    TOO_LARGE = 23
+    TRANSFER_REFUSED = 24
+    CHANGE_REFUSED = 25
+    LEVEL_REFUSED = 26
+    TOO_STALE = 27
+    INTERNAL_ERROR = 28
+    MALFORMED = 31
+
+
+class Consistency(enum.IntEnum):
+    """What a read may show (docs/reference/specification.md#811-consistency-of-reads)."""
+
+    LINEARIZABLE = 1
+    LEASE = 2
+    LOCAL = 3
+    FOLLOWER = 4
+    BOUNDED = 5
+
+    @property
+    def word(self) -> str:
+        """As written in options and histories."""
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, word: Consistency | str) -> Consistency:
+        """Read a word; Unsupported if there is no such consistency."""
+        try:
+            return word if isinstance(word, Consistency) else cls[word.upper()]
+        except KeyError:
+            raise Unsupported(f"consistency {word!r}; there are {', '.join(c.word for c in cls)}") from None
+
+
+class Request(NamedTuple):
+    """What a client wants, before it has a request id, a session or a number.
+
+    `address`: only this member can answer (None: the leader, or with `anywhere` any member).
+    """
+
+    kind: RequestKind
+    command: Command | None = None
+    items: tuple[Any, ...] = ()
+    anywhere: bool = False
+    address: str | None = None
+
+    @property
+    def is_command(self) -> bool:
+        """True if it goes through the log as a command of a session, under which it may be repeated."""
+        return self.kind is _COMMAND
+
+    @property
+    def has_effect(self) -> bool:
+        """True if it goes through the log, so that a lost answer leaves its outcome open."""
+        return self.kind is _COMMAND or self.kind is _CHANGE or self.kind is _CLOSE
+
+
+class SessionlessRequest(Request):
+    """A command that a client sends under no session though it has one: sent once, and it needs no place for one."""
+
+    __slots__ = ()
+
+    @property
+    def is_command(self) -> bool:
+        """It waits for no session, and is never repeated."""
+        return False
+
+
+_COMMAND, _READ, _CHANGE = RequestKind.COMMAND, RequestKind.READ, RequestKind.CHANGE
+_CLOSE = RequestKind.CLOSE_SESSION
+
+
+def members_request() -> Request:
+    """Who is in the cluster, and who leads?"""
+    return Request(kind=RequestKind.MEMBERS, anywhere=True)
+
+
+def command_request(command: Command) -> Request:
+    """Have the cluster carry out a command, once."""
+    return Request(_COMMAND, command)
+
+
+def read_request(
+    operation: Get | Range, consistency: Consistency, address: str | None = None, *, max_staleness_ms: int = 0
+) -> Request:
+    """Read without a log entry. `max_staleness_ms` is for a bounded read."""
+    items: tuple[Any, ...] = (int(consistency), command_body(operation))
+    if consistency is Consistency.BOUNDED:
+        items = (*items, max_staleness_ms)
+    anywhere = consistency in (Consistency.LOCAL, Consistency.FOLLOWER, Consistency.BOUNDED)
+    return Request(kind=RequestKind.READ, items=items, anywhere=anywhere, address=address)
+
+
+def status_request(address: str | None = None, *, with_hash: bool = False) -> Request:
+    """How is this member? The hash of its state costs it a walk over all keys."""
+    return Request(kind=RequestKind.STATUS, items=(with_hash,), anywhere=True, address=address)
+
+
+def read_log_request(from_index: int, bytes_max: int, address: str | None = None) -> Request:
+    """Committed entries from an index on."""
+    return Request(kind=RequestKind.READ_LOG, items=(from_index, bytes_max), anywhere=True, address=address)
+
+
+def transfer_request(to: str | None, address: str) -> Request:
+    """Have the member at `address` hand its leadership over, if it has it. Asked twice it does so once."""
+    return Request(kind=RequestKind.TRANSFER, items=(to,), anywhere=True, address=address)
+
+
+def snapshot_request(
+    address: str,
+    name: str | None = None,
+    *,
+    offset: int = 0,
+    bytes_max: int = 0,
+    revision_min: int = 0,
+    build: bool = False,
+) -> Request:
+    """Bytes from `offset` of the newest snapshot of the member at `address`.
+
+    `name`: what its first page said; None for that page, and then it must hold `revision_min` at least. `build`: make
+    one that does, if there is none. `bytes_max` 0: as many as there may be.
+    """
+    items = (name, offset, bytes_max, revision_min, build)
+    return Request(kind=RequestKind.SNAPSHOT, items=items, anywhere=True, address=address)
+
+
+def encode_request(
+    request_id: int, request: Request, *, session_id: int = 0, request_no: int = 0, acknowledged_up_to: int = 0
+) -> bytes:
+    """The body of a request frame. The command inside is the very item that a member proposes."""
+    if (
+        request.kind == _READ and len(request.items) == len(request.items[1]) == 2
+    ):  # A get, written out: the same bytes as below.
+        key = request.items[1][1]
+        return b"\x84%b\x03%c\x82\x02%b%b" % (uint_head(request_id), request.items[0], bytes_head(len(key)), key)
+    if request.command is None:
+        return encode_item((request_id, int(request.kind), *request.items))
+    command = encode_command(
+        request.command, session_id=session_id, request_no=request_no, acknowledged_up_to=acknowledged_up_to
+    )
+    return b"\x83" + uint_head(request_id) + b"\x02" + command
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as a member reads it. `raw_command` is the CBOR item to propose, as the client encoded it."""
+
+    request_id: int
+    kind: int
+    items: Sequence[Any]
+    raw_command: bytes = b""
+
+
+def decode_request(body: bytes) -> Asked:
+    """Read a request frame. Raises ProtocolError if it is not `[request_id, kind, ...]`."""
+    items = decode_item(body)
+    if type(items) is not list or len(items) < 2:
+        raise ProtocolError("a request is an array [request_id, kind, ...]")
+    request_id, kind = items[0], items[1]
+    if type(request_id) is not int or request_id < 1 or type(kind) is not int:
+        raise ProtocolError("a request begins with a request_id of 1 or more, and a kind")
+    if kind != RequestKind.COMMAND:
+        return Asked(request_id, kind, items[2:])
+    if len(items) != 3 or type(items[2]) is not list:
+        raise ProtocolError("a command request is [request_id, 2, [session_id, request_no, acknowledged_up_to, ...]]")
+    return Asked(request_id, kind, items[2], _raw_third(body))
+
+
+def _raw_third(body: bytes) -> bytes:
+    """The bytes of the third and last item of an array whose first two are ints, the second below 24."""
+    if body[0] != 0x83:
+        raise ProtocolError("the array of a request has a head in its shortest form")
+    start = 2 + {24: 1, 25: 2, 26: 4, 27: 8}.get(body[1] & 0x1F, 0)
+    if body[start] != RequestKind.COMMAND:
+        raise ProtocolError("the kind of a request is one byte")
+    return body[start + 1 :]
+
+
+def request_id_of(body: bytes) -> int:
+    """The request id of a frame that nothing else could be learned of, read without the decoder; 0 if there is none.
+
+    >>> request_id_of(encode_request(300, members_request()))
+    300
+    """
+    if len(body) < 2 or not 0x82 <= body[0] <= 0x97:
+        return 0
+    info = body[1]
+    if info < 24:
+        return info
+    size_bytes = {24: 1, 25: 2, 26: 4, 27: 8}.get(info, 0)
+    return int.from_bytes(body[2 : 2 + size_bytes], "big") & INT64_MAX if size_bytes else 0
+
+
+class Response(NamedTuple):
+    """What a member answered. `fields`: what follows the five items that every response has."""
+
+    request_id: int
+    code: int
+    revision: int
+    consistency: int
+    node_id: str
+    fields: tuple[Any, ...] = ()
+
+
+def encode_response(
+    request_id: int, code: int, revision: int, consistency: int, node_id: str, fields: Sequence[Any] = ()
+) -> bytes:
+    """The body of a response frame."""
+    return encode_item((request_id, code, revision, consistency, node_id, *fields))
+
+
+def decode_response(body: bytes) -> Response:
+    """Read a response frame. Raises ProtocolError; with the member's own words if it closes the connection."""
+    items = decode_item(body)
+    if type(items) is not list or len(items) < 5:
+        raise ProtocolError("a response has at least five items")
+    request_id, code, revision, consistency, node_id, *fields = items
+    if not (type(request_id) is type(code) is type(revision) is type(consistency) is int and type(node_id) is str):
+        raise ProtocolError("a response begins with four numbers and a node id")
+    if code == _MALFORMED or (request_id == 0 and code == _INTERNAL_ERROR):
+        raise ProtocolError(f"{node_id} closed the connection: {fields[0] if fields else 'no reason given'}")
+    return Response(request_id, code, revision, consistency, node_id, tuple(fields))
+
+
+_MALFORMED, _INTERNAL_ERROR = int(Code.MALFORMED), int(Code.INTERNAL_ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class MembersView:
+    """Who is in the cluster, as one member sees it. Addresses are those of the client ports, empty if none."""
+
+    leader_id: str | None
+    leader_address: str | None
+    term: int
+    members: tuple[tuple[str, str], ...]
+
+
+def members_fields(view: MembersView) -> tuple[Any, ...]:
+    """The fields of a `members` response: leader_id, its address, term, [[node_id, client_address], ...]."""
+    return (view.leader_id, view.leader_address, view.term, view.members)
+
+
+def decode_members(response: Response) -> MembersView:
+    """Read a `members` response. Raises ProtocolError."""
+    try:
+        leader_id, leader_address, term, rows = response.fields[:4]
+        members = tuple((node_id, address) for node_id, address in rows)
+    except (ValueError, TypeError) as error:
+        raise ProtocolError("a members response has leader, address, term and members") from error
+    words = ["" if each is None else each for each in (leader_id, leader_address)]
+    words += [word for row in members for word in row]
+    if type(term) is not int or not all(type(word) is str for word in words):
+        raise ProtocolError("a members response holds words and a term")
+    return MembersView(leader_id, leader_address, term, members)
+
+
+def decode_session_id(response: Response) -> int:
+    """Read the answer to register_session. Raises ProtocolError."""
+    try:
+        result = read_result((response.code, response.revision, *response.fields))
+    except (ValueError, KvError) as error:
+        raise ProtocolError(f"no session in the answer: {error}") from error
+    if not isinstance(result, SessionRegistered) or result.session_id < 1:
+        raise ProtocolError("the answer to register_session is of another kind, or names no session")
+    return result.session_id
+
+
+def encode_client_hello() -> bytes:
+    """The first frame of a client, which does not know the cluster yet."""
+    return Hello(cluster_id=b"", group_id=0, node_id="", incarnation_id=b"", role=HelloRole.CLIENT).encode()
+
+
+def check_client_hello(body: bytes) -> None:
+    """Read the first frame of a client. Raises ProtocolError if it cannot be served."""
+    hello = decode_hello(body)
+    if isinstance(hello, Refusal):
+        raise ProtocolError(f"the client refused: {hello.text}")
+    if hello.role is not HelloRole.CLIENT:
+        raise ProtocolError("this is the client port; a peer dials the peer port")
+    if not hello.speaks(PROTOCOL_VERSION):
+        raise ProtocolError(
+            f"this member speaks protocol version {PROTOCOL_VERSION}, "
+            f"the client {hello.version_min} to {hello.version_max}"
+        )
+
+
+def decode_greeting(body: bytes) -> Hello:
+    """Read the first frame of a member. Raises ProtocolError, with the member's words if it refused."""
+    hello = decode_hello(body)
+    if isinstance(hello, Refusal):
+        raise ProtocolError(f"refused by the member: {hello.text}")
+    if not hello.speaks(PROTOCOL_VERSION):
+        raise ProtocolError(f"the member does not speak protocol version {PROTOCOL_VERSION}")
+    return hello

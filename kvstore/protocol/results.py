@@ -1,0 +1,226 @@
+"""What the store answers: plain tuples inside (applied, kept, sent as they are), values outside.
+
+A result is `(code, revision, ...)`: the store's revision at its point in the order, whatever the code.
+If code is OK (0) the third item is the body, which begins with the kind of the command:
+
+    put (1,)
+    get (2, record)          or, absent, (2, null, deleted_revision, exact)
+    delete (3, true)         or, absent, (3, false, deleted_revision, exact)
+    range (4, (item, ...), more, count)                 item: (key, value or null, then as in a record)
+    compare_and_set (5, true)  or (5, false, record)  or, absent, (5, false, null, deleted_revision, exact)
+    txn (6, succeeded, (body, ...))                     one body per operation of the branch that ran
+    register_session (16, session_id, ttl_ns)    close_session (17,)    keep_alive (18,)
+    change_limits (19,)    raise_feature_level (20,)
+
+A record is `(value, create_revision, mod_revision, version, lease_id)`. `deleted_revision` is the revision of the key's
+last deletion if `exact` (0: never there); else it is a bound: the key was deleted at or before it, or never there.
+With any other code the fields of an error follow (`kvstore.refusals`). These shapes are in snapshots already: they grow
+only at their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvstore.protocol.commands import CommandKind
+from kvstore.refusals import KvError, refusal_of
+
+ResultItem = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the store knows of a key. `lease_id` 0: no lease."""
+
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    version: int
+    lease_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """One item of a range: a record with its key. `value` is None where only keys were asked for."""
+
+    key: bytes
+    value: bytes | None
+    create_revision: int
+    mod_revision: int
+    version: int
+    lease_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """`revision` is the write's own."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class GetResult:
+    """`record` None: absent; then `deleted_revision` and `exact` say since when (see the module)."""
+
+    revision: int
+    record: Record | None
+    deleted_revision: int = 0
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteResult:
+    """`found`: a record was there and is removed, at `revision`. Else nothing has changed."""
+
+    revision: int
+    found: bool
+    deleted_revision: int = 0
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RangeResult:
+    """`more`: keys beyond the last item exist. `count`: keys in the whole interval, `limit` not applied."""
+
+    revision: int
+    items: tuple[KeyRecord, ...]
+    more: bool
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompareAndSetResult:
+    """If not `succeeded`, `record` is what it saw, None where the key was absent."""
+
+    revision: int
+    succeeded: bool
+    record: Record | None = None
+    deleted_revision: int = 0
+    exact: bool = True
+
+
+OperationResult = PutResult | GetResult | DeleteResult | RangeResult
+
+
+@dataclass(frozen=True, slots=True)
+class TxnResult:
+    """`results`: one per operation of the branch that ran, in order; all carry this `revision`."""
+
+    revision: int
+    succeeded: bool
+    results: tuple[OperationResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRegistered:
+    """The new session's id, from the replicated counter."""
+
+    revision: int
+    session_id: int
+    ttl_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Carried out, with nothing to tell: close_session, keep_alive, change_limits, raise_feature_level."""
+
+    revision: int
+    kind: CommandKind
+
+
+Result = OperationResult | CompareAndSetResult | TxnResult | SessionRegistered | Acknowledged
+
+
+PUT_DONE = (1,)
+"""The body of every put's result, one object: kept results cost no more than they must."""
+
+
+def refusal_item(error: KvError, revision: int) -> ResultItem:
+    """The result item of an error, which `read_result` raises again."""
+    return (int(error.code), revision, *error.args)
+
+
+def read_result(item: Sequence[Any]) -> Result:
+    """Read a result item `(code, revision, ...)`, fresh from the wire or from the machine.
+
+    Raises the KvError that it describes if its code is not OK; ValueError if `item` is no result at all.
+    """
+    try:
+        if item[0] == 0:
+            return read_body(item[2], item[1])
+        refusal = refusal_of(item[0], item[2:])
+    except (TypeError, IndexError, KeyError) as error:
+        raise ValueError(f"not a result of the store: {error}") from error
+    raise refusal
+
+
+def read_body(body: Sequence[Any], revision: int) -> Result:
+    """Read the body of a result, or of one operation in a transaction. Raises as `read_result`."""
+    match body[0]:
+        case CommandKind.PUT:
+            return PutResult(_number(revision))
+        case CommandKind.GET:
+            return GetResult(_number(revision), *_seen(body[1:]))
+        case CommandKind.DELETE:
+            return DeleteResult(_number(revision), _truth(body[1]), *_since(body[2:]))
+        case CommandKind.RANGE:
+            return RangeResult(_number(revision), tuple(map(_item, body[1])), _truth(body[2]), _number(body[3]))
+        case CommandKind.COMPARE_AND_SET:
+            return CompareAndSetResult(_number(revision), _truth(body[1]), *(() if body[1] else _seen(body[2:])))
+        case CommandKind.TXN:
+            results = tuple(read_body(each, revision) for each in body[2])
+            return TxnResult(_number(revision), _truth(body[1]), results)  # type: ignore[arg-type]
+        case CommandKind.REGISTER_SESSION:
+            return SessionRegistered(_number(revision), _number(body[1]), _number(body[2]))
+    return Acknowledged(_number(revision), CommandKind(body[0]))
+
+
+def _seen(fields: Sequence[Any]) -> tuple[Any, ...]:
+    """(record,) or (None, deleted_revision, exact), as results begin or end with it."""
+    return (_record(fields[0]),) if fields[0] is not None else (None, *_since(fields[1:]))
+
+
+def _since(fields: Sequence[Any]) -> tuple[Any, ...]:
+    """(deleted_revision, exact), or nothing if there is nothing."""
+    return (_number(fields[0]), _truth(fields[1])) if fields else ()
+
+
+def _record(fields: Sequence[Any]) -> Record:
+    record = Record(*fields)
+    if type(record.value) is not bytes:
+        raise ValueError("a value is not bytes")
+    _check_numbers(record)
+    return record
+
+
+def _item(fields: Sequence[Any]) -> KeyRecord:
+    item = KeyRecord(*fields)
+    if type(item.key) is not bytes or (item.value is not None and type(item.value) is not bytes):
+        raise ValueError("a key or value is not bytes")
+    _check_numbers(item)
+    return item
+
+
+def _check_numbers(record: Record | KeyRecord) -> None:
+    if not (
+        type(record.create_revision)
+        is type(record.mod_revision)
+        is type(record.version)
+        is type(record.lease_id)
+        is int
+    ):
+        raise ValueError("a revision, version or lease is no number")
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r:.40} is no number")
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{value!r:.40} is neither true nor false")
+    return value

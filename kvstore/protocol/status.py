@@ -1,0 +1,150 @@
+"""What a member tells about itself: one flat structure, on the wire a map by field name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from kvstore.protocol.membership import part_of
+from kvstore.protocol.wire_types import from_wire
+from raft import ProtocolError
+
+if TYPE_CHECKING:  # A client reads a status without loading a node.
+    from kvstore.store.machine import KvMachine
+    from raft import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerView:
+    """A peer as the leader sees it; on other members the marks are 0."""
+
+    node_id: str
+    state: str
+    match_index: int
+    next_index: int
+    last_applied: int
+    recent_active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """One member. `commit_index` is the high-water mark; both marks are inclusive. `state_hash` is empty
+    unless it was asked for: two members with the same `last_applied` must have the same one. Then all of this is of the
+    moment at which computing the hash began, so that hash and `last_applied` belong together. What later builds add has
+    a default: an earlier one does not tell it.
+
+    See docs/reference/specification.md#6-marks.
+    """
+
+    node_id: str
+    cluster_id: bytes
+    role: str
+    term: int
+    leader_id: str | None
+    first_index: int
+    snapshot_index: int
+    last_applied: int
+    commit_index: int
+    durable_index: int
+    last_index: int
+    low_watermark: int
+    revision: int
+    compact_revision: int
+    keys: int
+    stored_bytes: int
+    quota_bytes: int
+    sessions: int
+    log_bytes: int
+    open_proposals: int
+    open_reads: int
+    uncommitted_bytes: int
+    failure: str | None
+    state_hash: bytes
+    peers: tuple[PeerView, ...]
+    is_disk_full: bool = False  # Writes are refused for want of room. Older members do not say; so for the next one.
+    lacks_descriptors: str = ""  # Writes are refused since too many files are open: the system's words.
+    disk_hangs: bool = False  # An append to the log has been under way for more than two election time-outs.
+    part: str = ""  # voter, learner, incoming, outgoing (`membership`); empty: it knows of no place of its own.
+    is_removed: bool = False  # For certain, and for ever: it ends by itself.
+    client_connections: int = 0  # The next one is their bound; 0: not told.
+    client_connections_max: int = 0
+    feature_level: int = 1  # In force here; the next two are what its build can apply.
+    feature_level_min: int = 1
+    feature_level_max: int = 1
+    commit_held_by: tuple[str, ...] = ()  # On the leader: voters that lack what is above the high-water mark.
+    low_watermark_held_by: tuple[str, ...] = ()  # On the leader: who has not applied what is above this mark.
+    duplicate_members: tuple[str, ...] = ()  # Members as which two processes have called here within a minute.
+    log_held_by: str = ""  # Why the log begins where it does: `own_snapshot` or `low_watermark`.
+
+    @property
+    def lag(self) -> int:
+        """Entries that this member knows to be committed and has not applied yet."""
+        return self.commit_index - self.last_applied
+
+
+def status_of(node: Node, machine: KvMachine) -> MemberStatus:
+    """Take a picture, without the hash of the state. Cost: O(sessions)."""
+    status, state = node.status(), machine.status()
+    return MemberStatus(
+        node_id=status.node_id,
+        cluster_id=node.identity.cluster_id,
+        role=status.role.value,
+        term=status.term,
+        leader_id=status.leader_id,
+        first_index=status.first_index,
+        snapshot_index=status.snapshot_index,
+        last_applied=status.last_applied,
+        commit_index=status.commit_index,
+        durable_index=status.durable_index,
+        last_index=status.last_index,
+        low_watermark=status.low_watermark,
+        commit_held_by=status.commit_held_by,
+        low_watermark_held_by=status.low_watermark_held_by,
+        log_held_by=status.log_held_by,
+        revision=state.revision,
+        compact_revision=state.compact_revision,
+        keys=state.keys,
+        stored_bytes=state.stored_bytes,
+        quota_bytes=state.quota_bytes,
+        sessions=state.sessions,
+        log_bytes=status.log_bytes,
+        open_proposals=status.open_proposals,
+        open_reads=status.open_reads,
+        uncommitted_bytes=status.uncommitted_bytes,
+        is_disk_full=status.is_disk_full,
+        lacks_descriptors=status.lacks_descriptors,
+        disk_hangs=status.disk_hangs,
+        failure=status.failure,
+        state_hash=b"",
+        peers=tuple(
+            PeerView(
+                node_id=peer.peer_id,
+                state=peer.state,
+                match_index=peer.match_index,
+                next_index=peer.next_index,
+                last_applied=peer.last_applied,
+                recent_active=peer.recent_active,
+            )
+            for peer in status.peers
+        ),
+        part=part_of(node.core.configuration, status.node_id),
+        is_removed=status.is_removed,
+        feature_level=state.feature_level,
+        feature_level_min=node.levels.lowest,
+        feature_level_max=node.levels.highest,
+    )
+
+
+def status_to_map(status: MemberStatus) -> dict[str, Any]:
+    """For the wire: by field name, so that a newer member can tell more."""
+    return asdict(status)
+
+
+def status_from_map(item: object) -> MemberStatus:
+    """Read what `status_to_map` wrote; names that this build does not know are ignored. Raises ProtocolError."""
+    try:
+        peers = item.get("peers", ()) if isinstance(item, Mapping) else ()
+        return from_wire(MemberStatus, item, peers=tuple(from_wire(PeerView, peer) for peer in peers))
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"not a member's status: {error}") from error

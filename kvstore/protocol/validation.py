@@ -1,0 +1,264 @@
+"""The shape of a command: judged once at admission, with one member's bounds, and again at apply, without them.
+
+At apply the judge is the replicated feature level, never the build: what a level does not know is invalid
+on every member alike, newer ones included. Nothing here raises for any decoded CBOR item; a flaw is a value.
+
+See docs/reference/specification.md#713-feature-levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kvstore.limits import FEATURE_LEVEL_MAX, TIME_NS_MAX, AdmissionLimits, StoreLimits
+from kvstore.protocol.commands import CommandKind
+from kvstore.refusals import InvalidRequest, Reason
+from raft import INT64_MAX
+
+_ARRAYS = (list, tuple)
+HEAD_ITEMS = 3
+"""A command begins with session_id, request_no, acknowledged_up_to; its body follows."""
+
+
+def is_count(item: object) -> bool:
+    """True for an int (not a bool) from 0 to 2**63 - 1."""
+    return type(item) is int and 0 <= item <= INT64_MAX
+
+
+def head_flaw(item: object) -> Reason | None:
+    """Judge the frame of a command: an array of three counts, then at least a kind."""
+    if not isinstance(item, _ARRAYS) or len(item) <= HEAD_ITEMS:
+        return Reason.MALFORMED
+    session_id, request_no, acknowledged_up_to = item[0], item[1], item[2]
+    if not (type(session_id) is type(request_no) is type(acknowledged_up_to) is int):
+        return Reason.MALFORMED
+    if 0 <= session_id <= INT64_MAX and 0 <= request_no <= INT64_MAX and 0 <= acknowledged_up_to <= INT64_MAX:
+        return None  # Written out, because every command passes here twice.
+    return Reason.OUT_OF_RANGE
+
+
+def body_flaw(body: Sequence[Any], level: int = FEATURE_LEVEL_MAX) -> Reason | None:
+    """Judge a body `(kind, ...)` at a feature level; None if it can be carried out. Length ≥ 1."""
+    kind = body[0]
+    judge = _JUDGES.get(level, _NEWEST_JUDGES).get(kind) if type(kind) is int else None
+    return judge(body) if judge is not None else Reason.UNKNOWN_KIND
+
+
+def command_flaw(item: Sequence[Any], level: int) -> Reason | None:
+    """Judge a command whose head is sound: its body, and whether that may be sent under its session."""
+    body = item[HEAD_ITEMS:]
+    flaw = body_flaw(body, level)
+    if flaw is not None:
+        return flaw
+    if body[0] in (CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE):
+        return None if item[0] != 0 else Reason.SESSION_REQUIRED
+    if body[0] == CommandKind.REGISTER_SESSION:
+        return None if item[0] == 0 else Reason.OUT_OF_RANGE
+    return None
+
+
+def _key_flaw(key: object) -> Reason | None:
+    if type(key) is not bytes:
+        return Reason.MALFORMED
+    return None if key else Reason.KEY_EMPTY
+
+
+def _put_flaw(body: Sequence[Any]) -> Reason | None:
+    if len(body) != 3 or type(body[2]) is not bytes:
+        return Reason.MALFORMED
+    return _key_flaw(body[1])
+
+
+def _key_only_flaw(body: Sequence[Any]) -> Reason | None:
+    return _key_flaw(body[1]) if len(body) == 2 else Reason.MALFORMED
+
+
+def _range_flaw(body: Sequence[Any]) -> Reason | None:
+    if len(body) != 9:
+        return Reason.MALFORMED
+    _, start, end, limit, reverse, keys_only, count_only, revision, bytes_max = body
+    if type(start) is not bytes or not (end is None or type(end) is bytes):
+        return Reason.MALFORMED
+    if not (type(reverse) is type(keys_only) is type(count_only) is bool):
+        return Reason.MALFORMED
+    return None if is_count(limit) and is_count(revision) and is_count(bytes_max) else Reason.OUT_OF_RANGE
+
+
+def _compare_and_set_flaw(body: Sequence[Any]) -> Reason | None:
+    if len(body) != 4 or type(body[2]) is not bytes:
+        return Reason.MALFORMED
+    expected = body[3]
+    if type(expected) is int:
+        if not is_count(expected):
+            return Reason.OUT_OF_RANGE
+    elif type(expected) is not bytes:
+        return Reason.MALFORMED
+    return _key_flaw(body[1])
+
+
+def _compare_flaw(compare: object) -> Reason | None:
+    if not isinstance(compare, _ARRAYS) or len(compare) != 4:
+        return Reason.MALFORMED
+    target, comparison, key, operand = compare
+    if type(target) is not int or type(comparison) is not int:
+        return Reason.MALFORMED
+    if not 1 <= target <= 4 or not 1 <= comparison <= 4:
+        return Reason.OUT_OF_RANGE
+    if target == 4:
+        if type(operand) is not bytes:
+            return Reason.MALFORMED
+    elif type(operand) is not int:
+        return Reason.MALFORMED
+    elif not is_count(operand):
+        return Reason.OUT_OF_RANGE
+    return _key_flaw(key)
+
+
+def _branch_flaw(branch: object) -> Reason | None:
+    if not isinstance(branch, _ARRAYS):
+        return Reason.MALFORMED
+    written: set[bytes] = set()
+    for operation in branch:
+        if not isinstance(operation, _ARRAYS) or not operation or type(operation[0]) is not int:
+            return Reason.MALFORMED
+        judge = _OPERATION_JUDGES.get(operation[0])
+        flaw = judge(operation) if judge is not None else Reason.UNKNOWN_KIND
+        if flaw is not None:
+            return flaw
+        if operation[0] in (CommandKind.PUT, CommandKind.DELETE):
+            if operation[1] in written:
+                return Reason.KEY_WRITTEN_TWICE
+            written.add(operation[1])
+    return None
+
+
+def _txn_flaw(body: Sequence[Any]) -> Reason | None:
+    if len(body) != 4 or not isinstance(body[1], _ARRAYS):
+        return Reason.MALFORMED
+    for compare in body[1]:
+        flaw = _compare_flaw(compare)
+        if flaw is not None:
+            return flaw
+    return _branch_flaw(body[2]) or _branch_flaw(body[3])
+
+
+def _register_flaw(body: Sequence[Any]) -> Reason | None:
+    if len(body) != 2 or type(body[1]) is not int:
+        return Reason.MALFORMED
+    return None if 1 <= body[1] <= TIME_NS_MAX else Reason.OUT_OF_RANGE
+
+
+def _bare_flaw(body: Sequence[Any]) -> Reason | None:
+    return None if len(body) == 1 else Reason.MALFORMED
+
+
+def _limits_flaw(body: Sequence[Any]) -> Reason | None:
+    values = body[1:]
+    if len(values) != len(StoreLimits.names()) or not all(value is None or type(value) is int for value in values):
+        return Reason.MALFORMED
+    return None if all(value is None or 1 <= value <= INT64_MAX for value in values) else Reason.OUT_OF_RANGE
+
+
+def _level_flaw(body: Sequence[Any]) -> Reason | None:
+    if len(body) != 2 or type(body[1]) is not int:
+        return Reason.MALFORMED
+    return None if 1 <= body[1] <= INT64_MAX else Reason.OUT_OF_RANGE
+
+
+_Judge = Callable[[Sequence[Any]], Reason | None]
+
+_OPERATION_JUDGES: dict[int, _Judge] = {
+    CommandKind.PUT: _put_flaw,
+    CommandKind.GET: _key_only_flaw,
+    CommandKind.DELETE: _key_only_flaw,
+    CommandKind.RANGE: _range_flaw,
+}
+
+_JUDGES: dict[int, dict[int, _Judge]] = {
+    1: {
+        **_OPERATION_JUDGES,
+        CommandKind.COMPARE_AND_SET: _compare_and_set_flaw,
+        CommandKind.TXN: _txn_flaw,
+        CommandKind.REGISTER_SESSION: _register_flaw,
+        CommandKind.CLOSE_SESSION: _bare_flaw,
+        CommandKind.KEEP_ALIVE: _bare_flaw,
+        CommandKind.CHANGE_LIMITS: _limits_flaw,
+        CommandKind.RAISE_FEATURE_LEVEL: _level_flaw,
+    },
+}
+"""Which kinds there are at each feature level, and who judges them. A level that is not here is as the newest one."""
+
+_NEWEST_JUDGES = _JUDGES[max(_JUDGES)]
+
+
+def validate_command(item: object, limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
+    """Judge a decoded command `[session_id, request_no, acknowledged_up_to, kind, ...]` at admission.
+
+    `level` is the feature level in force (`KvMachine.feature_level`). Raises InvalidRequest: certainly no effect.
+    """
+    flaw = head_flaw(item)
+    if flaw is not None:
+        raise InvalidRequest(flaw)
+    assert isinstance(item, _ARRAYS)
+    flaw = command_flaw(item, level)
+    if flaw is not None:
+        raise InvalidRequest(flaw)
+    session_id, request_no, acknowledged_up_to, kind = item[: HEAD_ITEMS + 1]
+    _bound_body(item[HEAD_ITEMS:], limits)
+    is_numbered = session_id != 0 and kind not in (CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE)
+    if is_numbered and not acknowledged_up_to < request_no:
+        raise InvalidRequest(Reason.OUT_OF_RANGE)  # It would close itself.
+
+
+def validate_body(body: Sequence[Any], limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
+    """Judge a body `[kind, ...]` at admission: a command's from its kind on, or a read's. Raises InvalidRequest."""
+    flaw = body_flaw(body, level) if body else Reason.MALFORMED
+    if flaw is not None:
+        raise InvalidRequest(flaw)
+    _bound_body(body, limits)
+
+
+def _bound_body(body: Sequence[Any], limits: AdmissionLimits) -> None:
+    """Hold a sound body against one member's bounds."""
+    kind = body[0]
+    if kind <= CommandKind.COMPARE_AND_SET:
+        _bound_operation(body, limits)
+    elif kind == CommandKind.TXN:
+        _bound_txn(body, limits)
+    elif kind == CommandKind.REGISTER_SESSION and not limits.session_ttl_ns_min <= body[1] <= limits.session_ttl_ns_max:
+        raise InvalidRequest(Reason.OUT_OF_RANGE, body[1], limits.session_ttl_ns_max)
+
+
+def _bound_operation(body: Sequence[Any], limits: AdmissionLimits) -> int:
+    """Hold the keys and values of one operation against the bounds; returns their bytes."""
+    size = _bound(body[1], limits.key_bytes_max + (body[0] == CommandKind.RANGE), Reason.KEY_TOO_LONG)
+    if body[0] == CommandKind.RANGE:  # One byte more than a key: the next page starts right after the last key seen.
+        return size + (_bound(body[2], limits.key_bytes_max + 1, Reason.KEY_TOO_LONG) if body[2] is not None else 0)
+    for value in body[2:]:  # put: the value; compare_and_set: also what is expected.
+        if type(value) is bytes:
+            size += _bound(value, limits.value_bytes_max, Reason.VALUE_TOO_LONG)
+    return size
+
+
+def _bound_txn(body: Sequence[Any], limits: AdmissionLimits) -> None:
+    _, compares, success, failure = body
+    count = len(compares) + len(success) + len(failure)
+    if count > limits.txn_operations_max:
+        raise InvalidRequest(Reason.TOO_MANY_OPERATIONS, count, limits.txn_operations_max)
+    size = 0
+    for target, _, key, operand in compares:
+        size += _bound(key, limits.key_bytes_max, Reason.KEY_TOO_LONG)
+        if target == 4:
+            size += _bound(operand, limits.value_bytes_max, Reason.VALUE_TOO_LONG)
+    for branch in (success, failure):
+        for operation in branch:
+            size += _bound_operation(operation, limits)
+    if size > limits.txn_bytes_max:
+        raise InvalidRequest(Reason.TRANSACTION_TOO_LARGE, size, limits.txn_bytes_max)
+
+
+def _bound(data: bytes, bytes_max: int, reason: Reason) -> int:
+    if len(data) > bytes_max:
+        raise InvalidRequest(reason, len(data), bytes_max)
+    return len(data)

@@ -1,0 +1,145 @@
+"""The file descriptors of one process, and how many of them clients may hold (docs/operations.md, "Bounds").
+
+The usual soft limit is 1,024, and a member may have 1,000 clients: without a budget the next log file could not be
+opened. So the limit is raised, and the bound on clients follows from what is then in force, less what the program that
+embeds a member has open already.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from kvstore.errors import StoreError
+from kvstore.server.connections import ServiceLimits
+from raft.runtime import CONNECTIONS_MAX as PEER_CONNECTIONS_MAX
+from raft.runtime import descriptor_limit
+
+logger = logging.getLogger("kvstore.descriptor_budget")
+
+DESCRIPTORS_MIN = 64
+"""A member refuses to start with fewer. Tried: a voter of three with metrics, writing and making snapshots, has 24 to
+27 open, works with a limit of 32 and not with one of 26; the rest is for clients and for snapshots under way."""
+
+FILE_DESCRIPTORS_RESERVED = 80
+"""For the log and snapshots: twice as many as the storage keeps open in each direction (32), and some for what it
+opens for a moment."""
+
+PEER_DESCRIPTORS_RESERVED = PEER_CONNECTIONS_MAX + 16
+"""Connections that peers and strangers make to the peer port, and those that this member makes."""
+
+METRICS_DESCRIPTORS_RESERVED = 40
+"""More than the metrics port serves at a time. `metrics_http` is not loaded where there are no metrics."""
+
+PROCESS_DESCRIPTORS_RESERVED = 24
+"""Standard streams, listening sockets, those of the event loop, a ready file, a crash file, the spare ones."""
+
+
+def descriptors_reserved(limits: ServiceLimits) -> int:
+    """All that is kept from clients."""
+    return (
+        FILE_DESCRIPTORS_RESERVED
+        + PEER_DESCRIPTORS_RESERVED
+        + PROCESS_DESCRIPTORS_RESERVED
+        + METRICS_DESCRIPTORS_RESERVED
+        + limits.operator_connections_max
+        + limits.closing_connections_max
+    )
+
+
+DESCRIPTORS_WANTED = 10_240
+"""The soft limit is raised to this, or to what the bounds need if that is more, as far as the hard one allows. Hard
+limits of 2^30 are usual in containers, and child processes inherit what is raised: some close each number up to it. It
+is also the greatest soft limit that macOS takes."""
+
+CLIENT_SHARE_MIN = 4
+"""Below twice the reserve or so, clients have a fourth of all descriptors, and strangers on the other ports could use
+up the rest: what then cannot be opened is waited for."""
+
+
+CLOSING_SHARE_MAX = 16
+"""Connections that are being closed have a sixteenth of all descriptors at most: 4 of 64, where clients have 16."""
+
+
+class TooFewDescriptors(StoreError):
+    """The limit on open files is too small for a member to work at all. `held`: as many are open already."""
+
+    def __init__(self, limit: int, held: int = 0) -> None:
+        super().__init__(limit, held)
+        self.limit, self.held = limit, held
+
+    def __str__(self) -> str:
+        held = f", and has {self.held} open" if self.held > PROCESS_DESCRIPTORS_RESERVED else ""
+        return f"this process may open {self.limit} files{held}; a member needs at least {DESCRIPTORS_MIN}"
+
+    @property
+    def hint(self) -> str:
+        return "raise the limit (`ulimit -n 4096`, or `LimitNOFILE=` of a systemd unit), and start it again"
+
+
+def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int | None:
+    """Raise the soft limit on open files of this process to `wanted`, or as far as the hard one allows; never lower it.
+
+    Returns the limit then in force; None: there is no limit, or the system tells none. Child processes inherit it.
+    Without harm in any program but one that uses `select` with descriptors of 1,024 and more, which raises ValueError.
+    """
+    try:
+        import resource
+    except ImportError:  # Not on Windows.
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):  # A sandbox may refuse anything.
+            logger.debug("the soft limit on open files stays %d", soft)
+    return descriptor_limit()
+
+
+def descriptors_open() -> int:
+    """How many descriptors this process has open; 0 where the system does not tell."""
+    try:
+        return len(list(Path("/dev/fd").iterdir())) - 1  # One is that of the folder itself.
+    except OSError:
+        return 0
+
+
+def limits_within(limits: ServiceLimits, descriptors: int | None, held: int = 0) -> ServiceLimits:
+    """`limits` with as many clients as `descriptors` allow, of which `held` are open. Raises TooFewDescriptors."""
+    if descriptors is None:
+        return limits
+    left = descriptors - max(0, held - PROCESS_DESCRIPTORS_RESERVED)
+    if left < DESCRIPTORS_MIN:
+        raise TooFewDescriptors(descriptors, held)
+    clients_max = max(left - descriptors_reserved(limits), left // CLIENT_SHARE_MIN)
+    closing_max = max(1, left // CLOSING_SHARE_MAX)
+    if clients_max >= limits.connections_max and closing_max >= limits.closing_connections_max:
+        return limits
+    return replace(
+        limits,
+        connections_max=min(clients_max, limits.connections_max),
+        closing_connections_max=min(closing_max, limits.closing_connections_max),
+    )
+
+
+def budget_descriptors(limits: ServiceLimits) -> ServiceLimits:
+    """At the start of a member: raise the limit, and bound its clients by it. Raises TooFewDescriptors."""
+    held = descriptors_open()
+    needed = limits.connections_max + descriptors_reserved(limits) + held
+    descriptors = raise_descriptor_limit(max(DESCRIPTORS_WANTED, needed))
+    bounded = limits_within(limits, descriptors, held)
+    if bounded.connections_max == limits.connections_max:
+        known = "no limit on open files" if descriptors is None else f"{descriptors} open files"
+        logger.info("connections_max is %d clients, with %s", limits.connections_max, known)
+    else:
+        assert descriptors is not None
+        logger.warning(
+            "connections_max is %d clients instead of %d: this process may have %d open files, of which %d are kept "
+            "for the log, snapshots, peers, metrics, operators, and the %d that were open before; raise the limit "
+            "(`ulimit -n`, `LimitNOFILE=` of a systemd unit)",
+            bounded.connections_max, limits.connections_max, descriptors, descriptors - bounded.connections_max, held,
+        )  # fmt: skip
+    return bounded

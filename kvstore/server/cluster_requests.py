@@ -1,0 +1,155 @@
+"""What a member answers about itself and the cluster: all requests that are no operation on keys, and need no wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kvstore.protocol.membership import membership_of, membership_to_fields, read_change
+from kvstore.protocol.messages import Asked, MembersView, RequestKind, members_fields
+from kvstore.protocol.session_requests import limits_fields, read_close, sessions_fields
+from kvstore.protocol.status import MemberStatus, status_of, status_to_map
+from kvstore.protocol.validation import is_count
+from kvstore.server.snapshot_pages import SnapshotPages
+from kvstore.store.machine import KvMachine
+from raft import (
+    ChangeRefusal,
+    ChangeRefused,
+    Member,
+    MembershipChange,
+    Node,
+    NotLeader,
+    ProtocolError,
+    naming_new_voters,
+)
+
+
+class ClusterRequests:
+    """One member's own knowledge. `own_*`: where it really listens, if it advertises nothing; empty if nowhere."""
+
+    def __init__(self, node: Node, machine: KvMachine, log_bytes_max: int) -> None:
+        self._node, self._machine, self._log_bytes_max = node, machine, log_bytes_max
+        self.snapshots = SnapshotPages(node)
+        self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # How many there are, and may be.
+        self._limits_at, self._limits_told = -1, tuple[Any, ...]()  # As of this index.
+        self.duplicate_members: Callable[[], tuple[str, ...]] = tuple  # Members that run more than once.
+        self.own_address = ""
+        self.own_peer_address = ""
+
+    def answer(self, asked: Asked) -> Sequence[Any] | None:
+        """The fields of the answer, of a status without the hash; None for a kind that is not known.
+
+        Raises ProtocolError, RaftError.
+        """
+        match asked.kind:
+            case RequestKind.MEMBERS:
+                return members_fields(self._members())
+            case RequestKind.STATUS:
+                return (status_to_map(self.status()),)
+            case RequestKind.READ_LOG:
+                return self._log_entries(asked.items)
+            case RequestKind.SNAPSHOT:
+                return self.snapshots.page(self._machine.revision, asked.items)
+            case RequestKind.MEMBERSHIP:
+                return self._membership(asked.items)
+            case RequestKind.SESSIONS:
+                return sessions_fields(self._machine, self._leader_time(), asked.items)
+            case RequestKind.LIMITS:
+                return self._limits()
+        return None
+
+    def status(self) -> MemberStatus:
+        """How this member is, without the hash of its state."""
+        count, bound = self.client_connections()
+        return replace(
+            status_of(self._node, self._machine),
+            client_connections=count,
+            client_connections_max=bound,
+            duplicate_members=self.duplicate_members(),
+        )
+
+    def closing(self, items: Sequence[Any]) -> int | None:
+        """Which session a `close_session` request has the leader close; None: nothing is to be done.
+
+        Raises ProtocolError, NotLeader.
+        """
+        session_id, only_unused = read_close(items)
+        self._leader_time()
+        session = self._machine.sessions.by_id.get(session_id)
+        return None if session is None or (only_unused and not session.is_unused) else session_id
+
+    def _leader_time(self) -> int:
+        """Raises NotLeader."""
+        core = self._node.core
+        if core.leading_term is None:
+            raise NotLeader(core.node_id, core.leader_id)
+        return core.leader_time_now()
+
+    def _limits(self) -> Sequence[Any]:
+        """Looked up once for each state: the walk over the sessions is done at most as often as something changes."""
+        self._leader_time()
+        if self._limits_at != self._node.core.last_applied:
+            self._limits_at, self._limits_told = self._node.core.last_applied, limits_fields(self._machine)
+        return self._limits_told
+
+    def client_address(self, node_id: str | None) -> str | None:
+        """Where clients reach this member; None if that is not known."""
+        member = self._node.core.configuration.member(node_id) if node_id else None
+        return self._address_of(member) or None if member else None
+
+    def change_of(self, items: Sequence[Any]) -> MembershipChange:
+        """What a `change` request asks for. A leader that was a store of one, and never said where it is, says so now.
+
+        Who becomes a voter is named with its data folder.
+
+        Raises ProtocolError, ChangeRefused.
+        """
+        configuration = self._node.core.configuration
+        change = naming_new_voters(read_change(items), configuration, self._node.pinned_incarnation)
+        own = configuration.member(self._node.identity.node_id)
+        updated = [member.node_id for member in change.update]
+        if not change.add or own is None or own.peer_address or own.node_id in updated:
+            return change
+        if not self.own_peer_address:
+            raise ChangeRefused(
+                ChangeRefusal.UNREACHABLE,
+                f"{own.node_id}, which leads, listens for no other members: start it again with --listen-peer "
+                "HOST:PORT, at an address where they reach it",
+            )
+        at = Member(own.node_id, self.own_peer_address, own.client_address or self.own_address, own.incarnation_id)
+        return replace(change, update=(*change.update, at))
+
+    def _address_of(self, member: Member) -> str:
+        return member.client_address or (self.own_address if member.node_id == self._node.identity.node_id else "")
+
+    def _members(self) -> MembersView:
+        core = self._node.core
+        members = tuple((member.node_id, self._address_of(member)) for member in core.configuration.members)
+        return MembersView(core.leader_id, self.client_address(core.leader_id), core.term, members)
+
+    def _membership(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        core = self._node.core
+        if items and items[0] and core.leading_term is None:
+            raise NotLeader(core.node_id, core.leader_id)
+        about = items[1] if len(items) > 1 and type(items[1]) is str else ""
+        return membership_to_fields(membership_of(self._node, self._address_of, about))
+
+    def _log_entries(self, items: Sequence[Any]) -> tuple[Any, ...]:
+        if len(items) < 2 or not is_count(items[0]) or not is_count(items[1]):
+            raise ProtocolError("a read_log request is [request_id, 5, from_index, bytes_max]")
+        bytes_max = min(items[1] or self._log_bytes_max, self._log_bytes_max)
+        entries = self._node.read_log(items[0], bytes_max)
+        rows = [(entry.index, entry.term, int(entry.kind), entry.payload) for entry in entries]
+        return rows, self._node.core.commit_index
+
+    def transfer(self, to: str | None) -> str | None:
+        """Hand the leadership over; returns to whom, None if this member does not lead. Asked twice it does so once.
+
+        Raises TransferRefused, NodeStopped.
+        """
+        core = self._node.core
+        begun = core.successor_id
+        if core.leading_term is not None and to != core.node_id and not (begun and to in (None, begun)):
+            begun = self._node.transfer_leadership(to)
+        return begun

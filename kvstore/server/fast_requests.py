@@ -1,0 +1,142 @@
+"""The requests that make up nearly all of a load, read at the least cost that Python allows: puts, linearizable gets.
+
+Whatever is not exactly of these two shapes is left to the general path (`decode_request`, `validate_command`), which
+judges it; a test holds the two against each other. What a request costs here is 1.0 µs, there 7 µs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from operator import lt
+from struct import Struct
+from typing import Any
+
+from kvstore.limits import AdmissionLimits
+from kvstore.protocol.fast_puts import NUMBER_BYTES_MAX, Shape, Sizes, places_of, size_of_number, sizes_at
+from raft import INT64_MAX, SEPARATOR_BYTES
+
+SEPARATOR = os.urandom(SEPARATOR_BYTES)
+"""For `raft.decode_joined`: known to nobody, and of no effect on what is decoded."""
+
+RUN_MAX = 1_024
+"""Frames that are decoded together: a bound on the work between two looks at a connection's bounds."""
+
+ALIKE_MIN = 4
+"""Frames of one shape; fewer are read as quickly in general."""
+
+_HEADER_BYTES = 4  # Of a frame: its length.
+
+_ID_BYTES = tuple({24: 2, 25: 3, 26: 5, 27: 9}.get(info, 1) for info in range(32)) * 8  # By the first byte of an int.
+
+
+class HotRun:
+    """Sound puts and gets; what belongs to one is at the same place in each list. `end`: the next body."""
+
+    __slots__ = ("command_ids", "commands", "end", "read_ids", "reads", "session_ids")
+
+    def __init__(self) -> None:
+        self.commands: list[bytes] = []  # As the client encoded them.
+        self.command_ids: Sequence[int] = []
+        self.session_ids: Sequence[int] = []
+        self.reads: list[list[Any]] = []
+        self.read_ids: list[int] = []
+        self.end = 0
+
+
+def sort_out(bodies: Sequence[bytes], items: Sequence[Any], start: int, limits: AdmissionLimits) -> HotRun:
+    """Take sound puts and gets from `start` on, up to the first body that is anything else.
+
+    A put is [id, 2, [session_id, request_no, acknowledged_up_to, 1, key, value]], without a session all three are 0;
+    a get is [id, 3, 1, [2, key]]. One loop without a call in it, because this is on the path of every request: 0.45 µs.
+    """
+    run = HotRun()
+    key_bytes_max, value_bytes_max, int_max = limits.key_bytes_max, limits.value_bytes_max, INT64_MAX
+    command_ids: list[int] = []  # `list[int]()` would take as long as the rest of a lone request.
+    session_ids: list[int] = []
+    commands, run.command_ids, run.session_ids = run.commands, command_ids, session_ids
+    run.end = place = start
+    for place in range(start, len(bodies)):
+        item = items[place]
+        if type(item) is not list or len(item) < 3:
+            break
+        request_id, body = item[0], bodies[place]
+        if type(request_id) is not int or not 0 < request_id <= int_max:
+            break
+        if len(item) == 3 and body[0] == 0x83:
+            kind_at, command = _ID_BYTES[body[1]] + 1, item[2]
+            if body[kind_at] != 2 or type(command) is not list or len(command) != 6:
+                break
+            session_id, request_no, floor, kind, key, value = command
+            if not (type(session_id) is type(request_no) is type(floor) is type(kind) is int and kind == 1):
+                break
+            if not (type(key) is type(value) is bytes and 0 < len(key) <= key_bytes_max):
+                break
+            if len(value) > value_bytes_max or not 0 <= session_id <= int_max:
+                break
+            if not (0 <= floor < request_no <= int_max or session_id == request_no == floor == 0):
+                break
+            commands.append(body[kind_at + 1 :])
+            command_ids.append(request_id)
+            session_ids.append(session_id)
+        elif len(item) == 4:
+            _, kind, consistency, read = item
+            if not (type(kind) is type(consistency) is int and kind == 3 and consistency == 1):
+                break
+            if type(read) is not list or len(read) != 2 or type(read[0]) is not int or read[0] != 2:
+                break
+            if type(read[1]) is not bytes or not 0 < len(read[1]) <= key_bytes_max:
+                break
+            run.reads.append(read)
+            run.read_ids.append(request_id)
+        else:
+            break
+        run.end = place + 1
+    return run
+
+
+def puts_alike(data: bytes, count_max: int, limits: AdmissionLimits) -> HotRun | None:
+    """Sound puts of one shape, frame by frame from the first byte on: `end` is the byte behind them. None if there are
+    fewer than ALIKE_MIN, or more than `count_max`.
+
+    All that is the same in them is compared by slices, all numbers are read by one `struct`; 0.3 µs each, where the
+    general way takes 1.4.
+    """
+    length = _HEADER_BYTES + int.from_bytes(data[:_HEADER_BYTES], "big")
+    count = len(data) // length
+    if not ALIKE_MIN <= count <= count_max:
+        return None
+    of_id = size_of_number(data, _HEADER_BYTES + 1)
+    command_at = _HEADER_BYTES + 3 + of_id
+    sizes = sizes_at(data, command_at)
+    if data[_HEADER_BYTES] != 0x83 or of_id > NUMBER_BYTES_MAX or data[command_at - 1] != 2 or sizes is None:
+        return None
+    if sizes.key > limits.key_bytes_max or sizes.value > limits.value_bytes_max:
+        return None
+    shape = _shape_of_frames(of_id, sizes)
+    if shape.length != length or (count := shape.alike(data, 0, count)) < ALIKE_MIN:
+        return None
+    end = count * length
+    ids, sessions, numbers, floors = zip(*shape.read.iter_unpack(memoryview(data)[:end]), strict=True)
+    if not all(map(lt, floors, numbers)) or not all(ids):
+        return None  # Without a session, or wrong.
+    run = HotRun()
+    run.commands = [data[at : at + length - command_at] for at in range(command_at, end, length)]
+    run.command_ids, run.session_ids, run.end = ids, sessions, end
+    return run
+
+
+@lru_cache(maxsize=256)
+def _shape_of_frames(of_id: int, sizes: Sizes) -> Shape:
+    """Of `[id, 2, put]` behind its length. Keys and values are not read: they stay in the command."""
+    fixed, small = list(range(_HEADER_BYTES + 1)), list[int]()
+    id_form, place = places_of((of_id,), _HEADER_BYTES + 1, fixed, small)
+    fixed += (place, place + 1)  # What is asked for, and the head of the command.
+    forms, key_head_at = places_of(sizes[:3], place + 2, fixed, small)
+    value_head_at = key_head_at + 1 + sizes.key_head + sizes.key
+    fixed += range(key_head_at, key_head_at + 1 + sizes.key_head)
+    fixed += range(value_head_at, value_head_at + sizes.value_head)
+    rest = value_head_at + sizes.value_head + sizes.value - key_head_at
+    read = Struct(f">{_HEADER_BYTES + 1}x{id_form}2x{forms}{rest}x")
+    return Shape(read.size, read, tuple(fixed), tuple(small))

@@ -1,0 +1,225 @@
+"""A new member of a running cluster: how its data folder is made, and who is not let in.
+
+It begins as a copy of what a member has already: with that member's newest snapshot, and with the configuration in it.
+(An empty state at index 0 would be wrong for a cluster that was restored from a backup, or whose first state was made
+by another build.) In that configuration it is not a voter, so it neither campaigns nor makes a cluster of its own. From
+there on the leader tells it the rest, as soon as it is a member; until then the others refuse it, and it tries again.
+
+A member that has lost its disk has forgotten its votes. It is not let in under its old id: not here, where the cluster
+knows the id, and not by any peer that has pinned its old incarnation. Some peers may also have pinned
+somebody who only waited to be added, while nobody led. If the leader has not, he can be made anew: who becomes a voter
+is named with his folder in the configuration, to which such pins give way.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvstore.backup.file import BackupFailed, Checked
+from kvstore.backup.save import PAGE_BYTES, TRIES_MAX, is_page
+from kvstore.client.client import Client
+from kvstore.errors import StoreError
+from kvstore.protocol.membership import LEARNER, Membership, MemberView
+from kvstore.protocol.messages import snapshot_request
+from raft import Identity, InvalidConfiguration, LogPosition, Member, SnapshotHeader
+from storage import DataFolder, NotInitialized, create_data_folder, open_data_folder
+
+ASK_SECONDS = 10.0
+"""Of each question to the cluster; a leader may have to be elected first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """What a new member is given: itself, with its advertised addresses, and client addresses of some members.
+
+    `cluster_id`: the cluster that it must be, 16 bytes; none: whichever these addresses belong to.
+    """
+
+    own: Member
+    endpoints: tuple[str, ...]
+    cluster_id: bytes = b""
+
+
+class JoinRefused(StoreError):
+    """A new member cannot be made so. Nothing was made. `remedy` says what to do instead."""
+
+    def __init__(self, node_id: str, reason: str, remedy: str) -> None:
+        super().__init__(node_id, reason, remedy)
+        self.node_id, self.reason, self.remedy = node_id, reason, remedy
+
+    def __str__(self) -> str:
+        return f"{self.node_id} cannot join the cluster: {self.reason}"
+
+    @property
+    def hint(self) -> str:
+        return self.remedy
+
+
+class MemberRemoved(StoreError):
+    """This member was removed from its cluster: that is final."""
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__(node_id)
+        self.node_id = node_id
+
+    def __str__(self) -> str:
+        return f"{self.node_id} was removed from its cluster, and has stopped: it is no member any more, for ever"
+
+    @property
+    def hint(self) -> str:
+        return (
+            "do not start it again; its folder can be deleted. This machine can join as a new member, with a new id "
+            "and an empty folder: `hwm serve DIR --join HOST:PORT --member ID=PEER/CLIENT`"
+        )
+
+
+def joining_of(
+    *,
+    node_id: str | None,
+    members: Sequence[Member],
+    endpoints: Sequence[str] = (),
+    cluster_id: bytes = b"",
+) -> Joining:
+    """Put together what a new member is told: `members` has itself, and may have others. InvalidConfiguration."""
+    own = [member for member in members if member.node_id == (node_id or member.node_id)]
+    if len(own) != 1:
+        who = f"no member of the list is {node_id}" if node_id else "it is not said which of the members it is"
+        raise InvalidConfiguration(f"a member that joins is given its own id and addresses: {who}")
+    known = [*endpoints, *(member.client_address for member in members if member not in own)]
+    if not known:
+        raise InvalidConfiguration("a member that joins is given the client address of one member at least")
+    if not own[0].peer_address or not own[0].client_address:
+        raise InvalidConfiguration(f"{own[0].node_id} needs a peer address and a client address at which it is found")
+    return Joining(own=own[0], endpoints=tuple(dict.fromkeys(known)), cluster_id=cluster_id)
+
+
+async def hold_or_join(folder: Path, joining: Joining) -> DataFolder:
+    """Open the folder of a member that has joined; if no member is in it yet, make it one that joins.
+
+    Raises StorageError, JoinRefused, BackupFailed, and what a client raises.
+    """
+    expected, node_id = joining.cluster_id or None, joining.own.node_id
+    try:
+        return open_data_folder(folder, expect_cluster_id=expected, expect_node_id=node_id)
+    except NotInitialized:
+        await make_joining_folder(folder, joining)
+    return open_data_folder(folder, expect_cluster_id=expected, expect_node_id=node_id)
+
+
+async def make_joining_folder(folder: Path, joining: Joining) -> Identity:
+    """Ask the cluster who it is and how it stands, and make `folder` the data folder of a new member of it.
+
+    Raises JoinRefused, StorageError, BackupFailed, and what a client raises.
+    """
+    async with Client(joining.endpoints, session=False, deadline_seconds=ASK_SECONDS) as client:
+        found = await client.membership(of_leader=True, about=joining.own.node_id)
+        check_may_join(joining, found)
+        header, chunks = await _newest_snapshot(client, found)
+    own = joining.own
+    if header.configuration.is_voter(own.node_id):
+        raise _lost_disk(own.node_id)
+    identity = Identity(cluster_id=found.cluster_id, group_id=0, node_id=own.node_id, incarnation_id=os.urandom(16))
+    create_data_folder(
+        folder,
+        identity=identity,
+        configuration=header.configuration,
+        machine_header=header.machine,
+        machine_chunks=chunks,
+        position=LogPosition(header.index, header.term),
+        joins_as=own,
+    )
+    return identity
+
+
+def check_may_join(joining: Joining, found: Membership) -> None:
+    """By what the leader knows. Raises JoinRefused."""
+    own = joining.own
+    if joining.cluster_id and found.cluster_id != joining.cluster_id:
+        raise JoinRefused(
+            own.node_id,
+            f"{', '.join(joining.endpoints)} belongs to cluster {found.cluster_id.hex()}, not to "
+            f"{joining.cluster_id.hex()}",
+            "check the addresses, or leave the cluster id out",
+        )
+    if own.node_id in found.removed:
+        raise JoinRefused(
+            own.node_id,
+            "a member of this id was removed from it, and an id is never used again",
+            "give the new member another id",
+        )
+    known = found.member(own.node_id)
+    if known is None:
+        _check_addresses_free(own, found)
+        _check_never_met(own.node_id, found)
+    elif known.part != LEARNER or known.incarnation_id:
+        raise _lost_disk(own.node_id)
+    elif (known.peer_address, known.client_address) != (own.peer_address, own.client_address):
+        raise JoinRefused(
+            own.node_id,
+            f"it was added with the addresses {known.peer_address}/{known.client_address}, and is started with "
+            f"{own.peer_address}/{own.client_address}",
+            "start it with the addresses that the others were told",
+        )
+
+
+def _check_addresses_free(own: Member, found: Membership) -> None:
+    for member in found.members:
+        for address in _shared(own, member):
+            raise JoinRefused(
+                own.node_id, f"{member.node_id} has the address {address}", "give it addresses of its own"
+            )
+
+
+def _check_never_met(node_id: str, found: Membership) -> None:
+    """The leader would refuse its hellos for ever: with a pin it cannot tell who only waited from who has voted."""
+    if found.incarnation_id:
+        raise JoinRefused(
+            node_id,
+            f"{found.node_id}, which leads, has met {node_id} with another data folder, which waited to be added",
+            "start it with that folder if it is still there, or give the new member another id",
+        )
+
+
+def _shared(own: Member, member: MemberView) -> list[str]:
+    addresses = {member.peer_address, member.client_address}
+    return [address for address in (own.peer_address, own.client_address) if address in addresses]
+
+
+def _lost_disk(node_id: str) -> JoinRefused:
+    return JoinRefused(
+        node_id,
+        f"the cluster has a member {node_id} with a data folder of its own. If its disk was lost, it has forgotten its "
+        "votes and must not come back under its old id",
+        "start it with its own folder if that is still there (never with an older copy of it), or replace it as a new "
+        f"member: `hwm member replace {node_id} NEW=PEER/CLIENT`, and start that one with --join in an empty folder",
+    )
+
+
+async def _newest_snapshot(client: Client, found: Membership) -> tuple[SnapshotHeader, list[bytes]]:
+    """The newest that the leader has, however old: the log tells the rest. Verified; in memory once."""
+    leader = next((member for member in found.members if member.node_id == found.node_id), None)
+    address = leader.client_address if leader else ""
+    if not address:
+        raise BackupFailed(f"{found.node_id}, which leads, has no client address", "give it one: --listen-client")
+    for _ in range(TRIES_MAX):
+        checked, chunks = Checked(f"the snapshot of {found.node_id}"), list[bytes]()
+        name, offset, size_bytes = None, 0, 1
+        while offset < size_bytes:
+            page = await client.ask(snapshot_request(address, name, offset=offset, bytes_max=PAGE_BYTES))
+            if not is_page(page, offset):
+                break  # It was replaced by a newer one.
+            name, size_bytes, data = page.fields[:3]
+            chunks += checked.feed(data)
+            offset += len(data)
+        else:
+            facts = checked.finish()
+            assert checked.header is not None
+            if facts.cluster_id != found.cluster_id:
+                raise BackupFailed(f"{found.node_id} sent a snapshot of cluster {facts.cluster_id.hex()}")
+            return checked.header, chunks
+    raise BackupFailed(f"{found.node_id} has replaced its snapshot {TRIES_MAX} times while it was read", "try again")

@@ -1,0 +1,83 @@
+"""The firewall around requests: an unexpected exception while a request is judged costs its connection only.
+
+Until something is proposed nothing has changed, so such a request certainly had no effect, and the member may go on.
+Once a command is proposed, and while completions are carried out, state may have changed: an exception there is not
+contained, and ends the member.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from kvstore.resources.out_of_memory import is_out_of_memory
+from raft import StoreFailed
+
+logger = logging.getLogger("kvstore.service")
+
+PLACES_MAX = 64
+"""Distinct places in the program whose errors are counted one by one; all further places count as one."""
+
+TRACEBACK_CHARACTERS_MAX = 8_000
+"""Of one traceback in the log; its end, which names the error, is kept."""
+
+_OTHER_PLACES = "other places"
+
+
+def is_contained(error: BaseException) -> bool:
+    """True if `error`, raised while a request was judged, may cost its connection only.
+
+    False for what ends a process or a task (KeyboardInterrupt, SystemExit, trio.Cancelled), and for a disk that fails
+    while the request reads it: the member makes no more promises after that.
+    """
+    if isinstance(error, OSError | StoreFailed):
+        return False
+    return isinstance(error, Exception) or _is_decoder_panic(error)
+
+
+def _is_decoder_panic(error: BaseException) -> bool:
+    """True for a panic of the Rust code in `cbor2`: a BaseException whose class no module exports."""
+    return type(error).__name__ == "PanicException"
+
+
+class RequestErrors:
+    """Counts what the firewall caught in one member, and logs each distinct place once with its traceback.
+
+    A place is logged again, in one line, when its count reaches 10, 100, 1,000, …
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.places: dict[str, int] = {}  # "TypeError at service.py:363" → how often.
+
+    def record(self, error: BaseException) -> None:
+        """Count `error`, and log it if that is due."""
+        self.total += 1
+        place = place_of(error)
+        if place not in self.places and len(self.places) >= PLACES_MAX:
+            place = _OTHER_PLACES
+        count = self.places[place] = self.places.get(place, 0) + 1
+        if count == 1:
+            if is_out_of_memory(error):
+                logger.error(
+                    "a request was not carried out, since this process got no more memory (%s); its connection ends, "
+                    "this member goes on. Give it more, or have it hold less",
+                    place,
+                )
+                return
+            details = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:]
+            logger.error(
+                "a request met an unexpected error and was not carried out (%s); its connection ends, this member "
+                "goes on. Please report it with this traceback:\n%s",
+                place,
+                details,
+            )
+        elif str(count).rstrip("0") == "1":
+            logger.error("%d requests met the same unexpected error: %s", count, place)
+
+
+def place_of(error: BaseException) -> str:
+    """The type of `error` and the line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else "an unknown line"
+    return f"{type(error).__name__} at {where}"

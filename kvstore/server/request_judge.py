@@ -1,0 +1,193 @@
+"""Judges one request: says what is to be done about it, and changes nothing.
+
+The service carries a decision out. Whatever is raised here had no effect, so it costs one request or one connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from kvstore.limits import AdmissionLimits
+from kvstore.protocol.commands import CommandKind
+from kvstore.protocol.messages import Asked, Code, Consistency, RequestKind, check_client_hello
+from kvstore.protocol.read_modes import WAYS, staleness_ms
+from kvstore.protocol.validation import HEAD_ITEMS, validate_body, validate_command
+from kvstore.resources.results_pressure import ResultsPressure
+from kvstore.server.cluster_requests import ClusterRequests
+from kvstore.store.machine import KvMachine
+from raft import Hello, HelloRole, MembershipChange, Node, ProtocolError, ReadWay
+
+
+class Reply(NamedTuple):
+    """Answer at once, with this code and these fields."""
+
+    code: int
+    fields: Sequence[Any]
+
+
+class LocalRead(NamedTuple):
+    """Answer at once, from what this member has applied. `consistency`: as asked for."""
+
+    body: Sequence[Any]
+    consistency: int
+
+
+class Proposal(NamedTuple):
+    """Propose a command, under this session or none (0)."""
+
+    session_id: int
+    command: bytes
+
+
+class ScarceProposal(NamedTuple):
+    """Propose a command of this kind under this session, if there is room for its result."""
+
+    kind: int
+    session_id: int
+    command: bytes
+
+
+class Registration(NamedTuple):
+    """Propose the command that registers a session, once there is a place for it."""
+
+    command: bytes
+
+
+class SessionClosing(NamedTuple):
+    """Propose the command that closes this session, for an operator."""
+
+    session_id: int
+
+
+class EngineRead(NamedTuple):
+    """Ask the engine when this may be read. `bound_ms`: how old the state may be; for bounded reads only."""
+
+    body: Sequence[Any]
+    way: ReadWay
+    bound_ms: int
+
+
+class Change(NamedTuple):
+    """Change the members."""
+
+    change: MembershipChange
+
+
+class Transfer(NamedTuple):
+    """Hand the leadership over, to this member or (None) to the fittest."""
+
+    to: str | None
+
+
+class StateHashWanted(NamedTuple):
+    """Answer how this member is, with the hash of its state, which takes a walk over all of it."""
+
+
+Decision = (
+    Reply
+    | LocalRead
+    | Proposal
+    | ScarceProposal
+    | Registration
+    | SessionClosing
+    | EngineRead
+    | Change
+    | Transfer
+    | StateHashWanted
+)
+
+
+FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.MEMBERSHIP})
+
+
+def is_for_operators(asked: Asked) -> bool:
+    """True for a request that `hwm status` makes, costs little, and changes nothing: not for the hash of the state."""
+    return asked.kind in FOR_OPERATORS and not (asked.kind == RequestKind.STATUS and any(asked.items[:1]))
+
+
+class RequestJudge:
+    """Judges requests by what one member knows."""
+
+    def __init__(
+        self,
+        node: Node,
+        machine: KvMachine,
+        cluster: ClusterRequests,
+        results: ResultsPressure,
+        limits: AdmissionLimits,
+    ) -> None:
+        self._node, self._machine, self._cluster, self._limits = node, machine, cluster, limits
+        self._results = results
+
+    def greet(self, body: bytes) -> bytes:
+        """Judge a client's hello; returns the member's own. Raises ProtocolError if the client cannot be served."""
+        check_client_hello(body)
+        identity = self._node.identity
+        return Hello(
+            cluster_id=identity.cluster_id,
+            group_id=identity.group_id,
+            node_id=identity.node_id,
+            incarnation_id=identity.incarnation_id,
+            role=HelloRole.PEER,
+        ).encode()
+
+    def decide(self, asked: Asked) -> Decision:
+        """What to do about a request. Raises ProtocolError if it makes no sense, else the RaftError or KvError that
+        refuses it."""
+        match asked.kind:
+            case RequestKind.COMMAND:
+                return self._command(asked)
+            case RequestKind.READ:
+                return self._read(asked.items)
+            case RequestKind.CHANGE:
+                return Change(self._cluster.change_of(asked.items))
+            case RequestKind.TRANSFER:
+                return Transfer(_transfer_target(asked.items))
+            case RequestKind.STATUS if asked.items and asked.items[0]:
+                return StateHashWanted()
+            case RequestKind.CLOSE_SESSION:
+                session_id = self._cluster.closing(asked.items)
+                return Reply(Code.OK, (False,)) if session_id is None else SessionClosing(session_id)
+            case _:
+                fields = self._cluster.answer(asked)
+                if fields is None:
+                    return Reply(Code.UNSUPPORTED, (f"request kind {asked.kind}",))
+                return Reply(Code.OK, fields)
+
+    def _command(self, asked: Asked) -> Proposal | ScarceProposal | Registration:
+        in_force = self._machine.feature_level
+        validate_command(asked.items, self._limits, in_force)
+        kind = asked.items[HEAD_ITEMS]
+        if kind == CommandKind.REGISTER_SESSION:
+            return Registration(asked.raw_command)
+        if kind == CommandKind.RAISE_FEATURE_LEVEL and asked.items[HEAD_ITEMS + 1] > in_force:
+            self._node.check_raise(asked.items[HEAD_ITEMS + 1])
+        if self._results.is_on and asked.items[0]:
+            return ScarceProposal(kind, asked.items[0], asked.raw_command)
+        return Proposal(asked.items[0], asked.raw_command)
+
+    def _read(self, items: Sequence[Any]) -> Decision:
+        if len(items) < 2 or type(items[1]) is not list:
+            raise ProtocolError("a read request is [request_id, 3, consistency, [kind, ...]]")
+        consistency, body = items[0], items[1]
+        if body and body[0] not in (CommandKind.GET, CommandKind.RANGE):
+            return Reply(Code.UNSUPPORTED, ("a read is a get or a range",))
+        validate_body(body, self._limits, self._machine.feature_level)
+        if type(consistency) is not int:  # Anything may be here, and not everything can be looked up in a map.
+            return Reply(Code.UNSUPPORTED, (f"a consistency of type {type(consistency).__name__}",))
+        if consistency == Consistency.LOCAL:
+            return LocalRead(body, consistency)
+        if consistency == Consistency.LEASE and not self._node.reads_by_lease:
+            return Reply(Code.UNSUPPORTED, ("lease reads",))
+        if consistency not in WAYS:
+            return Reply(Code.UNSUPPORTED, (f"consistency {consistency}",))
+        bound_ms = staleness_ms(items) if consistency == Consistency.BOUNDED else 0
+        return EngineRead(body, WAYS[Consistency(consistency)], bound_ms)
+
+
+def _transfer_target(items: Sequence[Any]) -> str | None:
+    to = items[0] if items else None
+    if to is not None and type(to) is not str:
+        raise ProtocolError("a transfer request is [request_id, 6, a node id or null]")
+    return to

@@ -1,0 +1,130 @@
+"""A saved snapshot becomes the beginning of a new cluster (`hwm snapshot restore`).
+
+Each member is made from the same file: its state is the snapshot at index 0, as the empty store is that of `hwm init`.
+
+The cluster id is new, and no token that can be typed gives it: it covers the token, the member list and all that is
+restored. So members of the old cluster refuse the new one; members that were restored from different files refuse each
+other; and an empty folder made with `hwm init` can never join, which would be a member without the restored keys.
+
+Sessions and their kept results are dropped, and their ids are not given out again: see docs/operations.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cbor2
+
+from kvstore.backup.file import BackupDamaged, BackupFailed, BackupReader, SnapshotFacts
+from kvstore.server.member import MemberConfig
+from kvstore.store.sessions import Sessions
+from kvstore.store.snapshot_codec import (
+    InvalidSnapshot,
+    UnsupportedFeatureLevel,
+    header_of,
+    read_header,
+    read_state,
+    take_picture,
+)
+from raft import INT64_MAX, Configuration, Identity, InvalidConfiguration, Member, derive_cluster_id
+from storage import create_data_folder
+
+SESSION_LEAP = 1 << 32
+"""Sessions that the old cluster may have opened since the snapshot: none of their ids is ever given to another."""
+
+REVISION_LEAP_MAX = 1 << 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What was made: `facts` are those of the file; `revision` is that with which the new cluster begins."""
+
+    facts: SnapshotFacts
+    identity: Identity
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The state with which a member begins; the same on all members that are made from the same file."""
+
+    header: Mapping[str, Any]
+    chunks: list[bytes]
+    facts: SnapshotFacts
+    size_bytes: int  # Of the file.
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes over all of it."""
+        digest = hashlib.sha256(cbor2.dumps(dict(self.header), canonical=True))
+        for chunk in self.chunks:
+            digest.update(len(chunk).to_bytes(4, "big") + chunk)
+        return digest.digest()
+
+
+def read_begin(path: Path | None, revision_leap: int = 0) -> Begin:
+    """Read and verify a file (None: standard input), rows and all. Raises BackupFailed.
+
+    Cost: O(n) in time, and the state is in memory twice.
+    """
+    name = str(path or "standard input")
+    with BackupReader(path) as backup:
+        header, chunks = backup.header.machine, backup.chunks()
+        try:
+            limits = read_header(header)
+            store, sessions = read_state(header, chunks)
+            for _ in chunks:  # To the end, whatever the rows said.
+                pass
+        except InvalidSnapshot as error:
+            raise BackupDamaged(name, 0, error.reason) from error
+        except UnsupportedFeatureLevel as error:
+            known = f"its feature level is {error.level}; this build knows {error.levels}"
+            raise BackupFailed(f"{name}: {known}", "use the build that saved it") from error
+        facts, size_bytes = backup.facts, backup.size_bytes
+    renewed = Sessions()
+    renewed.next_id = sessions.next_id + SESSION_LEAP
+    store.revision += revision_leap
+    if max(store.revision, renewed.next_id) > INT64_MAX:
+        used = f"its revision {store.revision} or session id {sessions.next_id} leaves no room above it"
+        raise BackupFailed(f"{path}: {used}", "no store comes so far: use another copy, or a smaller revision leap")
+    begin = header_of(store, renewed, limits, header["leader_time"], header["feature_level"])
+    return Begin(begin, list(take_picture(store, renewed, begin).chunks), facts, size_bytes)
+
+
+def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int = 0) -> Restored:
+    """Make `config.folder` the data folder of a member of a new cluster that begins with what is in the file `path`.
+
+    `config` as for `initialize_folder`; a cluster of several needs a token. All members are made from the same file,
+    with the same token, list and leap. `revision_leap`: so much is added to the store's revision.
+    Raises BackupFailed, InvalidConfiguration, NotAMember, StorageError, OSError; then nothing was made.
+    """
+    configuration, node_id = config.configuration, config.node_id or "s1"
+    token = config.cluster_token.encode()
+    if configuration is None:
+        configuration = Configuration.of([Member(node_id)])
+        token = token or uuid.uuid4().bytes
+    elif config.node_id is None:
+        raise InvalidConfiguration("a member of a cluster is restored with its own node id")
+    elif not token:
+        raise InvalidConfiguration("the new cluster needs a --cluster-token that no other had, on all members alike")
+    begin = read_begin(path, revision_leap)
+    identity = Identity(
+        cluster_id=derive_cluster_id(b"\0restored\0" + begin.digest + token, configuration),
+        group_id=0,
+        node_id=node_id,
+        incarnation_id=os.urandom(16),
+    )
+    create_data_folder(
+        config.folder,
+        identity=identity,
+        configuration=configuration,
+        machine_header=begin.header,
+        machine_chunks=begin.chunks,
+    )
+    return Restored(facts=begin.facts, identity=identity, revision=begin.header["revision"])

@@ -1,0 +1,477 @@
+"""The client side of a member, sans-I/O: bytes of client connections in, bytes out. The simulator runs it too.
+
+The host calls `receive` with what a socket held, `complete` after every flush of the node, then sends what
+`take_output` gives and hangs up on what `take_closed` names. It reads from a connection only while `wants_input` says
+so, and says with `sent` what has left: that is how a slow reader slows down itself and nobody else.
+
+Requests are judged before anything is proposed. A frame that makes no sense ends its own connection, with
+the reason; the member goes on. So does an unexpected error while a request is judged (`request_errors`).
+
+See docs/reference/specification.md#712-requests-from-outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kvstore.protocol.commands import CloseSession, encode_command
+from kvstore.protocol.messages import Code, decode_request, request_id_of
+from kvstore.protocol.read_modes import MILLISECOND_NS
+from kvstore.protocol.status import MemberStatus, status_to_map
+from kvstore.refusals import KvError
+from kvstore.resources.results_pressure import ResultsPressure
+from kvstore.resources.session_reaper import SessionReaper
+from kvstore.server.connections import OPERATOR_REQUESTS_MAX, Connection, OpenRequests, ServiceLimits
+from kvstore.server.fast_requests import RUN_MAX, SEPARATOR, HotRun, puts_alike, sort_out
+from kvstore.server.fast_responses import HotAnswers
+from kvstore.server.request_judge import (
+    Change,
+    EngineRead,
+    LocalRead,
+    Proposal,
+    Registration,
+    Reply,
+    RequestJudge,
+    ScarceProposal,
+    SessionClosing,
+    StateHashWanted,
+    Transfer,
+    is_for_operators,
+)
+from kvstore.server.service_answers import CLOSING, FEW_FRAMES, UNITS_PER_TURN, ServiceAnswers
+from kvstore.server.state_hashes import StateHashes, WaitingRequest
+from kvstore.store.machine import KvMachine
+from raft import (
+    AppliedBatch,
+    Busy,
+    MembershipChange,
+    Node,
+    ProtocolError,
+    RaftError,
+    ReadReady,
+    ReadsReady,
+    ReadWay,
+    Told,
+    TraceEvent,
+    Unknown,
+    decode_joined,
+)
+
+__all__ = ["Service", "ServiceLimits"]
+
+
+class Service(ServiceAnswers):
+    """Serves the clients of one node. Connection ids are the host's, never used twice."""
+
+    def __init__(self, node: Node, machine: KvMachine, limits: ServiceLimits | None = None) -> None:
+        super().__init__(node, machine, limits or ServiceLimits())
+        self.cluster.client_connections = lambda: (len(self._connections), self.limits.connections_max)
+        self._open = OpenRequests()
+        self._hot = HotAnswers(self._node_id, self._open, self._connections, self._put_frames, self._answer)
+        self._hashes = StateHashes(node, machine, self.cluster.status, self._hash_is_there)
+        self._reaper = SessionReaper(node, machine, self._open)
+        self._results = ResultsPressure(node, machine, self._open)
+        self._judge = RequestJudge(node, machine, self.cluster, self._results, self.limits.admission)
+        self._leading_term = node.core.leading_term
+        self._backlogged: dict[int, Connection] = {}  # Frames of theirs wait for room.
+
+    # What the host reports.
+
+    def connected(self, connection_id: int, *, is_reserved: bool = False) -> None:
+        """A client has connected. `is_reserved`: it has one of the places for operators, besides `connections_max`."""
+        assert connection_id not in self._connections, connection_id
+        connection = self._connections[connection_id] = Connection(connection_id, is_reserved=is_reserved)
+        clients_max = self.limits.connections_max
+        if len(self._connections) > clients_max and not is_reserved:  # Some of them may not count.
+            count = sum([not (each.closed or each.is_reserved) for each in self._connections.values()])
+            if count > clients_max:
+                self._refuse(connection, "busy", f"{clients_max} clients are connected")
+
+    def promote(self, connection_id: int) -> None:
+        """A connection with a reserved place has got a proper one: whatever it asks from now on is taken up."""
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.is_reserved, connection.is_client = False, connection.greeted
+
+    def close(self, connection_id: int, reason: str) -> None:
+        """Give up a connection for a reason that is not in what it sent. It is told, and hung up on."""
+        connection = self._connections.get(connection_id)
+        if connection is not None and not connection.closed:
+            self._end(connection, ProtocolError(reason))
+
+    def receive(self, connection_id: int, data: bytes) -> None:
+        """Bytes have come in. Then wake the driver: something may have been proposed."""
+        connection = self._connections.get(connection_id)
+        if connection is None or connection.closed:
+            return
+        if (body := connection.lone_request(data, self.limits)) is not None:
+            if not self._serve_run(connection, (body,)):
+                connection.backlog.append(body)
+                self._postpone(connection)
+            return
+        if connection.may_skip_the_line(self.limits):
+            data = data[self._serve_alike(connection, data) :]
+        try:
+            connection.backlog.extend(connection.splitter.feed(data))
+        except ProtocolError as error:
+            self._end(connection, error)
+        except BaseException as error:
+            self._contain(connection, 0, error)
+        else:
+            self._serve(connection)
+            if connection.backlog or connection.splitter.buffered_bytes:
+                self.held(len(data))
+
+    def disconnected(self, connection_id: int) -> None:
+        """A client is gone. What it has proposed goes its way."""
+        self._connections.pop(connection_id, None)
+        self._dirty.pop(connection_id, None)
+        self._backlogged.pop(connection_id, None)
+        self._owing.pop(connection_id, None)
+        self._hashes.forget(connection_id)
+
+    def sent(self, connection_id: int, byte_count: int) -> bool:
+        """So many bytes of output have left. True if requests waited for that: then wake the driver."""
+        connection = self._connections.get(connection_id)
+        if connection is None:
+            return False
+        connection.unsent_bytes -= byte_count
+        assert connection.unsent_bytes >= 0, (connection_id, byte_count)
+        if connection.owed:
+            self._answer_owed(connection)
+        if not connection.backlog:
+            return False
+        self._serve(connection)
+        return True
+
+    def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent] = ()) -> bool:
+        """The node was flushed: answer what has ended. Of the events little is needed: the role is looked up.
+
+        True if requests that had waited for room were taken up: flush the node again.
+        """
+        self.cluster.snapshots.heed(events)
+        if self._units_left <= 0 and not self.has_work:
+            self._units_left = UNITS_PER_TURN
+        for told in completions:
+            if isinstance(told, AppliedBatch):
+                self._hot.applied(told)
+            elif isinstance(told, ReadsReady):
+                if told.way is ReadWay.ROUND:
+                    self._hot.reads_ready(told, self._machine, self.limits.unsent_bytes_max)
+                else:
+                    for ticket in told.tickets:
+                        self._answer(self._open.rows.pop(ticket), ReadReady(ticket, told.way))
+            elif (opened := self._open.take(told.ticket)) is not None:
+                self._answer(opened, told)
+        term = self._node.core.leading_term
+        if term != self._leading_term:
+            self._leading_term = term
+            self._stepped_down()
+        return bool(self._backlogged) and self._resume()
+
+    def work(self) -> bool:
+        """Do a slice of the work that is too much for one turn: 1 to 2 ms, a large answer more.
+
+        To be called once a turn after `work_wanted`, until it returns False; then fetch output and wake the driver.
+        """
+        self._units_left = UNITS_PER_TURN
+        if self._hashes.is_under_way:
+            self._hashes.step()
+            self._units_left //= 2
+        owing, self._owing = self._owing, {}
+        for connection in owing.values():
+            self._answer_owed(connection)
+        if self._backlogged:
+            self._resume()
+        return self.has_work
+
+    @property
+    def has_work(self) -> bool:
+        """True if there is something for `work` to do that nothing else would bring about."""
+        return self._hashes.is_under_way or bool(self._owing) or (self._units_left <= 0 and bool(self._backlogged))
+
+    def _resume(self) -> bool:
+        """Take up frames that had to wait, of one connection after the other. True if there was any.
+
+        Those with few come first: a client that asks for one thing at a time does not wait for all that ask for
+        thousands. The others take turns.
+        """
+        backlogged, self._backlogged = self._backlogged, {}
+        waiting = sorted(backlogged.values(), key=_is_flooding)
+        for place, connection in enumerate(waiting):
+            if not self._has_units(len(connection.backlog)):
+                came_again, self._backlogged = self._backlogged, {}
+                for each in (*waiting[place:], *came_again.values()):
+                    self._postpone(each)
+                break
+            self._serve(connection)
+        return bool(waiting)
+
+    def check(self) -> None:
+        """Verify that what connections count is what is open; AssertionError if not. Cost: O(open requests)."""
+        counts = self._open.by_connection()
+        for request in self._hashes.waiting:
+            counts[request.connection_id] += 1
+        for connection_id, connection in self._connections.items():
+            count = counts[connection_id] + len(connection.owed)
+            assert connection.in_flight == count, (connection_id, connection.in_flight, count)
+
+    def expire_sessions(self) -> None:
+        """The host calls this now and then (every second or so), and wakes the driver. A busy leader needs no help."""
+        self._reaper.expire_due()
+        self._results.look()
+
+    # What the host fetches.
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that wait for the node."""
+        return len(self._open)
+
+    # Requests.
+
+    def _serve_alike(self, connection: Connection, data: bytes) -> int:
+        """Take up puts of one shape, of which most of a load consists; returns how many bytes that were."""
+        count_max = min(RUN_MAX, self.limits.in_flight_max - connection.in_flight)
+        try:
+            run = puts_alike(data, count_max, self.limits.admission)
+        except BaseException as error:
+            self._record(error)
+            run = None  # The general path judges them one by one.
+        if run is None:
+            return 0
+        self._take_up(connection, run)
+        return run.end
+
+    def _serve(self, connection: Connection) -> None:
+        """Take up the frames that have come, while there is room."""
+        backlog = connection.backlog
+        while backlog and not connection.closed and connection.has_room(self.limits):
+            if not connection.is_client:
+                (self._serve_reserved if connection.greeted else self._greet)(connection, backlog.popleft())
+                continue
+            count = min(len(backlog), RUN_MAX, self.limits.in_flight_max - connection.in_flight)
+            bodies = [backlog.popleft() for _ in range(count)]
+            served = self._serve_run(connection, bodies)
+            if not connection.closed:
+                backlog.extendleft(reversed(bodies[served:]))
+                if served < count and self._units_left <= 0:
+                    break
+        if backlog:
+            self._postpone(connection)
+
+    def _postpone(self, connection: Connection) -> None:
+        """Frames of it wait for room, which what ends makes, or for time, which the next turn has."""
+        self._backlogged[connection.connection_id] = connection
+        if self._units_left <= 0:
+            self.work_wanted()
+
+    def _serve_run(self, connection: Connection, bodies: Sequence[bytes]) -> int:
+        """Take up requests, the frequent ones many at a time; returns how many until there was no more room."""
+        try:
+            items = decode_joined(bodies, SEPARATOR)
+        except BaseException as error:
+            self._record(error)
+            items = None  # The general path judges them one by one.
+        place = 0
+        while place < len(bodies) and not connection.closed and connection.has_room(self.limits):
+            if items is not None:
+                try:
+                    run = sort_out(bodies, items, place, self.limits.admission)
+                except BaseException as error:
+                    self._record(error)
+                    items = None
+                    continue
+                self._take_up(connection, run)
+                place = run.end
+            if place < len(bodies):
+                if not self._has_units(len(bodies)):
+                    break
+                self._serve_one(connection, bodies[place])
+                place += 1
+        return place
+
+    def _take_up(self, connection: Connection, run: HotRun) -> None:
+        """All at once, or, if not all are taken, one by one, which also finds out who is refused."""
+        try:
+            if run.commands:
+                self._propose_all(connection, run)
+        except RaftError:
+            for request_id, session_id, command in zip(run.command_ids, run.session_ids, run.commands, strict=True):
+                self._or_refuse(connection, request_id, self._propose, session_id, command)
+        try:
+            if run.reads:
+                self._read_all(connection, run)
+        except RaftError:
+            for request_id, body in zip(run.read_ids, run.reads, strict=True):
+                self._or_refuse(connection, request_id, self._read, body)
+
+    def _propose_all(self, connection: Connection, run: HotRun) -> None:
+        """As `_propose` for each."""
+        tickets = self._open.tickets(len(run.commands))
+        self._node.propose_all(run.commands, tickets)
+        self._open.commands(connection, tickets, run.command_ids, run.session_ids)
+
+    def _read_all(self, connection: Connection, run: HotRun) -> None:
+        """As `_read` for each, in one round."""
+        tickets = self._open.tickets(len(run.reads))
+        self._node.read_all(tickets)
+        self._open.reads(connection, tickets, run.read_ids, run.reads)
+
+    def _greet(self, connection: Connection, body: bytes) -> None:
+        """Judge the first frame of a connection."""
+        try:
+            hello = self._judge.greet(body)
+        except ProtocolError as error:
+            self._end(connection, error)
+        except BaseException as error:
+            self._contain(connection, 0, error)
+        else:
+            connection.greeted = True
+            connection.is_client = not connection.is_reserved
+            self._put(connection, hello)
+
+    def _serve_reserved(self, connection: Connection, body: bytes) -> None:
+        """As `_serve_one`, for a connection with a reserved place: only what costs little and changes nothing."""
+        connection.reserved_requests += 1
+        if connection.reserved_requests > OPERATOR_REQUESTS_MAX:
+            words = f"a connection with a place reserved for `hwm status` has {OPERATOR_REQUESTS_MAX} requests at most"
+            self._end(connection, ProtocolError(words))
+            return
+        try:
+            asked = decode_request(body)
+        except ProtocolError as error:
+            self._end(connection, error)
+        except BaseException as error:
+            self._contain(connection, request_id_of(body), error)
+        else:
+            if is_for_operators(asked):
+                self._serve_one(connection, body)
+            else:
+                connection.wants_place = True
+                self._refuse_request(connection, asked.request_id, Busy("connections_max", self.limits.connections_max))
+
+    def _serve_one(self, connection: Connection, body: bytes) -> None:
+        """Judge one request of any kind, behind the firewall; then carry out what was decided, outside of it."""
+        request_id = 0
+        try:
+            asked = decode_request(body)
+            request_id = asked.request_id
+            decision = self._judge.decide(asked)
+            unsent_bytes = connection.unsent_bytes
+            if isinstance(decision, Reply):
+                self._respond(connection, request_id, decision.code, decision.fields)
+                self._charge(connection.unsent_bytes - unsent_bytes)
+                return
+            if isinstance(decision, LocalRead):
+                result = self._machine.read(decision.body)
+                self._respond_result(connection, request_id, result, decision.consistency)
+                self._charge(connection.unsent_bytes - unsent_bytes)
+                return
+        except ProtocolError as error:
+            self._end(connection, error)
+            return
+        except (RaftError, KvError) as error:
+            self._refuse_request(connection, request_id, error)
+            return
+        except BaseException as error:
+            self._contain(connection, request_id or request_id_of(body), error)
+            return
+        match decision:
+            case Proposal():
+                self._or_refuse(connection, request_id, self._propose, *decision)
+            case ScarceProposal():
+                self._or_refuse(connection, request_id, self._propose_scarce, *decision)
+            case Registration():
+                self._or_refuse(connection, request_id, self._register, *decision)
+            case SessionClosing():
+                self._or_refuse(connection, request_id, self._close_session, *decision)
+            case EngineRead():
+                self._or_refuse(connection, request_id, self._read, *decision)
+            case Change():
+                self._or_refuse(connection, request_id, self._change, *decision)
+            case Transfer():
+                self._or_refuse(connection, request_id, self._transfer, *decision)
+            case StateHashWanted():
+                self._or_refuse(connection, request_id, self._tell_state_hash)
+
+    def _or_refuse(self, connection: Connection, request_id: int, act: Callable[..., None], *arguments: object) -> None:
+        """Have `act(connection, ...)` take up a request; if it is refused, that is the answer."""
+        try:
+            act(connection, request_id, *arguments)
+        except (RaftError, KvError) as error:
+            self._refuse_request(connection, request_id, error)
+
+    def _change(self, connection: Connection, request_id: int, change: MembershipChange) -> None:
+        """Answered when all of it is committed, or by why not."""
+        tickets = self._open.tickets(1)
+        self._node.propose_change(change, tickets[0])
+        self._open.commands(connection, tickets, (request_id,), (0,))
+
+    def _transfer(self, connection: Connection, request_id: int, to: str | None) -> None:
+        self._respond(connection, request_id, Code.OK, (self.cluster.transfer(to),))
+
+    def _tell_state_hash(self, connection: Connection, request_id: int) -> None:
+        status = self._hashes.known()
+        if status is not None:
+            self._respond(connection, request_id, Code.OK, (status_to_map(status),))
+            self._charge(0)
+            return
+        self._hashes.wait(WaitingRequest(connection.connection_id, request_id))
+        connection.in_flight += 1
+        self.work_wanted()
+
+    def _hash_is_there(self, request: WaitingRequest, status: MemberStatus) -> None:
+        connection = self._connections.get(request.connection_id)
+        if connection is not None:  # It may have been given up.
+            connection.in_flight -= 1
+            self._respond(connection, request.request_id, Code.OK, (status_to_map(status),))
+
+    def _register(self, connection: Connection, request_id: int, command: bytes) -> None:
+        self._reaper.make_room(connection.connection_id)
+        self._propose(connection, request_id, 0, command)
+
+    def _propose_scarce(
+        self, connection: Connection, request_id: int, kind: int, session_id: int, command: bytes
+    ) -> None:
+        self._results.admit(kind)
+        self._propose(connection, request_id, session_id, command)
+
+    def _close_session(self, connection: Connection, request_id: int, session_id: int) -> None:
+        """Answered by whether it was closed: it may have expired before."""
+        tickets = self._open.tickets(1)
+        self._node.propose(encode_command(CloseSession(), session_id=session_id), tickets[0])
+        self._open.reads(connection, tickets, (request_id,), (CLOSING,))
+
+    def _propose(self, connection: Connection, request_id: int, session_id: int, command: bytes) -> None:
+        tickets = self._open.tickets(1)
+        self._node.propose(command, tickets[0])
+        self._open.commands(connection, tickets, (request_id,), (session_id,))
+
+    def _read(
+        self,
+        connection: Connection,
+        request_id: int,
+        body: Sequence[Any],
+        way: ReadWay = ReadWay.ROUND,
+        bound_ms: int = 0,
+    ) -> None:
+        tickets = self._open.tickets(1)
+        self._node.read_all(tickets, way, age_ns_max=bound_ms * MILLISECOND_NS)
+        self._open.reads(connection, tickets, (request_id,), (body,), bound_ms)
+
+    def _stepped_down(self) -> None:
+        """Who has a session may try again elsewhere at once; the others wait for the node's own word.
+
+        See docs/reference/specification.md#96-end-of-a-proposal.
+        """
+        self._open.all_in_rows()
+        for ticket, opened in list(self._open.rows.items()):
+            if opened[2]:
+                del self._open.rows[ticket]
+                self._answer(opened, Unknown(ticket, "this member has lost the leadership"))
+
+
+def _is_flooding(connection: Connection) -> bool:
+    return len(connection.backlog) > FEW_FRAMES

@@ -1,0 +1,162 @@
+"""Pictures of a state that goes on changing: taken in O(1), handed out in slices, each row as it was at the beginning.
+
+Copy on write. Whoever is about to change something asks the open pictures to save it (`Store.pictures`,
+`Sessions.pictures`); they keep what they have not handed out yet. What changes twice, or is new, costs a comparison.
+A slice is captured as a whole when it is begun, so what it holds may change before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TypeVar
+
+from sortedcontainers import SortedList
+
+from kvstore.protocol.results import ResultItem
+from kvstore.store.map import DeletionPlace, Store
+from kvstore.store.records import SLOTS, RecordItem
+from kvstore.store.sessions import Session, Sessions
+
+SessionRow = tuple[int, int, int, int]
+
+P = TypeVar("P", bound=bytes | DeletionPlace)
+
+
+class StorePicture:
+    """Records and remembered deletions. Open until `close`, which is due when enough has been read.
+
+    `slice_rows` are captured at a time, which 0.1 ms is enough for if they are 512.
+    """
+
+    def __init__(self, store: Store, slice_rows: int) -> None:
+        self._store = store
+        self._slice_rows = slice_rows
+        self._revision = store.revision  # What is newer is not in the picture.
+        self._records_left, self._deletions_left = len(store.records), len(store.deletions)
+        self._key = b""  # The last one that was handed out.
+        self._old: dict[bytes, RecordItem] = {}  # Of later keys: records that were overwritten or removed since.
+        self._removed: SortedList[bytes] = SortedList()  # Of these, the keys that are, or were for a while, not there.
+        self._place: DeletionPlace = (0, 0, b"")  # The last one that was handed out.
+        self._forgotten: SortedList[DeletionPlace] = SortedList()  # Later ones, which are not remembered any more.
+        store.pictures.append(self)
+
+    @property
+    def is_open(self) -> bool:
+        """False once it was closed."""
+        return self in self._store.pictures
+
+    def close(self) -> None:
+        """Save nothing more; nothing more can be read. May be called twice."""
+        if self.is_open:
+            self._store.pictures.remove(self)
+
+    def save(self, key: bytes, record: RecordItem) -> None:
+        """`record` is about to be overwritten."""
+        if record[2] <= self._revision and key > self._key and self._records_left:
+            self._old[key] = record
+
+    def save_removed(self, key: bytes, record: RecordItem) -> None:
+        """`record` is about to be removed, or has just been."""
+        self.save(key, record)
+        if key in self._old and key not in self._removed:
+            self._removed.add(key)
+
+    def save_deletion(self, place: DeletionPlace) -> None:
+        """A deletion is about to be forgotten."""
+        if self._place < place and place[0] <= self._revision and self._deletions_left:
+            self._forgotten.add(place)
+
+    def records(self) -> Iterator[list[tuple[bytes, RecordItem]]]:
+        """All records by key, in slices. New ones among them are passed over, at 0.1 µs each."""
+        while self._records_left:
+            keys = _following(self._store.keys.after(self._key), self._removed, self._slice_rows)
+            self._key = keys[-1]
+            rows = self._as_they_were(keys)
+            self._records_left -= len(rows)
+            yield rows
+
+    def _as_they_were(self, keys: list[bytes]) -> list[tuple[bytes, RecordItem]]:
+        slots, old, revision = self._store.records.slots, self._old, self._revision
+        if not old:
+            return [(key, record) for key in keys if (record := slots[hash(key) % SLOTS][key])[2] <= revision]
+        rows = [(key, old.pop(key) if key in old else slots[hash(key) % SLOTS].get(key)) for key in keys]
+        return [(key, record) for key, record in rows if record is not None and record[2] <= revision]
+
+    def deletions(self) -> Iterator[list[DeletionPlace]]:
+        """All remembered deletions, oldest first, in slices."""
+        while self._deletions_left:
+            order, rows = self._store.deletion_order, min(self._slice_rows, self._deletions_left)
+            later = order.irange(self._place, inclusive=(False, True))
+            places = _following(later, self._forgotten, rows)
+            self._place = places[-1]
+            self._deletions_left -= len(places)
+            yield places
+
+
+def _following(later: Iterator[P], gone: SortedList[P], rows: int) -> list[P]:
+    """The next `rows` at most, in order; those from `gone`, where all are later as well, are taken out."""
+    found = list(islice(later, rows))
+    if gone:
+        found = sorted({*found, *islice(gone, rows)})[:rows]
+        del gone[: gone.bisect_right(found[-1])]
+    assert found, "a picture has lost rows"
+    return found
+
+
+class SessionsPicture:
+    """Sessions and their kept results. Open until `close`, which is due when enough has been read.
+
+    Taken in O(sessions), which are few: 0.2 ms for 10,000. A session is saved with a copy of its `results` when it is
+    first touched: 0.04 ms for the 4,096 that the default limits allow, so no more than they cost when they came.
+    """
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._ids = sorted(sessions.by_id)
+        self._next_id = sessions.next_id
+        self._last_id = 0  # Of the last one that was handed out with its results.
+        self._saved: dict[int, tuple[SessionRow, dict[int, ResultItem]]] = {}
+        sessions.pictures.append(self)
+
+    def close(self) -> None:
+        """Save nothing more; nothing more can be read. May be called twice."""
+        if self in self._sessions.pictures:
+            self._sessions.pictures.remove(self)
+
+    def save(self, session: Session, *, is_over: bool = False) -> None:
+        """The session is about to change, or `is_over` and will never again."""
+        session_id = session.session_id
+        if self._last_id < session_id < self._next_id and session_id not in self._saved:
+            self._saved[session_id] = (_row(session), session.results if is_over else session.results.copy())
+
+    def sessions(self) -> Iterator[SessionRow]:
+        """All sessions by id. To be read before `results`."""
+        for session_id in self._ids:
+            saved = self._saved.get(session_id)
+            yield saved[0] if saved else _row(self._sessions.by_id[session_id])
+
+    def results(self) -> Iterator[tuple[int, int, ResultItem]]:
+        """(session id, request number, result) of all kept results, in this order."""
+        for session_id in self._ids:
+            self._last_id = session_id
+            saved = self._saved.pop(session_id, None)
+            results = saved[1] if saved else self._sessions.by_id[session_id].results
+            for number, result in [(number, results[number]) for number in sorted(results)]:
+                yield session_id, number, result
+
+    def whole_sessions(self) -> Iterator[tuple[SessionRow, list[tuple[int, ResultItem]]]]:
+        """All sessions by id, each with its kept results by number. To be read instead of the two above."""
+        for session_id in self._ids:
+            self._last_id = session_id
+            saved = self._saved.pop(session_id, None)
+            if saved is not None:
+                row, results = saved
+            else:
+                session = self._sessions.by_id[session_id]
+                row, results = _row(session), session.results
+            yield row, [(number, results[number]) for number in sorted(results)]
+
+
+def _row(session: Session) -> SessionRow:
+    return session.session_id, session.ttl_ns, session.deadline, session.floor

@@ -1,0 +1,457 @@
+"""The replicated state machine: committed entries in, results out (docs/reference/specification.md#8-store).
+
+Deterministic: no clock, no randomness, no configuration but the replicated limits. Whatever a client wrote into a
+command ends in a result, the same on every member; only an entry that no build at this feature level can have made
+stops the member (`UnreadablePayload`, `UnsupportedFeatureLevel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
+
+from kvstore.limits import (
+    FEATURE_LEVEL_INITIAL,
+    FEATURE_LEVELS,
+    ITEM_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    RESPONSE_BYTES_MAX,
+    TIME_NS_MAX,
+    StoreLimits,
+)
+from kvstore.protocol.commands import (
+    CommandKind,
+    Range,
+    UnreadablePayload,
+    command_body,
+    decode_payload,
+    decode_payloads,
+)
+from kvstore.protocol.fast_puts import (
+    TOO_FEW,
+    UNUSUAL,
+    Batch,
+    LonePut,
+    batch_of_runs,
+    lone_puts_alike,
+    lone_puts_of_items,
+    rows_of_items,
+)
+from kvstore.protocol.results import PUT_DONE, GetResult, RangeResult, ResultItem, read_result, refusal_item
+from kvstore.protocol.validation import HEAD_ITEMS, command_flaw, head_flaw
+from kvstore.refusals import Reason, ResultCode, StoreBusy
+from kvstore.store.digest import StateHashing, state_digest
+from kvstore.store.fast_apply import put_lone_ones
+from kvstore.store.map import Store
+from kvstore.store.records import SLOTS, RecordItem
+from kvstore.store.restore import Restoring
+from kvstore.store.sessions import PUT_RESULT_BYTES, Session, Sessions
+from kvstore.store.snapshot_codec import CHUNK_BYTES, UnsupportedFeatureLevel, header_of, read_header, take_picture
+from kvstore.store.transactions import compare_and_set, operation, put, txn
+from raft import Entry, EntryKind, LevelRange, StateSnapshot
+
+_INVALID = int(ResultCode.INVALID_REQUEST)
+_PUT = int(CommandKind.PUT)
+_COMMANDS, _NO_OP, _CONFIGURATION = EntryKind.COMMANDS, EntryKind.NO_OP, EntryKind.CONFIGURATION  # A look-up: 50 ns.
+_NEVER = TIME_NS_MAX + 1
+_VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # In the answer to a get.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineStatus:
+    """The state in numbers. `results`: kept for sessions."""
+
+    revision: int
+    compact_revision: int
+    leader_time: int
+    feature_level: int
+    keys: int
+    stored_bytes: int
+    quota_bytes: int
+    deletions: int
+    deletion_floor: int
+    sessions: int
+    results: int
+    results_bytes: int
+
+
+def initial_header(limits: StoreLimits | None = None) -> dict[str, Any]:
+    """The snapshot header of the empty store, with which a cluster begins; it has no chunks.
+
+    `limits` must be the same on all initial members: they are replicated state.
+    """
+    return header_of(Store(), Sessions(), limits or StoreLimits(), 0, FEATURE_LEVEL_INITIAL)
+
+
+class KvMachine:
+    """A `raft.StateMachine` of records, sessions and their kept results. It starts as the empty store.
+
+    `chunk_bytes`: about so much of a snapshot is encoded in one go; each member may have its own. `levels`: the feature
+    levels that it applies; it stops at any other.
+    """
+
+    def __init__(
+        self,
+        limits: StoreLimits | None = None,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        levels: LevelRange = FEATURE_LEVELS,
+    ) -> None:
+        self._store = Store()
+        self._sessions = Sessions()
+        self._limits = limits or StoreLimits()
+        self._leader_time = 0
+        self._level = FEATURE_LEVEL_INITIAL
+        self._levels = levels
+        self._expiry_due = 0  # No session expires before this: deadlines are only put off, and new sessions reset it.
+        self._chunk_bytes = chunk_bytes
+
+    # What it is now.
+
+    @property
+    def revision(self) -> int:
+        """The store's version: 1 when empty, one more for each transaction that changed something."""
+        return self._store.revision
+
+    @property
+    def compact_revision(self) -> int:
+        """Older revisions cannot be read. No history is kept, so it is `revision` itself."""
+        return self._store.revision
+
+    @property
+    def leader_time(self) -> int:
+        """The greatest `leader_time` applied, in ns."""
+        return self._leader_time
+
+    @property
+    def feature_level(self) -> int:
+        """Which shapes of commands are known, on all members alike."""
+        return self._level
+
+    @property
+    def limits(self) -> StoreLimits:
+        """The replicated limits in force."""
+        return self._limits
+
+    @property
+    def sessions(self) -> Sessions:
+        """The open sessions, to be looked at: only `apply` changes them."""
+        return self._sessions
+
+    @property
+    def next_deadline(self) -> int | None:
+        """When the next session expires, in ns of leader time; None if there is none.
+
+        Expiry happens at apply only: an idle leader proposes an empty transaction when this is due.
+
+        See docs/reference/specification.md#812-leader-time.
+        """
+        return self._sessions.next_deadline()
+
+    def status(self) -> MachineStatus:
+        """The state in numbers. Cost: O(sessions)."""
+        store, sessions = self._store, self._sessions
+        return MachineStatus(
+            revision=store.revision,
+            compact_revision=self.compact_revision,
+            leader_time=self._leader_time,
+            feature_level=self._level,
+            keys=len(store.records),
+            stored_bytes=store.stored_bytes,
+            quota_bytes=self._limits.quota_bytes,
+            deletions=len(store.deletions),
+            deletion_floor=store.deletion_floor,
+            sessions=len(sessions.by_id),
+            results=sum([len(session.results) for session in sessions.by_id.values()]),
+            results_bytes=sessions.results_bytes,
+        )
+
+    # Reads of what this member has applied.
+
+    def read(self, body: Sequence[Any]) -> ResultItem:
+        """The result item of a get or range, whose body `validate_body` has passed; as of now, on this member."""
+        assert body[0] in (CommandKind.GET, CommandKind.RANGE), body[0]
+        return operation(self._store, body, self._limits)
+
+    def records_of(self, keys: Iterable[bytes]) -> list[RecordItem | None]:
+        """What `read` finds for a get of each: the record, or None, and then only `read` has the answer."""
+        slots, value_bytes_max = self._store.records.slots, _VALUE_BYTES_MAX
+        return [
+            record if (record := slots[hash(key) % SLOTS].get(key)) and len(record[0]) <= value_bytes_max else None
+            for key in keys
+        ]
+
+    def get(self, key: bytes) -> GetResult:
+        """One record. `key` has at least one byte."""
+        result = read_result(self.read((CommandKind.GET, key)))
+        assert isinstance(result, GetResult)
+        return result
+
+    def range(self, request: Range) -> RangeResult:
+        """One page. Raises RevisionCompacted, RevisionAhead."""
+        result = read_result(self.read(command_body(request)))
+        assert isinstance(result, RangeResult)
+        return result
+
+    # The log.
+
+    def apply(self, entry: Entry) -> list[ResultItem]:
+        """Apply one committed entry; one result per command in it, in order.
+
+        Sessions whose deadline the entry's time has reached expire before its commands. Cost of a batch of puts: about
+        1 to 4 µs each, see docs/semantics.md. Raises UnreadablePayload, UnsupportedFeatureLevel: the member must stop.
+        """
+        kind, payload = entry.kind, entry.payload
+        if kind is _CONFIGURATION:
+            return []
+        if kind is _COMMANDS and payload[:1] > TOO_FEW and (batch := batch_of_runs(payload)) is not None:
+            return self._apply_batches((batch,))[0]
+        time, items = decode_payload(payload, entry.index)
+        if kind is _NO_OP and len(items) != 1:
+            raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
+        return self._apply_batches(((time, rows_of_items(items[1:])),))[0]
+
+    def apply_run(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
+        """`apply` each of several, in order: the same for less, above all where each has few commands.
+
+        They are decoded together: the caller bounds their number. If it raises, those before that entry are applied.
+        """
+        payloads = [entry.payload for entry in entries if entry.kind is _COMMANDS]
+        if len(payloads) == len(entries) > 1 and (rows := lone_puts_alike(payloads)) is not None:
+            return self._apply_lone_puts(rows)
+        decoded = decode_payloads(payloads) if len(payloads) == len(entries) else None
+        if decoded is None:
+            return [self.apply(entry) for entry in entries]
+        if (rows := lone_puts_of_items(decoded)) is not None:
+            return self._apply_lone_puts(rows)
+        return self._apply_batches([(items[0], rows_of_items(items[1:])) for items in decoded])
+
+    def _apply_lone_puts(self, rows: Sequence[LonePut]) -> list[list[ResultItem]]:
+        """Apply entries of one put each; from the first on that is unusual, in the way that can do everything."""
+        self._leader_time, answers = put_lone_ones(
+            self._store, self._sessions, self._limits, self._leader_time, self._expiry_due, rows
+        )
+        results = [[answer] for answer in answers]
+        if len(results) < len(rows):
+            results += self._apply_batches([(row[0], (row[1:],)) for row in rows[len(results) :]])
+        return results
+
+    def _apply_batches(self, batches: Sequence[Batch]) -> list[list[ResultItem]]:
+        """Apply the commands of each batch at its time.
+
+        A hot loop for puts under sessions, most of what a store is given: `enter`, `answered`, `put` and `keep` in
+        line take half the time, and what commands of one session share is done once for those that stand side by side.
+        Whatever is unusual about a command goes to `_apply_command`, which does what has been done so far once more,
+        without harm; the tests compare with a machine that sends all of them there.
+        """
+        results_of_all: list[list[ResultItem]] = []
+        store, sessions, leader_time = self._store, self._sessions, self._leader_time
+        slots, by_id, deletions, pictures = store.records.slots, sessions.by_id, store.deletions, store.pictures
+        kept_max, kept_bytes_max, all_bytes_max, quota_bytes = _bounds(self._limits)
+        revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
+        session: Session | None = None  # Of the last command, if it was usual; what it owes it is in the next three.
+        last_id, floor, session_bytes = UNUSUAL, 0, 0
+        results: dict[int, ResultItem] = {}
+        for time, rows in batches:
+            if time > leader_time:  # It never goes back.
+                if session is not None:
+                    session.floor, session.results_bytes, session, last_id = floor, session_bytes, None, UNUSUAL
+                self._leader_time = leader_time = time
+                if leader_time >= self._expiry_due:
+                    sessions.results_bytes = all_bytes
+                    self._expire()
+                    all_bytes = sessions.results_bytes
+            answers: list[ResultItem] = []
+            results_of_all.append(answers)
+            for session_id, request_no, acknowledged_up_to, key, value in rows:
+                if session_id != last_id:
+                    if session is not None:
+                        session.floor, session.results_bytes = floor, session_bytes
+                    session = by_id.get(session_id) if acknowledged_up_to < request_no else None
+                    last_id = UNUSUAL
+                    if session is not None:
+                        for clients in sessions.pictures:
+                            clients.save(session)
+                        session.deadline = leader_time + session.ttl_ns
+                        results, floor, session_bytes = session.results, session.floor, session.results_bytes
+                        last_id = session_id
+                if session is not None:
+                    if floor < acknowledged_up_to < request_no:
+                        kept = results.get(acknowledged_up_to) if acknowledged_up_to == floor + 1 else None
+                        if kept and kept[2] is PUT_DONE:  # As clients do that have one request open.
+                            del results[acknowledged_up_to]
+                            floor = acknowledged_up_to
+                            session_bytes -= PUT_RESULT_BYTES
+                            all_bytes -= PUT_RESULT_BYTES
+                        else:
+                            session.floor, session.results_bytes = floor, session_bytes
+                            sessions.results_bytes = all_bytes
+                            sessions.acknowledge(session, acknowledged_up_to)
+                            floor, session_bytes = session.floor, session.results_bytes
+                            all_bytes = sessions.results_bytes
+                    records = slots[hash(key) % SLOTS]
+                    old = records.get(key)
+                    growth = len(value) - len(old[0]) if old else len(key) + len(value) + RECORD_OVERHEAD_BYTES
+                    if (
+                        acknowledged_up_to <= floor < request_no
+                        and len(results) < kept_max
+                        and session_bytes < kept_bytes_max
+                        and all_bytes < all_bytes_max
+                        and (growth <= 0 or stored_bytes + growth <= quota_bytes)
+                    ):
+                        answer = (0, revision + 1, PUT_DONE)
+                        if results.setdefault(request_no, answer) is answer:
+                            revision += 1
+                            stored_bytes += growth
+                            session_bytes += PUT_RESULT_BYTES
+                            all_bytes += PUT_RESULT_BYTES
+                            if old:
+                                for picture in pictures:
+                                    picture.save(key, old)
+                                records[key] = (value, old[1], revision, old[3] + 1, 0)
+                            else:
+                                records[key] = (value, revision, revision, 1, 0)
+                                store.keys.add(key)
+                                if key in deletions:
+                                    store.undelete(key)
+                            answers.append(answer)
+                            continue
+                    session.floor, session.results_bytes, session, last_id = floor, session_bytes, None, UNUSUAL
+                item = (
+                    value if session_id == UNUSUAL else (session_id, request_no, acknowledged_up_to, _PUT, key, value)
+                )
+                store.revision, store.stored_bytes, sessions.results_bytes = revision, stored_bytes, all_bytes
+                answers.append(self._apply_command(item))
+                revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
+                kept_max, kept_bytes_max, all_bytes_max, quota_bytes = _bounds(self._limits)
+        if session is not None:
+            session.floor, session.results_bytes = floor, session_bytes
+        store.revision, store.stored_bytes, sessions.results_bytes = revision, stored_bytes, all_bytes
+        return results_of_all
+
+    def _expire(self) -> None:
+        """Close the sessions whose deadline has come, and see when there may be others."""
+        self._sessions.expire(self._leader_time)
+        due = self._sessions.next_deadline()
+        self._expiry_due = _NEVER if due is None else due
+
+    def _apply_command(self, item: Any) -> ResultItem:
+        """Apply one command of whatever shape."""
+        flaw = head_flaw(item)
+        if flaw is not None:
+            return self._invalid(flaw)
+        if item[0] == 0:
+            return self._carry_out(item)
+        sessions, revision = self._sessions, self._store.revision
+        session = sessions.enter(item, self._leader_time, revision)
+        if not isinstance(session, Session):
+            return session
+        kind = item[3]
+        if kind == CommandKind.CLOSE_SESSION or kind == CommandKind.KEEP_ALIVE:
+            return self._keep_or_close(session, item)
+        answer = sessions.answered(session, item[1], self._limits, revision)
+        if answer is None:
+            answer = self._carry_out(item)
+            sessions.keep(session, item[1], answer)
+        return answer
+
+    def _carry_out(self, item: Sequence[Any]) -> ResultItem:
+        """Carry out a command that nothing answers already."""
+        kind = item[3]
+        if type(kind) is int and kind == 1 and len(item) == 6:
+            key, value = item[4], item[5]
+            if type(key) is bytes and key and type(value) is bytes:
+                return put(self._store, key, value, self._limits)
+        flaw = command_flaw(item, self._level)
+        if flaw is not None:
+            return self._invalid(flaw)
+        body = item[HEAD_ITEMS:]
+        if kind <= CommandKind.RANGE:
+            return operation(self._store, body, self._limits)
+        if kind == CommandKind.COMPARE_AND_SET:
+            return compare_and_set(self._store, body, self._limits)
+        if kind == CommandKind.TXN:
+            return txn(self._store, body, self._limits)
+        return self._administer(body)
+
+    def _keep_or_close(self, session: Session, item: Sequence[Any]) -> ResultItem:
+        """These two are harmless when repeated, so they have no number and nothing of them is kept."""
+        flaw = command_flaw(item, self._level)
+        if flaw is not None:
+            return self._invalid(flaw)
+        if item[3] == CommandKind.CLOSE_SESSION:
+            self._sessions.close(session)
+        return (0, self._store.revision, (item[3],))
+
+    def _administer(self, body: Sequence[Any]) -> ResultItem:
+        kind, revision = body[0], self._store.revision
+        if kind == CommandKind.REGISTER_SESSION:
+            if len(self._sessions.by_id) >= self._limits.sessions_max:
+                return refusal_item(StoreBusy("sessions_max", self._limits.sessions_max), revision)
+            session = self._sessions.register(body[1], self._leader_time)
+            self._expiry_due = 0
+            return (0, revision, (kind, session.session_id, session.ttl_ns))
+        if kind == CommandKind.CHANGE_LIMITS:
+            changes = {name: value for name, value in zip(StoreLimits.names(), body[1:], strict=True) if value}
+            self._limits = replace(self._limits, **changes)
+            self._store.forget_deletions(self._limits.deletions_max)
+        else:
+            assert kind == CommandKind.RAISE_FEATURE_LEVEL, kind
+            if body[1] > self._levels.highest:
+                raise UnsupportedFeatureLevel(body[1], self._levels)
+            self._level = max(self._level, body[1])
+        return (0, revision, (kind,))
+
+    def _invalid(self, reason: Reason) -> ResultItem:
+        return (_INVALID, self._store.revision, reason.value)
+
+    # The state as a whole.
+
+    def snapshot(self) -> StateSnapshot:
+        """A picture of this moment, however late its chunks are read. Cost: O(sessions).
+
+        Until it is read to the end, or closed, what changes is saved for it.
+        """
+        header = header_of(self._store, self._sessions, self._limits, self._leader_time, self._level)
+        return take_picture(self._store, self._sessions, header, self._chunk_bytes)
+
+    def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
+        """Become what a snapshot describes. Raises InvalidSnapshot, UnsupportedFeatureLevel, and changes nothing."""
+        restoring = self.begin_restore(header, chunks)
+        while restoring.step():
+            pass
+
+    def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> Restoring:
+        """`restore` in slices of some ms; what is applied meanwhile is forgotten with the rest. Raises as it does."""
+        limits = read_header(header, self._levels)
+
+        def become(store: Store, sessions: Sessions) -> tuple[Store, Sessions]:
+            before = self._store, self._sessions
+            self._store, self._sessions = store, sessions
+            self._limits, self._leader_time, self._level = limits, header["leader_time"], header["feature_level"]
+            self._expiry_due = 0
+            return before
+
+        return Restoring(header, chunks, become)
+
+    def state_hash(self) -> bytes:
+        """32 bytes over all replicated fields, sessions included. Cost: O(n)."""
+        return state_digest(self._store, self._sessions, self._limits, self._leader_time, self._level)
+
+    def begin_state_hash(self) -> StateHashing:
+        """The `state_hash` of now, in slices. Cost: O(sessions)."""
+        return StateHashing(self._store, self._sessions, self._limits, self._leader_time, self._level)
+
+    def check(self) -> None:
+        """Verify every internal invariant; AssertionError if one is broken. Cost: O(n); for tests and simulations."""
+        self._store.check()
+        self._sessions.check(self._leader_time)
+        assert self._expiry_due <= min([session.deadline for session in self._sessions.by_id.values()], default=_NEVER)
+        assert self._level in self._levels
+        assert len(self._store.deletions) <= self._limits.deletions_max
+
+
+_bounds = attrgetter("results_per_session_max", "results_bytes_per_session_max", "results_bytes_max", "quota_bytes")
+"""Of the limits, those that a put may reach."""

@@ -1,0 +1,192 @@
+"""Sessions: who may retry what, and what was answered the first time. All of it is replicated state.
+
+A request `(session_id, request_no, acknowledged_up_to)` is closed at or below the session's floor, answered with the
+kept result if there is one, and carried out otherwise, in any order of numbers. A session that nothing was applied for
+during its time-to-live, in leader time, expires at the next entry, before the commands in it.
+
+See docs/reference/specification.md#9-sessions-and-outcomes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from kvstore.limits import ITEM_OVERHEAD_BYTES, StoreLimits
+from kvstore.protocol.results import PUT_DONE, ResultItem, refusal_item
+from kvstore.refusals import RequestClosed, SessionExpired, StoreBusy
+
+if TYPE_CHECKING:
+    from kvstore.store.copy_on_write import SessionsPicture
+
+FIRST_SESSION_ID = 1
+"""Session 0 is "none"."""
+
+PUT_RESULT_BYTES = 2 * ITEM_OVERHEAD_BYTES
+"""The `result_bytes` of a put that was carried out."""
+
+
+def result_bytes(item: Any) -> int:
+    """What a kept result counts for in the bounds: 64 for each array in it, and its bytes and texts.
+
+    Replicated state depends on this sum, so it is over fields and never changes.
+    """
+    if type(item) is tuple:
+        return ITEM_OVERHEAD_BYTES + sum([result_bytes(each) for each in item if type(each) is not int])
+    return len(item) if isinstance(item, (bytes, str)) else 0
+
+
+def kept_bytes(result: ResultItem) -> int:
+    """`result_bytes` of a result, quick for the most frequent one."""
+    return PUT_RESULT_BYTES if result[2] == PUT_DONE else result_bytes(result)
+
+
+class Session:
+    """One client's session. `results`: request number → result, all above `floor`; never changed once there."""
+
+    __slots__ = ("deadline", "floor", "results", "results_bytes", "session_id", "ttl_ns")
+
+    def __init__(self, session_id: int, ttl_ns: int, deadline: int, floor: int = 0) -> None:
+        self.session_id = session_id
+        self.ttl_ns = ttl_ns
+        self.deadline = deadline  # It has expired once leader_time reaches this.
+        self.floor = floor
+        self.results: dict[int, ResultItem] = {}
+        self.results_bytes = 0
+
+    @property
+    def is_unused(self) -> bool:
+        """True if no request of it was carried out or acknowledged: nobody can miss anything if it is closed."""
+        return self.floor == 0 and not self.results
+
+
+class Sessions:
+    """All sessions, by id, with their deadlines in order.
+
+    The heap has one entry per open session, at or before its deadline, and is corrected when that one comes up: a
+    request puts off the expiry of its session by one assignment. Entries of closed sessions are dropped when they come
+    up, or when they are more than the open ones.
+    """
+
+    __slots__ = ("_heap", "by_id", "next_id", "pictures", "results_bytes")
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Session] = {}
+        self.next_id = FIRST_SESSION_ID
+        self.results_bytes = 0
+        self.pictures: list[SessionsPicture] = []  # Open ones: a session is saved there before it is changed.
+        self._heap: list[tuple[int, int]] = []
+
+    def register(self, ttl_ns: int, leader_time: int) -> Session:
+        """Open the next session. The caller has checked the bound."""
+        session = Session(self.next_id, ttl_ns, leader_time + ttl_ns)
+        self.next_id += 1
+        self.by_id[session.session_id] = session
+        heapq.heappush(self._heap, (session.deadline, session.session_id))
+        return session
+
+    def enter(self, item: tuple[Any, ...], leader_time: int, revision: int) -> Session | ResultItem:
+        """The session that a command is sent under, touched and with its acknowledgements; or that it is gone."""
+        session = self.by_id.get(item[0])
+        if session is None:
+            return refusal_item(SessionExpired(item[0]), revision)
+        for picture in self.pictures:
+            picture.save(session)
+        session.deadline = leader_time + session.ttl_ns
+        if item[2] > session.floor:
+            self.acknowledge(session, item[2])
+        return session
+
+    def answered(self, session: Session, request_no: int, limits: StoreLimits, revision: int) -> ResultItem | None:
+        """The answer to a request that must not be carried out (again); None if it must be, and then kept."""
+        if request_no <= session.floor:
+            return refusal_item(RequestClosed(request_no, session.floor), revision)
+        kept = session.results.get(request_no)
+        if kept is not None:
+            return kept
+        if len(session.results) >= limits.results_per_session_max:
+            return refusal_item(StoreBusy("results_per_session_max", limits.results_per_session_max), revision)
+        if session.results_bytes >= limits.results_bytes_per_session_max:
+            error = StoreBusy("results_bytes_per_session_max", limits.results_bytes_per_session_max)
+            return refusal_item(error, revision)
+        if self.results_bytes >= limits.results_bytes_max:
+            return refusal_item(StoreBusy("results_bytes_max", limits.results_bytes_max), revision)
+        return None
+
+    def keep(self, session: Session, request_no: int, result: ResultItem) -> None:
+        """Remember a result until it is acknowledged."""
+        size_bytes = kept_bytes(result)
+        session.results[request_no] = result
+        session.results_bytes += size_bytes
+        self.results_bytes += size_bytes
+
+    def close(self, session: Session) -> None:
+        """Forget a session and its results."""
+        for picture in self.pictures:
+            picture.save(session, is_over=True)
+        del self.by_id[session.session_id]
+        self.results_bytes -= session.results_bytes
+        if len(self._heap) > 2 * len(self.by_id) + 64:
+            self.rebuild_heap()
+
+    def expire(self, leader_time: int) -> list[int]:
+        """Close the sessions whose deadline has come, in the order (deadline, id); returns their ids."""
+        expired = []
+        while (deadline := self.next_deadline()) is not None and deadline <= leader_time:
+            _, session_id = heapq.heappop(self._heap)
+            self.close(self.by_id[session_id])
+            expired.append(session_id)
+        return expired
+
+    def next_deadline(self) -> int | None:
+        """When the next session expires if nothing more comes, in ns of leader time; None if there is none."""
+        heap = self._heap
+        while heap:
+            deadline, session_id = heap[0]
+            session = self.by_id.get(session_id)
+            if session is None:
+                heapq.heappop(heap)
+            elif session.deadline > deadline:
+                heapq.heapreplace(heap, (session.deadline, session_id))
+            else:
+                return deadline
+        return None
+
+    def rebuild_heap(self) -> None:
+        """Make the heap anew from the open sessions. Cost: O(n)."""
+        self._heap = [(session.deadline, session.session_id) for session in self.by_id.values()]
+        heapq.heapify(self._heap)
+
+    def acknowledge(self, session: Session, acknowledged_up_to: int) -> None:
+        """Raise the floor to `acknowledged_up_to`, which is above it, and forget what is at or below it.
+
+        Cost: O(results forgotten), at most O(results kept).
+        """
+        results, floor = session.results, session.floor
+        session.floor = acknowledged_up_to
+        closed: Iterable[int] = range(floor + 1, acknowledged_up_to + 1)
+        if acknowledged_up_to - floor > len(results):
+            closed = [number for number in results if number <= acknowledged_up_to]
+        freed = 0
+        for number in closed:
+            result = results.pop(number, None)
+            if result is not None:
+                freed += PUT_RESULT_BYTES if result[2] is PUT_DONE else kept_bytes(result)
+        session.results_bytes -= freed
+        self.results_bytes -= freed
+
+    def check(self, leader_time: int) -> None:
+        """Verify every internal invariant; AssertionError if one is broken. Cost: O(sessions + kept results)."""
+        total = 0
+        for session_id, session in self.by_id.items():
+            assert FIRST_SESSION_ID <= session_id == session.session_id < self.next_id, session_id
+            assert leader_time < session.deadline <= leader_time + session.ttl_ns, session_id
+            assert all(number > session.floor for number in session.results), session_id
+            assert session.results_bytes == sum(map(result_bytes, session.results.values())), session_id
+            total += session.results_bytes
+        assert total == self.results_bytes
+        open_entries = [(session_id, deadline) for deadline, session_id in self._heap if session_id in self.by_id]
+        assert sorted(session_id for session_id, _ in open_entries) == sorted(self.by_id)
+        assert all(deadline <= self.by_id[session_id].deadline for session_id, deadline in open_entries)
+        assert len(self._heap) <= 2 * len(self.by_id) + 64
