@@ -5,10 +5,10 @@ package loads neither Spark, pandas nor numpy.
 """
 
 from spark_audit.errors import AuditError, Fault, InputError, MalformedHistory, NothingToCheck
-from spark_audit.generate import Shape, generate
-from spark_audit.inject import ALL_FAULTS, FAULTS, inject
 from spark_audit.local import check_rows
-from spark_audit.verdict import Property, Shown, Undecided, Verdict, Violation
+from spark_audit.testing.generate import Shape, generate
+from spark_audit.testing.inject_fault import ALL_FAULTS, FAULTS, inject
+from spark_audit.verdict.verdict import Property, Shown, Undecided, Verdict, Violation
 
 __all__ = [
     "ALL_FAULTS",

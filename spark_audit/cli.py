@@ -14,20 +14,20 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from spark_audit.clusters import MASTER, REMOTE, under_spark_submit
 from spark_audit.engines import ENGINES, engine_for, spare_pandas
 from spark_audit.errors import InputError, NothingToCheck
 from spark_audit.failing import BAD_INPUT, fail, told_in_words
+from spark_audit.follow.cli import follow_command
+from spark_audit.history.paths import HistoryFile, history_files, read_run_file
 from spark_audit.imports.command import import_command
-from spark_audit.incremental_command import follow_command
-from spark_audit.kernel import CONFIGURATIONS_MAX
-from spark_audit.package import package_command
-from spark_audit.page import check_page_path, draw_page, write_page
-from spark_audit.page_material import Material
-from spark_audit.paths import HistoryFile, history_files, read_run_file
-from spark_audit.report import print_verdict
+from spark_audit.key.decide import CONFIGURATIONS_MAX
+from spark_audit.report.material import Material
+from spark_audit.report.page import check_page_path, draw_page, write_page
+from spark_audit.report.terminal import print_verdict
+from spark_audit.spark.cluster import MASTER, REMOTE, under_spark_submit
+from spark_audit.spark.package import package_command
 from spark_audit.standard_streams import end_with_true_exit_code
-from spark_audit.verdict import Verdict
+from spark_audit.verdict.verdict import Verdict
 
 SHORT_JOB_BYTES_MAX = 64 * 2**20  # About 100,000 operations: Spark's job is over before Java's best code would pay.
 
@@ -198,9 +198,9 @@ def _run_in_spark(
     show: Callable[[Material], None] | None,
     keys: Path | None,
 ) -> Verdict:
-    from spark_audit.job import audit
-    from spark_audit.progress import stage_progress
-    from spark_audit.session import spark_session
+    from spark_audit.spark.job import audit
+    from spark_audit.spark.progress import stage_progress
+    from spark_audit.spark.session import spark_session
 
     session = spark_session(master, remote=remote, memory=memory, short=short, verbose=verbose)
     with words.status("starting Spark") as status, session as started, stage_progress(started, status.update) as say:

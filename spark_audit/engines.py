@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
 
-from spark_audit.paths import HistoryFile
+from spark_audit.history.paths import HistoryFile
 
 if TYPE_CHECKING:
     import pyarrow.parquet as parquet

@@ -19,7 +19,7 @@ from raft.protocol.message_validation import LEADER_TIME_AHEAD_NS_MAX, TERM_AHEA
 from raft.protocol.messages import Message
 from raft.runtime.connection_log import HELLO_REFUSALS
 from raft.types import EntryKind
-from spark_audit.rows import FIELDS, OPS, OUTPUT, STATUSES
+from spark_audit.history.rows import FIELDS, OPS, OUTPUT, STATUSES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "specification.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -5,8 +5,8 @@ values are unique, with no revisions needed; `triage` does both. docs/audit-proo
 """
 
 from spark_audit.columnar.columns import FOREVER, Columns, encode, encode_rows, key_ids
-from spark_audit.columnar.fits import doubtful
 from spark_audit.columnar.triage import BY_WITNESS, BY_ZONES, LEFT, WRONG, Triage, triage
+from spark_audit.columnar.weak_reads import doubtful
 from spark_audit.columnar.witness import NOT_COVERED, OK, SUSPECT, Witnessed, witness
 from spark_audit.columnar.zones import NEEDS_SEARCH, VIOLATION, Zoned, zones
 

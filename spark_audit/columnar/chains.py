@@ -7,8 +7,8 @@ import numpy as np
 from spark_audit.columnar.blocks import Block
 from spark_audit.columnar.clusters import Clusters
 from spark_audit.columnar.columns import NOTHING, Bools, Int64s
-from spark_audit.columnar.jump import depths, greatest_of_ancestors
-from spark_audit.columnar.order import Order
+from spark_audit.columnar.pointer_jumping import depths, greatest_of_ancestors
+from spark_audit.columnar.verify_order import Order
 
 
 @dataclass(frozen=True, slots=True)

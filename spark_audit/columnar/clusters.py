@@ -11,8 +11,8 @@ import numpy as np
 
 from spark_audit.columnar.blocks import Block, any_of, first_place
 from spark_audit.columnar.columns import NOTHING, PRESENT, Bools, Int64s
-from spark_audit.columnar.jump import least_of_descendants
-from spark_audit.columnar.order import Order
+from spark_audit.columnar.pointer_jumping import least_of_descendants
+from spark_audit.columnar.verify_order import Order
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_audit.operation import WEAK
+from spark_audit.history.operation import WEAK
 
 Int8s: TypeAlias = npt.NDArray[np.int8]
 Int64s: TypeAlias = npt.NDArray[np.int64]

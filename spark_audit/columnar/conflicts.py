@@ -6,7 +6,7 @@ from spark_audit.columnar.blocks import Block, last_place
 from spark_audit.columnar.chains import Chains
 from spark_audit.columnar.clusters import Clusters
 from spark_audit.columnar.columns import NOTHING, Int8s, Int64s
-from spark_audit.columnar.order import Order
+from spark_audit.columnar.verify_order import Order
 
 CORE_MAX = 6
 REASONS = (

@@ -13,10 +13,10 @@ import numpy as np
 
 from spark_audit.columnar.blocks import blocks, last_place, not_covered
 from spark_audit.columnar.columns import FOREVER, NOTHING, PUT, Bools, Columns, Int64s
-from spark_audit.columnar.fits import doubtful
-from spark_audit.columnar.order import Order, counts, states
-from spark_audit.columnar.proposal import Proposal
-from spark_audit.columnar.slots import Placed
+from spark_audit.columnar.proposed_order import Proposal
+from spark_audit.columnar.unplaced_writes import Placed
+from spark_audit.columnar.verify_order import Order, counts, states
+from spark_audit.columnar.weak_reads import doubtful
 from spark_audit.columnar.witness import attempt
 
 _EARLIEST = -(2**63)

@@ -7,7 +7,7 @@ import numpy as np
 from spark_audit.columnar.blocks import BLOCK_ROWS
 from spark_audit.columnar.columns import NOTHING, Bools, Columns, Int8s, Int64s, rows_of
 from spark_audit.columnar.conflicts import CORE_MAX
-from spark_audit.columnar.slots import Placed
+from spark_audit.columnar.unplaced_writes import Placed
 from spark_audit.columnar.witness import NOT_COVERED, SUSPECT, witness
 from spark_audit.columnar.zones import NEEDS_SEARCH, VIOLATION, zones
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from spark_audit.columnar.blocks import BLOCK_ROWS, Block, any_of, blocks, not_covered
 from spark_audit.columnar.columns import NOTHING, Bools, Columns, Int8s, Int64s, rows_of
-from spark_audit.columnar.hidden import with_hidden
-from spark_audit.columnar.order import Order, States, late, states, unexplained
-from spark_audit.columnar.proposal import Draft, Proposal, proposed
-from spark_audit.columnar.slots import Placed, placed, refilled
-from spark_audit.columnar.unknowns import with_observed
+from spark_audit.columnar.hidden_unknowns import with_hidden
+from spark_audit.columnar.observed_unknowns import with_observed
+from spark_audit.columnar.proposed_order import Draft, Proposal, proposed
+from spark_audit.columnar.unplaced_writes import Placed, placed, refilled
+from spark_audit.columnar.verify_order import Order, States, late, states, unexplained
 
 OK, SUSPECT, NOT_COVERED = range(3)
 

@@ -22,8 +22,8 @@ from spark_audit.columnar.chains import Chains, chains
 from spark_audit.columnar.clusters import Clusters, clusters
 from spark_audit.columnar.columns import NOTHING, Bools, Columns, Int8s, Int64s
 from spark_audit.columnar.conflicts import CORE_MAX, Found
-from spark_audit.columnar.order import Order, late, states, unexplained
-from spark_audit.columnar.proposal import given_order
+from spark_audit.columnar.proposed_order import given_order
+from spark_audit.columnar.verify_order import Order, late, states, unexplained
 
 OK, VIOLATION, NEEDS_SEARCH = range(3)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spark_audit.errors import UnreadablePath
-from spark_audit.paths import replaceable_file
-from spark_audit.rows import FIELDS, Type
+from spark_audit.history.paths import replaceable_file
+from spark_audit.history.rows import FIELDS, Type
 
 ROWS_PER_GROUP = 50_000  # Of Parquet: what is in memory at a time.
 

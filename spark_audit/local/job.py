@@ -13,27 +13,27 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from spark_audit.clocks import Clocks
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, NothingToCheck
-from spark_audit.findings import KeyFindings, note_key, store_finding
-from spark_audit.held import Question, hold
-from spark_audit.kernel import CONFIGURATIONS_MAX
-from spark_audit.keys_file import KEY_COLUMNS, write_key_file
-from spark_audit.local.clashes import clashes
-from spark_audit.local.frame import Bools, Frame, Int64s, Row
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import WEAK
+from spark_audit.history.paths import HistoryFile, folders_of_runs, history_files, read_run_file
+from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.local.keys import decided_keys
-from spark_audit.local.many import Many, look_at_many, single_rows
-from spark_audit.local.ordering import check_order, ranked
-from spark_audit.local.reading import Read, read
-from spark_audit.local.revisions import RowsOfFrame, changes_of_one_key, taking_part
-from spark_audit.local.suspects import broken_rows
-from spark_audit.operation import WEAK
-from spark_audit.page_faults import RunAbout
-from spark_audit.page_material import Material
-from spark_audit.paths import HistoryFile, folders_of_runs, history_files, read_run_file
-from spark_audit.replay import contradictions, hint_of, left_open, no_order, worth_replaying
-from spark_audit.traces import Slot, Told, Traces
-from spark_audit.verdict import LINEARIZABLE, VIOLATION, Undecided, Verdict
+from spark_audit.report.faults import RunAbout
+from spark_audit.report.keys_file import KEY_COLUMNS, write_key_file
+from spark_audit.report.material import Material
+from spark_audit.store.replay import contradictions, hint_of, left_open, no_order, worth_replaying
+from spark_audit.store.revision_claims import Slot, Told, Traces
+from spark_audit.tables.clashes import clashes
+from spark_audit.tables.frame import Bools, Frame, Int64s, Row
+from spark_audit.tables.multi_key import Many, look_at_many, single_rows
+from spark_audit.tables.order import check_order, ranked
+from spark_audit.tables.read import Read, read
+from spark_audit.tables.revisions import RowsOfFrame, changes_of_one_key, taking_part
+from spark_audit.tables.row_rules import broken_rows
+from spark_audit.verdict.cross_key import Question, hold
+from spark_audit.verdict.findings import KeyFindings, note_key, store_finding
+from spark_audit.verdict.verdict import LINEARIZABLE, VIOLATION, Undecided, Verdict
 
 Say = Callable[[str], None]
 Show = Callable[[Material], None]
@@ -110,7 +110,7 @@ def audit(
         ordered = ranked(job.frame, rows[job.taking[rows]], job.frame.numbers("revision", 0), job.changed)
         check_order(job.frame, run_id, ordered, job.changed, job.clocks[run_id], verdict)
     if show is not None:
-        from spark_audit.page_local import gather
+        from spark_audit.local.page_material import gather
 
         say("gathering what the page shows")
         about = {run_id: RunAbout.of(folder, headers[folder]) for run_id, folder in job.folders.items()}

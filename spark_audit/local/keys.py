@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_audit.clocks import Clocks
 from spark_audit.columnar.columns import sorted_by
-from spark_audit.findings import KeyFindings
-from spark_audit.local.frame import BLOCK_ROWS, Frame, Int64s
-from spark_audit.local.ordering import ranked
-from spark_audit.ranges import HOT_ROWS, LIMITS, decide_in_ranges
-from spark_audit.scan import changed
-from spark_audit.table_keys import NEEDED, DecidedTable, decide_table
+from spark_audit.history.clocks import Clocks
+from spark_audit.tables.decide_keys import NEEDED, DecidedTable, decide_table
+from spark_audit.tables.frame import BLOCK_ROWS, Frame, Int64s
+from spark_audit.tables.order import ranked
+from spark_audit.tables.ranges import HOT_ROWS, LIMITS, decide_in_ranges
+from spark_audit.tables.shuffle import changed
+from spark_audit.verdict.findings import KeyFindings
 
 THREADS = 2
 _SINGLE_OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "version")

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from spark_audit import AuditError, Shape, check_rows, generate
-from spark_audit.rows import problem, row_of_line
+from spark_audit.history.rows import problem, row_of_line
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.fuzz.structures import Structures
 

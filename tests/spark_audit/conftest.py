@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_audit.cli import cli
-from spark_audit.session import spark_session
+from spark_audit.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ def session() -> "Iterator[SparkSession]":
 @pytest.fixture
 def hwm_audit(session: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> HwmAudit:
     """`hwm-audit ARGUMENTS…` in this process, on the Spark that runs already."""
-    monkeypatch.setattr("spark_audit.session.spark_session", lambda *_, **__: nullcontext(session))
+    monkeypatch.setattr("spark_audit.spark.session.spark_session", lambda *_, **__: nullcontext(session))
 
     def run(*arguments: str | Path) -> Result:
         return CliRunner().invoke(cli, list(map(str, arguments)))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from spark_audit.generate import Row
+from spark_audit.testing.generate import Row
 
 _US = 1_000
 

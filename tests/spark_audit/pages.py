@@ -6,9 +6,9 @@ from typing import Any
 from xml.etree.ElementTree import Element, fromstring
 
 from spark_audit import check_rows
-from spark_audit.generate import Row
-from spark_audit.page import draw_page
-from spark_audit.page_local import gather_rows
+from spark_audit.local.page_material import gather_rows
+from spark_audit.report.page import draw_page
+from spark_audit.testing.generate import Row
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from itertools import chain, combinations, permutations
 from random import Random
 
-from spark_audit.clocks import Clocks
-from spark_audit.generate import Row, Shape, generate
-from spark_audit.operation import Operation, operation_of
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import Operation, operation_of
+from spark_audit.testing.generate import Row, Shape, generate
 
 
 class Change:
@@ -19,7 +19,7 @@ class Change:
 
 class Register:
     """The store for one key, written a second time from docs/reference/specification.md#8-store,
-    without looking at `spark_audit.model`.
+    without looking at `spark_audit.model.key`.
 
     `carried`: the revisions of the acknowledged writes. A change that nobody acknowledged has one of its own.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeAlias
 
-from spark_audit.generate import Row
+from spark_audit.testing.generate import Row
 
 Rec: TypeAlias = tuple[str, int, int, int]  # value, create_revision, mod_revision, version
 Faulty: TypeAlias = str | None

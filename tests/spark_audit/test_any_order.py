@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spark_audit import FAULTS, Shape, Verdict, check_rows, generate, inject
-from spark_audit.generate import Row
 from spark_audit.local.job import audit
+from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import write_lines
 from tests.spark_audit.stores import Mix, history
 from tests.spark_audit.test_told_revisions import histories

@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from spark_audit import MalformedHistory
 from spark_audit.cli import cli
-from spark_audit.load import precise_reason
-from spark_audit.paths import history_files, read_run_file
+from spark_audit.history.paths import history_files, read_run_file
+from spark_audit.spark.load import precise_reason
 from tests.spark_audit.histories import History, write_lines
 
 DEEP = "[" * 100_000

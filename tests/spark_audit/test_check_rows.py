@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_audit import FAULTS, MalformedHistory, NothingToCheck, Shape, Verdict, check_rows, generate, inject
-from spark_audit.generate import Row
+from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import History
 
 _SHAPE = Shape(operations=1_500, keys=10, many_share=0.06, local_share=0.05, unknown_share=0.004)

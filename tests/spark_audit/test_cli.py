@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from spark_audit import NothingToCheck, Shape, check_rows, generate, inject
 from spark_audit.cli import cli
 from spark_audit.errors import NoJava
-from spark_audit.java import UNAVAILABLE_ARGUMENT, find_java
+from spark_audit.spark.java import UNAVAILABLE_ARGUMENT, find_java
 from tests.spark_audit.histories import History, write_lines
 
 

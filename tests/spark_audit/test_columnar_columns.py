@@ -8,7 +8,7 @@ import pytest
 
 from spark_audit.columnar import FOREVER, encode, encode_rows, triage
 from spark_audit.columnar.columns import NEEDED, sorted_by
-from spark_audit.generate import Shape, generate
+from spark_audit.testing.generate import Shape, generate
 from tests.spark_audit.histories import History
 
 

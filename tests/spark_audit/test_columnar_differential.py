@@ -23,8 +23,8 @@ from spark_audit.columnar import (
     witness,
     zones,
 )
-from spark_audit.generate import Row
-from spark_audit.weak import misfits
+from spark_audit.key.weak_reads import misfits
+from spark_audit.testing.generate import Row
 from tests.spark_audit.small import ONE_CLOCK, has_an_order, operations_in, small_history
 
 HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "1500"))  # Of each sort.

@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from spark_audit.clocks import Clocks
 from spark_audit.columnar import doubtful, encode_rows
-from spark_audit.generate import Row, Shape, generate
-from spark_audit.operation import operation_of
-from spark_audit.weak import misfits
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import operation_of
+from spark_audit.key.weak_reads import misfits
+from spark_audit.testing.generate import Row, Shape, generate
 from tests.spark_audit.histories import History
 
 

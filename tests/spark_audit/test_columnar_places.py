@@ -7,7 +7,7 @@ import numpy as np
 
 from spark_audit.columnar.blocks import first_places, last_of, last_place, places_of, so_far
 from spark_audit.columnar.columns import NOTHING, PRESENT
-from spark_audit.columnar.slots import _taken_in_turn, _within
+from spark_audit.columnar.unplaced_writes import _taken_in_turn, _within
 
 SEEDS = range(200)
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spark_audit.clocks import Clocks
 from spark_audit.columnar import NOT_COVERED, OK, SUSPECT, Witnessed, encode_rows, witness
-from spark_audit.generate import Shape, generate
-from spark_audit.operation import operation_of
-from spark_audit.split import parts
-from spark_audit.witness import witness as one_by_one
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import operation_of
+from spark_audit.history.projection import parts
+from spark_audit.key.witness import witness as one_by_one
+from spark_audit.testing.generate import Shape, generate
 from tests.spark_audit.histories import History
 
 

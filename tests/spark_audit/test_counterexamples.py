@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from spark_audit import ALL_FAULTS, Shape, Verdict, check_rows, generate, inject
-from spark_audit.generate import Row
-from spark_audit.kernel import decide
-from spark_audit.search import search
+from spark_audit.key.decide import decide
+from spark_audit.key.wgl_search import search
+from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import History
 from tests.spark_audit.small import ONE_CLOCK, operations_in
 

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from spark_audit.kernel import decide
-from spark_audit.search import search
-from spark_audit.witness import witness
+from spark_audit.key.decide import decide
+from spark_audit.key.wgl_search import search
+from spark_audit.key.witness import witness
 from tests.spark_audit.small import ONE_CLOCK, has_an_order, operations_in, small_history
 
 HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "4000"))  # Of each sort.

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from spark_audit import Shape, check_rows, engines, generate, inject
 from spark_audit.cli import cli
 from spark_audit.engines import engine_for
-from spark_audit.paths import history_files
+from spark_audit.history.paths import history_files
 from tests.spark_audit.histories import write_lines
 from tests.spark_audit.pages import drawings, groups
 from tests.spark_audit.test_local_engine import write_table

@@ -3,7 +3,7 @@
 import pytest
 
 from spark_audit import ALL_FAULTS, Shape, check_rows, generate, inject
-from spark_audit.generate import Row
+from spark_audit.testing.generate import Row
 
 MANY = Shape(operations=1_000, keys=12, many_share=0.15, local_share=0.05, append_share=0.1)
 

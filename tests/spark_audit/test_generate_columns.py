@@ -10,7 +10,7 @@ from benchmarks.audit.making import make
 from benchmarks.audit.plan import LOCAL, RIVAL, SPARK, Case, full, quick
 from benchmarks.audit.report import growth, report
 from spark_audit import ALL_FAULTS, check_rows
-from spark_audit.local.frame import NAMES
+from spark_audit.tables.frame import NAMES
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from spark_audit import hot_keys as hot
-from spark_audit.clocks import Clocks
-from spark_audit.generate import Row, Shape, generate
-from spark_audit.kernel import CONFIGURATIONS_MAX
-from spark_audit.paths import history_files
-from spark_audit.ranges import Limits
-from spark_audit.scan import HOT, KEYS, read_piece, scan, together
-from spark_audit.spark_scan import sources
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.paths import history_files
+from spark_audit.key.decide import CONFIGURATIONS_MAX
+from spark_audit.spark.scan import sources
+from spark_audit.tables import hot_keys as hot
+from spark_audit.tables.ranges import Limits
+from spark_audit.tables.shuffle import HOT, KEYS, read_piece, scan, together
+from spark_audit.testing.generate import Row, Shape, generate
 from tests.spark_audit.histories import write_lines
 from tests.spark_audit.test_table_keys import history_table
 

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from spark_audit import Shape, check_rows, generate, inject
-from spark_audit.kernel import decide
-from spark_audit.search import search
-from spark_audit.witness import witness
+from spark_audit.key.decide import decide
+from spark_audit.key.wgl_search import search
+from spark_audit.key.witness import witness
 from tests.spark_audit.histories import History
 from tests.spark_audit.small import ONE_CLOCK, has_an_order, operations_in, small_history
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from spark_audit.imports import Settings, import_histories
-from spark_audit.kernel import decide
+from spark_audit.key.decide import decide
 from tests.spark_audit.foreign import as_edn, explained, made_up
 from tests.spark_audit.small import ONE_CLOCK, has_an_order, operations_in
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from spark_audit import ALL_FAULTS, MalformedHistory, Shape, Verdict, check_rows, generate, inject
-from spark_audit.clocks import Clocks
-from spark_audit.generate import Row
-from spark_audit.incremental import Run, RunCarry, follow
-from spark_audit.incremental_key import KeyCarry, KeyPart, close, past
-from spark_audit.numbers import Numbers
-from spark_audit.operation import operation_of
-from spark_audit.order import rank
-from spark_audit.rows import FIELDS
-from spark_audit.witness import witness
+from spark_audit.follow.follow import Run, RunCarry, follow
+from spark_audit.follow.key import KeyCarry, KeyPart, close, past
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import operation_of
+from spark_audit.history.revision_set import Numbers
+from spark_audit.history.rows import FIELDS
+from spark_audit.key.witness import witness
+from spark_audit.store.order import rank
+from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import History
 from tests.spark_audit.stores import FAULTS as STORE_FAULTS
 from tests.spark_audit.stores import Mix, history

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from spark_audit import Shape, check_rows, generate, inject
 from spark_audit.cli import cli
-from spark_audit.generate import Row
+from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import History, write_lines
 
 
@@ -87,7 +87,7 @@ def test_what_is_not_settled_waits_and_is_told(tmp_path: Path) -> None:
 def test_a_table_of_parquet_is_taken_once_it_is_whole(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
-    from spark_audit.local.frame import schema
+    from spark_audit.tables.frame import schema
 
     rows = _as_they_return(generate(Shape(operations=200, keys=3, unknown_share=0.02), 6))
     ops = tmp_path / "run" / "ops"

@@ -17,9 +17,9 @@ from spark_audit import (
     generate,
     inject,
 )
-from spark_audit.generate import Row
-from spark_audit.local.frame import schema
 from spark_audit.local.job import audit
+from spark_audit.tables.frame import schema
+from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import History, write_lines
 from tests.spark_audit.stores import Mix, history
 

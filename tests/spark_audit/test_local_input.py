@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_audit import InputError, MalformedHistory, NothingToCheck, Shape, generate
-from spark_audit.generate import Row
-from spark_audit.local import lines
-from spark_audit.local.columns import conform
-from spark_audit.local.frame import Frame, schema
+from spark_audit.history.rows import FIELDS, plain_problem
 from spark_audit.local.job import audit
-from spark_audit.local.lines import _cut
-from spark_audit.local.suspects import broken_rows
-from spark_audit.rows import FIELDS, plain_problem
+from spark_audit.tables import jsonl as lines
+from spark_audit.tables.conform import conform
+from spark_audit.tables.frame import Frame, schema
+from spark_audit.tables.jsonl import _cut
+from spark_audit.tables.row_rules import broken_rows
+from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import History, write_lines
 from tests.spark_audit.test_check_rows import MALFORMED
 
@@ -267,7 +267,7 @@ def test_lines_of_a_file_are_each_read_once_wherever_it_is_divided(
     end: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the part in which a line begins; a broken one, a blank one and the last without its end too."""
-    monkeypatch.setattr("spark_audit.local.lines.PIECE_BYTES", 200)
+    monkeypatch.setattr("spark_audit.tables.jsonl.PIECE_BYTES", 200)
     h = History()
     for number in range(4):
         h.put(f"v{number}", 20 * number, 20 * number + 10, number + 2)

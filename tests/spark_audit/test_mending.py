@@ -12,11 +12,11 @@ import pytest
 
 from benchmarks.audit.histories import Shape, generate, write
 from spark_audit import check_rows
-from spark_audit.generate import Row
+from spark_audit.history.operation import Operation, operation_of
 from spark_audit.local.job import audit
-from spark_audit.model import ABSENT
-from spark_audit.operation import Operation, operation_of
-from spark_audit.refit import Stretch, follows, refit
+from spark_audit.model.key import ABSENT
+from spark_audit.store.segment_solver import Stretch, follows, refit
+from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import History
 from tests.spark_audit.stores import FAULTS, Mix, has_an_order, history
 
@@ -29,7 +29,7 @@ SWAPS = Shape(name="swaps", clients=20, keys=20, put_share=0.15, delete_share=0.
 
 @pytest.fixture
 def no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_audit.replay.OFF_REVISIONS_ROWS_MAX", 0)
+    monkeypatch.setattr("spark_audit.store.replay.OFF_REVISIONS_ROWS_MAX", 0)
 
 
 @pytest.mark.usefixtures("no_replay")

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from spark_audit import FAULTS, Shape, check_rows, generate, inject
 from spark_audit.cli import cli
 from spark_audit.errors import UnreadablePath
-from spark_audit.page import draw_page, write_page
-from spark_audit.page_axis import LEFT, RIGHT, WIDTH, TimeAxis
-from spark_audit.page_local import gather_rows
-from spark_audit.page_material import NEIGHBOURS_MAX, TEXT_CHARACTERS_MAX, Material, bar_of, scene
+from spark_audit.local.page_material import gather_rows
+from spark_audit.report.axis import LEFT, RIGHT, WIDTH, TimeAxis
+from spark_audit.report.material import NEIGHBOURS_MAX, TEXT_CHARACTERS_MAX, Material, bar_of, scene
+from spark_audit.report.page import draw_page, write_page
 from tests.spark_audit.histories import History, write_lines
 from tests.spark_audit.pages import SVG, drawings, groups, ids, page_of, span_of, title
 

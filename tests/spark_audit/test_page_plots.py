@@ -7,11 +7,10 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from spark_audit import Shape, Verdict, check_rows, generate
-from spark_audit.page import draw_page
-from spark_audit.page_axis import LEFT, RIGHT, WIDTH
-from spark_audit.page_faults import FAULTS_MAX, RunAbout
-from spark_audit.page_local import gather_rows
-from spark_audit.page_material import (
+from spark_audit.local.page_material import gather_rows
+from spark_audit.report.axis import LEFT, RIGHT, WIDTH
+from spark_audit.report.faults import FAULTS_MAX, RunAbout
+from spark_audit.report.material import (
     BUCKETS_MAX,
     LATENCY_BITS,
     PLOTS_MAX,
@@ -22,7 +21,8 @@ from spark_audit.page_material import (
     Plot,
     rounded_latency,
 )
-from spark_audit.page_plot import draw_plot
+from spark_audit.report.page import draw_page
+from spark_audit.report.plot import draw_plot
 from tests.spark_audit.histories import History
 from tests.spark_audit.pages import drawings, groups, span_of, title
 

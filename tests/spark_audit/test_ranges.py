@@ -11,15 +11,15 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from spark_audit.clocks import Clocks
-from spark_audit.findings import KeyFindings
-from spark_audit.generate import Row, Shape, generate
-from spark_audit.kernel import CONFIGURATIONS_MAX
-from spark_audit.order import changed
-from spark_audit.ranges import Limits, decide_in_ranges
-from spark_audit.table_keys import decide_table
-from spark_audit.traces import Traces
-from spark_audit.weak import misfits
+from spark_audit.history.clocks import Clocks
+from spark_audit.key.decide import CONFIGURATIONS_MAX
+from spark_audit.key.weak_reads import misfits
+from spark_audit.store.order import changed
+from spark_audit.store.revision_claims import Traces
+from spark_audit.tables.decide_keys import decide_table
+from spark_audit.tables.ranges import Limits, decide_in_ranges
+from spark_audit.testing.generate import Row, Shape, generate
+from spark_audit.verdict.findings import KeyFindings
 from tests.spark_audit.histories import History
 from tests.spark_audit.small import ONE_CLOCK, corrupt, has_an_order, operations_in, small_history
 from tests.spark_audit.test_table_keys import history_table

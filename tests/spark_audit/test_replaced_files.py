@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from spark_audit.errors import UnreadablePath
+from spark_audit.follow.state import Followed, read_state, write_state
 from spark_audit.imports.writing import rows_file
-from spark_audit.incremental_state import Followed, read_state, write_state
-from spark_audit.keys_file import write_key_file
-from spark_audit.page import write_page
+from spark_audit.report.keys_file import write_key_file
+from spark_audit.report.page import write_page
 
 
 def write_rows(path: Path) -> None:

@@ -10,12 +10,12 @@ import pyarrow.parquet as parquet
 import pytest
 
 from spark_audit import MalformedHistory, Verdict, check_rows
-from spark_audit.generate import Row
-from spark_audit.incremental_command import follow_files
-from spark_audit.incremental_state import Followed, write_state
-from spark_audit.local.frame import schema
+from spark_audit.follow.cli import follow_files
+from spark_audit.follow.state import Followed, write_state
+from spark_audit.history.rows import FIELDS
 from spark_audit.local.job import audit
-from spark_audit.rows import FIELDS
+from spark_audit.tables.frame import schema
+from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import History, write_lines
 
 

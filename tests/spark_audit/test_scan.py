@@ -11,13 +11,25 @@ import pyarrow as pa
 import pytest
 
 from spark_audit import FAULTS, check_rows, inject
-from spark_audit import scan as scanning
-from spark_audit.clocks import Clocks
-from spark_audit.generate import Row, Shape, generate
-from spark_audit.order import out_of_order, takes_part, uniqueness
-from spark_audit.order_blocks import Block, blocks_of, carried
-from spark_audit.scan import BAD, CLASH, CLIENTS, IDS, KEYS, ORDER, TOTALS, clients_clash, ids_clash, read_piece, scan
-from spark_audit.table_keys import decide_table
+from spark_audit.history.clocks import Clocks
+from spark_audit.store.order import out_of_order, takes_part, uniqueness
+from spark_audit.tables import shuffle as scanning
+from spark_audit.tables.decide_keys import decide_table
+from spark_audit.tables.order_blocks import Block, blocks_of, carried
+from spark_audit.tables.shuffle import (
+    BAD,
+    CLASH,
+    CLIENTS,
+    IDS,
+    KEYS,
+    ORDER,
+    TOTALS,
+    clients_clash,
+    ids_clash,
+    read_piece,
+    scan,
+)
+from spark_audit.testing.generate import Row, Shape, generate
 from tests.spark_audit.histories import History
 from tests.spark_audit.test_table_keys import history_table
 
@@ -64,7 +76,7 @@ def _blocks(found: dict[tuple[str, int], list[bytes]], clocks: Clocks) -> list[B
 def test_blocks_say_of_the_order_what_all_rows_say(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of eight revisions; every late row, the first one called after it, and every revision carried twice."""
     monkeypatch.setattr(scanning, "BLOCK_BITS", 3)
-    monkeypatch.setattr("spark_audit.order_blocks.BLOCK_BITS", 3)
+    monkeypatch.setattr("spark_audit.tables.order_blocks.BLOCK_BITS", 3)
     late_seen = repeated_seen = 0
     for seed in range(60):
         random = Random(seed)

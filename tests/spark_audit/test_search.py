@@ -2,12 +2,12 @@
 
 from random import Random
 
-from spark_audit.clocks import Clocks
-from spark_audit.excerpt import Excerpt
-from spark_audit.generate import Shape, generate
-from spark_audit.kernel import decide
-from spark_audit.operation import Operation, Step
-from spark_audit.search import search
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import Operation, Step
+from spark_audit.key.counterexample import Excerpt
+from spark_audit.key.decide import decide
+from spark_audit.key.wgl_search import search
+from spark_audit.testing.generate import Shape, generate
 from tests.spark_audit.histories import History
 from tests.spark_audit.small import ONE_CLOCK, operations_in, small_history
 

@@ -21,12 +21,12 @@ from spark_audit import (
     generate,
     inject,
 )
-from spark_audit.generate import Row
-from spark_audit.job import audit
-from spark_audit.near import Near
-from spark_audit.schema import row_schema
-from spark_audit.session import spark_session
-from spark_audit.spark_rows import RowsOfSpark
+from spark_audit.spark.job import audit
+from spark_audit.spark.rows import RowsOfSpark
+from spark_audit.spark.schema import row_schema
+from spark_audit.spark.session import spark_session
+from spark_audit.store.near import Near
+from spark_audit.testing.generate import Row
 from tests.spark_audit.conftest import HwmAudit
 from tests.spark_audit.histories import History, write_lines
 from tests.spark_audit.stores import Mix, history
@@ -121,7 +121,7 @@ def test_keys_are_decided_again_near_the_places_of_unknown_writes(
     session: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tenth of the writes unknown, some without a free revision in the order first proposed; no replay helps."""
-    monkeypatch.setattr("spark_audit.replay.OFF_REVISIONS_ROWS_MAX", 0)
+    monkeypatch.setattr("spark_audit.store.replay.OFF_REVISIONS_ROWS_MAX", 0)
     shape = columns.Shape(
         name="", clients=40, keys=40, put_share=0.6, delete_share=0.2, cas_share=0.1, unknown_share=0.1
     )

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_audit import FAULTS, InputError, MalformedHistory, Shape, generate, inject
-from spark_audit.generate import Row
-from spark_audit.job import audit as audit_in_spark
+from spark_audit.history.paths import history_files
 from spark_audit.local.job import audit as audit_here
-from spark_audit.paths import history_files
-from spark_audit.ranges import Limits
-from spark_audit.spark_scan import Scan
+from spark_audit.spark.job import audit as audit_in_spark
+from spark_audit.spark.scan import Scan
+from spark_audit.tables.ranges import Limits
+from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import write_lines
 from tests.spark_audit.stores import Mix, history
 from tests.spark_audit.test_local_engine import told, write_table
@@ -85,8 +85,8 @@ def test_both_engines_say_the_same_of_keys_in_ranges_and_whole(
         write_table(tmp_path / run_id / "ops" / "a.parquet", rows)
     whole = audit_here([str(tmp_path)])
     monkeypatch.setattr("spark_audit.local.keys.HOT_ROWS", 600)
-    monkeypatch.setattr("spark_audit.spark_scan.HOT_ROWS", 600)
-    monkeypatch.setattr("spark_audit.spark_scan.LIMITS", Limits(range=500))
+    monkeypatch.setattr("spark_audit.spark.scan.HOT_ROWS", 600)
+    monkeypatch.setattr("spark_audit.spark.scan.LIMITS", Limits(range=500))
 
     assert len(Scan.of(session, history_files([str(tmp_path)]), {}, 1_000).hot) == 6
     here, there = audit_here([str(tmp_path)]), audit_in_spark(session, [str(tmp_path)])
@@ -106,7 +106,7 @@ def test_where_nothing_has_to_be_told_of_a_row_spark_has_no_rows_of_its_own(
     session: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To plan them alone takes seconds."""
-    monkeypatch.delattr("spark_audit.job.load")
+    monkeypatch.delattr("spark_audit.spark.job.load")
     write_table(tmp_path / "a.parquet", generate(Shape(operations=300, local_share=0.1), 2))
 
     assert audit_in_spark(session, [str(tmp_path)]).exit_code == 0

@@ -23,8 +23,8 @@ from click.testing import CliRunner
 
 from spark_audit import Shape, generate, inject
 from spark_audit.cli import cli
-from spark_audit.clusters import NotUsable, in_words, is_local, on_loopback, reach, within
-from spark_audit.package import FOR_EXECUTORS, write_archive
+from spark_audit.spark.cluster import NotUsable, in_words, is_local, on_loopback, reach, within
+from spark_audit.spark.package import FOR_EXECUTORS, write_archive
 from tests.spark_audit.histories import write_lines
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -156,7 +156,7 @@ def test_package_writes_the_archive_and_what_spark_submit_runs(tmp_path: Path) -
     told = CliRunner().invoke(cli, ["package", str(tmp_path / "audit.zip")])
     assert told.exit_code == 0
     assert f"--py-files {tmp_path / 'audit.zip'} {tmp_path / 'audit.py'}" in told.output
-    assert {"click/core.py", "spark_audit/violation_page.html"} <= set(
+    assert {"click/core.py", "spark_audit/report/violation_page.html"} <= set(
         zipfile.ZipFile(tmp_path / "audit.zip").namelist()
     )
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_audit import Shape, check_rows, generate, inject
-from spark_audit.generate import Row
-from spark_audit.job import audit
-from spark_audit.page import draw_page
-from spark_audit.page_faults import RunAbout
-from spark_audit.page_local import gather_rows
-from spark_audit.page_material import Material
+from spark_audit.local.page_material import gather_rows
+from spark_audit.report.faults import RunAbout
+from spark_audit.report.material import Material
+from spark_audit.report.page import draw_page
+from spark_audit.spark.job import audit
+from spark_audit.testing.generate import Row
 from tests.spark_audit.conftest import HwmAudit
 from tests.spark_audit.histories import write_lines
 from tests.spark_audit.pages import drawings, groups

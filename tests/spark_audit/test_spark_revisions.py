@@ -6,14 +6,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from spark_audit.clocks import Clocks
-from spark_audit.generate import Shape, generate
-from spark_audit.held import RowsInHand
-from spark_audit.local.columns import conform, joined
-from spark_audit.local.frame import Frame
-from spark_audit.local.revisions import RowsOfFrame, taking_part
-from spark_audit.near import Near
-from spark_audit.spark_revisions import _Calls, _reached, rows_by_run
+from spark_audit.history.clocks import Clocks
+from spark_audit.spark.revisions import _Calls, _reached, rows_by_run
+from spark_audit.store.near import Near
+from spark_audit.tables.conform import conform, joined
+from spark_audit.tables.frame import Frame
+from spark_audit.tables.revisions import RowsOfFrame, taking_part
+from spark_audit.testing.generate import Shape, generate
+from spark_audit.verdict.cross_key import RowsInHand
 from tests.spark_audit.test_table_keys import history_table
 
 
@@ -45,7 +45,7 @@ def test_the_rows_near_revisions_that_chunks_send_are_enough(
     seed: int, rows_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of several clients in no order, cut anywhere; asked of keys that are there, and of one that is not."""
-    for module in ("spark_audit.held", "spark_audit.local.revisions"):
+    for module in ("spark_audit.verdict.cross_key", "spark_audit.tables.revisions"):
         monkeypatch.setattr(f"{module}.ROWS_MAX", rows_max)
     random = Random(seed)
     rows = generate(Shape(operations=400, keys=4, unknown_share=0.2, local_share=0.1), seed)

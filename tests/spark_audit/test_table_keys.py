@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_audit import table_keys
-from spark_audit.clocks import Clocks
-from spark_audit.findings import KeyFindings, findings_of_key
-from spark_audit.generate import Row, Shape, generate
-from spark_audit.kernel import CONFIGURATIONS_MAX
-from spark_audit.rows import FIELDS, Type
-from spark_audit.split import parts
-from spark_audit.table_keys import DecidedTable, decide_table
-from spark_audit.verdict import Violation
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.projection import parts
+from spark_audit.history.rows import FIELDS, Type
+from spark_audit.key.decide import CONFIGURATIONS_MAX
+from spark_audit.tables import decide_keys as table_keys
+from spark_audit.tables.decide_keys import DecidedTable, decide_table
+from spark_audit.testing.generate import Row, Shape, generate
+from spark_audit.verdict.findings import KeyFindings, findings_of_key
+from spark_audit.verdict.verdict import Violation
 from tests.spark_audit.histories import History
 from tests.spark_audit.small import has_an_order, small_history
 from tests.spark_audit.stores import FAULTS, Mix, history

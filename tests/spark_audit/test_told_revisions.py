@@ -7,11 +7,11 @@ import pytest
 
 from benchmarks.audit.histories import SHAPES, generate, write
 from spark_audit import check_rows
-from spark_audit.generate import Row
 from spark_audit.local.job import audit
-from spark_audit.matching import all_fit
-from spark_audit.traces import Slot
-from spark_audit.verdict import Verdict
+from spark_audit.store.gap_matching import all_fit
+from spark_audit.store.revision_claims import Slot
+from spark_audit.testing.generate import Row
+from spark_audit.verdict.verdict import Verdict
 from tests.spark_audit.histories import History, write_lines
 
 
@@ -113,7 +113,7 @@ def _hidden(free: bool) -> History:
 def test_an_unknown_write_that_nobody_told_needs_a_revision_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """If there is one, no replay is needed; if there is none, the replay says so; in a large run that is undecided."""
     assert check_rows(_hidden(False).rows).status == "violation"
-    monkeypatch.setattr("spark_audit.replay.OFF_REVISIONS_ROWS_MAX", 5)
+    monkeypatch.setattr("spark_audit.store.replay.OFF_REVISIONS_ROWS_MAX", 5)
 
     assert check_rows(_hidden(True).rows).status == "linearizable"
     verdict = check_rows(_hidden(False).rows)
@@ -169,7 +169,7 @@ def test_a_write_that_only_a_version_counts_stands_at_any_place_where_nobody_loo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
 ) -> None:
     """Not between a write and the compare-and-set that found it."""
-    monkeypatch.setattr("spark_audit.replay.OFF_REVISIONS_ROWS_MAX", 5)
+    monkeypatch.setattr("spark_audit.store.replay.OFF_REVISIONS_ROWS_MAX", 5)
     rows = _counted_before_a_swap(free)
 
     here = check_rows(rows)
@@ -182,7 +182,7 @@ def test_a_write_that_only_a_version_counts_stands_at_any_place_where_nobody_loo
 
 
 def test_true_histories_with_unknown_writes_need_no_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_audit.replay.OFF_REVISIONS_ROWS_MAX", 5)
+    monkeypatch.setattr("spark_audit.store.replay.OFF_REVISIONS_ROWS_MAX", 5)
     for seed, shape in enumerate(SHAPES):
         made = generate(replace(shape, keys=min(shape.keys, 20), unknown_share=0.01), 10_000, seed)
         verdict = audit([str(write(made, tmp_path / str(seed)))])

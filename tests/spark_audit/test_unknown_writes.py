@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from spark_audit import Shape, check_rows, generate
-from spark_audit.clocks import Clocks
-from spark_audit.generate import Row
-from spark_audit.order import takes_part
-from spark_audit.plan import Hint, plan, position
-from spark_audit.replay import contradictions
+from spark_audit.history.clocks import Clocks
+from spark_audit.store.order import takes_part
+from spark_audit.store.replay import contradictions
+from spark_audit.store.replay_plan import Hint, plan, position
+from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import History
 from tests.spark_audit.stores import FAULTS, Mix, has_an_order, history
 

@@ -2,9 +2,9 @@
 
 from random import Random
 
-from spark_audit.clocks import Clocks
-from spark_audit.generate import Shape, generate
-from spark_audit.witness import explains, witness
+from spark_audit.history.clocks import Clocks
+from spark_audit.key.witness import explains, witness
+from spark_audit.testing.generate import Shape, generate
 from tests.spark_audit.histories import History
 from tests.spark_audit.small import ONE_CLOCK, has_an_order, operations_in, small_history
 

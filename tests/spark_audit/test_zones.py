@@ -7,8 +7,8 @@ import pytest
 
 from spark_audit.columnar import NEEDS_SEARCH, OK, VIOLATION, encode_rows, zones
 from spark_audit.columnar.conflicts import REASONS
-from spark_audit.generate import Row
-from spark_audit.rows import SEEN
+from spark_audit.history.rows import SEEN
+from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import History
 from tests.spark_audit.small import has_an_order
 

@@ -1,0 +1,333 @@
+"""Unknown writes that nobody read, but that something shows: a creation revision, a version, absence or presence.
+
+What is needed is worked out as *slots*: places before which some unknown deletion, or some unknown put, must have taken
+effect. Slots are filled by unknown writes that nobody observed and that were called in time, each by the one that was
+called last. An unknown compare-and-set fills one only directly after the write that it expected. Nothing here is
+trusted: the order that comes of it is verified like any other.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_audit.columnar.blocks import first_places, last_of, so_far
+from spark_audit.columnar.columns import NOTHING, PRESENT, Bools, Int64s
+from spark_audit.columnar.proposed_order import Proposal
+from spark_audit.columnar.verify_order import Order, States, counts, states
+
+
+def with_hidden(proposal: Proposal) -> Proposal:
+    """With unknown writes wherever creations, versions, absence and presence ask for them, as far as that can be told
+    before any of these is put in."""
+    unused = np.flatnonzero(proposal.unused())
+    if not len(unused):
+        return proposal
+    replay = _Replay.of(proposal.order)
+    proposal, told = _creations(proposal, replay)
+    proposal, named = _named(proposal, replay.before)
+    expecting = _expecting(proposal, replay.before.writes, unused)
+    swaps, swapped = _named_swaps(proposal, replay, named, expecting)
+    deletions, puts = _structural(proposal, replay.before, told, np.setdiff1d(named, swapped.place))
+    more_swaps, counted, put = _versions(proposal, replay, told, named, expecting)
+    fresh = ~np.isin(more_swaps, swaps)
+    deletes, creates, is_put = _fillers(proposal.given, np.setdiff1d(unused, np.r_[swaps, more_swaps]))
+    wanted = ((deletions, deletes), (_together(puts, put), is_put), (puts, creates))
+    rows = np.r_[swaps, more_swaps[fresh]]
+    return _filled(proposal, replay.deadline, wanted, rows, _together(swapped, _Slots.at(counted[fresh])))
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """Of an order, whatever revisions it is told: `before` and `counts` (order.py) of each place.
+
+    `deadline`: by when a write put there must have been called: the least return from there on (see Block).
+    """
+
+    before: States
+    number: Int64s
+    creation: Int64s
+    deadline: Int64s
+
+    @staticmethod
+    def of(order: Order) -> "_Replay":
+        before = states(order)
+        return _Replay(before, *counts(order, before), np.minimum.accumulate(order.ret[::-1])[::-1])
+
+
+def _fillers(given: Order, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Of these rows: those that delete, those that create, and those that put whatever is there."""
+    finds, writes, absence = given.finds[rows], given.writes[rows], given.absence[rows]
+    makes = (writes >= 0) & (writes != absence)
+    blind = (finds == NOTHING) & (given.expected_revision[rows] < 0)
+    return rows[writes == absence], rows[(finds == absence) & (writes >= 0)], rows[makes & blind]
+
+
+_DELETES, _CREATES, _COUNTS = range(3)  # The rank of a slot: of several at one place, which comes first.
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """Places before which something is missing; `rank` among those of one place; `revision` that it must have had."""
+
+    place: Int64s
+    rank: Int64s
+    revision: Int64s
+
+    @staticmethod
+    def at(place: Int64s, rank: int = 0, revision: Int64s | None = None) -> "_Slots":
+        untold = np.full(len(place), NOTHING, np.int64)
+        return _Slots(place, np.full(len(place), rank, np.int64), untold if revision is None else revision)
+
+
+def _structural(proposal: Proposal, before: States, told: "_Creations", named: Int64s) -> tuple[_Slots, _Slots]:
+    """Deletions that absence and creations ask for; puts that creations, presence and revisions ask for.
+
+    `named`: places of compare-and-sets whose expected revision nobody has.
+    """
+    order = proposal.order
+    absent_at = (order.finds == order.absence) & before.present
+    absent_at[told.place[before.present[told.place]]] = True
+    run = np.flatnonzero(absent_at)
+    first_of_run = np.ones(len(run), np.bool_)
+    first_of_run[1:] = before.writer[run[1:]] != before.writer[run[:-1]]
+    created = _Slots.at(told.place[~told.known], _CREATES, told.revision[~told.known])
+    found = np.flatnonzero((order.finds == PRESENT) & ~before.present & (order.writes >= 0))
+    others = np.setdiff1d(named, created.place)
+    puts = _Slots.at(np.setdiff1d(found, created.place), _CREATES)
+    return _Slots.at(run[first_of_run]), _together(
+        created, puts, _Slots.at(others, _CREATES, order.expected_revision[others])
+    )
+
+
+def _named_swaps(
+    proposal: Proposal, replay: _Replay, named: Int64s, expecting: tuple[Int64s, Int64s]
+) -> tuple[Int64s, _Slots]:
+    """The unknown compare-and-sets that expect what is there before such a place, and their slots."""
+    order, (swaps, after) = proposal.order, expecting
+    at, swap = np.intersect1d(replay.before.writer[named], after, return_indices=True)[1:]
+    in_time = proposal.given.call[swaps[swap]] <= replay.deadline[named[at]]
+    place = named[at[in_time]]
+    return swaps[swap[in_time]], _Slots.at(place, _CREATES, order.expected_revision[place])
+
+
+def _named(proposal: Proposal, before: States) -> tuple[Proposal, Int64s]:
+    """Places of compare-and-sets that succeeded on a revision which the write before them has not.
+
+    If that is an unknown one whose revision nobody told, it has this one; the places left need another write.
+    """
+    order = proposal.order
+    named = np.flatnonzero((order.expected_revision >= 0) & ~order.failed)
+    named = named[order.expected_revision[named] != before.revision[named]]
+    untold = before.present[named] & (before.revision[named] < 0)
+    rows = proposal.rows[before.writer[named[untold]]]
+    return proposal.revised(rows, order.expected_revision[named[untold]]), named[~untold]
+
+
+def _expecting(proposal: Proposal, writes: Int64s, unused: Int64s) -> tuple[Int64s, Int64s]:
+    """The unused unknown compare-and-sets that expect what some write wrote, and the places of these writes."""
+    order, given, key = proposal.order, proposal.given, proposal.block.key
+    rows = unused[(given.writes[unused] >= 0) & (given.finds[unused] != given.absence[unused])]
+    by_token = rows[given.finds[rows] >= 0]
+    wrote = first_places(order.writes, given.finds[by_token], proposal.block.tokens)
+    by_revision = rows[given.expected_revision[rows] >= 0]
+    place, known = _write_of(proposal, writes, key[by_revision], given.expected_revision[by_revision])
+    swaps, after = np.r_[by_token, by_revision[known]], np.r_[wrote, place[known]]
+    some = after < len(order)
+    return swaps[some], after[some]
+
+
+def _together(*slots: _Slots) -> _Slots:
+    return _Slots(*(np.concatenate(column) for column in zip(*map(_parts, slots), strict=True)))
+
+
+def _parts(slots: _Slots) -> tuple[Int64s, Int64s, Int64s]:
+    return slots.place, slots.rank, slots.revision
+
+
+@dataclass(frozen=True, slots=True)
+class _Creations:
+    """Creations that responses told: `place` of the first write of that `revision` or above; `known`: it is that write.
+
+    `teller`: the first place that told it. `of`: per place the creation that it tells, -1 if none.
+    """
+
+    place: Int64s
+    revision: Int64s
+    known: Bools
+    teller: Int64s
+    of: Int64s
+
+
+def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creations]:
+    """The creations told; what was told of no write may be told of an unknown one, which then has that revision."""
+    order, key = proposal.order, proposal.key()
+    tells = np.flatnonzero((order.create >= 0) & replay.before.present)
+    of = np.full(len(order), NOTHING, np.int64)
+    if not len(tells):
+        return proposal, _Creations(tells, tells, np.zeros(0, np.bool_), tells, of)
+    span = int(order.create.max()) + 1
+    codes = key[tells] * span + order.create[tells]
+    run = np.flatnonzero(np.diff(codes, prepend=NOTHING))  # Most tell the same as the one before.
+    code, first, number = np.unique(codes[run], return_index=True, return_inverse=True)
+    place, known = _write_of(proposal, replay.before.writes, code // span, code % span)
+    inside = place < len(order)
+    renumbered = np.where(inside, np.cumsum(inside) - 1, NOTHING)
+    of[tells] = np.repeat(renumbered[number.reshape(-1)], np.diff(run, append=len(tells)))
+    made = _Creations(place[inside], (code % span)[inside], known[inside], tells[run[first[inside]]], of)
+    return _adopted(proposal, replay, made)
+
+
+def _write_of(proposal: Proposal, writers: Int64s, key: Int64s, revision: Int64s) -> tuple[Int64s, Bools]:
+    """Per (key, revision) the place of the key's first write of that revision or above, and whether it is of that one;
+    the number of places if there is none. `writers`: the places of all writes."""
+    if not len(key):
+        return key, np.zeros(0, np.bool_)
+    order, keys = proposal.order, proposal.key()
+    none = np.full(len(key), len(order), np.int64)
+    span = int(max(order.revision.max(initial=0), revision.max(initial=0))) + 2
+    if not len(writers) or span * proposal.block.keys >= 2**62:
+        return none, np.zeros(len(key), np.bool_)
+    reached = np.maximum.accumulate(keys[writers] * span + np.maximum(order.revision[writers], 0))
+    at = np.searchsorted(reached, key * span + revision)
+    place = writers[np.minimum(at, len(writers) - 1)]
+    inside = (at < len(writers)) & (keys[place] == key)
+    return np.where(inside, place, none), inside & (order.revision[place] == revision)
+
+
+def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Proposal, _Creations]:
+    """A creation told of no write is that of the unknown one just before, or of the one that a chain of unknown
+    compare-and-sets just before began with, if version and place say that it can be."""
+    order, number = proposal.order, replay.number
+    write = replay.before.writer[made.place]
+    untold = ~made.known & (write >= 0) & (order.revision[write] < 0) & (order.writes[write] != order.absence[write])
+    if not untold.any():
+        return proposal, made
+
+    def blind(place: Int64s) -> Bools:
+        blind: Bools = (order.finds[place] == NOTHING) | (order.finds[place] == order.absence[place])
+        return blind
+
+    fits = untold & blind(write)
+    first = np.where(untold & ~fits, replay.creation[write], write)
+    version = order.version[made.teller]
+    counted = version == number[replay.before.writer[made.teller]] - number[first] + 1
+    chained = untold & ~fits & counted & (version >= 0) & blind(first) & (order.revision[first] < 0)
+    place = np.where(fits, write, np.where(chained, first, made.place))  # Whoever created it did so no later than that.
+    fits = (fits & ((version < 0) | counted)) | chained
+    adopted = _Creations(place, made.revision, made.known | fits, made.teller, made.of)
+    return proposal.revised(proposal.rows[first[fits]], made.revision[fits]), adopted
+
+
+def _versions(
+    proposal: Proposal, replay: _Replay, told: _Creations, named: Int64s, expecting: tuple[Int64s, Int64s]
+) -> tuple[Int64s, Int64s, _Slots]:
+    """What versions count: compare-and-sets and the places before which they go, and slots of puts.
+
+    A record's version counts from its creation as told, known or hidden; where none was told, from the last one seen.
+    `named`: places that get a write anyway.
+    """
+    order, before, creation = proposal.order, replay.before, replay.creation
+    number = replay.number + so_far(named, len(order)) if len(named) else replay.number
+    tells = np.flatnonzero((order.version >= 0) & (before.writer >= 0) & before.present)
+    tells = tells[np.flatnonzero(np.diff(before.writer[tells], prepend=NOTHING))]  # One for each record.
+    writer = before.writer[tells]
+    epoch, base, until = creation[writer], number[creation[writer]] - 1, creation[writer]
+    of = told.of[tells]
+    some = np.flatnonzero(of >= 0)
+    place, known = told.place[of[some]], told.known[of[some]]
+    makes = (order.writes[place] >= 0) & (order.writes[place] != order.absence[place])
+    epoch[some] = place
+    base[some] = number[place] - np.where(known, 1, makes + 1)  # A hidden creation is a write that `number` lacks.
+    until[some] = np.where(known, place, place - 1)
+    excess = order.version[tells] - (number[writer] - base)
+    goes_on = np.diff(epoch, prepend=NOTHING) == 0
+    before_it = np.where(goes_on, np.r_[NOTHING, writer[:-1]], until) if len(tells) else until
+    missing = excess - np.where(goes_on, np.r_[0, excess[:-1]], 0) if len(tells) else excess
+    glued = (order.finds >= 0) | (order.expected_revision >= 0)
+    place = last_of(before.writes[~glued[before.writes]], len(order))[writer]
+    missing = np.clip(missing, 0, len(order)) * (place > before_it)
+    gaps = _Gaps(writer, before_it, missing)
+    swaps, swapped, missing = _swaps(proposal, replay, gaps, glued, expecting)
+    return swaps, swapped, _Slots.at(np.repeat(place, missing), _COUNTS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """`missing` writes after the place `after`, up to (not behind) the place `until`."""
+
+    until: Int64s
+    after: Int64s
+    missing: Int64s
+
+
+def _swaps(
+    proposal: Proposal, replay: _Replay, gaps: _Gaps, glued: Bools, expecting: tuple[Int64s, Int64s]
+) -> tuple[Int64s, Int64s, Int64s]:
+    """Unknown compare-and-sets that fit into gaps, the places before which they go; what is missing then."""
+    order, given, writers = proposal.order, proposal.given, replay.before.writes
+    swaps, wrote = expecting
+    if not len(swaps):
+        return swaps, swaps, gaps.missing
+    place = np.append(writers, len(order))[np.searchsorted(writers, wrote, side="right")]  # The next one.
+    known = place < len(order)
+    swaps, place = swaps[known], place[known]
+    gap = np.searchsorted(gaps.until, place)
+    fits = gap < len(gaps.until)
+    swaps, place, gap = swaps[fits], place[fits], gap[fits]
+    fits = (gaps.after[gap] < place) & (gaps.missing[gap] > 0) & ~glued[place]
+    fits &= given.call[swaps] <= replay.deadline[place]
+    swaps, place, gap = swaps[fits], place[fits], gap[fits]
+    _, once = np.unique(place, return_index=True)
+    once = once[_numbered(gap[once]) < gaps.missing[gap[once]]]
+    swaps, place, gap = swaps[once], place[once], gap[once]
+    return swaps, place, gaps.missing - np.bincount(gap, minlength=len(gaps.missing))
+
+
+def _filled(
+    proposal: Proposal, deadline: Int64s, wanted: tuple[tuple[_Slots, Int64s], ...], rows: Int64s, slots: _Slots
+) -> Proposal:
+    """The slots wanted filled from the rows that may fill them, as far as these go; and these rows in these slots."""
+    for some, candidates in wanted:
+        taken = np.isin(some.place * 4 + some.rank, slots.place * 4 + slots.rank) & (some.rank == _CREATES)
+        place, rank, revision = (column[~taken] for column in _parts(some))
+        chosen, filler = _last_called(deadline[place], proposal.given.call[candidates], proposal.block.origin)
+        rows = np.r_[rows, candidates[filler]]
+        slots = _together(slots, _Slots(place[chosen], rank[chosen], revision[chosen]))
+    return proposal.inserted(rows, *_parts(slots))
+
+
+def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s, Int64s]:
+    """(slot, filler): for each slot, the earliest first, the filler that was called last before its deadline.
+
+    As many slots are filled as can be, and the fillers left over are those that fit best elsewhere. Slots take fillers
+    as closing brackets take opening ones, so the two of a pair stand next to each other at their depth. `origin`: of
+    the keys; all stamps of a key lie above it and below the next.
+    """
+    times = np.concatenate((call, deadline))
+    event = np.argsort(times, kind="stable")  # At equal stamps a call comes first: it is in time.
+    opens = event < len(call)
+    key = np.searchsorted(origin, times[event], side="right")
+    step = np.where(opens, 1, -1)
+    balance = np.cumsum(step)
+    if not len(event):
+        return event, event
+    first = np.flatnonzero(np.diff(key, prepend=NOTHING) != 0)
+    balance -= np.repeat(balance[first] - step[first], np.diff(np.r_[first, len(key)]))
+    room = 2 * len(event) + 1
+    lowest = np.minimum(np.minimum.accumulate(balance - key * room) + key * room, 0)
+    before = np.where(np.diff(key, prepend=NOTHING) != 0, 0, np.r_[0, lowest[:-1]])
+    alone = ~opens & (lowest < before)  # Nothing was open.
+    level = balance - lowest + ~opens
+    kept = np.flatnonzero(~alone)
+    kept = kept[np.lexsort((kept, level[kept], key[kept]))]
+    pair = np.flatnonzero(opens[kept[:-1]] & ~opens[kept[1:]])
+    same = (level[kept[pair]] == level[kept[pair + 1]]) & (key[kept[pair]] == key[kept[pair + 1]])
+    pair = pair[same]
+    return event[kept[pair + 1]] - len(call), event[kept[pair]]
+
+
+def _numbered(key: Int64s) -> Int64s:
+    """Per place how many of its key stand before it."""
+    here = np.arange(len(key))
+    new = np.diff(key, prepend=NOTHING) != 0
+    return here - np.maximum.accumulate(np.where(new, here, 0)) if len(key) else here

@@ -1,0 +1,77 @@
+"""Where writes of unknown outcome go whose value was observed: immediately before the first observer."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_audit.columnar.blocks import first_places, places_of
+from spark_audit.columnar.columns import NOTHING, Int64s
+from spark_audit.columnar.pointer_jumping import depths, least_of_descendants
+from spark_audit.columnar.proposed_order import Draft, Proposal
+
+
+def with_observed(draft: Draft) -> Proposal:
+    """With every unknown put and compare-and-set that an observer needs, and those that these need in turn.
+
+    `draft`: of the completed operations.
+    """
+    block, given = draft.block, draft.given
+    rows = np.flatnonzero(block.unknown & (given.writes >= 0) & (given.writes != given.absence))
+    written = given.writes[rows]
+    owner = np.full(block.tokens, NOTHING, np.int64)
+    owner[written[::-1]] = np.arange(len(rows))[::-1]  # Of several, the one called first.
+    also = places_of(given.writes, written, block.tokens)
+    owner[given.writes[also[~block.unknown[also]]]] = NOTHING  # What an acknowledged write wrote needs nobody else.
+    rows_find, places_find, told = _finds(draft, owner)
+    mine = owner[written] == np.arange(len(rows))
+    first = first_places(places_find, written, block.tokens)
+    none = len(draft.rows)
+    wanted = rows_find[rows]
+    parent = np.where((wanted >= 0) & mine, owner[wanted], NOTHING)
+    place = least_of_descendants(parent, np.where(mine, first, none))
+    _, depth, cyclic = depths(parent)
+    used = (place < none) & ~cyclic
+    return draft.inserted(rows[used], place[used], depth[used], told[written[used]]).in_order()
+
+
+def _finds(draft: Draft, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """`finds` of rows and of places, comparisons of revisions put into tokens; per token its revision, as told or -1.
+
+    Only of what an unknown write may have written (`owner`): any other write has a revision of its own.
+    """
+    block, given = draft.block, draft.given
+    told = np.full(block.tokens, NOTHING, np.int64)
+    places_find = given.finds[draft.rows]
+    tells = draft.rows[places_of(places_find, np.flatnonzero(owner >= 0), block.tokens)]
+    tells = tells[given.mod[tells] >= 0][::-1]
+    told[given.finds[tells]] = given.mod[tells]  # The last one written stays: the first in order.
+    if given.expected_revision.max(initial=NOTHING) < 0:
+        return given.finds, places_find, told
+    known = _Revisions(block.key[tells], given.mod[tells], given.finds[tells])
+    rows_find = given.finds.copy()
+    asking = np.flatnonzero((given.expected_revision >= 0) & ~given.failed)
+    rows_find[asking] = known.tokens(block.key[asking], given.expected_revision[asking])
+    return rows_find, rows_find[draft.rows], told
+
+
+@dataclass(frozen=True, slots=True)
+class _Revisions:
+    """Which token a revision of a key wrote."""
+
+    key: Int64s
+    revision: Int64s
+    token: Int64s
+
+    def tokens(self, key: Int64s, revision: Int64s) -> Int64s:
+        """Per (key, revision) the token; NOTHING if not known."""
+        both_keys = np.concatenate((self.key, key))
+        both = np.concatenate((self.revision, revision))
+        by_pair = np.lexsort((both, both_keys))
+        new = np.ones(len(by_pair), np.bool_)
+        new[1:] = (np.diff(both_keys[by_pair]) != 0) | (np.diff(both[by_pair]) != 0)
+        pair = np.empty(len(by_pair), np.int64)
+        pair[by_pair] = np.cumsum(new) - 1
+        token = np.full(len(by_pair), NOTHING, np.int64)
+        token[pair[: len(self.key)]] = self.token
+        found: Int64s = token[pair[len(self.key) :]]
+        return found

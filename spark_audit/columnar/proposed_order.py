@@ -1,0 +1,162 @@
+"""A proposed order of a block's operations: the completed ones by revision, unknown writes put in where they belong."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from spark_audit.columnar.blocks import Block, so_far
+from spark_audit.columnar.columns import NOTHING, Bools, Int64s, sorted_by
+from spark_audit.columnar.verify_order import Order
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """`rows`: the block's rows, in the proposed order. `given`: the columns of all rows, in their own order.
+
+    The `revision` of an unknown write, in `given`, is what responses told of it; -1 while none did. `sizes`: per key,
+    how many places it has.
+    """
+
+    block: Block
+    given: Order
+    rows: Int64s
+    sizes: Int64s
+
+    def inserted(self, rows: Int64s, places: Int64s, rank: Int64s, revision: Int64s) -> "Draft":
+        """With these rows put in immediately before the operations that are at these places, by `rank` among each."""
+        if not len(rows):
+            return self
+        by_place = np.lexsort((rank, places))
+        before = places[by_place]
+        merged = np.empty(len(self.rows) + len(rows), np.int64)
+        merged[np.arange(len(self.rows)) + so_far(before, len(self.rows))] = self.rows
+        merged[before + np.arange(len(rows))] = rows[by_place]
+        sizes = self.sizes + np.bincount(self.block.key[rows], minlength=self.block.keys)
+        return Draft(self.block, told(self.given, rows, revision), merged, sizes)
+
+    def in_order(self) -> "Proposal":
+        """With the columns of the rows."""
+        sizes = self.sizes
+        begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
+        order = self.given.taken(self.rows, begins=begins, absence=np.repeat(self.block.absence, sizes))
+        return Proposal(self.block, self.given, self.rows, order, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A draft, and `order`: the columns of its `rows`."""
+
+    block: Block
+    given: Order
+    rows: Int64s
+    order: Order
+    sizes: Int64s
+
+    def key(self) -> Int64s:
+        """Of each place."""
+        return np.repeat(np.arange(self.block.keys), self.sizes)
+
+    def unused(self) -> Bools:
+        """Per row: an unknown write that has no place."""
+        unused = self.block.unknown.copy()
+        unused[self.rows] = False
+        return unused
+
+    def inserted(self, rows: Int64s, places: Int64s, rank: Int64s, revision: Int64s) -> "Proposal":
+        """With these rows put in immediately before the operations that are at these places, by `rank` among each."""
+        if not len(rows):
+            return self
+        draft = Draft(self.block, self.given, self.rows, self.sizes)
+        return draft.inserted(rows, places, rank, revision).in_order()
+
+    def revised(self, rows: Int64s, revision: Int64s) -> "Proposal":
+        """The same order, these rows' revisions being these."""
+        if not len(rows):
+            return self
+        given = told(self.given, rows, revision)
+        order = replace(self.order, revision=given.revision[self.rows])
+        return Proposal(self.block, given, self.rows, order, self.sizes)
+
+    def with_row(self, places: Int64s, rows: Int64s) -> "Proposal":
+        """With these at these places; each of the same key as what was there, and with a revision of its own."""
+        there = self.rows.copy()
+        there[places] = rows
+        order = self.order.changed(places, self.given.taken(rows, begins=rows, absence=rows))
+        return replace(self, rows=there, order=order)
+
+    def out_of_turn(self) -> Bools:
+        """Which places carry a revision below the one told before, or as writes the same: an unknown write is not
+        where it was told to be, or a revision was seen without its write.
+
+        In an order without such a place, whoever reads has read the last write of a revision up to its own.
+        """
+        known = np.flatnonzero(self.order.revision > 0)
+        rise = np.diff(self.order.revision[known])
+        falls = np.flatnonzero(rise <= 0)
+        falls = falls[(rise[falls] < 0) | (self.order.writes[known[falls + 1]] >= 0)]
+        here, next_to_it = known[falls + 1], known[falls]
+        wrong = np.zeros(len(self.rows), np.bool_)
+        wrong[here] = self.order.begins[here] == self.order.begins[next_to_it]
+        return wrong
+
+    def guessed(self) -> Bools:
+        """Per key: whether the place of some unknown write was told by no response."""
+        untold = np.flatnonzero(self.order.revision < 0)
+        untold = untold[self.order.writes[untold] >= 0]
+        return self.keys_of(untold)
+
+    def keys_of(self, places: Int64s) -> Bools:
+        """Per key: whether any of these places is its own."""
+        found = np.zeros(self.block.keys, np.bool_)
+        found[self.block.key[self.rows[places]]] = True
+        return found
+
+
+def told(given: Order, rows: Int64s, revision: Int64s) -> Order:
+    """The columns, these rows' revisions being these."""
+    revisions = given.revision.copy()
+    revisions[rows] = revision
+    return replace(given, revision=revisions)
+
+
+def proposed(block: Block) -> Draft:
+    """The completed operations by (key, revision, writer first, call); the rows are sorted by (key, call) already."""
+    given = given_order(block)
+    completed = np.flatnonzero(~block.unknown)
+    revision = given.revision[completed]
+    low = int(revision.min(initial=0))
+    span = int(revision.max(initial=0)) - low + 1
+    rank = (revision - low) * 2 + (given.writes[completed] < 0)
+    if span * 2 * block.keys < 2**62:
+        rows = completed[sorted_by(rank + block.key[completed] * (2 * span))]
+    else:
+        rows = completed[np.lexsort((rank, block.key[completed]))]
+    lost = np.bincount(block.key[block.unknown], minlength=block.keys)
+    return Draft(block, given, rows, np.diff(block.starts) - lost)
+
+
+def given_order(block: Block) -> Order:
+    """The columns of the block's rows, in their own order."""
+    columns, sizes = block.columns, np.diff(block.starts)
+    revision = block.part(columns.revision).copy()
+    revision[block.unknown] = NOTHING
+    return Order(
+        begins=np.repeat(block.starts[:-1], sizes),
+        absence=np.repeat(block.absence, sizes),
+        call=block.call,
+        ret=block.ret,
+        revision=revision,
+        failed=columns.failed[block.begin : block.end],
+        writes=block.local_tokens(columns.writes),
+        finds=block.local_tokens(columns.finds),
+        differs=_or_nothing(block.local_tokens(columns.differs)),
+        expected_revision=_or_nothing(block.part(columns.expected_revision)),
+        mod=_or_nothing(block.part(columns.mod)),
+        create=_or_nothing(block.part(columns.create)),
+        version=_or_nothing(block.part(columns.version)),
+    )
+
+
+def _or_nothing(column: Int64s) -> Int64s:
+    """A column that tells nothing takes no room, and no time to be sorted (`Order.taken`)."""
+    return column if column.max(initial=NOTHING) >= 0 else np.broadcast_to(np.int64(NOTHING), len(column))

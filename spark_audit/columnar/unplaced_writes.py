@@ -1,0 +1,270 @@
+"""Hidden writes in a proposed order: which of them, and what is left open about their revisions. See `slots.py`."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from spark_audit.columnar.blocks import places_of
+from spark_audit.columnar.columns import FOREVER, NOTHING, Bools, Int64s
+from spark_audit.columnar.proposed_order import Proposal
+from spark_audit.columnar.verify_order import Order, States
+from spark_audit.key.unplaced_writes import BLIND, HIDDEN, LOOKS, PLACES_AWAY_MAX, STOP, UNTOLD, UNTOLD_PUT, elsewhere
+from spark_audit.store.revision_claims import Stretch
+
+
+def _none() -> Int64s:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Unknown writes in a verified order, by row of the columns: see `traces.py`.
+
+    `told`, `revision`: whose revision a record showed. `slot`, `low`, `high`: whose revision nobody told; in the order
+    of their places. `mover`, `first`, `last`: a slot (by its row), and a stretch that it may have instead.
+    """
+
+    told: Int64s = field(default_factory=_none)
+    revision: Int64s = field(default_factory=_none)
+    slot: Int64s = field(default_factory=_none)
+    low: Int64s = field(default_factory=_none)
+    high: Int64s = field(default_factory=_none)
+    mover: Int64s = field(default_factory=_none)
+    first: Int64s = field(default_factory=_none)
+    last: Int64s = field(default_factory=_none)
+
+    @staticmethod
+    def joined(some: "list[Placed]") -> "Placed":
+        """All of them."""
+        return Placed(*(np.concatenate([getattr(one, name) for one in some]) for name in Placed.__slots__))
+
+    def where(self, told: Bools, slot: Bools) -> "Placed":
+        """These of them only."""
+        kept = replace(self, told=self.told[told], revision=self.revision[told])
+        kept = replace(kept, slot=self.slot[slot], low=self.low[slot], high=self.high[slot])
+        return kept._moving(np.isin(self.mover, kept.slot))
+
+    def _moving(self, kept: Bools) -> "Placed":
+        return replace(self, mover=self.mover[kept], first=self.first[kept], last=self.last[kept])
+
+    def at(self, rows: Int64s) -> "Placed":
+        """With `rows[row]` in the place of each row."""
+        return replace(self, told=rows[self.told], slot=rows[self.slot], mover=rows[self.mover])
+
+    def between(self, before: int, last: int) -> "Placed":
+        """With slots above the revision `before` only, and no other places behind that of `last`."""
+        found = replace(self, low=np.maximum(self.low, before + 1), first=np.maximum(self.first, before + 1))
+        found = replace(found, last=np.minimum(self.last, last - 1))
+        return found._moving(found.first <= found.last)
+
+    def also(self) -> list[tuple[Stretch, ...]]:
+        """Per slot the stretches that it may have instead."""
+        found: dict[int, list[Stretch]] = {}
+        for row, first, last in zip(self.mover.tolist(), self.first.tolist(), self.last.tolist(), strict=True):
+            found.setdefault(row, []).append((first, last))
+        return [tuple(found.get(row, ())) for row in self.slot.tolist()]
+
+
+def refilled(proposal: Proposal, told: Int64s) -> Proposal:
+    """Of the puts of each key which nobody can have seen at their places as many as before, but those called first, in
+    the order of their calls; and so of its deletions of unknown outcome. Revisions stay at their places.
+
+    `told`: rows whose revision a record showed. They stay.
+    """
+    given, key = proposal.given, proposal.block.key
+    unknown = proposal.block.unknown.copy()
+    unknown[told] = False
+    places = _unknown_places(proposal)
+    proposal = _puts_for_swaps(proposal, unknown, places)
+    rows = proposal.rows.copy()
+    puts = _where(unknown, _hidden_puts(proposal))
+    there = places[_among(rows[places], puts, len(key))]
+    seen = there[~_nobody_looks(proposal, there, there)]
+    deletions = np.flatnonzero(unknown)
+    deletions = deletions[given.writes[deletions] == given.absence[deletions]]
+    for alike in (np.setdiff1d(puts, rows[seen]), deletions):
+        there = places[_among(proposal.rows[places], alike, len(key))]
+        rows[there] = _first_called(alike, key, key[rows[there]])
+    moved = places[rows[places] != proposal.rows[places]]
+    if not len(moved):
+        return proposal
+    order = proposal.order
+    call, writes = order.call.copy(), order.writes.copy()
+    call[moved], writes[moved] = given.call[rows[moved]], given.writes[rows[moved]]
+    return replace(proposal, rows=rows, order=replace(order, call=call, writes=writes))
+
+
+def _puts_for_swaps(proposal: Proposal, unknown: Bools, places: Int64s) -> Proposal:
+    """With an unused put in place of each compare-and-set which nobody can have seen, if it was called no later: it can
+    stand there, and elsewhere too. `places`: of unknown writes."""
+    given, key = proposal.given, proposal.block.key
+    puts = _where(unknown, _hidden_puts(proposal))
+    of_put = _among(proposal.rows[places], puts, len(key))
+    row = proposal.rows[places]
+    swaps = (given.writes[row] >= 0) & ((given.finds[row] != NOTHING) | (given.expected_revision[row] >= 0))
+    swaps &= (given.revision[row] <= 0) & unknown[row]
+    at = places[swaps]
+    at = at[~_found(proposal, given.writes[proposal.rows[at]])]
+    at = at[_nobody_looks(proposal, at, places[of_put])]
+    if not len(at):
+        return proposal
+    at = at[np.argsort(given.call[proposal.rows[at]], kind="stable")]
+    unused = puts[proposal.unused()[puts]]
+    swap = proposal.rows[at]
+    taken, chosen = _taken_in_turn(key[unused], given.call[unused], key[swap], given.call[swap])
+    return proposal.with_row(at[taken], unused[chosen]) if len(chosen) else proposal
+
+
+def _unknown_places(proposal: Proposal) -> Int64s:
+    """The places of unknown writes."""
+    return np.flatnonzero(proposal.block.unknown[proposal.rows])
+
+
+def _where(condition: Bools, rows: Int64s) -> Int64s:
+    return rows[condition[rows]]
+
+
+def _among(rows: Int64s, some: Int64s, count: int) -> Bools:
+    """Which of these rows are among `some`; there are `count`."""
+    chosen = np.zeros(count, np.bool_)
+    chosen[some] = True
+    among: Bools = chosen[rows]
+    return among
+
+
+def _found(proposal: Proposal, tokens: Int64s) -> Bools:
+    """Per token: whether something in the order finds it."""
+    finds = proposal.order.finds
+    found = np.zeros(proposal.block.tokens, np.bool_)
+    found[finds[places_of(finds, tokens, len(found))]] = True
+    has_finder: Bools = found[tokens]
+    return has_finder
+
+
+def _hidden_puts(proposal: Proposal) -> Int64s:
+    """The puts of unknown outcome whose value nothing in the order finds: their rows, ascending."""
+    given = proposal.given
+    rows = np.flatnonzero(proposal.block.unknown)
+    puts = (given.writes[rows] >= 0) & (given.writes[rows] != given.absence[rows])
+    puts &= (given.finds[rows] == NOTHING) & (given.expected_revision[rows] < 0)
+    rows = rows[puts]
+    hidden: Int64s = rows[~_found(proposal, given.writes[rows])]
+    return hidden
+
+
+def _nobody_looks(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
+    """Per place: whether what follows, what is at the places `puts` (ascending) left out, does not say what is there; a
+    deletion does not either."""
+    order = proposal.order
+    ends = np.append(np.flatnonzero(np.diff(puts) != 1), len(puts) - 1)  # Of runs of neighbours.
+    end = puts[ends][np.searchsorted(ends, np.arange(len(puts)))] if len(puts) else puts
+    at = np.searchsorted(puts, places + 1)
+    left_out = np.append(puts, NOTHING)[at] == places + 1
+    following = np.where(left_out, np.append(end, NOTHING)[at], places) + 1
+    inside = following < len(order)
+    following = np.minimum(following, len(order) - 1)
+    blind = (order.writes[following] >= 0) & (order.finds[following] == NOTHING)
+    blind &= order.expected_revision[following] < 0
+    blind |= order.writes[following] == order.absence[following]
+    unseen: Bools = ~inside | blind | (order.begins[following] != order.begins[places])
+    return unseen
+
+
+def _taken_in_turn(key: Int64s, call: Int64s, slot_key: Int64s, slot_call: Int64s) -> tuple[Int64s, Int64s]:
+    """(slot, put): each slot, in turn, takes the first put of its key that none before it took, if that was called no
+    later. All are by (key, call)."""
+    begins, ends = np.searchsorted(key, slot_key), np.searchsorted(key, slot_key, side="right")
+    in_time = np.minimum(np.searchsorted(call, slot_call, side="right"), ends) - begins
+    slots: list[int] = []
+    puts: list[int] = []
+    now, used = NOTHING, 0
+    for slot, (mine, begin, some) in enumerate(zip(slot_key.tolist(), begins.tolist(), in_time.tolist(), strict=True)):
+        used = used if mine == now else 0
+        now = mine
+        if used < some:
+            slots.append(slot)
+            puts.append(begin + used)
+            used += 1
+    return np.array(slots, np.int64), np.array(puts, np.int64)
+
+
+def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
+    """For each of `wanted`, keys in ascending order: the next of its key's candidates. These are by (key, call)."""
+    begins = np.searchsorted(key[candidates], wanted)
+    number = np.arange(len(wanted)) - np.searchsorted(wanted, wanted)
+    return candidates[begins + number]
+
+
+def placed(proposal: Proposal, replayed: States, told: Int64s, revision: Int64s) -> Placed:
+    """Of a proposal that is verified, and was `replayed`. `told`, `revision`: see `Placed`; every other unknown write
+    has a slot.
+
+    Its bounds: the nearest places of its key that have a revision; or the one that it has, if something other than a
+    record named it: a creation, a comparison.
+    """
+    order, begins = proposal.order, proposal.order.begins
+    mine = _unknown_places(proposal)
+    mine = mine[~np.isin(proposal.rows[mine], told)] if len(told) else mine
+    known = np.flatnonzero(order.revision > 0)
+    rows, own = proposal.rows[mine], order.revision[mine]
+    if not len(mine) or not len(known):
+        return Placed(told, revision, rows, np.full(len(mine), 2), np.full(len(mine), FOREVER))
+    at = np.searchsorted(known, mine)
+    behind = np.searchsorted(known, mine, side="right")
+    before, after = known[np.maximum(at - 1, 0)], known[np.minimum(behind, len(known) - 1)]
+    bounded = (at > 0) & (begins[before] == begins[mine])
+    ends = (behind < len(known)) & (begins[after] == begins[mine])
+    low = np.where(bounded, order.revision[before] + 1, 2)
+    high = np.where(ends, order.revision[after] - (order.writes[after] >= 0), FOREVER)
+    low, high = np.where(own > 0, own, low), np.where(own > 0, own, high)
+    return Placed(told, revision, rows, low, high, *_elsewhere(proposal, replayed, known, mine))
+
+
+def _elsewhere(proposal: Proposal, replayed: States, known: Int64s, mine: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """(row, first, last) of what the operations at these places may have instead."""
+    order = proposal.order
+    hidden = np.zeros(len(proposal.block.key), np.bool_)
+    hidden[_hidden_puts(proposal)] = True
+    stops = ~replayed.present | (order.version >= 0) | (order.writes == order.absence)
+    moving = mine[hidden[proposal.rows[mine]] & (order.revision[mine] <= 0) & ~stops[mine]]
+    begins, ends = _around(np.flatnonzero(stops), known, moving, len(order))
+    near = _within(begins, ends)
+    kinds = _kinds(order, near, hidden[proposal.rows[near]], stops[near]).tolist()
+    revision, call = order.revision[near].tolist(), order.call[near].tolist()
+    windows = zip(np.searchsorted(near, begins).tolist(), (ends - begins).tolist(), strict=True)
+    own = (moving - begins).tolist()
+    found: list[tuple[int, int, int]] = []
+    for number, (begin, size) in enumerate(windows):
+        window = slice(begin, begin + size)
+        stretches = elsewhere(kinds[window], revision[window], call[window], own[number])
+        found += [(number, first, last) for first, last in stretches]
+    mover, first, last = np.array(found, np.int64).reshape(-1, 3).T
+    return proposal.rows[moving[mover]], first, last
+
+
+def _around(stops: Int64s, known: Int64s, places: Int64s, count: int) -> tuple[Int64s, Int64s]:
+    """Per place (ascending) where that begins, and ends, which `elsewhere` looks at: from what stops it to the first
+    place behind what stops it whose revision is `known`. A key begins with what stops: nothing is present."""
+    begin = np.append(stops, 0)[np.searchsorted(stops, places) - 1]
+    stop = np.append(stops, count)[np.searchsorted(stops, places)]
+    end = np.append(known, count)[np.searchsorted(known, stop)] + 1
+    begin, end = np.maximum(begin, places - PLACES_AWAY_MAX), np.minimum(end, places + PLACES_AWAY_MAX)
+    return begin, np.minimum(end, count)
+
+
+def _within(begins: Int64s, ends: Int64s) -> Int64s:
+    """All places of these stretches, of which none begins, or ends, before the one before it does; each place once."""
+    fresh = np.maximum(begins, np.append(0, ends[:-1]))
+    sizes = ends - fresh
+    skipped = fresh - (np.cumsum(sizes) - sizes)
+    within: Int64s = np.arange(int(sizes.sum())) + np.repeat(skipped, sizes)
+    return within
+
+
+def _kinds(order: Order, places: Int64s, hidden: Bools, stops: Bools) -> Int64s:
+    """Of these places, of which those are hidden puts, and those stop; see `slots.py`."""
+    told = order.revision[places] > 0
+    blind = (order.writes[places] >= 0) & (order.finds[places] == NOTHING) & (order.expected_revision[places] < 0)
+    kinds = np.where(told, np.where(blind, BLIND, LOOKS), np.where(blind, UNTOLD_PUT, UNTOLD))
+    kinds[hidden & ~told] = HIDDEN
+    return np.where(stops, STOP, kinds)

@@ -1,0 +1,75 @@
+"""Reads that promise less than linearizability, asked only whether they fit the revision that they carry.
+
+The rules are those of `key/weak_reads.py`, for all keys at once. What fits here fits there; of the others (few, in a
+sound history) `weak.py` says what is wrong with them, if anything: it is exact where a value was written twice, and
+across clocks.
+"""
+
+import numpy as np
+
+from spark_audit.columnar.blocks import any_of, first_place
+from spark_audit.columnar.columns import OTHER, Bools, Columns, Int64s
+
+
+def doubtful(columns: Columns) -> Bools:
+    """Per row of `columns.weak` (which must be there): whether it may not fit its own revision."""
+    reads = columns.weak
+    assert reads is not None
+    key = reads.key_of_row()
+    absence = columns.tokens[key]
+    finds_value = (reads.finds >= 0) & (reads.finds != absence)
+    told = (reads.mod >= 0) & (reads.revision > 0)
+    wrong: Bools = told & (reads.mod > reads.revision)
+    wrong |= _beyond_columns(columns, reads)[key]
+    last, known = _last_acknowledged(columns, key, reads.revision)
+    if not len(columns):  # Then nobody wrote anything.
+        wrong |= finds_value
+        return wrong
+    deleted = columns.writes[last] == absence
+    wrong |= known & told & (columns.revision[last] > reads.mod)
+    wrong |= known & (reads.finds == absence) & ~deleted & ~(_first_unknown_deletion(columns)[key] <= reads.ret)
+    wrong |= finds_value & ~_written(columns, reads)
+    return wrong
+
+
+def _last_acknowledged(columns: Columns, key: Int64s, revision: Int64s) -> tuple[Int64s, Bools]:
+    """Per (key, revision): the row of the key's last acknowledged write up to that revision; whether there is one."""
+    rows = np.flatnonzero((columns.writes >= 0) & (columns.revision > 0))
+    if not len(rows):
+        return np.zeros(len(key), np.int64), np.zeros(len(key), np.bool_)
+    _, rank = np.unique(np.r_[columns.revision[rows], revision], return_inverse=True)
+    owner = columns.key_of_row()[rows]
+    code = np.r_[owner, key] * (len(rank) + 1) + rank.reshape(-1)
+    written, asked = code[: len(rows)], code[len(rows) :]
+    by_code = np.argsort(written, kind="stable")
+    place = np.searchsorted(written[by_code], asked, side="right") - 1
+    last = by_code[np.maximum(place, 0)]
+    return rows[last], (place >= 0) & (owner[last] == key) & (revision > 0)
+
+
+def _first_unknown_deletion(columns: Columns) -> Int64s:
+    """Per key the first call of a deletion of unknown outcome."""
+    key = columns.key_of_row()
+    rows = np.flatnonzero(columns.unknown & (columns.writes == columns.tokens[key]))
+    first = np.full(columns.keys, np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(first, key[rows], columns.call[rows])
+    return first
+
+
+def _written(columns: Columns, reads: Columns) -> Bools:
+    """Whether the first write of what each read found was called in time, at the revision that was told."""
+    row = first_place(columns.writes, int(columns.tokens[-1]))[reads.finds]
+    there = row < len(columns)
+    row = np.where(there, row, 0)
+    same = (reads.mod < 0) | (columns.revision[row] <= 0) | (columns.revision[row] == reads.mod)
+    written: Bools = there & (columns.call[row] <= reads.ret) & same
+    return written
+
+
+def _beyond_columns(columns: Columns, reads: Columns) -> Bools:
+    """Per key: whether it has operations that columns cannot express, or more clocks than one."""
+    key = np.r_[columns.key_of_row(), reads.key_of_row()]
+    clock = np.r_[columns.clock, reads.clock]
+    pairs = np.unique(key * (int(clock.max()) + 1) + clock)
+    several = np.bincount(pairs // (int(clock.max()) + 1), minlength=columns.keys) > 1
+    return several | any_of(key, np.r_[columns.kind, reads.kind] == OTHER, columns.keys)

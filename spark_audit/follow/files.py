@@ -1,0 +1,144 @@
+"""Files that grow: what is new in each, and the same rows again, with proof that they are the same.
+
+Of a file of JSON lines, whole lines are taken; what follows the last line end is still being written, until the end.
+A Parquet file is taken as a whole, once its footer is there. What was taken must never change.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, UnreadablePath
+from spark_audit.history.paths import HistoryFile
+from spark_audit.history.rows import FIELDS, problem, row_of_line
+
+Row = dict[str, Any]
+
+END_BYTES = 4096  # Before the mark, compared at each part; all bytes are, whenever rows are read again.
+_NAMES = tuple(name for name, _ in FIELDS)
+_BLOCK_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a file was taken: bytes, lines (rows of Parquet); CRC-32 of all these bytes, and of the last of them."""
+
+    size: int = 0
+    lines: int = 0
+    crc: int = 0
+    end_crc: int = 0
+
+
+def new_rows(file: HistoryFile, mark: Mark, *, final: bool) -> tuple[list[Row], Mark]:
+    """The rows behind the mark, well-formed and with all fields, and the mark behind them.
+
+    Raises MalformedHistory; UnreadablePath for a file that cannot be read, or is no longer what was taken.
+    """
+    path = file.path
+    try:
+        with path.open("rb") as opened:
+            opened.seek(max(0, mark.size - END_BYTES))
+            before = opened.read(min(mark.size, END_BYTES))
+            if zlib.crc32(before) != mark.end_crc:
+                raise _changed(path)
+            data = opened.read()
+    except OSError as error:
+        raise UnreadablePath(str(path), error.strerror or str(error)) from error
+    if file.parquet:
+        if data and mark.size:
+            raise _changed(path)
+        return _new_table(file, data, final) if data else ([], mark)
+    taken = data if final else data[: data.rfind(b"\n") + 1]
+    lines = taken.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    faults: list[Fault] = []
+    rows: list[Row] = []
+    for number, line in enumerate(lines, mark.lines + 1):
+        if line.strip(b" "):
+            row, reason = _row_of(line)
+            rows.append(row)
+            if reason is not None:
+                faults.append(Fault(str(path), number, reason))
+    _refuse(faults)
+    crc = zlib.crc32(taken, mark.crc)
+    end = zlib.crc32((before + taken)[-END_BYTES:])
+    return rows, Mark(mark.size + len(taken), mark.lines + len(lines), crc, end)
+
+
+def rows_again(file: HistoryFile, mark: Mark) -> Iterator[Row]:
+    """The rows before the mark. Raises UnreadablePath, at the latest behind the last, if they are no longer those."""
+    crc, left = 0, mark.size
+    if not left:
+        return
+    if file.parquet:
+        if zlib.crc32(_bytes_of(file.path)) != mark.crc:
+            raise _changed(file.path)
+        yield from _table_rows(file.path)
+        return
+    try:
+        with file.path.open("rb") as opened:
+            for line in opened:
+                if left <= 0:
+                    break
+                line = line[:left]  # The last one may have grown.
+                crc, left = zlib.crc32(line, crc), left - len(line)
+                if line.strip(b" \n"):
+                    row, reason = _row_of(line)
+                    if reason is not None:
+                        raise _changed(file.path)
+                    yield row
+    except OSError as error:
+        raise UnreadablePath(str(file.path), error.strerror or str(error)) from error
+    if left or crc != mark.crc:
+        raise _changed(file.path)
+
+
+def _row_of(line: bytes) -> tuple[Row, str | None]:
+    row, reason = row_of_line(line, problem)
+    return (_whole(row), None) if reason is None else ({}, reason)
+
+
+def _whole(row: Mapping[str, Any]) -> Row:
+    """A field that is null may be left out; one that is no field of a row is ignored."""
+    return {name: row.get(name) for name in _NAMES}
+
+
+def _new_table(file: HistoryFile, data: bytes, final: bool) -> tuple[list[Row], Mark]:
+    if not final and data[-4:] != b"PAR1":
+        return [], Mark()  # Its footer comes last.
+    from spark_audit.tables.parquet import check_footers
+
+    check_footers([str(file.path)])
+    rows = list(_table_rows(file.path))
+    _refuse([Fault(str(file.path), n, reason) for n, row in enumerate(rows, 1) if (reason := problem(row))])
+    return rows, Mark(len(data), len(rows), zlib.crc32(data), zlib.crc32(data[-END_BYTES:]))
+
+
+def _table_rows(path: Path) -> Iterator[Row]:
+    import pyarrow.parquet as parquet
+
+    with parquet.ParquetFile(path) as table:
+        for batch in table.iter_batches():
+            for row in batch.to_pylist():
+                yield _whole(row)
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UnreadablePath(str(path), error.strerror or str(error)) from error
+
+
+def _refuse(faults: list[Fault]) -> None:
+    if faults:
+        raise MalformedHistory(tuple(faults[:FAULTS_SHOWN_MAX]), len(faults))
+
+
+def _changed(path: Path) -> UnreadablePath:
+    return UnreadablePath(
+        str(path), "is no longer what was read before; only new rows may follow. Follow it anew, with another STATE"
+    )

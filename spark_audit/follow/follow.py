@@ -1,0 +1,319 @@
+"""A history audited as it grows: each part once, from what was carried over the last cut.
+
+A cut is a place in the order of revisions: (revision, reads, call). What ranks before it is decided and forgotten, but
+for the carry; what ranks behind waits. That what comes later ranks behind the cut is expected, not assumed: a row that
+does not has the run read again from its first row. So the verdict on all rows does not depend on where cuts were.
+Pure: rows come in, and are read again, through functions; `incremental_state.py` does files.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from spark_audit.errors import NothingToCheck
+from spark_audit.follow.key import BEFORE_ALL, Closed, KeyCarry, KeyPart, close
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.projection import parts
+from spark_audit.history.requests import concerns_many
+from spark_audit.history.revision_set import Numbers
+from spark_audit.key.decide import CONFIGURATIONS_MAX
+from spark_audit.local import check_rows
+from spark_audit.store.gap_matching import Choice, elsewhere, unfit
+from spark_audit.store.order import changed, out_of_order, rank, takes_part, uniqueness
+from spark_audit.store.replay import left_open, worth_replaying
+from spark_audit.store.unknown_writes import Returned
+from spark_audit.verdict.findings import KeyFindings, findings_of_key, note_key
+from spark_audit.verdict.verdict import Undecided, Verdict
+
+Row: TypeAlias = Mapping[str, Any]
+Again: TypeAlias = Callable[[], Iterable[Row]]  # All rows of the run that were read so far, from its first.
+
+NO_REVISION = "operations without a revision have no place in its order"
+BROKEN_ORDER = "the order of its revisions is not proven in parts"
+SEVERAL_CLOCKS = "a cut in time needs one clock"
+
+
+@dataclass(slots=True)
+class RunCarry:
+    """What is kept of one run. Times in ns of its one clock.
+
+    `cut`: (revision, call): what ranks before (revision, 1, call) is closed. `held`: answered rows behind it.
+    `whole`: why every part of it is decided on all rows; "" if not. `uncut`: why it is decided at the end only.
+    `again`: keys that are decided on all their rows. `latest`: the greatest call of a closed row that takes part.
+    `clients`: the last operation of each: (call, return or None). `writes`: revisions of closed changes: how many,
+    least, greatest.
+
+    Of writes of unknown outcome (`traces.py`): `reached`: by the call of each that may have happened, the highest
+    revision that had returned before; or, of an early one, a bound above that. `slots`: what each of those in
+    the carried keys that nobody told may have. `taken`: the revisions of closed changes, and told ones. `latest` is
+    that of their calls too. `off_revisions`: slots do not say all of it.
+    """
+
+    cut: tuple[int, int] = (0, BEFORE_ALL)
+    held: list[Row] = field(default_factory=list)
+    keys: dict[str, KeyCarry] = field(default_factory=dict)
+    again: set[str] = field(default_factory=set)
+    whole: str = ""
+    uncut: str = ""
+    off_revisions: bool = False
+    clock: str | None = None
+    newest: int = BEFORE_ALL
+    latest: int = BEFORE_ALL
+    rows: int = 0
+    unknown: int = 0
+    failed: int = 0
+    ordered: int = 0
+    writes: tuple[int, int, int] = (0, 0, 0)
+    reached: dict[int, int] = field(default_factory=dict)
+    slots: list[Choice] = field(default_factory=list)
+    taken: Numbers = field(default_factory=Numbers)
+    op_ids: Numbers = field(default_factory=Numbers)
+    clients: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run to be followed: its name, the clocks of its run.json, and how its rows are read again."""
+
+    run_id: str
+    clocks: Sequence[Mapping[str, Any]]
+    again: Again
+    configurations_max: int = CONFIGURATIONS_MAX
+
+
+def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, final: bool, verdict: Verdict) -> None:
+    """Audit the new rows, which are well-formed and complete (null fields too), and move the cut; add to `verdict`.
+
+    `settled_ns`: how long after its call an operation is in the history, at the latest, as it is expected. `final`:
+    these are all; then the verdict is that of the whole history. Else it is about what lies before the cut.
+    Raises MalformedHistory for what is wrong between rows.
+    """
+    new = list(rows)
+    late = _note(run, carry, new)
+    if late and not carry.whole and not carry.uncut:
+        _start_again(carry)
+        new = list(run.again())
+    carry.held = [] if carry.uncut else [*carry.held, *(row for row in new if row["status"] == "ok")]
+    cut = _next_cut(carry, settled_ns, final)
+    closed, carry.held = _split(carry.held, cut)
+    before, carry.cut = carry.cut, cut
+    if not carry.whole and not carry.uncut:
+        unanswered = [row for row in new if row["status"] != "ok"]
+        for row in unanswered:
+            if row["status"] == "unknown":
+                carry.reached.setdefault(row["call_ns"], max(1, before[0]))
+        _close(run, carry, closed, unanswered)
+    _report(run, carry, final, verdict)
+
+
+def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
+    """Count the rows, and check what no two rows may have in common. True: one ranks before the cut."""
+    late = doubtful = False
+    bound = _bound(carry.cut)
+    for row in sorted(new, key=lambda row: (row["call_ns"], row["return_ns"] is None, row["return_ns"], row["op_id"])):
+        doubtful |= not carry.op_ids.add(row["op_id"])
+        before = carry.clients.get(row["client"])
+        if before is not None and (row["call_ns"] < before[0] or before[1] is None or row["call_ns"] < before[1]):
+            doubtful = True
+        if before is None or row["call_ns"] >= before[0]:
+            carry.clients[row["client"]] = (row["call_ns"], row["return_ns"])
+        carry.newest = max(carry.newest, row["call_ns"], row["return_ns"] or BEFORE_ALL)
+        carry.unknown += row["status"] == "unknown"
+        carry.failed += row["status"] == "fail"
+        if row["status"] == "ok" and row["revision"] is None:
+            carry.uncut = NO_REVISION
+        if carry.clock is None:
+            carry.clock = row["clock_id"]
+        elif row["clock_id"] != carry.clock:
+            carry.uncut = SEVERAL_CLOCKS
+        if concerns_many(row):
+            carry.whole = carry.whole or "listings and transactions are replayed from the first row"
+        late |= takes_part(row) and rank(row)[:3] < bound
+    carry.rows += len(new)
+    if doubtful:  # Perhaps only read late. All rows tell; malformed ones are raised from here.
+        with suppress(NothingToCheck):
+            check_rows(run.again(), clocks=run.clocks, configurations_max=1, name=run.run_id)
+    return late
+
+
+def _start_again(carry: RunCarry) -> None:
+    carry.cut, carry.held, carry.keys, carry.again = (0, BEFORE_ALL), [], {}, set()
+    carry.latest, carry.ordered, carry.writes, carry.off_revisions = BEFORE_ALL, 0, (0, 0, 0), False
+    carry.reached, carry.slots, carry.taken = {}, [], Numbers()
+
+
+def _bound(cut: tuple[int, int]) -> tuple[int, int, int]:
+    return cut[0], 1, cut[1]
+
+
+def _next_cut(carry: RunCarry, settled_ns: int, final: bool) -> tuple[int, int]:
+    """Behind everything at the end; else behind the greatest revision that was told before what is settled by now."""
+    if carry.uncut:
+        return carry.cut
+    if final:
+        revisions = [row["revision"] for row in carry.held]
+        return max([carry.cut[0], *revisions]), max(carry.cut[1], carry.newest + 1)
+    settled = max(carry.cut[1], carry.newest - settled_ns)
+    told = [row["revision"] for row in carry.held if takes_part(row) and row["return_ns"] < settled]
+    return max([carry.cut[0], *told]), settled
+
+
+def _split(rows: Iterable[Row], cut: tuple[int, int]) -> tuple[list[Row], list[Row]]:
+    """(before, behind)."""
+    bound = _bound(cut)
+    sides: tuple[list[Row], list[Row]] = ([], [])
+    for row in rows:
+        sides[rank(row)[:3] >= bound].append(row)
+    return sides
+
+
+def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterable[Row]) -> None:
+    """Continue the order over all keys, and each key. What is not proven so is marked, and decided from all rows."""
+    clocks = Clocks.from_run(run.clocks)
+    ordered = [row for row in closed if takes_part(row)]
+    unique = uniqueness(ordered)
+    if unique.repeated or any(row["return_ns"] < carry.latest for row in ordered) or any(out_of_order(ordered, clocks)):
+        carry.whole = BROKEN_ORDER
+        return
+    carry.ordered += len(ordered)
+    carry.latest = max([carry.latest, *(row["call_ns"] for row in ordered)])
+    told = [row["revision"] for row in ordered if changed(row)]
+    if told:
+        count, least, greatest = carry.writes
+        carry.writes = (count + len(told), min([*told, *([least] if count else [])]), max(greatest, *told))
+    returned = Returned(ordered, clocks)
+    for call_ns, highest in carry.reached.items():
+        carry.reached[call_ns] = max(highest, returned.highest_before(call_ns, carry.clock or ""))
+    fresh = all(carry.taken.add(revision) for revision in told)
+    for key, part in _by_key(closed, unanswered).items():
+        if key in carry.again:
+            continue
+        done = close(key, carry.keys.get(key, KeyCarry()), part, clocks)
+        if done is None:
+            carry.again.add(key)
+            carry.keys.pop(key, None)
+        else:
+            carry.keys[key] = done.carry
+            carry.off_revisions |= done.unproven
+            fresh &= _take(carry, done)
+    if not fresh or not _slots_fit(carry):
+        carry.whole = BROKEN_ORDER
+
+
+def _take(carry: RunCarry, done: Closed) -> bool:
+    """The unknown writes that took effect in this part of a key. False: one has a revision that it cannot have."""
+    fine = True
+    for revision, call_ns in done.told:
+        fine &= carry.taken.add(revision) and carry.reached[call_ns] < revision
+        carry.latest = max(carry.latest, call_ns)
+    least = 0
+    for slot in done.slots:
+        if slot.low == slot.high:
+            fine &= carry.reached[slot.call_ns] < slot.low
+        least = max(least, slot.low, carry.reached[slot.call_ns] + 1)  # Those of a key are in order.
+        carry.slots.append(((least, slot.high), *elsewhere(slot, carry.reached[slot.call_ns])))
+        carry.latest = max(carry.latest, slot.call_ns)
+    return fine
+
+
+def _slots_fit(carry: RunCarry) -> bool:
+    return not unfit(carry.slots, carry.taken.stretches())
+
+
+def _by_key(closed: Iterable[Row], unanswered: Iterable[Row]) -> dict[str, KeyPart]:
+    found: dict[str, KeyPart] = {}
+    for row in (*closed, *unanswered):
+        for key, about in parts(row):
+            part = found.setdefault(key, KeyPart())
+            if row["status"] == "unknown":
+                part.unknown.append(about)
+            elif row["status"] == "ok":
+                part.answered.append(about)
+    return found
+
+
+def _report(run: Run, carry: RunCarry, final: bool, verdict: Verdict) -> None:
+    decided = carry.rows - len(carry.held)
+    if carry.uncut and not final:
+        verdict.runs += 1
+        verdict.record(Undecided("keys", run.run_id, None, f"decided at the end only: {carry.uncut}"))
+        return
+    if decided == carry.unknown + carry.failed and not final:
+        verdict.runs += 1
+        verdict.record(Undecided("keys", run.run_id, None, "nothing of it is settled yet"))
+        return
+    if not (carry.whole or carry.uncut):
+        again = list(_decide_again(run, carry))
+        unproven = carry.off_revisions or any(findings.off_revisions or findings.traces for findings in again)
+        if not worth_replaying(0, decided, unproven):
+            _add(carry, verdict)
+            for findings in again:
+                note_key(verdict, findings)
+            if unproven:
+                verdict.record(Undecided("store", run.run_id, None, left_open(decided)))
+            return
+    rows = (row for row in run.again() if carry.uncut or row["status"] != "ok" or _is_closed(row, carry.cut))
+    try:
+        add(verdict, check_rows(rows, clocks=run.clocks, configurations_max=run.configurations_max, name=run.run_id))
+    except NothingToCheck:
+        _add(carry, verdict)
+
+
+def _is_closed(row: Row, cut: tuple[int, int]) -> bool:
+    return rank(row)[:3] < _bound(cut)
+
+
+def _decide_again(run: Run, carry: RunCarry) -> Iterator[KeyFindings]:
+    """Keys that the last parts did not prove, on all their rows; one that the witness proves so is carried again."""
+    if not carry.again:
+        return
+    clocks = Clocks.from_run(run.clocks)
+    mine: dict[str, list[Row]] = {key: [] for key in carry.again}
+    for row in run.again():
+        if row["status"] != "ok" or _is_closed(row, carry.cut):
+            for key, about in parts(row):
+                if key in mine:
+                    mine[key].append(about)
+    for key, rows in sorted(mine.items()):
+        part = KeyPart([row for row in rows if row["status"] == "ok"], [r for r in rows if r["status"] == "unknown"])
+        done = close(key, KeyCarry(), part, clocks)
+        if done is not None and not (done.told or done.slots or done.unproven):
+            carry.again.discard(key)
+            carry.keys[key] = done.carry
+        else:
+            yield findings_of_key(run.run_id, key, rows, clocks, run.configurations_max)
+
+
+def _add(carry: RunCarry, verdict: Verdict) -> None:
+    """What is carried, as counts."""
+    verdict.runs += 1
+    verdict.operations += carry.rows - len(carry.held)
+    verdict.unknown += carry.unknown
+    verdict.failed += carry.failed
+    verdict.properties["order"].checked += carry.ordered
+    count, least, greatest = carry.writes
+    verdict.properties["unique"].checked += count
+    verdict.revision_gaps += greatest - least + 1 - count if count else 0
+    verdict.properties["keys"].checked += len(carry.keys)
+    for key in carry.keys.values():
+        verdict.properties["weak"].checked += key.weak
+        method = "nothing to decide" if key.rows == key.weak else "witness"
+        verdict.methods[method] = verdict.methods.get(method, 0) + 1
+
+
+def add(verdict: Verdict, other: Verdict) -> None:
+    """Add the verdict on other runs."""
+    for name in ("operations", "unknown", "failed", "runs", "revision_gaps"):
+        setattr(verdict, name, getattr(verdict, name) + getattr(other, name))
+    for method, keys in other.methods.items():
+        verdict.methods[method] = verdict.methods.get(method, 0) + keys
+    for name, prop in other.properties.items():
+        mine = verdict.properties[name]
+        mine.checked += prop.checked
+        mine.violated += prop.violated
+        mine.undecided += prop.undecided
+    for violation in other.violations:
+        verdict.record(violation, count=0)
+    for open_ in other.undecided:
+        verdict.record(open_, count=0)

@@ -1,0 +1,153 @@
+"""One key across cuts: what is kept of its decided past, and how the next part of it is proven from there.
+
+Proven is one thing only: that the order of revisions, continued, still explains every answer. What cannot be shown so,
+for whatever reason, is no violation: the key is then decided again from its first row, by `findings_of_key`.
+The proof that this is enough is in docs/audit-proofs.md, section 6.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import Operation, Step, operation_of
+from spark_audit.key.unplaced_writes import slots_of
+from spark_audit.key.weak_reads import misfits
+from spark_audit.key.witness import witness
+from spark_audit.model.key import ABSENT, State, advance
+from spark_audit.store.revision_claims import Slot
+
+Row: TypeAlias = Mapping[str, Any]
+
+BEFORE_ALL = -(2**63)  # ns: earlier than every call, so that no unknown write fits in before it.
+TAIL_WRITES_MAX = 4  # Acknowledged writes kept, for reads that may be old; an older one has the key read again.
+_CARRIED = -1  # op_id of what stands for the decided past; those of rows are ≥ 0.
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCarry:
+    """What the next part of a key must know of the parts before; all of these are proven.
+
+    `state`: after its last operation. `last`: the greatest revision that it has met. `call`: the greatest call, in ns,
+    of an operation that takes part, unknown ones that took effect included. `pending`: rows of unknown outcome which
+    nothing has shown yet. `tail`: rows of its last acknowledged writes; `complete`: these are all that there were.
+    `rows`, `weak`: how many rows spoke of it, and how many of them promise less than linearizability.
+    """
+
+    state: State = ABSENT
+    last: int = 0
+    call: int = BEFORE_ALL
+    pending: tuple[Row, ...] = ()
+    tail: tuple[Row, ...] = ()
+    complete: bool = True
+    rows: int = 0
+    weak: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """`told`: (revision, call) of unknown writes whose revision a record showed; `slots`: of the others in this part.
+
+    `unproven`: slots do not say all that is asked of these others (`traces.slots_of`).
+    """
+
+    carry: KeyCarry
+    told: tuple[tuple[int, int], ...] = ()
+    slots: tuple[Slot, ...] = ()
+    unproven: bool = False
+
+
+@dataclass(slots=True)
+class KeyPart:
+    """The rows of one key in one part: answered ones that are closed by the cut, and new ones of unknown outcome."""
+
+    answered: list[Row] = field(default_factory=list)
+    unknown: list[Row] = field(default_factory=list)
+
+
+def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | None:
+    """The carry after this part; None if the order of revisions, continued from the carry, does not explain it."""
+    told = [op for row in part.answered for op in operation_of(row)]
+    pending = [*carry.pending, *part.unknown]
+    unknown = [op for row in pending for op in operation_of(row)]
+    strict = [op for op in told if op.weak is None]
+    if not _reads_fit(carry, told, unknown, clocks):
+        return None
+    spoke = sum(1 for row in part.unknown if operation_of(row))
+    counted = replace(
+        carry,
+        pending=tuple(pending),
+        rows=carry.rows + len(told) + spoke,
+        weak=carry.weak + len(told) - len(strict),
+    )
+    if not strict:
+        return Closed(counted)
+    if not _places_are_new(carry, strict):
+        return None
+    clock = strict[0].clock
+    seen = witness([past(carry, clock), *strict, *unknown], clocks, initial=_before(carry.state))
+    if not seen.verified or seen.order[0][0].op_id != _CARRIED:
+        return None
+    state: State | None = _before(carry.state)
+    for op, revision in seen.order:
+        assert state is not None
+        state = advance(state, op, revision)
+    assert state is not None
+    slots = slots_of(key, seen.order[1:], initial=carry.state, after=max(1, carry.last))
+    told_now = tuple((revision, op.call_ns) for op, revision in seen.order if op.unknown and revision is not None)
+    taken = {op.op_id for op, _ in seen.order if op.unknown}
+    writes = {op.op_id for op in strict if op.writes}
+    acknowledged = [*carry.tail, *(row for row in part.answered if row["op_id"] in writes)]
+    tail = sorted(acknowledged, key=lambda row: int(row["revision"]))[-TAIL_WRITES_MAX:]
+    after = replace(
+        counted,
+        state=state,
+        last=max(carry.last, *(revision or 0 for _, revision in seen.order)),
+        call=max(op.call_ns for op, _ in seen.order),
+        pending=tuple(row for row in pending if row["op_id"] not in taken),
+        tail=tuple(tail),
+        complete=carry.complete and len(tail) == len(acknowledged),
+    )
+    return Closed(after, told_now, slots or (), unproven=slots is None)
+
+
+def _before(state: State) -> State:
+    """The state from which writing the carried record leads to it."""
+    value, _, create, version = state
+    return ABSENT if value is None or version <= 1 else ("", None, create, version - 1)
+
+
+def past(carry: KeyCarry, clock: str) -> Operation:
+    """One operation in place of all before: what it leaves is the carried state, and its call is their greatest."""
+    value, mod, _, _ = carry.state
+    step = Step("get") if value is None else Step("put", value)
+    revision = 0 if value is None else mod
+    return Operation(_CARRIED, "", step.kind, carry.call, BEFORE_ALL, clock, revision, False, (step,))
+
+
+def _places_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
+    """Whether every record that was seen is the carried one, or was written behind all that is carried."""
+    value, mod, _, _ = carry.state
+    if value is not None and mod is None:
+        return False  # Of a write whose revision nobody has told: its place is not known well enough.
+    written = {op.revision for op in strict if op.writes}
+    shown = {
+        step.seen.mod_revision
+        for op in strict
+        for step in op.steps
+        if step.seen is not None and step.seen.found and step.seen.mod_revision is not None
+    }
+    return all(
+        revision in written or revision > carry.last or (value is not None and revision == mod) for revision in shown
+    )
+
+
+def _reads_fit(carry: KeyCarry, told: Sequence[Operation], unknown: Iterable[Operation], clocks: Clocks) -> bool:
+    """Whether each read fits its own revision (`weak.py`), as far as the tail reaches back; beyond it: no."""
+    tail = [op for row in carry.tail for op in operation_of(row)]
+    if not carry.complete:
+        oldest = min(op.revision or 0 for op in tail)
+        reads = (op for op in told if len(op.steps) == 1 and op.steps[0].seen is not None and op.revision is not None)
+        if any((op.revision or 0) < oldest for op in reads):
+            return False
+    return not any(misfits([*tail, *told, *unknown], clocks))

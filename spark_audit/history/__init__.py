@@ -1,0 +1,1 @@
+"""A recorded history: its rows and operations, requests and effects, clocks and paths."""

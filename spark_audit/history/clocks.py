@@ -1,0 +1,44 @@
+"""Which of two operations was over before the other began.
+
+Within one clock: a's return is before b's call (equal stamps are concurrent). Across clocks: only if a's return plus
+the stated error bounds of both clocks is before b's call; with no bound they are concurrent.
+
+See docs/reference/specification.md#107-clocks.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from spark_audit.history.operation import FOREVER, Operation
+
+
+class Clocks:
+    """The error bounds, in ns, of the clocks of one run. A clock that is not listed has none."""
+
+    def __init__(self, bounds: Mapping[str, int] | None = None) -> None:
+        self._bounds = dict(bounds or {})
+
+    @classmethod
+    def from_run(cls, clocks: Iterable[Mapping[str, Any]]) -> "Clocks":
+        """From `run.json`: rows of `clock_id` and `error_bound_ns` (null: no bound)."""
+        return cls({c["clock_id"]: c["error_bound_ns"] for c in clocks if c.get("error_bound_ns") is not None})
+
+    def margin_ns(self, one: str, other: str) -> int | None:
+        """What a stamp of one must lead a stamp of the other by, to be earlier; None: nothing is enough."""
+        if one == other:
+            return 0
+        if one in self._bounds and other in self._bounds:
+            return self._bounds[one] + self._bounds[other]
+        return None
+
+    def precedes(self, first: Operation, second: Operation) -> bool:
+        """Whether `first` had returned before `second` was called."""
+        margin = self.margin_ns(first.clock, second.clock)
+        return margin is not None and first.return_ns + margin < second.call_ns
+
+    def widened(self, operation: Operation) -> tuple[int, int]:
+        """(call, return) on one common axis: no precedence is added; some within one clock may be lost."""
+        bound = self._bounds.get(operation.clock)
+        if bound is None:
+            return -FOREVER, FOREVER
+        return operation.call_ns - bound, min(FOREVER, operation.return_ns + bound)

@@ -1,0 +1,84 @@
+"""A row that concerns several keys, cut into one row per key: what each key's history has to explain of it.
+
+The part of a linearizable history that concerns one key is linearizable, so what a part shows to be impossible is so.
+The reverse needs the whole: `replay.py` checks listings and transactions against the whole store.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from spark_audit.history.requests import Request, parse_request, single_key
+from spark_audit.store.order import changed
+
+
+def parts(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(key, row about this key alone), for every key that the row says something about; none if it failed."""
+    if row["op"] not in ("range", "txn"):
+        yield row["key"], row
+    elif row["status"] != "fail":
+        request = parse_request(row)
+        yield from _listed(row, request) if row["op"] == "range" else _transacted(row, request)
+
+
+def _listed(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each item is a read of its key. What is not listed is left to the replay, unless only one key can be."""
+    if row["status"] != "ok" or request["count_only"]:
+        return
+    pinned = request["revision"]
+    base = {**row, "request": None}
+    if pinned:
+        base |= {"weak": "pinned", "revision": pinned}
+    only = single_key(request)
+    if only is not None and not row["output"]["items"]:
+        yield only, {**base, "key": only, "output": {"found": False}}
+    for item in row["output"]["items"]:
+        seen = {
+            name: value for name, value in item.items() if name != "key"
+        }  # Of the row's own schema: Spark drops others.
+        yield item["key"], {**base, "key": item["key"], "output": {**seen, "found": True}}
+
+
+def _transacted(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if row["status"] == "unknown":
+        for key in _keys(request["compares"], request["success"], request["failure"]):
+            yield key, _part(row, key, request, None)
+        return
+    succeeded, results = row["output"]["succeeded"], row["output"]["results"]
+    branch = "success" if succeeded else "failure"
+    steps: list[Request] = []
+    answers: list[Mapping[str, Any]] = []
+    for step, result in zip(request[branch], results, strict=True):
+        if step["op"] != "range":
+            steps.append(step)
+            answers.append(result)
+        elif not step["count_only"] and not step["revision"]:
+            steps.extend({"op": "get", "key": item["key"]} for item in result["items"])
+            answers.extend({**item, "op": "get", "found": True} for item in result["items"])
+    ran = {"compares": request["compares"], "success": [], "failure": [], branch: steps}
+    for key in _keys(request["compares"], steps):
+        mine = [answer for step, answer in zip(steps, answers, strict=True) if step["key"] == key]
+        yield key, _part(row, key, ran, {"succeeded": succeeded, "results": mine})
+
+
+def _keys(*lists: list[Request]) -> list[str]:
+    return sorted({item["key"] for items in lists for item in items if item.get("op") != "range"})
+
+
+def _part(row: Mapping[str, Any], key: str, request: Request, output: Request | None) -> Mapping[str, Any]:
+    """`exact`: all comparisons are of this key, so it alone says which branch runs."""
+    mine = {
+        name: [item for item in request[name] if item.get("op") != "range" and item["key"] == key]
+        for name in ("compares", "success", "failure")
+    }
+    exact = len(mine["compares"]) == len(request["compares"])
+    if output is None and not request["compares"]:
+        mine["failure"] = []  # With nothing to compare, the other branch never runs.
+    changes = row["status"] == "ok" and changed(row)
+    return {
+        **row,
+        "key": key,
+        "request": json.dumps({**mine, "exact": exact}),
+        "output": output,
+        "changes_store": changes,
+    }

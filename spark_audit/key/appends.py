@@ -1,0 +1,158 @@
+"""Appends as compare-and-sets: a value that was read names all that it was made of.
+
+If each value that some answer names was made in one way only of what was put and appended (every text by one
+operation), then an append which is part of one of them found the text before its own, and left that with its own after
+it, whenever it took effect. So "append c" with a read of "abc" is "replace ab by abc", and a key with appends becomes
+one of compare-and-sets. An append that is in no answer is like a put that nobody reads.
+
+The two histories have the same orders; but where it is not known what an expected value would be made of, nothing is
+asked of what expected it. What the second one shows to be impossible is so, provided the reads are shown
+that told what the appends had found. The links of a chain need not be shown one by one: each names all before it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from spark_audit.history.operation import Operation, Step
+
+TEXTS_MAX = 20_000_000  # Characters looked at (length of the values × different lengths of texts): some seconds.
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """`core`: not empty if answers contradict each other about one append. `tellers`: by op_id of an append.
+
+    `exact`: these operations have an order if and only if the given ones have; else only if these have none, those have
+    none.
+    """
+
+    operations: list[Operation]
+    core: tuple[Operation, ...] = ()
+    tellers: dict[int, Operation] = field(default_factory=dict)
+    exact: bool = True
+
+    def now(self, op: Operation | None) -> Operation | None:
+        """What became of an operation."""
+        return next((mine for mine in self.operations if op is not None and mine.op_id == op.op_id), op)
+
+    def with_tellers(self, proof: Sequence[Operation]) -> list[Operation]:
+        """The proof, and what told of its appends."""
+        shown = {op.op_id: op for op in proof}
+        links = [op for op in proof if op.op_id in self.tellers]
+        for link in sorted(links, key=lambda op: -len(op.steps[0].value or "")):  # The longest may tell of others.
+            made = link.steps[0].value or ""
+            if not any(value.startswith(made) for op in shown.values() for value in _named(op)):
+                shown[self.tellers[link.op_id].op_id] = self.tellers[link.op_id]
+        return list(shown.values())
+
+
+def tell_appends(operations: list[Operation]) -> Told:
+    """The operations of one key with compare-and-sets for appends; as they were, if values may be made in two ways."""
+    texts = _Texts(operations)
+    if not texts.appends or any(guard.target == "value" for op in operations for guard in op.guards):
+        return Told(operations)
+    made: dict[int, tuple[str | None, str]] = {}  # By op_id: what an append found, and what it left.
+    tellers: dict[int, Operation] = {}
+    for op in sorted(operations, key=lambda op: op.call_ns):
+        for value in _named(op):
+            chain = texts.chain(value)
+            if chain is None:
+                return Told(operations)
+            seen: dict[int, Operation] = {}
+            before: str | None = None
+            for link, end in chain:
+                if link.op_id in seen:
+                    return Told(operations, (link, op))
+                seen[link.op_id] = link
+                if link.name == "append" and made.setdefault(link.op_id, (before, value[:end])) != (
+                    before,
+                    value[:end],
+                ):
+                    return Told(operations, (link, tellers[link.op_id], op))
+                if link.name == "append":
+                    tellers.setdefault(link.op_id, op)
+                before = value[:end]
+    loose = {op.op_id for op in operations if not all(texts.known(value, made) for value in _compared(op))}
+    kept = (op.without_reads() if op.op_id in loose else _replaced(op, made) for op in operations)
+    return Told([op for op in kept if op is not None], (), tellers, exact=not loose)
+
+
+def _replaced(op: Operation, made: dict[int, tuple[str | None, str]]) -> Operation:
+    if op.name != "append":
+        return op
+    if op.op_id not in made:
+        return replace(op, steps=(Step("put", op.steps[0].value),))
+    before, after = made[op.op_id]
+    return replace(op, steps=(Step("cas", after, before, flag=None if op.unknown else True),))
+
+
+def _named(op: Operation) -> Iterator[str]:
+    """The values that it found there."""
+    for step in op.steps:
+        if step.seen is not None and step.seen.value is not None:
+            yield step.seen.value
+        if step.kind == "cas" and step.flag and step.expected is not None and op.name != "append":
+            yield step.expected
+
+
+def _compared(op: Operation) -> Iterator[str]:
+    """The values that it expected, where nothing tells whether it found them."""
+    for step in op.steps:
+        if step.kind == "cas" and not step.flag and step.expected is not None:
+            told = step.seen is not None and (not step.seen.found or step.seen.value not in (None, step.expected))
+            if not told:
+                yield step.expected
+
+
+class _Texts:
+    """What was put and appended, and how a value is made of it."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self.first: dict[str, list[Operation]] = {}
+        self.appends: dict[str, list[Operation]] = {}
+        for op in operations:
+            for step in op.steps:
+                if step.value is not None and (step.kind != "cas" or step.flag is not False):
+                    (self.appends if step.kind == "append" else self.first).setdefault(step.value, []).append(op)
+        self._first_lengths = sorted({len(text) for text in self.first})
+        self._lengths = sorted({len(text) for text in self.appends})
+        self._chains: dict[str, list[tuple[Operation, int]] | None] = {}
+        self._left = TEXTS_MAX if "" not in self.appends and "" not in self.first else 0
+
+    def chain(self, value: str) -> list[tuple[Operation, int]] | None:
+        """The operations that made it, each with its end within it; empty if none can have; None: it is not certain."""
+        if value not in self._chains:
+            self._left -= len(value) * len(self._lengths)
+            self._chains[value] = self._made(value) if self._left >= 0 else None
+        return self._chains[value]
+
+    def known(self, value: str, made: dict[int, tuple[str | None, str]]) -> bool:
+        """Whether it is certain what would be this value: all its appends are told of."""
+        chain = self.chain(value)
+        return chain is not None and all(op.op_id in made for op, _ in chain if op.name == "append")
+
+    def _made(self, value: str) -> list[tuple[Operation, int]] | None:
+        ways = [0] * (len(value) + 1)
+        last: list[tuple[int, Operation] | None] = [None] * (len(value) + 1)
+        ways[0] = 1
+
+        def step(begin: int, end: int, ops: list[Operation]) -> None:
+            ways[end] = min(2, ways[end] + ways[begin] * len(ops))
+            last[end] = (begin, ops[0])
+
+        for length in self._first_lengths:
+            if length <= len(value) and value[:length] in self.first:
+                step(0, length, self.first[value[:length]])
+        for begin in range(len(value)):
+            for length in self._lengths if ways[begin] else ():
+                ops = self.appends.get(value[begin : begin + length], [])
+                if ops and begin + length <= len(value):
+                    step(begin, begin + length, ops)
+        if ways[-1] > 1:
+            return None
+        chain: list[tuple[Operation, int]] = []
+        end = len(value) if ways[-1] else 0
+        while (link := last[end]) is not None and end:
+            chain.append((link[1], end))
+            end = link[0]
+        return chain[::-1]

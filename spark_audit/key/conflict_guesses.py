@@ -1,0 +1,140 @@
+"""Likely violations, guessed from the times alone, each of a few operations. They are only proposed here: `kernel.py`
+completes each to a sound excerpt and lets `search` confirm it, so that a wrong guess costs time and no truth.
+
+With a value per write, all that one value did is a block: its write and its reads; f = least return, s = greatest call.
+Two blocks are impossible together iff f(A) < s(B) and f(B) < s(A) (Gibbons and Korach 1997), so the four operations
+that made these bounds, and the two writes, show it. One value is overwritten once, so two that found it and wrote show
+it, too. Absence is a block of which many deletions may be the write, so each read of absence and each deletion is one
+by itself; a read of absence is also held against the write that had returned last.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import nsmallest
+
+from spark_audit.history.operation import Operation
+from spark_audit.key.counterexample import ANYTHING, NOTHING, Excerpt, tokens_observed
+
+CORES_MAX = 200  # Proposed for one key: a true violation is nearly always among the first.
+
+
+@dataclass(slots=True)
+class _Block:
+    writes: list[Operation]
+    readers: list[Operation] = field(default_factory=list)
+    first: Operation | None = None  # The one that returned first: f.
+    last: Operation | None = None  # The one that was called last: s.
+
+    def close(self) -> None:
+        members = [op for op in (*self.writes, *self.readers) if not op.unknown]
+        if members:
+            self.first = min(members, key=lambda op: op.return_ns)
+            self.last = (
+                max((*self.writes, *self.readers), key=lambda op: op.call_ns)
+                if self.readers
+                else max(members, key=lambda op: op.call_ns)
+            )
+
+
+def cores(excerpt: Excerpt, hint: Operation | None = None) -> Iterator[list[Operation]]:
+    """Small sets of operations of which one may be impossible. `hint`: where a witness failed, looked at first."""
+    blocks, absent, odd = _blocks(excerpt)
+    if hint is not None:
+        yield from _around(excerpt, hint)
+    yield from ([op] for op in odd)
+    for block in blocks.values():
+        for reader in block.readers:
+            for write in block.writes[:2]:
+                told = _told_revision(reader)
+                if reader.return_ns < write.call_ns or (told and write.revision and told != write.revision):
+                    yield [write, reader]
+        if len(block.writes) == 1 and len(overwriting := [op for op in block.readers if op.writes]) > 1:
+            yield [*block.writes, *overwriting[:2]]
+    yield from _same_revision(excerpt)
+    absences = [_Block([], [], op, op) for op in (*absent, *_deletions(excerpt))]
+    yield from _pairs([*(block for block in blocks.values() if block.first is not None), *absences])
+    for reader in absent:
+        yield from _around(excerpt, reader)
+
+
+def _same_revision(excerpt: Excerpt) -> Iterator[list[Operation]]:
+    """Two that replaced the record of one revision, whoever wrote it."""
+    first: dict[int, Operation] = {}
+    for op in excerpt.operations:
+        step = op.steps[0] if len(op.steps) == 1 else None
+        if step is not None and step.kind == "cas" and step.flag and step.expected_mod_revision:
+            other = first.setdefault(step.expected_mod_revision, op)
+            if other is not op:
+                yield [other, op]
+
+
+def _deletions(excerpt: Excerpt) -> Iterator[Operation]:
+    for op in excerpt.writers.get(NOTHING, ()):
+        if not op.unknown:
+            yield op
+
+
+def _told_revision(reader: Operation) -> int | None:
+    seen = reader.steps[0].seen
+    return seen.mod_revision if seen is not None else None
+
+
+def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[Operation]]:
+    """Blocks by value; the reads of absence; what read a value that nobody wrote."""
+    blocks = {t: _Block(list(ws)) for t, ws in excerpt.writers.items() if t != NOTHING and len(ws) <= 2}
+    absent: list[Operation] = []
+    odd: list[Operation] = []
+    for op in excerpt.operations:
+        if op.unknown:
+            continue
+        for token in tokens_observed(op, excerpt.value_at) - {ANYTHING}:
+            if token == NOTHING:
+                absent.append(op)
+            elif token in blocks:
+                if op not in blocks[token].writes:  # A transaction may read what it has just written.
+                    blocks[token].readers.append(op)
+            elif token not in excerpt.writers:
+                odd.append(op)
+    for block in blocks.values():
+        block.close()
+    return blocks, absent, odd
+
+
+def _around(excerpt: Excerpt, reader: Operation) -> Iterator[list[Operation]]:
+    """A read against the writes that had returned last before its call."""
+    before = (w for w in excerpt.operations if w.writes and not w.unknown and w.return_ns < reader.call_ns)
+    for write in nsmallest(2, before, key=lambda w: -w.call_ns):
+        yield [write, reader]
+
+
+def _pairs(blocks: Sequence[_Block]) -> Iterator[list[Operation]]:
+    """Two blocks A, B with f(A) < s(B) and f(B) < s(A): forward blocks overlap each other, or hold a backward one."""
+    spans = [(b.first.return_ns, b.last.call_ns, b) for b in blocks if b.first is not None and b.last is not None]
+    forward = sorted(((f, s, i) for i, (f, s, _) in enumerate(spans) if f < s))
+    widest: tuple[int, int] | None = None  # (s, position) of the forward block that reaches furthest so far
+    pairs: list[tuple[int, int]] = []
+    reach: list[tuple[int, int]] = []
+    for f, s, i in forward:
+        if widest is not None and f < widest[0]:
+            pairs.append((widest[1], i))
+        if widest is None or s > widest[0]:
+            widest = (s, i)
+        reach.append(widest)
+    starts = [f for f, _, _ in forward]
+    for i, (f, s, _) in enumerate(spans):
+        if f >= s:  # Backward: it must lie inside a forward block, f(A) < s and f < s(A).
+            position = bisect_left(starts, s)
+            if position and f < reach[position - 1][0]:
+                pairs.append((reach[position - 1][1], i))
+    for one, other in pairs[:CORES_MAX]:
+        yield _members(spans[one][2], spans[other][2])
+
+
+def _members(*blocks: _Block) -> list[Operation]:
+    chosen: dict[int, Operation] = {}
+    for block in blocks:
+        for op in (*block.writes, block.first, block.last):
+            if op is not None:
+                chosen[op.op_id] = op
+    return list(chosen.values())

@@ -1,0 +1,223 @@
+"""A few operations of a key which are impossible by themselves, so that a person can see it.
+
+Leaving operations out must not make a violation that was not there. These are safe, for a history H of one key:
+
+- to drop an operation that only read, and to forget what a write observed (fewer things to explain);
+- to forget versions and creation revisions (always done as soon as a write is left out: they count the others);
+- to take a revision for that of one write, as each change of a store has its own;
+- to drop a write u, if no kept operation can have read from it. r cannot have read from u if they name different
+  values; if r returned before u was called; if some kept write was called after u returned and returned before r
+  was called; or if r lies between two kept operations of one block: a value that p alone wrote, and was there before r
+  was called (p, or a reader of it, had returned), is read by an operation called after r had returned; p is kept.
+
+Proof: take an order that explains H and strike out what was dropped. A kept r read from the last write before it. That
+write was not dropped: it would precede a kept w which precedes r, and so not be the last; and within a block no write
+comes after p and before its last reader, so that r read from p. So r still reads from it.
+
+So an excerpt that passes `is_sound` and that `search` cannot order shows that H has no order either.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from spark_audit.history.operation import FOREVER, Guard, Operation, Step
+
+ANYTHING = "\0anything"  # An observation that depends on more than one value: such an operation keeps all writes.
+NOTHING = "\0nothing"  # The token of absence.
+
+
+def tokens_written(op: Operation) -> set[str]:
+    """The values that it writes; NOTHING for a deletion."""
+    written: set[str] = set()
+    for step in op.steps:
+        if step.kind in ("put", "append") or (step.kind == "cas" and step.flag is not False):
+            written.add(step.value or "")
+        elif step.kind == "delete" and step.flag is not False:
+            written.add(NOTHING)
+    return written
+
+
+def tokens_observed(op: Operation, value_at: dict[int, str]) -> set[str]:
+    """The values that its answer depends on. `value_at`: what the acknowledged write of a revision wrote."""
+    observed = {token for step in op.steps for token in _observed(step, value_at)}
+    if op.guards:
+        return observed | {_guard_token(guard, value_at) if op.guards_hold else ANYTHING for guard in op.guards}
+    return observed
+
+
+def _guard_token(guard: Guard, value_at: dict[int, str]) -> str:
+    """Of a comparison that held."""
+    if guard.sign != "=":
+        return ANYTHING
+    if guard.target == "value":
+        return str(guard.value)
+    if guard.value == 0:
+        return NOTHING
+    return value_at.get(int(guard.value), ANYTHING) if guard.target == "mod_revision" else ANYTHING
+
+
+def _observed(step: Step, value_at: dict[int, str]) -> set[str]:
+    match step.kind:
+        case "get":
+            return _seen_tokens(step)
+        case "delete" if step.flag is not None:
+            return {ANYTHING if step.flag else NOTHING}
+        case "cas" if step.flag is False:
+            return _seen_tokens(step) if step.seen is not None else {ANYTHING}
+        case "cas" if step.expected_mod_revision is None:
+            return {NOTHING if step.expected is None else step.expected}
+        case "cas":
+            return {value_at.get(step.expected_mod_revision or 0, ANYTHING) if step.expected_mod_revision else NOTHING}
+    return set()
+
+
+def _seen_tokens(step: Step) -> set[str]:
+    if step.seen is None:
+        return set()
+    if not step.seen.found:
+        return {NOTHING}
+    return {ANYTHING if step.seen.value is None else step.seen.value}
+
+
+def _told(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
+    """(revision, the value written at it): told by readers, and, which counts more, by the writes themselves."""
+    for op in operations:
+        for step in op.steps:
+            seen = step.seen
+            if seen is not None and seen.mod_revision is not None and seen.value is not None:
+                yield seen.mod_revision, seen.value
+    for op in operations:
+        for step in op.steps:
+            if op.revision is not None and op.writes and step.value is not None:
+                yield op.revision, step.value
+
+
+class Excerpt:
+    """What may be left out of one key's history. All stamps are of one clock. Excerpts are lists of its operations."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.operations = [op for op in operations if op.weak is None]
+        self.value_at = dict(_told(self.operations))
+        self.writers: dict[str, list[Operation]] = {}
+        for op in self.operations:
+            for token in tokens_written(op):
+                self.writers.setdefault(token, []).append(op)
+        self.appends = any(step.kind == "append" for op in self.operations for step in op.steps)
+
+    def sound(self, kept: Iterable[Operation]) -> list[Operation]:
+        """The nearest sound excerpt: what may have observed a write that was left out forgets it, or is dropped."""
+        now = list(kept)
+        barrier = _Barrier(self, now)
+        earliest = min((w.call_ns for w in self.operations if w.writes and not barrier.has(w)), default=None)
+        if earliest is None:
+            return now
+        now = [op if op.return_ns < earliest else _without_counts(op) for op in now]
+        while True:
+            unsound = {id(op) for op in now if op.return_ns >= earliest and self._missing(barrier, op)}
+            if not unsound:
+                return now
+            masked = ((op.without_reads() if id(op) in unsound else op) for op in now)
+            now = [op for op in masked if op is not None]
+            barrier = _Barrier(self, now)
+
+    def completed(self, core: Iterable[Operation], operations_max: int) -> list[Operation]:
+        """The core with every write that its readers may have read from, made sound where these are too many."""
+        now = list({(op.op_id, op.alternative): op for op in core}.values())  # Twice would be two that took effect.
+        while len(now) <= operations_max:
+            barrier = _Barrier(self, now)
+            needed = {(w.op_id, w.alternative): w for op in now for w in self._missing(barrier, op)}
+            if not needed:
+                break
+            now.extend(w.without_reads() or w for w in needed.values())
+        return self.sound(now)
+
+    def blocks(self, kept: Sequence[Operation], have: set[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """(least return, greatest call) of those that wrote or read a value, if its one write is among them."""
+        spans: dict[str, tuple[int, int]] = {}
+        for op in (op for op in kept if not op.unknown):
+            for token in tokens_observed(op, self.value_at):
+                begin, end = spans.get(token, (FOREVER, -FOREVER))
+                spans[token] = (min(begin, op.return_ns), max(end, op.call_ns))
+        for token, (begin, end) in spans.items():
+            writers = self.writers.get(token, ())
+            if len(writers) == 1 and token != NOTHING and (writers[0].op_id, writers[0].alternative) in have:
+                begin = min(begin, writers[0].return_ns)
+                if begin < end:
+                    yield begin, end
+
+    def _missing(self, barrier: "_Barrier", reader: Operation) -> list[Operation]:
+        """Writes that `reader` may have read from and which the excerpt behind `barrier` lacks."""
+        tokens = tokens_observed(reader, self.value_at)
+        if not tokens or barrier.within_block(reader):
+            return []
+        if ANYTHING in tokens or self.appends:
+            return [w for w in self.operations if w.writes and not barrier.has(w) and w.call_ns <= reader.return_ns]
+        candidates = [w for token in tokens for w in self.writers.get(token, ()) if not barrier.has(w)]
+        if not candidates:
+            return []
+        last_call = barrier.last_call_before(reader.call_ns)
+        return [
+            w
+            for w in candidates
+            if w.op_id != reader.op_id and w.call_ns <= reader.return_ns and w.return_ns >= last_call
+        ]
+
+
+class _Barrier:
+    """The kept operations: which write was called last of those that had returned by some time, and what is a block."""
+
+    def __init__(self, excerpt: Excerpt, kept: Sequence[Operation]) -> None:
+        self._have = {(op.op_id, op.alternative) for op in kept}
+        writes = sorted((op.return_ns, op.call_ns) for op in kept if op.writes and not op.unknown)
+        self._returns = [end for end, _ in writes]
+        self._last_calls = list(accumulate((call for _, call in writes), max))
+        blocks = sorted(excerpt.blocks(kept, self._have))
+        self._begins = [begin for begin, _ in blocks]
+        self._ends = list(accumulate((end for _, end in blocks), max))
+
+    def within_block(self, op: Operation) -> bool:
+        position = bisect_left(self._begins, op.call_ns)
+        return position > 0 and op.return_ns < self._ends[position - 1]
+
+    def has(self, op: Operation) -> bool:
+        return (op.op_id, op.alternative) in self._have
+
+    def last_call_before(self, time_ns: int) -> int:
+        position = bisect_left(self._returns, time_ns)
+        return self._last_calls[position - 1] if position else -FOREVER
+
+
+def _without_counts(op: Operation) -> Operation:
+    """Forget versions and creation revisions, which depend on every other write."""
+    if any(guard.target in ("version", "create_revision") and guard.value != 0 for guard in op.guards):
+        op = replace(op, guards=(), guards_hold=None)
+    if not any(step.seen is not None and step.seen.found for step in op.steps):
+        return op
+    steps = tuple(
+        step
+        if step.seen is None or not step.seen.found
+        else replace(step, seen=replace(step.seen, version=None, create_revision=None))
+        for step in op.steps
+    )
+    return replace(op, steps=steps)
+
+
+def shrink(
+    excerpt: Excerpt, start: Sequence[Operation], impossible: Callable[[Sequence[Operation]], bool]
+) -> list[Operation]:
+    """Delta debugging: drop ever smaller chunks while what is left is sound and impossible. `start` is both."""
+    now = list(start)
+    chunk = max(1, len(now) // 2)
+    while True:
+        position, dropped = 0, False
+        while position < len(now):
+            trial = excerpt.sound(now[:position] + now[position + chunk :])
+            if len(trial) < len(now) and trial and impossible(trial):
+                now, dropped = trial, True
+            else:
+                position += chunk
+        if chunk == 1 and not dropped:
+            return now
+        chunk = chunk if dropped and chunk == 1 else max(1, chunk // 2)

@@ -1,0 +1,183 @@
+"""The decision for one key. Pure: the Spark job, the local engine and the simulator run this same code.
+
+witness → proven; else a few operations that are impossible by themselves → violation; else the search, first along the
+revisions, then without them. Whatever is not decided within the cap is undecided.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import Operation
+from spark_audit.key.appends import tell_appends
+from spark_audit.key.conflict_guesses import CORES_MAX, cores
+from spark_audit.key.counterexample import ANYTHING, NOTHING, Excerpt, shrink, tokens_observed
+from spark_audit.key.unplaced_writes import slots_of
+from spark_audit.key.wgl_search import Found, search, widened
+from spark_audit.key.witness import witness
+from spark_audit.store.revision_claims import Slot
+
+CONFIGURATIONS_MAX = 300_000  # Per key. About 10 s of search; the default of `--configurations-max`.
+CORE_CONFIGURATIONS_MAX = 5_000  # For one small set of operations.
+CORE_OPERATIONS_MAX = 16  # What a guess may grow to when the writes it may have read from are added.
+SHRINK_CONFIGURATIONS_MAX = 100_000  # To make a counterexample smaller. It bounds its beauty, not its truth.
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `off_revisions`: it was not
+    shown that the order of revisions itself explains the key (it may): the replay of the whole store can tell.
+
+    `counterexample`: impossible by itself; what its operations do not show was left out on purpose. `suspicion`: why
+    the witness did not do. `slots`: what the witness's order leaves open about unknown writes (`traces.py`).
+    """
+
+    status: str
+    method: str
+    configurations: int = 0
+    counterexample: tuple[Operation, ...] = ()
+    suspicion: str = ""
+    off_revisions: bool = False
+    slots: tuple[Slot, ...] = ()
+
+
+def decide(
+    operations: Sequence[Operation],
+    clocks: Clocks,
+    *,
+    configurations_max: int = CONFIGURATIONS_MAX,
+    key: str = "",
+) -> Decision:
+    """Decide the operations of one key of one run; the order in which they are given says nothing."""
+    seen = witness(operations, clocks)
+    if seen.verified:
+        slots = slots_of(key, seen.order) if seen.guessed else ()
+        return Decision("linearizable", "witness", off_revisions=slots is None, slots=slots or ())
+    strict = [op for op in operations if op.weak is None]
+    if len({op.clock for op in strict}) > 1:
+        return _decide_across_clocks(strict, clocks, configurations_max, seen.reason)
+    told = tell_appends(strict)
+    if told.core:
+        return Decision("violation", "excerpt", 0, tuple(_by_time(told.core)), seen.reason)
+    excerpt = Excerpt(told.operations)
+    proof = _impossible_core(excerpt, told.now(seen.at))
+    if proof:
+        return Decision("violation", "excerpt", 0, tuple(_by_time(told.with_tellers(proof))), seen.reason)
+    found = _search_both_ways(told.operations if told.exact else strict, configurations_max)
+    if found.linearizable is None:
+        return Decision("undecided", "search", found.configurations, (), seen.reason, True)
+    if found.linearizable:
+        return Decision("linearizable", "search", found.configurations, (), seen.reason, True)
+    assert found.at is not None
+    refuted = excerpt if told.exact else Excerpt(strict)  # What was forgotten may be what makes it impossible.
+    shown = told.with_tellers(_smallest(refuted, found.at))
+    return Decision("violation", "search", found.configurations, tuple(_by_time(shown)), seen.reason)
+
+
+def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Decision | None:
+    """The violation that `core` shows by itself; None if it shows none, as far as it was looked.
+
+    Operations are strict, of one key, without appends, and of one clock. `writers`: every other write, unknown ones
+    too, of a value that one of the core found, or of a revision that it compared with. All else of the key was left
+    out, so whatever depends on it is forgotten (excerpt.py has the proof).
+    """
+    excerpt = Excerpt([*core, *writers])
+    kept = [_alone(op, excerpt) for op in core]
+    excerpt = Excerpt([*(op for op in kept if op is not None), *(w.without_reads() or w for w in writers)])
+    candidate = excerpt.completed(excerpt.operations[: sum(op is not None for op in kept)], CORE_OPERATIONS_MAX)
+    if len(candidate) > CORE_OPERATIONS_MAX or not _is_impossible(candidate):
+        return None
+    proof = _with_sources(excerpt, shrink(excerpt, candidate, _is_impossible))
+    return Decision("violation", "excerpt", 0, tuple(_by_time(proof)))
+
+
+def _alone(op: Operation, excerpt: Excerpt) -> Operation | None:
+    """Without what counts other writes; without all that it observed, if that names no single value."""
+    if ANYTHING in tokens_observed(op, excerpt.value_at):
+        return op.without_reads()
+    steps = (
+        step if step.seen is None else replace(step, seen=replace(step.seen, version=None, create_revision=None))
+        for step in op.steps
+    )
+    return replace(op, steps=tuple(steps))
+
+
+def _decide_across_clocks(
+    strict: Sequence[Operation], clocks: Clocks, configurations_max: int, suspicion: str
+) -> Decision:
+    """On one axis some precedences are lost: what is impossible without them is a violation; all else is undecided."""
+    axis = widened(strict, [clocks.widened(op) for op in strict])
+    found = search(axis, configurations_max=configurations_max)
+    if found.linearizable is not False:
+        return Decision("undecided", "search", found.configurations, (), suspicion or "several clocks", True)
+    assert found.at is not None
+    shown = {op.op_id for op in _smallest(Excerpt(axis), found.at)}
+    kept = (op for op in strict if op.op_id in shown)
+    return Decision("violation", "search", found.configurations, tuple(_by_time(kept)), suspicion)
+
+
+def _search_both_ways(strict: Sequence[Operation], configurations_max: int) -> Found:
+    spent = 0
+    if any(op.revision is not None for op in strict):
+        found = search(strict, configurations_max=max(1, configurations_max // 2), ordered=True)
+        if found.linearizable:
+            return found
+        spent = found.configurations
+    found = search(strict, configurations_max=max(1, configurations_max - spent))
+    return Found(found.linearizable, found.configurations + spent, found.at)
+
+
+def _impossible_core(excerpt: Excerpt, hint: Operation | None) -> list[Operation]:
+    for tried, core in enumerate(cores(excerpt, hint)):
+        if tried >= CORES_MAX:
+            break
+        candidate = excerpt.completed(core, CORE_OPERATIONS_MAX)
+        if len(candidate) <= CORE_OPERATIONS_MAX and _is_impossible(candidate):
+            return _with_sources(excerpt, shrink(excerpt, candidate, _is_impossible))
+    return []
+
+
+def _with_sources(excerpt: Excerpt, proof: list[Operation]) -> list[Operation]:
+    """The proof, and the writes that its reads name: not needed to be impossible, but a person looks for them."""
+    have = {op.op_id for op in proof}
+    tokens = {token for op in proof for token in tokens_observed(op, excerpt.value_at)}
+    sources = [w for token in sorted(tokens - {NOTHING}) for w in excerpt.writers.get(token, ())[:2]]
+    more = [w.without_reads() or w for w in sources if w.op_id not in have]
+    shown = excerpt.sound([*proof, *more])
+    return shown if more and _is_impossible(shown) else proof
+
+
+def _is_impossible(operations: Sequence[Operation]) -> bool:
+    return search(operations, configurations_max=CORE_CONFIGURATIONS_MAX).linearizable is False
+
+
+def _smallest(excerpt: Excerpt, at: Operation) -> list[Operation]:
+    """Shrink what the search refuted: first to the last few before the refuted return, then one by one."""
+    left = SHRINK_CONFIGURATIONS_MAX
+
+    def impossible(operations: Sequence[Operation]) -> bool:
+        nonlocal left
+        if left <= 0:
+            return False
+        found = search(operations, configurations_max=left)
+        left -= found.configurations + len(operations)
+        return found.linearizable is False
+
+    until = sorted((op for op in excerpt.operations if op.call_ns <= at.return_ns), key=lambda op: op.return_ns)
+    settled = [op if op.return_ns <= at.return_ns else op.without_reads() for op in until]
+    history = [op for op in settled if op is not None]
+    end = next(i for i, op in enumerate(history) if op.op_id == at.op_id) + 1
+    length = CORE_OPERATIONS_MAX
+    while length < len(history):
+        window = excerpt.completed(history[max(0, end - length) : end], 4 * length)
+        if impossible(window):
+            return _with_sources(excerpt, shrink(excerpt, window, impossible))
+        length *= 4
+    start = excerpt.sound(history)
+    if start and impossible(start):
+        return _with_sources(excerpt, shrink(excerpt, start, impossible))
+    return list(excerpt.operations)
+
+
+def _by_time(operations: Iterable[Operation]) -> list[Operation]:
+    return sorted(operations, key=lambda op: (op.call_ns, op.op_id))

@@ -1,0 +1,122 @@
+"""What the answers of one key's history can tell apart, and what they still ask for: both make the search smaller."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from spark_audit.history.operation import FOREVER, Operation, Step
+from spark_audit.model.key import State
+
+UNREAD = "\0unread"  # Stands for every value that nobody reads.
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the responses of a history can tell apart; all else may be forgotten, and so many states become one.
+
+    `values` None: all of them (appends and comparisons of values look inside). `begun`: in a history with appends, what
+    answers name, sorted: a value that begins none of it can only be overwritten, and so is like any other such value.
+    """
+
+    mod: bool
+    create: bool
+    version: bool
+    values: frozenset[str] | None
+    begun: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, operations: Sequence[Operation]) -> "Shown":
+        steps = [step for op in operations for step in op.steps]
+        targets = {guard.target for op in operations for guard in op.guards}
+        seen = [step.seen for step in steps if step.seen is not None and step.seen.found]
+        appends = any(step.kind == "append" for step in steps)
+        whole = "value" in targets or appends
+        names = {name for name in (*(s.value for s in seen), *(step.expected for step in steps)) if name is not None}
+        return cls(
+            mod="mod_revision" in targets
+            or any(s.mod_revision is not None for s in seen)
+            or any(step.expected_mod_revision is not None for step in steps),
+            create="create_revision" in targets or any(s.create_revision is not None for s in seen),
+            version="version" in targets or any(s.version is not None for s in seen),
+            values=None if whole else frozenset(names),
+            begun=tuple(sorted(names)) if appends and "value" not in targets else None,
+        )
+
+    def of_state(self, state: State) -> State:
+        value, mod, create, version = state
+        if self.begun is not None and value is not None and not self._begins_one(value):
+            value = UNREAD
+        if not self.version:
+            version = min(version, self._version_max)
+        return (value, mod if self.mod else None, create if self.create else None, version)
+
+    @property
+    def _version_max(self) -> int:
+        """Unless versions are shown, it is enough to know whether a record is as it was created."""
+        return 2 if self.mod and self.create else 0
+
+    def _begins_one(self, value: str) -> bool:
+        assert self.begun is not None
+        place = bisect_left(self.begun, value)
+        return place < len(self.begun) and self.begun[place].startswith(value)
+
+    def simplified(self, op: Operation) -> Operation:
+        if self.values is None or not any(
+            step.value is not None and step.value not in self.values for step in op.steps
+        ):
+            return op
+        steps = (s if s.value is None or s.value in self.values else replace(s, value=UNREAD) for s in op.steps)
+        return replace(op, steps=tuple(steps))
+
+
+class Demand:
+    """Values that calls still to come must find, and who could still write them. None stands for absence.
+
+    Once nobody is left to write a value, a configuration that overwrites it while it is still to be read is dead.
+    """
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        blind = any(step.kind == "append" for op in operations for step in op.steps)  # Values are then made of others.
+        self._needs = [[] if blind else _needs(op) for op in operations]
+        self._gives = [_gives(op) for op in operations]
+        self._reads = Counter(token for tokens in self._needs for token in tokens)
+        self._writes = Counter(token for tokens in self._gives for token in tokens)
+
+    def called(self, position: int) -> None:
+        """This operation is open from now on: no longer to come."""
+        self._reads.subtract(self._needs[position])
+        self._writes.subtract(self._gives[position])
+
+    def wanted(self, token: str | None) -> bool:
+        """Whether a call to come must find it, and none to come may write it."""
+        return self._reads[token] > 0 and self._writes[token] <= 0
+
+    def gives(self, position: int, token: str | None) -> bool:
+        """Whether this operation may write it."""
+        return token in self._gives[position]
+
+
+def _needs(op: Operation) -> list[str | None]:
+    if op.unknown or op.return_ns == FOREVER or op.guards or len(op.steps) != 1:
+        return []
+    step = op.steps[0]
+    if step.kind == "get" or (step.kind == "cas" and step.flag is False):
+        return _seen_token(step)
+    if step.kind == "cas" and step.expected_mod_revision is None:
+        return [step.expected]
+    return [None] if step.kind == "delete" and step.flag is False else []
+
+
+def _seen_token(step: Step) -> list[str | None]:
+    if step.seen is None or (step.seen.found and step.seen.value is None):
+        return []
+    return [step.seen.value if step.seen.found else None]
+
+
+def _gives(op: Operation) -> list[str | None]:
+    return [
+        None if step.kind == "delete" else step.value
+        for step in op.steps
+        if step.kind in ("put", "append", "delete") or (step.kind == "cas" and step.flag is not False)
+    ]

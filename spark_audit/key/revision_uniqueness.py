@@ -1,0 +1,98 @@
+"""Each change has a revision of its own: which revisions may an answer tell of a write that nobody acknowledged?
+
+None that an acknowledged write carries, and none that was told of another one before. `model.advance` sees one state
+and cannot know. A replay remembers (`Fresh`). The search need not: once a record is gone, nobody may tell its revision
+again, so a configuration in which somebody still must is dead (`Named`).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from spark_audit.history.operation import Operation
+from spark_audit.model.key import State
+
+
+class Fresh:
+    """Along an order: whether what is told of an untold write is told of it alone."""
+
+    def __init__(self, carried: Iterable[int]) -> None:
+        self._used = set(carried)
+
+    def take(self, state: State, op: Operation) -> bool:
+        """`op` comes next, in this state; whether what it tells of the record is new, or of this record."""
+        told = told_by(state, op)
+        if not self._used.isdisjoint(told):
+            return False
+        self._used.update(told)
+        return True
+
+
+class Named:
+    """The revisions that the answers of one key's operations name, by the position of the operation."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._carried = carried_by(operations)
+        self._mods = [_mods(op) for op in operations]
+        self._creates = [_creates(op) for op in operations]
+        self._must = [not op.unknown for op in operations]
+        self._mods_to_come = Counter(
+            r for op, names in zip(operations, self._mods, strict=True) if not op.unknown for r in names
+        )
+        self._creates_to_come = Counter(r for names in self._creates for r in names)
+
+    def called(self, position: int) -> None:
+        """This operation is open from now on: no longer to come."""
+        if self._must[position]:
+            self._mods_to_come.subtract(self._mods[position])
+            self._creates_to_come.subtract(self._creates[position])
+
+    def fits(self, state: State, position: int) -> bool:
+        """Whether what the operation tells of an untold write may be that write's revision."""
+        _, mod, create, _ = state
+        return (mod is not None or self._carried.isdisjoint(self._mods[position])) and (
+            create is not None or self._carried.isdisjoint(self._creates[position])
+        )
+
+    def parts(self, state: State, after: State, position: int, waiting: Iterable[int]) -> bool:
+        """Whether `position`, making `after` of `state`, ends what one of `waiting` or a call to come must tell."""
+        _, mod, create, _ = state
+        had = self._mods[position] if mod is None else (mod,)
+        gone = [r for r in had if r and r != after[1] and r not in self._carried]
+        ended = create if create and create != after[2] and create not in self._carried else 0
+        if not gone and not ended:
+            return False
+        still = tuple(waiting)
+        return any(
+            self._is_named(r, self._mods, self._mods_to_come, still)
+            or (r != after[2] and self._is_named(r, self._creates, self._creates_to_come, still))
+            for r in (*gone, ended)
+            if r
+        )
+
+    @staticmethod
+    def _is_named(revision: int, names: list[frozenset[int]], to_come: Counter[int], still: Iterable[int]) -> bool:
+        return to_come[revision] > 0 or any(revision in names[position] for position in still)
+
+
+def carried_by(operations: Iterable[Operation]) -> set[int]:
+    """The revisions of the acknowledged writes among them."""
+    return {op.revision for op in operations if op.writes and op.revision is not None}
+
+
+def told_by(state: State, op: Operation) -> frozenset[int]:
+    """The revisions that the record of `state` takes if `op` comes next: none if all of them were told before."""
+    _, mod, create, _ = state
+    return (_mods(op) if mod is None else frozenset()) | (_creates(op) if create is None else frozenset())
+
+
+def _mods(op: Operation) -> frozenset[int]:
+    """The revisions that the record found must have for it to answer so, or to take effect."""
+    seen = {step.seen.mod_revision for step in op.steps if step.seen is not None and step.seen.found}
+    expected = {step.expected_mod_revision for step in op.steps if step.kind == "cas" and step.flag is not False}
+    return frozenset(r for r in seen | expected if r and not (op.writes and r == op.revision))
+
+
+def _creates(op: Operation) -> frozenset[int]:
+    """The revisions that the record found must have been created at."""
+    seen = {step.seen.create_revision for step in op.steps if step.seen is not None and step.seen.found}
+    return frozenset(r for r in seen if r and not (op.writes and r == op.revision))

@@ -1,0 +1,193 @@
+"""The slots (`traces.py`) of one key: where in its order unknown writes stand whose revision nobody told, and where
+else they might.
+
+A put that nobody saw and that some version only counts says little about its place. It may stand anywhere on the
+same record between two answers that count versions, if the next operation there does not look at the record: no answer
+changes. Which of several such puts (or deletions) stands where says nothing either: so the k needed are those called
+first, in the order of their calls. docs/audit-proofs.md, section 8, has both.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from spark_audit.history.operation import FOREVER, Operation
+from spark_audit.model.key import ABSENT, State, advance
+from spark_audit.store.revision_claims import Slot, Stretch
+
+PLACES_AWAY_MAX = 512  # How far away another place is looked for. What lies beyond is not used.
+
+# What an operation is to a hidden put that moves past it, or to right before it.
+STOP, LOOKS, BLIND, UNTOLD, UNTOLD_PUT, HIDDEN = range(6)
+"""STOP: not past it. LOOKS: past it only. BLIND: a write that was told, and does not look: before it too. UNTOLD:
+an unknown write without a revision that is bound to its place: past it, not next to it. UNTOLD_PUT: one that does not
+look. HIDDEN: another that moves."""
+
+
+def elsewhere(kinds: Sequence[int], revisions: Sequence[int], calls: Sequence[int], own: int) -> tuple[Stretch, ...]:
+    """The revisions that a hidden put at the place `own` may have there and at other places; ascending.
+
+    `kinds`, `revisions` (0 or less: not told), `calls` (ns of one clock): of all places around it, in order. Before an
+    UNTOLD_PUT it may stand if it was called no later: then the two can exchange their revisions.
+    """
+    at = own
+    while at > 0 and kinds[at - 1] != STOP:
+        at -= 1
+    found: list[Stretch] = []
+    before = at - 1  # The last that does not move.
+    while at < len(kinds):
+        lands = kinds[at] == BLIND or (kinds[at] == UNTOLD_PUT and calls[own] <= calls[at])
+        if lands and before >= 0 and revisions[before] > 0:
+            end = at
+            while end < len(kinds) and revisions[end] <= 0:
+                end += 1
+            if end == len(kinds):
+                break
+            low, high = revisions[before] + 1, revisions[end] - 1
+            if found and found[-1][1] + 2 == low:
+                found[-1] = (found[-1][0], high)  # The one between is taken.
+            elif low <= high:
+                found.append((low, high))
+        if kinds[at] == STOP:
+            break
+        before = before if kinds[at] == HIDDEN else at
+        at += 1
+    return tuple(found)
+
+
+def slots_of(
+    key: str, order: Sequence[tuple[Operation, int | None]], *, initial: State = ABSENT, after: int = 1
+) -> tuple[Slot, ...] | None:
+    """Of an order that `witness.py` verified, begun in the state `initial`, of which nothing is above revision `after`.
+
+    None: something other than their neighbours depends on the revisions that nobody told.
+    """
+    revisions = _named(order, initial)
+    if revisions is None:
+        return None
+    kinds = _kinds(order, revisions, initial)
+    found: list[Slot] = []
+    waiting: list[tuple[Operation, tuple[Stretch, ...]]] = []
+    for place, ((op, told), revision) in enumerate(zip(order, revisions, strict=True)):
+        if revision is None:
+            waiting.append((op, _elsewhere(order, kinds, revisions, place)))
+            continue
+        writes = op.unknown or op.writes
+        if revision < after + writes:
+            return None
+        found.extend(_slot(key, one, after + 1, revision - writes, also) for one, also in waiting)
+        waiting.clear()
+        if told is None:
+            found.append(_slot(key, op, revision, revision))
+        after = revision
+    found.extend(_slot(key, one, after + 1, FOREVER, also) for one, also in waiting)
+    return tuple(found)
+
+
+def _slot(key: str, op: Operation, low: int, high: int, also: tuple[Stretch, ...] = ()) -> Slot:
+    return Slot(key, low, high, op.call_ns, op.clock, also, op.op_id)
+
+
+def _elsewhere(
+    order: Sequence[tuple[Operation, int | None]], kinds: list[int], revisions: Sequence[int | None], place: int
+) -> tuple[Stretch, ...]:
+    if kinds[place] != HIDDEN:
+        return ()
+    begin, end = max(0, place - PLACES_AWAY_MAX), place + PLACES_AWAY_MAX
+    told = [revision or 0 for revision in revisions[begin:end]]
+    clock = order[place][0].clock
+    calls = [op.call_ns if op.clock == clock else -(2**63) for op, _ in order[begin:end]]
+    return elsewhere(kinds[begin:end], told, calls, place - begin)
+
+
+def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[int | None], initial: State) -> list[int]:
+    """Of each place, in an order of which `_named` is not None."""
+    found = values_found([op for op, _ in order])
+    kinds: list[int] = []
+    state = initial
+    for (op, told), revision in zip(order, revisions, strict=True):
+        step, present = op.steps[0], state[0] is not None
+        counts = step.seen is not None and step.seen.version is not None
+        if not present or counts or (op.writes and step.kind == "delete"):
+            kinds.append(STOP)
+        elif revision is None:
+            hidden = op.unknown and step.value not in found
+            kinds.append((HIDDEN if hidden else UNTOLD_PUT) if step.kind == "put" else UNTOLD)
+        else:
+            kinds.append(BLIND if step.kind == "put" else LOOKS)
+        now = advance(state, op, told)
+        assert now is not None, "a verified order"
+        state = now
+    return kinds
+
+
+def _named(order: Sequence[tuple[Operation, int | None]], initial: State) -> list[int | None] | None:
+    """The revision of each operation, with those of unknown writes that a later one names otherwise than by a record:
+    as its creation, or by comparing with it."""
+    revisions = [revision for _, revision in order]
+    state, writer, creator = initial, -1, -1
+
+    def name(place: int, revision: int | None) -> bool:
+        if place < 0 or revision is None or revisions[place] not in (None, revision):
+            return False
+        revisions[place] = revision
+        return True
+
+    for place, (op, revision) in enumerate(order):
+        if op.guards or len(op.steps) != 1:
+            return None
+        step = op.steps[0]
+        compares = step.kind == "cas" and bool(step.expected_mod_revision)
+        untold = state[0] is not None and state[1] is None
+        if compares and untold and (step.flag is False or not name(writer, step.expected_mod_revision)):
+            return None
+        now = advance(state, op, revision)
+        assert now is not None, "a verified order"
+        if not op.writes:
+            if now[1] != state[1] and not name(writer, now[1]):
+                return None
+            if now[2] != state[2] and not name(creator, now[2]):
+                return None
+        else:
+            writer, creator = place, place if state[0] is None else creator
+        state = now
+    return revisions
+
+
+def values_found(operations: Sequence[Operation]) -> set[str | None]:
+    """What some of these found there, or must have."""
+    found = {step.seen.value for op in operations for step in op.steps if step.seen is not None}
+    found.update(step.expected for op in operations for step in op.steps if step.flag is not False)
+    return found
+
+
+def refilled(
+    order: Sequence[tuple[Operation, int | None]], operations: Sequence[Operation]
+) -> tuple[tuple[Operation, int | None], ...]:
+    """Of the puts which nobody can have seen at their places as many as before, but those called first, in the order of
+    their calls; and so of deletions of unknown outcome. `operations`: all of the key."""
+    found = values_found([op for op, _ in order])
+    made = list(order)
+    for kind in ("put", "delete"):
+        alike = {
+            op.op_id: op
+            for op in operations
+            if op.unknown and op.name == kind and not op.guards and (kind == "delete" or op.steps[0].value not in found)
+        }
+        places = [place for place, (op, _) in enumerate(order) if op.op_id in alike]
+        moving = [place for place in places if order[place][1] is None]
+        if kind == "put":
+            moving = [place for place in moving if _nobody_looks(order, place, alike)]
+        for place in set(places).difference(moving):
+            alike.pop(order[place][0].op_id)
+        if len({op.clock for op in alike.values()}) == 1:
+            called = sorted(alike.values(), key=lambda op: (op.call_ns, op.op_id))
+            for place, op in zip(moving, called, strict=False):
+                made[place] = (op, None)
+    return tuple(made)
+
+
+def _nobody_looks(order: Sequence[tuple[Operation, int | None]], place: int, alike: Mapping[int, Operation]) -> bool:
+    """At what is there behind this place, operations `alike` left out; a deletion does not say what it found."""
+    following = (op for op, _ in islice(order, place + 1, None) if op.op_id not in alike)
+    after = next(following, None)
+    return after is None or (after.name in ("put", "delete") and not after.guards)

@@ -1,0 +1,86 @@
+"""What can be said of a read from its own response: it must fit the revision that it carries.
+
+This is all that is asked of a `local` read (it may be old) and of a page pinned to an earlier revision. It is asked of
+every other read too, where it is part of the store-wide order. Sound, not complete: nothing is said where an unknown
+write could be the reason.
+
+- The record that it saw is not newer than the response's revision (never above the mark).
+- No acknowledged write of the key lies between the two; an absent key was not last written by an acknowledged put.
+- The value was really written, by a write that was called before the read returned, and at the revision that was told.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import Operation, Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A read which contradicts the revision that it carries, and the write that shows it (if it is one)."""
+
+    read: Operation
+    reason: str
+    write: Operation | None = None
+
+
+def misfits(operations: Sequence[Operation], clocks: Clocks) -> Iterator[Misfit]:
+    """The reads of one key which do not fit their own revision; see the module's text."""
+    key = _Key(operations, clocks)
+    for op in operations:
+        seen = op.steps[0].seen if len(op.steps) == 1 and not op.unknown else None
+        if seen is None:
+            continue
+        found = key.against_revision(op, seen) if op.revision is not None else None
+        if found is None and op.weak is not None and seen.found and seen.value is not None:
+            found = key.never_written(op, seen)
+        if found is not None:
+            yield found
+
+
+class _Key:
+    def __init__(self, operations: Sequence[Operation], clocks: Clocks) -> None:
+        self.clocks = clocks
+        writes = [op for op in operations if op.writes]
+        self.acknowledged = sorted((op for op in writes if op.revision is not None), key=lambda op: op.rank)
+        self.revisions = [op.revision or 0 for op in self.acknowledged]
+        self.unknown_deletes = [op for op in writes if op.unknown and any(step.kind == "delete" for step in op.steps)]
+        self.by_value: dict[str, list[Operation]] = {}
+        for op in writes:
+            for step in op.steps:
+                if step.value is not None and step.kind in ("put", "cas"):
+                    self.by_value.setdefault(step.value, []).append(op)
+        self.appends = any(step.kind == "append" for op in writes for step in op.steps)
+
+    def against_revision(self, read: Operation, seen: Seen) -> Misfit | None:
+        assert read.revision is not None
+        if seen.found and seen.mod_revision is not None and seen.mod_revision > read.revision:
+            return Misfit(
+                read, f"it saw a record of revision {seen.mod_revision}, above its own revision {read.revision}"
+            )
+        position = bisect_right(self.revisions, read.revision)
+        if not position:
+            return None
+        last = self.acknowledged[position - 1]
+        if seen.found:
+            if seen.mod_revision is None or self.revisions[position - 1] <= seen.mod_revision:
+                return None
+            return Misfit(read, f"it was answered at revision {read.revision}, which is not before that write", last)
+        if last.steps[-1].kind == "delete" or any(self._possible(op, read) for op in self.unknown_deletes):
+            return None
+        return Misfit(read, f"it found nothing at revision {read.revision}, where that write was in force", last)
+
+    def never_written(self, read: Operation, seen: Seen) -> Misfit | None:
+        if self.appends:
+            return None
+        told = seen.mod_revision
+        writers = [op for op in self.by_value.get(seen.value or "", ()) if self._possible(op, read)]
+        if any(told is None or op.revision is None or op.revision == told for op in writers):
+            return None
+        reason = "it returned a value at a revision where no operation had written it"
+        return Misfit(read, reason, writers[0] if writers else None)
+
+    def _possible(self, write: Operation, read: Operation) -> bool:
+        return not self.clocks.precedes(read, write)

@@ -1,0 +1,276 @@
+"""Search: is there any order at all? Just-in-time linearization (Wing–Gong, Lowe), for one key.
+
+Time is walked from event to event. A configuration is a state and the set of open operations that have taken effect in
+it already. When an operation returns, each configuration in which it has not yet taken effect is extended by open
+operations until it has; a configuration that cannot be is dropped. None left: no order explains the history up to this
+return. Memory is bounded by the concurrency, not by the length.
+
+- An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal ones are
+  one sort with a count. Of two configurations with the same state and the same completed operations, one which has
+  spent fewer of every sort dominates the other.
+- A read that agrees with the state and changes nothing takes effect at once: it can only help.
+- What no response shows is forgotten: a number of the state that nobody reports, a value that nobody reads.
+- A value that calls to come must still find, and that nobody is left to write, is not overwritten.
+- Each change has a revision of its own: what is told of an unknown write is no other's (`distinct.py`).
+- When a put takes effect, open puts that nobody reads take effect before it: it overwrites them, so they cost nothing
+  (unless something depends on a record without naming its value, as a deletion that found one).
+- `ordered`: acknowledged writes take effect in the order of their revisions. What is found so is an order like any
+  other; only if nothing is found does it prove nothing, and the search without it decides.
+- A first walk keeps only the BEAM most promising configurations at each return: what it finds is an order all the same,
+  and it finds one for most histories that have one. If it does not, the whole is walked.
+- `configurations_max` bounds the work; beyond it the answer is None, never a verdict.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from spark_audit.history.operation import FOREVER, Operation
+from spark_audit.key.observable_state import UNREAD, Demand, Shown
+from spark_audit.key.revision_uniqueness import Named
+from spark_audit.model.key import ABSENT, State, advance
+
+Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, how many), ordered by sort, counts ≥ 1
+Configuration: TypeAlias = tuple[State, int, Spent]  # state, bits of open completed operations that took effect, spent
+
+
+BEAM = 24  # Configurations kept by the first walk. Wider finds hardly more (measured), and costs in proportion.
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`linearizable` None: the cap was reached. `at`: the operation at whose return no configuration was left."""
+
+    linearizable: bool | None
+    configurations: int
+    at: Operation | None = None
+
+
+class _CapReached(Exception):
+    pass
+
+
+def search(
+    operations: Sequence[Operation], *, configurations_max: int, ordered: bool = False, initial: State = ABSENT
+) -> Found:
+    """Decide one key. All stamps must be of one clock (`Clocks.widened` brings others onto one axis)."""
+    made = 0
+    for beam in (BEAM, None):
+        walk = _Walk(operations, configurations_max - made, ordered, beam)
+        try:
+            at = walk.run(initial)
+        except _CapReached:
+            return Found(None, made + walk.made)
+        made += walk.made
+        if at is None or not walk.narrowed:
+            return Found(at is None, made, at)
+    raise AssertionError("a walk without a beam is never narrowed")
+
+
+def _events(operations: Sequence[Operation]) -> Iterator[tuple[int, int, int]]:
+    """(time, 0 call or 1 return, position): at equal stamps calls come first, for these are concurrent."""
+    for position, op in enumerate(operations):
+        yield (op.call_ns, 0, position)
+        if op.return_ns != FOREVER:
+            yield (op.return_ns, 1, position)
+
+
+class _Walk:
+    def __init__(
+        self, operations: Sequence[Operation], configurations_max: int, ordered: bool, beam: int | None
+    ) -> None:
+        self.made = 0
+        self.narrowed = False  # Whether the beam dropped anything, so that finding no order proves nothing.
+        self._beam = beam
+        self._max = configurations_max
+        self._shown = Shown.of(operations)
+        self._given = [op for op in operations if op.weak is None]
+        self._operations = [self._shown.simplified(op) for op in self._given]
+        self._open: dict[int, int] = {}  # Position of an open completed operation → its bit.
+        self._open_reads: dict[int, int] = {}  # Those of them that change nothing.
+        self._open_idle: dict[int, int] = {}  # Puts that nobody can tell from never having happened, once overwritten.
+        self._free_bits: list[int] = []
+        self._sorts: dict[object, int] = {}
+        self._sort_samples: list[Operation] = []
+        self._sort_position: dict[int, int] = {}
+        self._available: list[int] = []  # Per sort: how many have been called.
+        self._demand = Demand(self._operations)
+        self._named = Named(self._operations)
+        told_apart = self._shown.version or self._shown.create or _depends_on_any_record(self._operations)
+        self._idle = {p for p, op in enumerate(self._operations) if not ordered and not told_apart and _is_idle(op)}
+        self._rank = _write_ranks(self._operations) if ordered else {}
+        self._ranks_closed = 0
+
+    def run(self, initial: State) -> Operation | None:
+        """None if there is an order; else the operation whose return no configuration survives."""
+        configurations: set[Configuration] = {(self._shown.of_state(initial), 0, ())}
+        for _, is_return, position in sorted(_events(self._operations)):
+            op = self._operations[position]
+            if not is_return:
+                self._call(position, op)
+                continue
+            bit = self._open[position]
+            configurations = self._survivors(configurations, bit)
+            if not configurations:
+                return self._given[position]
+            configurations = self._promising(configurations)
+            del self._open[position]
+            self._open_reads.pop(position, None)
+            self._open_idle.pop(position, None)
+            self._free_bits.append(bit)
+            self._ranks_closed += position in self._rank
+        return None
+
+    def _call(self, position: int, op: Operation) -> None:
+        self._demand.called(position)
+        self._named.called(position)
+        if op.return_ns == FOREVER and op.unknown:
+            sort = self._sorts.setdefault((op.steps, op.guards, op.guards_hold, self._twin(op)), len(self._available))
+            if sort == len(self._available):
+                self._available.append(0)
+                self._sort_samples.append(op)
+            self._available[sort] += 1
+            self._sort_position[sort] = position
+            return
+        bit = self._open[position] = self._free_bits.pop() if self._free_bits else 1 << len(self._open)
+        if not op.writes:
+            self._open_reads[position] = bit
+        if position in self._idle:
+            self._open_idle[position] = bit
+
+    def _promising(self, configurations: set[Configuration]) -> set[Configuration]:
+        """Those which have committed themselves to least: few open operations have taken effect, few unknown ones."""
+        if self._beam is None or len(configurations) <= self._beam:
+            return configurations
+        self.narrowed = True
+        by_cost = sorted(configurations, key=lambda c: (c[1].bit_count() + sum(n for _, n in c[2]), repr(c)))
+        return set(by_cost[: self._beam])
+
+    def _twin(self, op: Operation) -> int | None:
+        """An unknown transaction which may have run either branch is a sort of its own, known by its op_id."""
+        return op.op_id if op.name == "txn" else None
+
+    def _survivors(self, configurations: set[Configuration], bit: int) -> set[Configuration]:
+        done: set[Configuration] = set()
+        seen: set[Configuration] = set()
+        stack: list[Configuration] = []
+        for configuration in configurations:
+            if configuration[1] & bit:
+                done.add((configuration[0], configuration[1] & ~bit, configuration[2]))
+            else:
+                stack.append(configuration)
+        while stack:
+            configuration = self._eager(stack.pop())
+            if configuration[1] & bit:
+                done.add((configuration[0], configuration[1] & ~bit, configuration[2]))
+                continue
+            if configuration in seen:
+                continue
+            seen.add(configuration)
+            self._count()
+            stack.extend(self._extensions(configuration))
+        return _undominated(done)
+
+    def _count(self) -> None:
+        self.made += 1
+        if self.made > self._max:
+            raise _CapReached
+
+    def _eager(self, configuration: Configuration) -> Configuration:
+        state, mask, spent = configuration
+        for position, bit in self._open_reads.items():
+            if not mask & bit and self._advance(state, position) == state:
+                mask |= bit
+        return (state, mask, spent)
+
+    def _extensions(self, configuration: Configuration) -> Iterator[Configuration]:
+        state, mask, spent = configuration
+        counts = dict(spent)
+        held = self._must_be_kept(state, mask, counts)
+        due = self._ranks_closed + sum(1 for p, bit in self._open.items() if mask & bit and p in self._rank)
+        idle = sum(bit for bit in self._open_idle.values() if not mask & bit)
+        for position, bit in self._open.items():
+            if mask & bit or self._rank.get(position, due) != due:
+                continue
+            after = self._advance(state, position)
+            if after is None or (held and after[0] != state[0]) or self._parts(state, after, position, mask | bit):
+                continue
+            yield (after, mask | bit | (idle if _is_put(self._operations[position]) else 0), spent)
+        for sort, available in enumerate(self._available):
+            if counts.get(sort, 0) < available and not self._branch_taken(sort, counts):
+                position = self._sort_position[sort]
+                after = self._advance(state, position)
+                if after is None or (held and after[0] != state[0]) or self._parts(state, after, position, mask):
+                    continue
+                yield (after, mask, tuple(sorted({**counts, sort: counts.get(sort, 0) + 1}.items())))
+
+    def _must_be_kept(self, state: State, mask: int, counts: dict[int, int]) -> bool:
+        """Whether the value is still to be read, and nobody is left to write it again."""
+        token = state[0]
+        if not self._demand.wanted(token):
+            return False
+        if any(not mask & bit and self._demand.gives(p, token) for p, bit in self._open.items()):
+            return False
+        return not any(
+            counts.get(sort, 0) < available and self._demand.gives(self._sort_position[sort], token)
+            for sort, available in enumerate(self._available)
+        )
+
+    def _advance(self, state: State, position: int) -> State | None:
+        op = self._operations[position]
+        after = advance(state, op, op.revision)
+        return None if after is None or not self._named.fits(state, position) else self._shown.of_state(after)
+
+    def _parts(self, state: State, after: State, position: int, mask: int) -> bool:
+        return self._named.parts(state, after, position, (p for p, bit in self._open.items() if not mask & bit))
+
+    def _branch_taken(self, sort: int, counts: dict[int, int]) -> bool:
+        op = self._sort_samples[sort]
+        return op.name == "txn" and any(self._sort_samples[other].op_id == op.op_id for other in counts)
+
+
+def _depends_on_any_record(operations: Sequence[Operation]) -> bool:
+    """Whether some answer depends on a record without naming its value: on its revision, or that it was there."""
+    return any(
+        op.guards
+        or step.expected_mod_revision is not None
+        or (step.kind == "delete" and step.flag)
+        or (step.seen is not None and step.seen.found and step.seen.value is None)
+        for op in operations
+        for step in op.steps
+    )
+
+
+def _is_put(op: Operation) -> bool:
+    return not op.guards and len(op.steps) == 1 and op.steps[0].kind == "put"
+
+
+def _is_idle(op: Operation) -> bool:
+    return _is_put(op) and not op.unknown and op.steps[0].value == UNREAD
+
+
+def _write_ranks(operations: Sequence[Operation]) -> dict[int, int]:
+    """Positions of acknowledged writes with a revision → 0, 1, 2… by revision."""
+    revisions = [(op.revision, p) for p, op in enumerate(operations) if op.writes and op.revision is not None]
+    return {position: rank for rank, (_, position) in enumerate(sorted(revisions))}
+
+
+def _undominated(configurations: set[Configuration]) -> set[Configuration]:
+    groups: dict[tuple[State, int], list[Spent]] = {}
+    for state, mask, spent in configurations:
+        groups.setdefault((state, mask), []).append(spent)
+    kept: set[Configuration] = set()
+    for (state, mask), bills in groups.items():
+        bills.sort(key=lambda spent: sum(count for _, count in spent))
+        cheap: list[dict[int, int]] = []
+        for spent in bills:
+            counts = dict(spent)
+            if not any(all(counts.get(s, 0) >= n for s, n in other.items()) for other in cheap):
+                cheap.append(counts)
+                kept.add((state, mask, spent))
+    return kept
+
+
+def widened(operations: Sequence[Operation], axis: Sequence[tuple[int, int]]) -> list[Operation]:
+    """The operations with other (call, return) stamps: see `Clocks.widened`."""
+    return [replace(op, call_ns=call, return_ns=end) for op, (call, end) in zip(operations, axis, strict=True)]

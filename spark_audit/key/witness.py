@@ -1,0 +1,328 @@
+"""The order that the revisions propose, verified: whoever proposed it, a verified order is a proof.
+
+1. The operations are put in the order (revision, writer first, call).
+2. A write of unknown outcome takes part only if something shows that it happened. If a response names its revision, its
+   place is that revision. Else it goes immediately before its first observer: its return is infinite, so the latest
+   place is the best one. Chains of them (an unknown compare-and-set over the value of another) are followed.
+3. Real time: the order is wrong iff some operation returned before an earlier one of the order was called, that is, iff
+   a prefix maximum of the calls exceeds a return.
+4. Replay: every answer must follow from the state at its place, and a revision is told of one write only.
+
+Cost: O(n log n) for n operations of a key, and a bounded search at each gap that unknown writes must fill. A key that
+fails here is suspect, not wrong: `kernel.py` then looks for a violation, or for another order.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import FOREVER, Operation, Seen
+from spark_audit.key.revision_uniqueness import Fresh, carried_by, told_by
+from spark_audit.key.unplaced_writes import refilled
+from spark_audit.model.key import ABSENT, State, advance
+
+Rank: TypeAlias = tuple[int, int, int, int]  # (revision, writer first, call, op_id)
+
+FILL_STATES_MAX = 200  # States tried at one place to fill a gap with unknown writes: it needs one or two, rarely more.
+FILL_BACK_MAX = 24  # How many places back a gap may have to be filled: the writes since a version was last shown.
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """`order`: every completed operation, and the unknown ones that took effect. Not `verified`: why, at which.
+
+    `guessed`: the place of some unknown write was told by no response; that a revision was free there is not proven.
+    """
+
+    verified: bool
+    order: tuple[tuple[Operation, int | None], ...] = ()
+    reason: str = ""
+    at: Operation | None = None
+    guessed: bool = False
+
+
+@dataclass(slots=True)
+class _Place:
+    """An operation at its place. `shows`: what responses reported of the record that it wrote."""
+
+    revision: int
+    operation: Operation
+    shows: Seen | None = None
+
+    @property
+    def rank(self) -> Rank:
+        """Of an unknown write whose revision was told: before all else of that revision."""
+        if self.operation.unknown:
+            return (self.revision, -1, self.operation.call_ns, self.operation.op_id)
+        return self.operation.rank
+
+
+def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State = ABSENT) -> Witness:
+    """Verify the order that the revisions of one key's operations propose; reads that promise less are left out."""
+    completed = [op for op in operations if not op.unknown and op.weak is None]
+    if any(op.revision is None for op in completed):
+        return Witness(False, reason="an operation has no revision")
+    unknown = [op for op in operations if op.unknown]
+    places = [_Place(op.revision or 0, op) for op in completed]
+    shown = _shown(completed)
+    taken = _resolve(places, shown, unknown)
+    if taken is None:
+        return Witness(False, reason="a record was seen that no write with this revision wrote")
+    for place in places:
+        if place.operation.writes:
+            place.shows = shown.get(place.revision)
+    places.sort(key=lambda place: place.rank)
+    late = late_operation([place.operation for place in places], clocks)
+    if late is not None:
+        return Witness(False, reason="it returned before an operation of a lower revision was called", at=late)
+    spare = [op for op in unknown if (op.op_id not in taken)]
+    found = _replay(places, spare, _values_seen(completed), clocks, initial)
+    return _with_first_called(found, operations, clocks, initial)
+
+
+def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
+    """The records that responses reported, by the revision which wrote them; replay compares what differs."""
+    shown: dict[int, Seen] = {}
+    for op in completed:
+        for step in op.steps:
+            if step.seen is not None and step.seen.found and step.seen.mod_revision is not None:
+                have = shown.get(step.seen.mod_revision)
+                if have is None or have.version is None or have.value is None:
+                    shown[step.seen.mod_revision] = step.seen
+    return shown
+
+
+def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Operation]) -> set[int] | None:
+    """Give the unknown writes that were seen with a revision their place. None: something seen was never written."""
+    written = {place.revision for place in places if place.operation.writes}
+    by_value: dict[str, list[Operation]] = {}
+    for op in sorted(unknown, key=lambda op: op.call_ns, reverse=True):
+        for step in op.steps:
+            if step.kind in ("put", "cas"):
+                by_value.setdefault(step.value or "", []).append(op)
+    taken: set[int] = set()
+    for revision in sorted(shown.keys() - written):
+        value = shown[revision].value
+        if value is None:
+            continue  # Keys only: it may be any of them; replay fills the gap.
+        candidates = by_value.get(value, [])
+        while candidates and candidates[-1].op_id in taken:
+            candidates.pop()
+        if not candidates:
+            return None
+        op = candidates.pop()
+        taken.add(op.op_id)
+        places.append(_Place(revision, op))
+    return taken
+
+
+def _values_seen(completed: Iterable[Operation]) -> set[str]:
+    """Values that some response or expectation names: an unknown write of one of them is kept for that observer."""
+    values: set[str] = set()
+    for op in completed:
+        for step in op.steps:
+            if step.seen is not None and step.seen.value is not None:
+                values.add(step.seen.value)
+            if step.expected is not None and step.flag:
+                values.add(step.expected)
+    return values
+
+
+def late_operation(order: Sequence[Operation], clocks: Clocks) -> Operation | None:
+    """The first operation which had returned before an earlier one of the order was called; None if there is none."""
+    latest: dict[str, int] = {}
+    for op in order:
+        for clock, call in latest.items():
+            margin = clocks.margin_ns(op.clock, clock)
+            if margin is not None and op.return_ns + margin < call:
+                return op
+        latest[op.clock] = max(latest.get(op.clock, op.call_ns), op.call_ns)
+    return None
+
+
+def _replay(
+    places: Sequence[_Place], spare: list[Operation], values_seen: set[str], clocks: Clocks, initial: State
+) -> Witness:
+    filler = _Filler(spare, values_seen, [place.operation for place in places], clocks)
+    states = [initial]  # states[i]: before places[i].
+    chains: dict[int, list[Operation]] = {}  # Unknown writes put immediately before places[i].
+    for position, place in enumerate(places):
+        after = _accepts(states[position], place)
+        if after is not None:
+            states.append(after)
+            continue
+        filled = filler.fill_back(states, places, max(chains, default=0), position)
+        if filled is None:
+            reason = "its answer does not follow from the order of revisions"
+            return Witness(False, reason=reason, at=place.operation)
+        start, chain, before, replayed = filled
+        chains.setdefault(start, []).extend(chain)
+        states[start:] = [before, *replayed]
+    order: list[tuple[Operation, int | None]] = []
+    for position, place in enumerate(places):
+        chain = chains.get(position, [])
+        order.extend((op, None) for op in chain)
+        order.append((place.operation, place.revision))
+    if not explains(order, clocks, initial=initial):
+        return Witness(False, reason="a revision is told of two writes")
+    return Witness(True, tuple(order), guessed=bool(chains))
+
+
+def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: Clocks, initial: State) -> Witness:
+    """If several unknown writes may stand at a place: the one that bounds its revision least."""
+    if not found.guessed:
+        return found
+    order = refilled(found.order, operations)
+    return replace(found, order=order) if explains(order, clocks, initial=initial) else found
+
+
+def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, initial: State = ABSENT) -> bool:
+    """Whether this order of (operation, revision of its writes) respects real time and every answer follows from it."""
+    state: State | None = initial
+    fresh = Fresh(revision for op, revision in order if op.writes and revision is not None)
+    for op, revision in order:
+        if state is None or not fresh.take(state, op):
+            return False
+        state = advance(state, op, revision)
+    return state is not None and late_operation([op for op, _ in order], clocks) is None
+
+
+def _accepts(state: State, place: _Place) -> State | None:
+    """The state after the operation at this place, if it and all that was seen of its result agree with it."""
+    after = advance(state, place.operation, place.revision)
+    shows = place.shows
+    if after is None or shows is None or not place.operation.writes or after[0] is None:
+        return after
+    if shows.version is not None and shows.version != after[3]:
+        return None
+    if shows.create_revision is not None and after[2] is not None and shows.create_revision != after[2]:
+        return None
+    return after
+
+
+def _run(state: State, ahead: Sequence[_Place]) -> list[State] | None:
+    """The states after each of these places; None if one does not accept."""
+    states: list[State] = []
+    now: State | None = state
+    for place in ahead:
+        assert now is not None
+        now = _accepts(now, place)
+        if now is None:
+            return None
+        states.append(now)
+    return states
+
+
+class _Filler:
+    """Finds unknown writes that explain an answer, placed immediately before it."""
+
+    def __init__(
+        self, spare: list[Operation], values_seen: set[str], order: Sequence[Operation], clocks: Clocks
+    ) -> None:
+        # A transaction that other keys must agree with comes last.
+        self._spare = sorted(spare, key=lambda op: (op.name == "txn", op.call_ns))
+        self._used: set[int] = set()
+        self._values_seen = values_seen
+        self._carried = carried_by(order)
+        self._deadlines = _deadlines(order, {op.clock for op in spare}, clocks) if spare else []
+
+    def fill_back(
+        self, states: Sequence[State], places: Sequence[_Place], first: int, position: int
+    ) -> tuple[int, list[Operation], State, list[State]] | None:
+        """Where unknown writes make all answers up to `position` right; not before the place `first`.
+
+        Returns the place, the writes, the state after them, and the states after each place from there on.
+
+        The latest place is tried first. An earlier one may be needed: a hidden write shows only in the version of a
+        later one, or must not stand between a write and the compare-and-set that expects it.
+        """
+        for start in range(position, max(first, position - FILL_BACK_MAX) - 1, -1):
+            filled = self._fill(states[start], places[start : position + 1], start)
+            if filled is not None:
+                return start, *filled
+        return None
+
+    def _fill(
+        self, state: State, ahead: Sequence[_Place], position: int
+    ) -> tuple[list[Operation], State, list[State]] | None:
+        """Breadth first, so the shortest chain; None if there is none within FILL_STATES_MAX states."""
+        feasible = [op for op in self._spare if op.op_id not in self._used and self._in_time(op, position)]
+        useful = _leading_to({value for place in ahead for value in _values_wanted(place)}, feasible)
+        frontier: list[tuple[State, tuple[Operation, ...]]] = [(state, ())]
+        visited = 0
+        while frontier and visited < FILL_STATES_MAX:
+            following: list[tuple[State, tuple[Operation, ...]]] = []
+            for before, chain in frontier:
+                for op in self._candidates(feasible, chain, useful):
+                    after = advance(before, op, None)
+                    if after is None or not self._carried.isdisjoint(told_by(before, op)):
+                        continue
+                    visited += 1
+                    replayed = _run(after, ahead)
+                    if replayed is not None:
+                        self._used.update(used.op_id for used in (*chain, op))
+                        return [*chain, op], after, replayed
+                    following.append((after, (*chain, op)))
+            frontier = following
+        return None
+
+    def _in_time(self, op: Operation, position: int) -> bool:
+        deadline = self._deadlines[position].get(op.clock)
+        return deadline is None or op.call_ns <= deadline
+
+    def _candidates(
+        self, feasible: Sequence[Operation], chain: tuple[Operation, ...], useful: set[str | None]
+    ) -> Iterator[Operation]:
+        """One of each sort. A write whose value others wait for is not spent where any write would do."""
+        done = {op.op_id for op in chain}
+        offered: set[object] = set()
+        for op in feasible:
+            if op.op_id in done:
+                continue
+            step, sort = op.steps[0], (op.steps, op.guards)
+            if len(op.steps) == 1 and not op.guards and step.kind == "put" and step.value not in useful:
+                if step.value in self._values_seen:
+                    continue
+                sort = ((), ())
+            if sort not in offered:
+                offered.add(sort)
+                yield op
+
+
+def _leading_to(wanted: set[str | None], feasible: Sequence[Operation]) -> set[str | None]:
+    """`wanted`, and what unknown compare-and-sets must find before they can write one of these, followed backwards."""
+    reached = set(wanted)
+    while True:
+        steps = (step for op in feasible for step in op.steps if step.kind == "cas" and step.value in reached)
+        more = {step.expected for step in steps} - reached
+        if not more:
+            return reached
+        reached |= more
+
+
+def _values_wanted(place: _Place) -> set[str | None]:
+    """The values that the operation at this place must find."""
+    wanted: set[str | None] = set()
+    for step in place.operation.steps:
+        if step.seen is not None and step.seen.found:
+            wanted.add(step.seen.value)
+        if step.kind == "cas" and step.flag is not False:
+            wanted.add(step.expected)
+    wanted.update(str(guard.value) for guard in place.operation.guards if guard.target == "value")
+    wanted.discard(None)
+    return wanted
+
+
+def _deadlines(order: Sequence[Operation], names: set[str], clocks: Clocks) -> list[dict[str, int]]:
+    """For each place and clock of `names`: by when a write placed there must have been called (real time)."""
+    deadlines: list[dict[str, int]] = []
+    now: dict[str, int] = {}
+    for op in reversed(order):
+        for clock in names:
+            margin = clocks.margin_ns(op.clock, clock)
+            if margin is not None and op.return_ns < FOREVER:
+                now[clock] = min(now.get(clock, FOREVER), op.return_ns + margin)
+        deadlines.append(now.copy())
+    deadlines.reverse()
+    return deadlines

@@ -1,0 +1,146 @@
+"""The whole audit of rows in hand: no Spark, pandas or numpy. For tests, simulators and small histories."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, NothingToCheck
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.projection import parts
+from spark_audit.history.rows import FIELDS, problem
+from spark_audit.key.decide import CONFIGURATIONS_MAX
+from spark_audit.store.order import out_of_order, takes_part, uniqueness
+from spark_audit.store.replay import contradictions, hint_of, left_open, position, replayable, worth_replaying
+from spark_audit.store.revision_claims import Slot, Told, Traces
+from spark_audit.verdict.cross_key import Question, RowsInHand, hold
+from spark_audit.verdict.findings import findings_of_key, note_key, order_violation, repeated_violation, store_finding
+from spark_audit.verdict.verdict import VIOLATION, Undecided, Verdict
+
+_LEFT_OUT: dict[str, Any] = dict.fromkeys(name for name, _ in FIELDS)  # A field that is null may be left out.
+
+
+Row = Mapping[str, Any]
+
+
+def check_rows(
+    rows: Iterable[Row],
+    *,
+    clocks: Sequence[Row] = (),
+    configurations_max: int = CONFIGURATIONS_MAX,
+    name: str = "rows",
+) -> Verdict:
+    """Audit rows of a recorded run (any number of runs, in any order); `clocks` as in run.json.
+
+    Raises MalformedHistory (its faults name the row, from 1, as the line) and NothingToCheck.
+
+    See docs/reference/specification.md#103-row.
+    """
+    started = time.perf_counter()
+    history = [{**_LEFT_OUT, **row} if isinstance(row, Mapping) else row for row in rows]
+    _refuse_malformed(history, name)
+    by_run: dict[str, list[Row]] = {}
+    for row in history:
+        by_run.setdefault(row["run_id"], []).append(row)
+    verdict = Verdict(operations=len(history), runs=len(by_run))
+    verdict.unknown = sum(1 for row in history if row["status"] == "unknown")
+    verdict.failed = sum(1 for row in history if row["status"] == "fail")
+    if verdict.operations == verdict.unknown + verdict.failed:
+        raise NothingToCheck(name, verdict.operations)
+    for run_id, mine in sorted(by_run.items()):
+        _check_run(verdict, run_id, mine, Clocks.from_run(clocks), configurations_max)
+    verdict.seconds = time.perf_counter() - started
+    return verdict
+
+
+def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, configurations_max: int) -> None:
+    wrong: set[str] = set()
+    told: list[Told] = []
+    slots: list[Slot] = []
+    left: list[str] = []
+    by_key: dict[str, list[Row]] = {}
+    for row in rows:
+        for key, part in parts(row):
+            by_key.setdefault(key, []).append(part)
+    for key, mine in sorted(by_key.items()):
+        findings = findings_of_key(run_id, key, mine, clocks, configurations_max)
+        note_key(verdict, findings)
+        if findings.status == VIOLATION:
+            wrong.add(key)
+        left += [key] if findings.off_revisions else []
+        told += findings.traces.told
+        slots += findings.traces.slots
+    ordered = [row for row in rows if takes_part(row)]
+    verdict.properties["order"].checked += len(ordered)
+    for pair in out_of_order(ordered, clocks):
+        verdict.record(order_violation(run_id, pair))
+    unique = uniqueness(ordered)
+    verdict.properties["unique"].checked += unique.writes
+    verdict.revision_gaps += unique.gaps
+    for revision, same in unique.repeated.items():
+        verdict.record(repeated_violation(run_id, revision, same))
+    many, obstacle = replayable(rows)
+    verdict.properties["store"].checked += many
+    if many and obstacle:
+        verdict.record(Undecided("store", run_id, None, obstacle), count=many)
+        return
+    traces, left = Traces(tuple(told), tuple(slots)), left if not obstacle else []
+    if (traces or left) and not many:  # Else the replay says all of it.
+        held = RowsInHand(rows, clocks)
+        left = hold(run_id, traces, held.answer(Question.about(traces, left)), held, verdict, left)
+    if not obstacle:
+        _replay(verdict, run_id, rows, clocks, wrong, many, left)
+
+
+def _replay(
+    verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, wrong: set[str], many: int, left: Sequence[str]
+) -> None:
+    """Of listings and transactions, and of all else where a key was decided without its revisions."""
+    if worth_replaying(many, len(rows), bool(left)):
+        unknown = [row for row in rows if row["status"] == "unknown"]
+        known = sorted((row for row in rows if takes_part(row)), key=position)
+        hints = (hint for row in rows for hint in hint_of(row))
+        for found in contradictions(unknown, hints, known, clocks=clocks, wrong=wrong):
+            verdict.record(store_finding(run_id, found))
+    elif left:
+        verdict.record(Undecided("store", run_id, None, left_open(len(rows), left)))
+
+
+def _refuse_malformed(history: Sequence[Row], name: str) -> None:
+    faults = [Fault(name, line, reason) for line, row in enumerate(history, 1) if (reason := problem(row))]
+    if not faults:
+        faults = _clashes(history, name)
+    if faults:
+        raise MalformedHistory(tuple(faults[:FAULTS_SHOWN_MAX]), len(faults))
+
+
+def _clashes(history: Sequence[Row], name: str) -> list[Fault]:
+    """What is wrong between rows: an op_id twice, a client with two operations open at once."""
+    faults: list[Fault] = []
+    first_line: dict[tuple[str, int], int] = {}
+    by_client: dict[tuple[str, str], list[tuple[int, int, Row]]] = {}
+    for line, row in enumerate(history, 1):
+        earlier = first_line.setdefault((row["run_id"], row["op_id"]), line)
+        if earlier != line:
+            faults.append(Fault(name, line, twice(row["op_id"], row["run_id"])))
+        by_client.setdefault((row["run_id"], row["client"]), []).append((row["call_ns"], line, row))
+    for (_, client), mine in by_client.items():
+        mine.sort(key=lambda item: (item[0], item[2]["return_ns"] is None, item[2]["return_ns"], item[2]["op_id"]))
+        for (_, _, before), (_, line, row) in pairwise(mine):
+            if before["return_ns"] is None:
+                faults.append(Fault(name, line, after_unknown(client, before["op_id"])))
+            elif before["return_ns"] > row["call_ns"]:
+                faults.append(Fault(name, line, overlapping(client, before["op_id"])))
+    return sorted(faults, key=lambda fault: fault.line)
+
+
+def twice(op_id: int, run_id: str) -> str:
+    return f"op_id {op_id} appears twice in run {run_id}"
+
+
+def overlapping(client: str, op_id: int) -> str:
+    return f"client {client} called this before its operation {op_id} had returned"
+
+
+def after_unknown(client: str, op_id: int) -> str:
+    return f"client {client} goes on after its operation {op_id} of unknown outcome; it must take a new name"

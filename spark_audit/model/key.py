@@ -1,0 +1,152 @@
+"""The sequential store, seen from one key: a register with versions.
+
+A state is a plain tuple `(value, mod_revision, create_revision, version)`; value None = absent. A revision is None
+while nobody has told it (a write of unknown outcome, or a history without revisions): the first response that names it
+fixes it, and every later one has to agree. `advance` is the only place that says what an operation may have answered.
+
+See docs/reference/specification.md#81-records-and-revisions.
+"""
+
+from typing import TypeAlias
+
+from spark_audit.history.operation import Guard, Operation, Seen, Step
+
+State: TypeAlias = tuple[str | None, int | None, int | None, int]
+
+ABSENT: State = (None, 0, 0, 0)
+
+
+def advance(state: State, operation: Operation, revision: int | None) -> State | None:
+    """The state after `operation`, or None if it could not have answered so, here.
+
+    `revision`: of its writes, if known. An unknown operation that would change nothing here is refused: to leave it
+    out is the same, and cheaper.
+    """
+    if operation.guards and not _guards_agree(state, operation):
+        return None
+    now: State | None = state
+    for step in operation.steps:
+        assert now is not None
+        now = _take(now, step, revision, operation.unknown)
+        if now is None:
+            return None
+    return now
+
+
+def _take(state: State, step: Step, revision: int | None, unknown: bool) -> State | None:
+    kind = step.kind
+    if kind == "get":
+        return state if step.seen is None else observed(state, step.seen)
+    if kind == "put":
+        assert step.value is not None
+        return _written(state, step.value, revision)
+    if kind == "cas":
+        return _compare_and_set(state, step, revision)
+    if kind == "append":
+        return _written(state, (state[0] or "") + (step.value or ""), revision)
+    assert kind == "delete", kind
+    there = state[0] is not None
+    if step.flag is None:
+        return None if unknown and not there else ABSENT
+    return ABSENT if step.flag == there else None
+
+
+def _compare_and_set(state: State, step: Step, revision: int | None) -> State | None:
+    assert step.value is not None
+    holds = _expectation_holds(state, step)
+    if step.flag is False:
+        if holds:
+            return None
+        return state if step.seen is None else observed(state, step.seen)
+    if holds is False:
+        return None
+    found = _told(state, step.expected_mod_revision, None) if holds is None else state
+    return None if found is None else _written(found, step.value, revision)
+
+
+def _expectation_holds(state: State, step: Step) -> bool | None:
+    """None: it compares a revision that nobody has told yet."""
+    if step.expected_mod_revision is None:
+        return state[0] == step.expected
+    if state[0] is not None and state[1] is None and step.expected_mod_revision != 0:
+        return None
+    return state[1] == step.expected_mod_revision
+
+
+def _written(state: State, value: str, revision: int | None) -> State:
+    if state[0] is None:
+        return (value, revision, revision, 1)
+    return (value, revision, state[2], state[3] + 1)
+
+
+def observed(state: State, seen: Seen) -> State | None:
+    """The state, made no less certain by a response that reports `seen`; None if the two disagree."""
+    value, _, _, version = state
+    if not seen.found:
+        return state if value is None else None
+    if value is None or (seen.value is not None and seen.value != value):
+        return None
+    if seen.version is not None and seen.version != version:
+        return None
+    return _told(state, seen.mod_revision, seen.create_revision)
+
+
+def _told(state: State, told_mod: int | None, told_create: int | None) -> State | None:
+    """The state when these revisions of its record are told; None if it has others."""
+    value, mod, create, version = state
+    if told_mod is not None and told_mod != mod:
+        if mod is not None:
+            return None
+        mod = told_mod
+    if told_create is not None and told_create != create:
+        if create is not None:
+            return None
+        create = told_create
+    if version == 1:
+        mod, create = (create if mod is None else mod), (mod if create is None else create)
+    if mod is not None and create is not None and (mod == create) != (version == 1):
+        return None  # The first write of a record is its creation, and no other is.
+    return state if (mod, create) == state[1:3] else (value, mod, create, version)
+
+
+def _guards_agree(state: State, operation: Operation) -> bool:
+    answers = [_guard_holds(state, guard) for guard in operation.guards]
+    if operation.guards_hold:
+        return False not in answers
+    return operation.guards_hold is None or not all(answers)  # An untold revision (None) may well have differed.
+
+
+def _guard_holds(state: State, guard: Guard) -> bool | None:
+    value, mod, create, version = state
+    have: int | str | None
+    if guard.target == "value":
+        if value is None:
+            # On an absent key any comparison of the value is false (docs/reference/specification.md#85-comparisons).
+            return False
+        have = value
+    else:
+        have = {"mod_revision": mod, "create_revision": create, "version": version}[guard.target]
+        if have is None:
+            return None
+    return compared(have, guard.sign, guard.value)
+
+
+def compared(have: int | str, sign: str, want: int | str) -> bool:
+    """`have sign want`; numbers as numbers, text in the order of its bytes."""
+    if isinstance(have, str):
+        left, right = as_bytes(have), as_bytes(str(want))
+        return {"=": left == right, "!=": left != right, "<": left < right, ">": left > right}[sign]
+    assert isinstance(want, int), (have, want)
+    return {"=": have == want, "!=": have != want, "<": have < want, ">": have > want}[sign]
+
+
+def as_bytes(text: str) -> bytes:
+    """The bytes that a row's text stands for: `base64:` marks what is not UTF-8.
+
+    See docs/reference/specification.md#104-text.
+    """
+    import base64
+
+    if text.startswith("base64:"):
+        return base64.b64decode(text[len("base64:") :])
+    return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,211 @@
+"""The whole store at one point of the order of revisions, and whether an answer follows from it.
+
+Exact: every record has its value, its revisions and its version. What a response did not report is not compared.
+Changes can be taken back (`mark`, `undo`), for a replay that tries one explanation after another.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sortedcontainers import SortedDict
+
+from spark_audit.history.requests import Request, covers
+from spark_audit.model.key import as_bytes, compared
+
+Row: TypeAlias = Mapping[str, Any]
+Record: TypeAlias = tuple[str | None, int, int, int]
+"""(value, mod_revision, create_revision, version). Absent: value None; mod_revision is that of its deletion, or 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An answer does not follow from the store. `keys`: whose records, were they others, would make it right."""
+
+    reason: str
+    keys: frozenset[str]
+
+
+def written(old: Record, value: str | None, revision: int) -> Record:
+    """The record after a write of this revision; value None: a deletion."""
+    if value is None:
+        return (None, revision, 0, 0)
+    return (value, revision, revision, 1) if old[0] is None else (value, revision, old[2], old[3] + 1)
+
+
+def differs(have: Record, seen: Row | None) -> bool:
+    """Whether a response shows another record than this one (None: it shows absence)."""
+    if seen is None or have[0] is None:
+        return (seen is None) != (have[0] is None)
+    names = ("value", "mod_revision", "create_revision", "version")
+    return any((told := seen.get(name)) is not None and told != is_ for name, is_ in zip(names, have, strict=True))
+
+
+def holds(have: Record, compare: Row) -> bool:
+    """A comparison of a transaction (docs/reference/specification.md#85-comparisons), with the record of its key."""
+    value, mod, create, version = have
+    if compare["target"] == "value":
+        return value is not None and compared(value, compare["op"], compare["value"])
+    numbers = {"mod_revision": mod, "create_revision": create, "version": version}
+    return compared(0 if value is None else numbers[compare["target"]], compare["op"], compare["value"])
+
+
+def expected(have: Record, row: Row) -> bool:
+    """Whether a compare-and-set finds what it expects."""
+    if row.get("expected_mod_revision") is None:
+        return have[0] == row.get("expected")
+    return bool((0 if have[0] is None else have[1]) == row["expected_mod_revision"])
+
+
+class WholeStore:
+    """`reversible`: changes are remembered until the end, so that they can be undone; else nothing is kept of them."""
+
+    def __init__(self, *, reversible: bool) -> None:
+        self._records: SortedDict[bytes, tuple[str, Record]] = SortedDict()  # By the bytes of the key.
+        self._deleted: dict[str, int] = {}
+        self._trail: list[tuple[str, Record]] = []
+        self._reversible = reversible
+
+    def record(self, key: str) -> Record:
+        found = self._records.get(as_bytes(key))
+        return found[1] if found is not None else (None, self._deleted.get(key, 0), 0, 0)
+
+    def write(self, key: str, value: str | None, revision: int) -> None:
+        old = self.record(key)
+        if self._reversible:
+            self._trail.append((key, old))
+        self._put(key, written(old, value, revision))
+
+    def mark(self) -> int:
+        return len(self._trail)
+
+    def undo(self, mark: int) -> None:
+        while len(self._trail) > mark:
+            self._put(*self._trail.pop())
+
+    def _put(self, key: str, record: Record) -> None:
+        if record[0] is not None:
+            self._records[as_bytes(key)] = (key, record)
+            return
+        self._records.pop(as_bytes(key), None)
+        if self._reversible:
+            self._deleted[key] = record[1]
+
+    def live(self, request: Request) -> list[tuple[str, Record]]:
+        """The records of the interval, in the order asked for, limit not applied."""
+        low = request["prefix"] if request["prefix"] is not None else request["start"]
+        found: list[tuple[str, Record]] = []
+        for raw in self._records.irange(as_bytes(low) if low is not None else None):
+            key, record = self._records[raw]
+            if not covers(request, key):
+                break
+            found.append((key, record))
+        return found[::-1] if request["reverse"] else found
+
+    def meet(self, row: Row, request: Request | None) -> Conflict | None:
+        """Compare the answer with the store and apply its writes, right or not. `request`: of a range or txn."""
+        output, op = row["output"], row["op"]
+        if request is not None:
+            if op == "range":
+                return self._listed(request, output)
+            return self._transacted(row, request, output)
+        key, revision = row["key"], row["revision"]
+        have, wrong = self.record(key), False
+        if op == "get" or (op == "cas" and not output["succeeded"]):
+            wrong = differs(have, output if output["found"] else None) or (op == "cas" and expected(have, row))
+        elif op == "put":
+            self.write(key, row["value"], revision)
+        elif op == "cas":
+            wrong = not expected(have, row)
+            self.write(key, row["value"], revision)
+        elif op == "append":
+            self.write(key, (have[0] or "") + row["value"], revision)
+        else:
+            wrong = bool(output["found"]) != (have[0] is not None)
+            if output["found"]:
+                self.write(key, None, revision)
+        return Conflict("it does not fit the store at its revision", frozenset((key,))) if wrong else None
+
+    def _listed(self, request: Request, output: Row) -> Conflict | None:
+        live = self.live(request)
+        if not request["count_only"]:
+            found = self._items(request, output, live)
+            if found is not None:
+                return found
+        reason = _listing_problem(request, output, [key for key, _ in live])
+        # Behind the limit every key of the interval may be the reason; `*` stands for the whole interval.
+        return Conflict(reason, frozenset(("*",))) if reason else None
+
+    def _items(self, request: Request, output: Row, live: list[tuple[str, Record]]) -> Conflict | None:
+        for item in output["items"]:
+            key = item["key"]
+            if not covers(request, key):
+                return Conflict(f"it lists {key}, which lies outside of its interval", frozenset())
+            if differs(self.record(key), item):
+                return Conflict(f"it lists {key} with what is not its record at that revision", frozenset((key,)))
+        listed = {item["key"] for item in output["items"]}
+        wanted = live[: request["limit"]] if request["limit"] else live
+        for key, _ in wanted[: len(listed)] if output.get("more") else wanted:
+            if key not in listed:
+                return Conflict(f"it does not list {key}, which was live at that revision", frozenset((key,)))
+        return None
+
+    def _transacted(self, row: Row, request: Request, output: Row) -> Conflict | None:
+        answers = [(compare, holds(self.record(compare["key"]), compare)) for compare in request["compares"]]
+        problem: Conflict | None = None
+        wrong = next((compare for compare, held in answers if not held), None)
+        if output["succeeded"] and wrong is not None:
+            reason = f"its comparison {_canonical(wrong)} did not hold at that revision"
+            problem = Conflict(reason, frozenset((wrong["key"],)))
+        if not output["succeeded"] and wrong is None:
+            keys = frozenset(compare["key"] for compare in request["compares"])
+            problem = Conflict("it says that a comparison failed, yet all held at that revision", keys)
+        steps = request["success" if output["succeeded"] else "failure"]
+        for step, result in zip(steps, output["results"], strict=True):
+            found = self._step(row, step, result)
+            problem = problem or found
+        return problem
+
+    def _step(self, row: Row, step: Request, result: Row) -> Conflict | None:
+        if step["op"] == "range":
+            return self._listed(step, result) if not step["revision"] else None
+        key, problem = step["key"], None
+        have = self.record(key)
+        if step["op"] == "get" and differs(have, result if result["found"] else None):
+            problem = Conflict(f"it read {key} as it was not at that revision", frozenset((key,)))
+        if step["op"] == "delete" and bool(result["found"]) != (have[0] is not None):
+            found = "a record" if result["found"] else "nothing"
+            reason = f"its deletion of {key} found {found}, which was not so at that revision"
+            problem = Conflict(reason, frozenset((key,)))
+        if step["op"] == "put" or (step["op"] == "delete" and result["found"]):
+            self.write(key, step.get("value"), row["revision"])
+        return problem
+
+
+def intervals(row: Row, request: Request) -> Iterator[Request]:
+    """The listings in this row."""
+    if row["op"] == "range":
+        yield request
+    elif row["status"] == "ok":
+        steps = request["success" if row["output"]["succeeded"] else "failure"]
+        yield from (step for step in steps if step["op"] == "range")
+
+
+def _canonical(value: Row) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _listing_problem(request: Request, output: Row, live: list[str]) -> str | None:
+    if output.get("count") is not None and output["count"] != len(live):
+        return f"it counts {output['count']} keys, where {len(live)} were live at that revision"
+    if request["count_only"]:
+        return None
+    listed = [item["key"] for item in output["items"]]
+    if listed != live[: len(listed)]:
+        return "its keys are not in order"
+    if request["limit"] and len(listed) > request["limit"]:
+        return f"it lists {len(listed)} keys, above its limit of {request['limit']}"
+    if output.get("more") is not None and bool(output["more"]) != (len(listed) < len(live)):
+        return f"it says more={str(output['more']).lower()} after {len(listed)} of {len(live)} keys"
+    return None

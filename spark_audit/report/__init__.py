@@ -1,0 +1,1 @@
+"""What people read: the terminal, the page with its plots, and the file of keys."""

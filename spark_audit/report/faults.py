@@ -1,0 +1,97 @@
+"""Which faults a run was under, and when: from its events, or else from the schedule of `run.json`.
+
+Both are ornaments of the page: what cannot be read is left out, and never an error of the audit.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_audit.report.material import FaultWindow
+
+FAULTS_MAX = 200  # Windows drawn; a soak of days has more.
+
+
+@dataclass(frozen=True, slots=True)
+class RunAbout:
+    """What is known of a run besides its rows. `compared`: clocks with a bound, which share one axis."""
+
+    compared: frozenset[str] = frozenset()
+    folder: Path | None = None
+    schedule: object = None
+
+    @classmethod
+    def of(cls, folder: Path, header: Mapping[str, Any]) -> "RunAbout":
+        """`header`: run.json, as `read_run_file` gives it."""
+        clocks = header.get("clocks") or ()
+        compared = frozenset(clock["clock_id"] for clock in clocks if clock.get("error_bound_ns") is not None)
+        return cls(compared, folder, header.get("schedule"))
+
+    def axis_clock(self, clock: str) -> str:
+        return "" if clock in self.compared else clock
+
+    def faults(self, first_call_ns: int) -> tuple[FaultWindow, ...]:
+        """In order of time. A schedule counts from the first call of the run."""
+        carried_out = list(_carried_out(self.folder / "events.jsonl")) if self.folder is not None else []
+        windows = carried_out or list(_planned(self.schedule, first_call_ns))
+        return tuple(sorted(windows, key=lambda window: (window.start_ns, window.words))[:FAULTS_MAX])
+
+
+def _carried_out(path: Path) -> Iterator[FaultWindow]:
+    """Each `fault_started` with the `fault_stopped` of its number."""
+    open_: dict[Any, tuple[int, str]] = {}
+    for event in _events(path):
+        number, at = event.get("number"), event.get("at_ns")
+        if not isinstance(number, int) or not isinstance(at, int):
+            continue
+        if event.get("kind") == "fault_started" and len(open_) < FAULTS_MAX:
+            started = event.get("started_ns")
+            open_[number] = (started if isinstance(started, int) else at, _words(event, event.get("fault")))
+        elif event.get("kind") == "fault_stopped" and number in open_:
+            start, words = open_.pop(number)
+            yield FaultWindow(start, max(start, at), words)
+    for start, words in open_.values():
+        yield FaultWindow(start, None, words)
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if '"fault_st' not in line:  # All others are leader changes and what members said: most of the file.
+                    continue
+                try:
+                    event = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(event, dict):
+                    yield event
+    except OSError:
+        return
+
+
+def _planned(schedule: object, first_call_ns: int) -> Iterator[FaultWindow]:
+    for fault in schedule if isinstance(schedule, list) else ():
+        if not isinstance(fault, dict):
+            continue
+        start_ns, lasts_ns = (_nanoseconds(fault.get(name)) for name in ("start_seconds", "duration_seconds"))
+        if start_ns is not None and lasts_ns is not None:
+            begun = first_call_ns + start_ns
+            yield FaultWindow(begun, begun + lasts_ns, f"{_words(fault, fault.get('kind'))} (as planned)")
+
+
+def _words(fault: Mapping[str, Any], kind: object) -> str:
+    way = {"in": ", frames to it lost", "out": ", frames from it lost", "slow": ", frames late"}
+    direction = fault.get("direction")
+    victims = fault.get("victims")
+    whom = f": {', '.join(map(str, victims))}" if isinstance(victims, list) else ""
+    return f"{kind} {fault.get('target', '')}{way.get(direction, '') if isinstance(direction, str) else ''}{whom}"
+
+
+def _nanoseconds(seconds: object) -> int | None:
+    """None for what is no time within a run: no number, NaN, less than none, more than 30 years."""
+    if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
+        return None
+    return int(seconds * 1e9)

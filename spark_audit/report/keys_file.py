@@ -1,0 +1,46 @@
+"""`--keys FILE.parquet`: a row for each key, how it was decided. The same for both engines."""
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from spark_audit.errors import UnreadablePath
+from spark_audit.history.paths import replaceable_file
+
+_KINDS: dict[str, pa.DataType] = {
+    "run_id": pa.string(),
+    "key": pa.string(),
+    "status": pa.string(),
+    "method": pa.string(),
+    "operations": pa.int64(),
+    "weak": pa.int64(),
+    "configurations": pa.int64(),
+}
+KEY_COLUMNS = tuple(_KINDS)
+KEYS_AT_ONCE = 10_000  # Of the file, as Python objects.
+
+
+def write_key_file(keys: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """These rows (KEY_COLUMNS; more is ignored), in this order, as a Parquet file: written aside and renamed.
+
+    Raises UnreadablePath if there is no such folder, or no room, or something that is no file.
+    """
+    schema = pa.schema(_KINDS)
+    path = replaceable_file(path)
+    aside = path.with_name(f".{path.name}.part")
+    told = iter(keys)
+    try:
+        with parquet.ParquetWriter(aside, schema) as writer:
+            while some := [{name: row[name] for name in KEY_COLUMNS} for row in islice(told, KEYS_AT_ONCE)]:
+                writer.write_batch(pa.RecordBatch.from_pylist(some, schema=schema))
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise UnreadablePath(str(path), f"cannot be written ({error.strerror or error})") from error
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,220 @@
+"""What a page shows beside its verdict, gathered from the history: bounded, however long that is.
+
+`page_local.py` gathers it from a history in memory, `page_spark.py` in Spark; both give the same. Numbers are integers,
+so that the same history gives the same page, byte by byte, however it was cut into partitions.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spark_audit.history.operation import operation_of
+from spark_audit.verdict.verdict import Verdict, Violation
+from spark_audit.verdict.words import describe, row_words
+
+Row = Mapping[str, Any]
+
+NEIGHBOURS_MAX = 40  # Drawn beside the operations of a violation.
+BUCKETS_MAX = 240  # Of a plot over time: what a screen can tell apart.
+BUCKETS_MIN, OPERATIONS_PER_BUCKET = 8, 25  # A short history has fewer buckets: a p99 of three operations says nothing.
+PLOTS_MAX = 8  # Runs (or clocks which cannot be compared) that are plotted; those with violations first.
+TEXT_CHARACTERS_MAX = 1_000  # Of a value or an answer in a tooltip; the history has all of it.
+LATENCY_BITS = 7  # Latencies are rounded down to so many leading bits: by less than 1.6 %.
+MARGIN_FACTOR = 4  # Neighbours are sought in the time in which, on average, so many times as many would be found.
+SPAN_NS_MAX = 2**62  # A run whose stamps lie further apart (146 years) has no axis.
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """An operation on the time axis. `guilty`: of the violation itself. `return_ns` None: its outcome is unknown."""
+
+    op_id: int
+    client: str
+    op: str
+    status: str
+    clock: str
+    call_ns: int
+    return_ns: int | None
+    words: str
+    details: tuple[tuple[str, str], ...] = ()
+    guilty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A slice of time. `completed`, `failed` and latencies (of `completed`) by return; `unknown` and lags by call.
+
+    Lag: by how many revisions the lowest answer to a call of this bucket was behind the highest that had been told
+    before the bucket began. `local_lag` is that of `local` reads, which may be behind. None: nothing to compare.
+    """
+
+    completed: int = 0
+    failed: int = 0
+    unknown: int = 0
+    p50_ns: int | None = None
+    p99_ns: int | None = None
+    lag: int | None = None
+    local_lag: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Where the buckets of a run lie. `clock`: "" for all its clocks that can be compared, else the one it is of."""
+
+    run_id: str
+    clock: str
+    start_ns: int
+    width_ns: int
+    buckets: int
+
+    @classmethod
+    def over(cls, run_id: str, clock: str, start_ns: int, end_ns: int, operations: int) -> "Axis":
+        """`end_ns` is the last stamp, and lies within the last bucket."""
+        wanted = min(BUCKETS_MAX, max(BUCKETS_MIN, operations // OPERATIONS_PER_BUCKET))
+        span = end_ns - start_ns + 1
+        width = -(-span // wanted)
+        return cls(run_id, clock, start_ns, width, -(-span // width))
+
+    def bucket(self, stamp_ns: int) -> int:
+        return (stamp_ns - self.start_ns) // self.width_ns
+
+
+@dataclass(frozen=True, slots=True)
+class FaultWindow:
+    """A fault that somebody brought about. `stop_ns` None: to the end."""
+
+    start_ns: int
+    stop_ns: int | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One run over time."""
+
+    axis: Axis
+    buckets: tuple[Bucket, ...]
+    faults: tuple[FaultWindow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """`scenes`: the bars of each violation of the verdict, in its order. `plots_left_out`: see PLOTS_MAX."""
+
+    scenes: tuple[tuple[Bar, ...], ...] = ()
+    plots: tuple[Plot, ...] = ()
+    plots_left_out: int = 0
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a bucket is made of; revisions None: nothing told one."""
+
+    completed: int = 0
+    failed: int = 0
+    unknown: int = 0
+    p50_ns: int | None = None
+    p99_ns: int | None = None
+    highest: int | None = None  # Revision of what returned in it.
+    lowest: int | None = None  # Revision of what was called in it, `local` reads apart.
+    lowest_local: int | None = None
+
+
+def buckets_of(axis: Axis, counts: Mapping[int, Counts]) -> tuple[Bucket, ...]:
+    """All buckets of an axis, in order; those without counts are empty."""
+    made: list[Bucket] = []
+    told = None  # The highest revision of the buckets before.
+    for number in range(axis.buckets):
+        of = counts.get(number, Counts())
+        lags = [
+            None if lowest is None or told is None else max(0, told - lowest)
+            for lowest in (of.lowest, of.lowest_local)
+        ]  # fmt: skip
+        made.append(Bucket(of.completed, of.failed, of.unknown, of.p50_ns, of.p99_ns, *lags))
+        told = max((revision for revision in (told, of.highest) if revision is not None), default=None)
+    return tuple(made)
+
+
+def rounded_latency(nanoseconds: int) -> int:
+    """Rounded down to LATENCY_BITS leading bits."""
+    shift = max(0, nanoseconds.bit_length() - LATENCY_BITS)
+    return nanoseconds >> shift << shift
+
+
+def margin_ns(span_ns: int, operations: int) -> int:
+    """How far from a violation its neighbours are sought, among so many operations over such a span."""
+    return MARGIN_FACTOR * NEIGHBOURS_MAX * (span_ns // max(1, operations) + 1)
+
+
+def moments(violation: Violation) -> list[int]:
+    """The stamps of its operations: what is near in time is near to one of these."""
+    stamps = {op.call_ns for op in violation.operations}
+    return sorted(stamps | {op.return_ns for op in violation.operations if op.return_ns is not None})
+
+
+def bar_of(row: Row, *, whole: bool) -> Bar:
+    """A row (`whole`), or a part of one that concerns one key, as it stands on the axis."""
+    words, details = _words(row, whole), tuple(_details(row))
+    stamps = (row["call_ns"], row["return_ns"])
+    return Bar(row["op_id"], row["client"], row["op"], row["status"], row["clock_id"], *stamps, words, details)
+
+
+def bar_from(fields: Mapping[str, Any]) -> Bar:
+    """The inverse of `asdict`, for what came through JSON."""
+    return Bar(**{**fields, "details": tuple((name, text) for name, text in fields["details"])})
+
+
+def scene(violation: Violation, own: Mapping[int, Bar], neighbours: Iterable[Bar]) -> tuple[Bar, ...]:
+    """The bars of one violation, by call. `own`: of its own rows, by op_id; they get the words of the violation."""
+    bars = list(neighbours)
+    for shown in violation.operations:
+        bars.append(replace(own[shown.op_id], words=shown.words, guilty=True))
+    return tuple(sorted(bars, key=lambda bar: (bar.call_ns, bar.op_id)))
+
+
+def wrong_runs(verdict: Verdict) -> list[str]:
+    """The runs of which violations are shown."""
+    return sorted({violation.run_id for violation in verdict.violations})
+
+
+def _words(row: Row, whole: bool) -> str:
+    name = f"{row['op']} #{row['op_id']}"
+    if row["status"] == "fail":
+        return f"{name} failed ({row.get('error') or 'no reason told'}), without effect"
+    if not whole:
+        operations = operation_of(row)
+        if operations:
+            return describe(operations[0])
+    return f"{name}, its outcome unknown" if row["status"] == "unknown" else row_words(row)
+
+
+def _details(row: Row) -> Iterable[tuple[str, str]]:
+    by_revision = row.get("expected_mod_revision")
+    expected = row.get("expected") if by_revision is None else f"revision {by_revision}"
+    asked: Sequence[tuple[str, Any]] = (
+        ("key", row.get("key")),
+        ("value", row.get("value")),
+        ("expected", "the key absent" if expected is None and row["op"] == "cas" else expected),
+        ("request", row.get("request")),
+        ("answer", row["output"] and json.dumps(_told(row["output"]), ensure_ascii=False, sort_keys=True)),
+        ("revision", row.get("revision")),
+        ("status", row["status"]),
+        ("error", row.get("error")),
+        ("consistency", row.get("consistency")),
+        ("node", row.get("node")),
+    )
+    return ((name, _cut(str(text))) for name, text in asked if text is not None)
+
+
+def _told(answer: Any) -> Any:
+    """Without what is null."""
+    if isinstance(answer, Mapping):
+        return {name: _told(value) for name, value in answer.items() if value is not None}
+    return [_told(item) for item in answer] if isinstance(answer, list) else answer
+
+
+def _cut(text: str) -> str:
+    if len(text) <= TEXT_CHARACTERS_MAX:
+        return text
+    return f"{text[:TEXT_CHARACTERS_MAX]}… ({len(text):,} characters)"

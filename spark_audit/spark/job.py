@@ -1,0 +1,310 @@
+"""The audit as one Spark job: load, refuse what is malformed, decide, and gather counts and a few examples.
+
+Only aggregates and examples come to the driver: one row per run and file, per method, per partition, never the data.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyspark import StorageLevel
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from spark_audit.errors import Fault, JobFailed, MalformedHistory, NothingToCheck
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.paths import HistoryFile, history_files, read_run_file
+from spark_audit.key.decide import CONFIGURATIONS_MAX
+from spark_audit.local import after_unknown, overlapping
+from spark_audit.report.faults import RunAbout
+from spark_audit.report.material import Material
+from spark_audit.spark.keys import COUNTS, bad_requests, store_findings, write_keys
+from spark_audit.spark.load import FAULTS_SHOWN_MAX, Loaded, load, refuse
+from spark_audit.spark.order import block_from, check_order
+from spark_audit.spark.page_material import gather
+from spark_audit.spark.revisions import answers, open_keys_of, traces_of
+from spark_audit.spark.rows import RowsOfSpark
+from spark_audit.spark.scan import ERROR, SUMMARY, Scan
+from spark_audit.store.replay import left_open, worth_replaying
+from spark_audit.store.revision_claims import Traces
+from spark_audit.tables.order_blocks import Block, Latest
+from spark_audit.tables.parquet import check_footers
+from spark_audit.tables.shuffle import BAD, CLASH, ORDER, TOTALS
+from spark_audit.verdict.cross_key import Question, hold
+from spark_audit.verdict.verdict import SHOWN_MAX, Undecided, Verdict, violation_from
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Say = Callable[[str], None]
+Show = Callable[[Material], None]
+
+
+@dataclass(slots=True)
+class _Run:
+    """Totals of one run, over its files."""
+
+    folder: Path
+    rows: int = 0
+    unknown: int = 0
+    failed: int = 0
+    asked: int = 0  # Listings and transactions that did not fail.
+    many: int = 0  # Those of them that one key's history cannot decide.
+    bare: int = 0  # Completed without a revision.
+
+
+class _Rows:
+    """All rows as rows of Spark's, kept once they are asked for: if something has to be told of them."""
+
+    def __init__(self, session: "SparkSession", files: Sequence[HistoryFile]) -> None:
+        self._session, self._files = session, files
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        found = load(self._session, self._files)
+        return Loaded(found.rows.persist(StorageLevel.MEMORY_AND_DISK), found.scans)
+
+    def __call__(self) -> "DataFrame":
+        return self.loaded.rows
+
+    def forget(self) -> None:
+        if "loaded" in vars(self):
+            self.loaded.rows.unpersist()
+
+
+def audit(
+    session: "SparkSession",
+    paths: Iterable[str],
+    *,
+    configurations_max: int = CONFIGURATIONS_MAX,
+    say: Say = lambda _: None,
+    show: Show | None = None,
+    keys_to: Path | None = None,
+) -> Verdict:
+    """Audit the histories behind these paths. `say` is told what is being done; `show` gets what a page is made of.
+
+    `keys_to`: a Parquet file to write what each key says to (`write_keys`).
+
+    Raises UnreadablePath, MalformedHistory, NothingToCheck; whatever Spark raises when the job itself breaks.
+    """
+    started = time.perf_counter()
+    given = list(paths)
+    files = history_files(given)
+    headers = {folder: read_run_file(folder) for folder in {file.folder for file in files}}
+    say(f"reading {len(files)} file{'s' if len(files) != 1 else ''}")
+    check_footers(str(file.path.resolve()) for file in files if file.parquet)
+    rows = _Rows(session, files)
+    clocks_of = {str(file.path.resolve()): Clocks.from_run(headers[file.folder].get("clocks") or ()) for file in files}
+    scan = Scan.of(session, files, clocks_of, configurations_max)
+    said = scan.said().persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        say(f"deciding about {sum(source.rows for source in scan.sources)} operations")
+        verdict = Verdict(engine="spark")
+        with scan.handing_over_few():
+            few = said.where("kind is not null or traces is not null")
+            told = few.select("kind", "file", "payload", "run_id", "key", "traces").collect()
+        notes = [row for row in told if row["kind"] is not None]
+        runs, clocks = _totals(rows, notes, files, headers, verdict)
+        if verdict.operations == verdict.unknown + verdict.failed:
+            raise NothingToCheck(", ".join(given), verdict.operations)
+        _refuse(rows, notes, any(run.asked for run in runs.values()))
+        keys = said.where("kind is null").drop("kind", "file", "payload")
+        off_revisions = _note_keys(notes, keys, verdict)
+        if keys_to is not None:
+            write_keys(keys, keys_to)
+        traced = [row for row in told if row["kind"] is None]
+        _check_store(scan, rows, keys, traced, off_revisions, runs, clocks, verdict)
+        say("checking revisions over all keys")
+        _check_order(scan, notes, rows, clocks, verdict)
+        if show is not None:
+            say("gathering what the page shows")
+            about = {run_id: RunAbout.of(run.folder, headers[run.folder]) for run_id, run in runs.items()}
+            show(gather(rows(), verdict, about))
+    finally:
+        said.unpersist()
+        rows.forget()
+    verdict.seconds = time.perf_counter() - started
+    return verdict
+
+
+def _totals(
+    rows: _Rows,
+    notes: Sequence[Any],
+    files: Sequence[HistoryFile],
+    headers: Mapping[Path, Mapping[str, Any]],
+    verdict: Verdict,
+) -> tuple[dict[str, _Run], dict[str, Clocks]]:
+    """Count everything; refuse malformed rows, and a run_id that two run folders share."""
+    if any(note["kind"] == BAD for note in notes):
+        _refuse_malformed(rows.loaded, notes)
+    folder_of = {str(file.path.resolve()): file.folder for file in files}
+    folders: dict[str, Path] = {}
+    runs: dict[str, _Run] = {}
+    totals = [(note["file"], json.loads(note["payload"])) for note in notes if note["kind"] == TOTALS]
+    for file, told in sorted(totals, key=lambda pair: pair[0]):
+        run_id, folder = told["run_id"], folder_of[file]
+        if folders.setdefault(run_id, folder) != folder:
+            raise _one_fault(folder, f"run_id {run_id} is also that of {folders[run_id]}; runs are never joined")
+        named = headers[folder].get("run_id")
+        if named is not None and named != run_id:
+            raise _one_fault(folder / "run.json", f"names the run {named}, but its rows are of {run_id}")
+        run = runs.setdefault(run_id, _Run(folder))
+        for name in ("rows", "unknown", "failed", "asked", "many", "bare"):
+            setattr(run, name, getattr(run, name) + told[name])
+        verdict.properties["order"].checked += told["taking"]
+    verdict.runs, verdict.operations = len(runs), sum(run.rows for run in runs.values())
+    verdict.unknown, verdict.failed = (sum(getattr(run, n) for run in runs.values()) for n in ("unknown", "failed"))
+    return runs, {run_id: Clocks.from_run(headers[folder].get("clocks") or ()) for run_id, folder in folders.items()}
+
+
+def _refuse_malformed(loaded: Loaded, notes: Sequence[Any]) -> NoReturn:
+    """Find out, in a second pass, what is malformed where."""
+    bad = loaded.rows.where("_problem is not null")
+    shown = [(r["_at"], r["_problem"], r["_raw"]) for r in bad.orderBy("_at").limit(FAULTS_SHOWN_MAX).collect()]
+    if shown:
+        raise refuse(loaded, shown, bad.count() if len(shown) == FAULTS_SHOWN_MAX else len(shown))
+    _refuse_clashes(loaded, many=True)
+    told = [(note["file"], json.loads(note["payload"])) for note in notes if note["kind"] == BAD]
+    raise MalformedHistory(
+        tuple(Fault(file, 0, f"malformed: {what}") for file, what in told[:FAULTS_SHOWN_MAX]), len(told)
+    )
+
+
+def _one_fault(where: object, reason: str) -> MalformedHistory:
+    return MalformedHistory((Fault(str(where), 0, reason),), 1)
+
+
+def _refuse(rows: _Rows, notes: Sequence[Any], many: bool) -> None:
+    """Refuse rows that clash; raise what went wrong otherwise. A CLASH is only a doubt: it may be that none do."""
+    if any(note["kind"] == CLASH for note in notes):
+        _refuse_clashes(rows.loaded, many)
+    for note in notes:
+        if note["kind"] == ERROR:
+            raise JobFailed(f"deciding keys failed\n{json.loads(note['payload'])}")
+
+
+def _refuse_clashes(loaded: Loaded, many: bool) -> None:
+    """What is wrong between rows (an op_id twice, a client with two open operations), and in requests."""
+    by_client = Window.partitionBy("run_id", "client").orderBy("call_ns", f.col("return_ns").asc_nulls_last(), "op_id")
+    by_id = Window.partitionBy("run_id", "op_id").orderBy("_file", "_at")
+    clients = (
+        loaded.rows.select("_at", "client", "op_id", "run_id", "call_ns", "return_ns", "status")
+        .withColumn("before", f.lag(f.struct("op_id", "return_ns", "status")).over(by_client))
+        .where("before is not null and (before.status = 'unknown' or before.return_ns > call_ns)")
+        .select("_at", f.when(f.expr("before.status = 'unknown'"), "unknown").otherwise("overlap").alias("why"),
+                "client", f.col("before.op_id").alias("op_id"), "run_id")
+    )  # fmt: skip
+    twice = (
+        loaded.rows.select("_at", "_file", "client", "op_id", "run_id")
+        .withColumn("number", f.row_number().over(by_id))
+        .where("number > 1")
+        .select("_at", f.lit("twice").alias("why"), "client", "op_id", "run_id")
+    )
+    clashes = clients.unionByName(twice)
+    if many:
+        requests = bad_requests(loaded.rows)
+        nothing = f.lit(None)
+        clashes = clashes.unionByName(
+            requests.select("_at", f.col("reason").alias("why"), nothing.cast("string").alias("client"),
+                            nothing.cast("long").alias("op_id"), nothing.cast("string").alias("run_id"))
+        )  # fmt: skip
+    found = clashes.orderBy("_at").limit(FAULTS_SHOWN_MAX).collect()
+    if found:
+        count = clashes.count() if len(found) == FAULTS_SHOWN_MAX else len(found)
+        raise refuse(loaded, [(row["_at"], _clash_words(row), None) for row in found], count)
+
+
+def _clash_words(row: Any) -> str:
+    match row["why"]:
+        case "twice":
+            return f"op_id {row['op_id']} appears twice in run {row['run_id']}"
+        case "overlap":
+            return overlapping(row["client"], row["op_id"])
+        case "unknown":
+            return after_unknown(row["client"], row["op_id"])
+    return str(row["why"])
+
+
+def _check_order(scan: Scan, notes: Sequence[Any], rows: _Rows, clocks: Mapping[str, Clocks], verdict: Verdict) -> None:
+    def again(carries: Mapping[tuple[str, int], Latest]) -> list[Block]:
+        said = scan.said_of_blocks(carries).where(f.col("kind") == ORDER).select("payload")
+        with scan.handing_over_few():
+            return [block_from(row["payload"]) for row in said.collect()]
+
+    blocks = [block_from(note["payload"]) for note in notes if note["kind"] == ORDER]
+    check_order(blocks, again, rows, clocks, verdict)
+
+
+def _note_keys(notes: Sequence[Any], keys: "DataFrame", verdict: Verdict) -> set[str]:
+    """Count what the keys say, and keep the first examples; the runs with a key that was decided off its revisions."""
+    total: Counter[str] = Counter()
+    off_revisions: set[str] = set()
+    for note in notes:
+        for run_id, method, name, number in json.loads(note["payload"]) if note["kind"] == SUMMARY else ():
+            total[name] += number
+            if name == "keys":
+                verdict.methods[method] = verdict.methods.get(method, 0) + number
+            elif name == "off_revisions":
+                off_revisions.add(run_id)
+    verdict.properties["keys"].checked += total["keys"]
+    verdict.properties["weak"].checked += total["weak"]
+    counts = {name: total[name] for name in COUNTS}
+    if not any(counts.values()):
+        return off_revisions
+    for row in keys.where("found != '[]'").orderBy("run_id", "key").limit(4 * SHOWN_MAX).select("found").collect():
+        for kind, fields in json.loads(row["found"]):
+            verdict.record(violation_from(fields) if kind == "Violation" else Undecided(**fields), count=0)
+    for name, count in counts.items():
+        outcome, prop = name.split("_")
+        setattr(verdict.properties[prop], outcome, getattr(verdict.properties[prop], outcome) + count)
+    return off_revisions
+
+
+def _check_store(
+    scan: Scan,
+    rows: _Rows,
+    keys: "DataFrame",
+    traced: Sequence[Any],
+    off_revisions: set[str],
+    runs: Mapping[str, _Run],
+    clocks: Mapping[str, Clocks],
+    verdict: Verdict,
+) -> None:
+    replayed: list[str] = []
+    traces = traces_of(traced, {run_id for run_id, run in runs.items() if not run.many})
+    open_keys = open_keys_of(keys, [run for run in off_revisions if not (runs[run].many or runs[run].bare)])
+    asked = {run_id: (traces.get(run_id, Traces()), open_keys.get(run_id, [])) for run_id in {*traces, *open_keys}}
+    answer = answers(scan, {run_id: Question.about(*mine) for run_id, mine in asked.items()}, clocks)
+    for run_id, run in sorted(runs.items()):
+        verdict.properties["store"].checked += run.many
+        if run.many and run.bare:
+            reason = f"{run.bare} operations carry no revision, so there is no order to replay the store in"
+            verdict.record(Undecided("store", run_id, None, reason), count=run.many)
+            continue
+        left = list[str]()
+        if run_id in asked:
+            mine = RowsOfSpark(rows, run_id, clocks[run_id], scan)
+            left = hold(run_id, asked[run_id][0], answer[run_id], mine, verdict, asked[run_id][1])
+        if run.bare or not (run.many or left):
+            continue
+        if worth_replaying(run.many, run.rows, bool(left)):
+            replayed.append(run_id)
+        else:
+            verdict.record(Undecided("store", run_id, None, left_open(run.rows, left)))
+    if not replayed:
+        return
+    found = store_findings(rows(), keys, replayed, clocks).persist(StorageLevel.MEMORY_AND_DISK)
+    for row in found.groupBy("kind").count().collect():
+        outcome = "violated" if row["kind"] == "Violation" else "undecided"
+        prop = verdict.properties["store"]
+        setattr(prop, outcome, getattr(prop, outcome) + row["count"])
+        for example in found.where(f.col("kind") == row["kind"]).limit(SHOWN_MAX).collect():
+            fields = json.loads(example["found"])
+            kept = violation_from(fields) if row["kind"] == "Violation" else Undecided(**fields)
+            verdict.record(kept, count=0)
+    found.unpersist()

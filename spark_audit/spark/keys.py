@@ -1,0 +1,211 @@
+"""What keys say, as rows of Spark's; the whole-store replay as a Spark stage. `table_keys.py`, `replay.py` decide."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from itertools import groupby, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as f
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.requests import request_problem
+from spark_audit.report.keys_file import KEY_COLUMNS, write_key_file
+from spark_audit.store.order import takes_part
+from spark_audit.store.replay import Contradiction, Hint, contradictions, hint_of, position
+from spark_audit.tables.decide_keys import DecidedTable, decide_table
+from spark_audit.verdict.findings import KeyFindings, store_finding
+from spark_audit.verdict.verdict import LINEARIZABLE, VIOLATION, Violation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Row = dict[str, Any]
+
+SINGLE = "op not in ('range', 'txn')"
+NEEDED = (
+    "run_id", "op_id", "client", "op", "key", "value", "expected", "expected_mod_revision", "request", "output",
+    "status", "call_ns", "return_ns", "clock_id", "revision", "consistency",
+)  # fmt: skip
+KEY_RESULT = (
+    "run_id string, key string, status string, method string, operations long, weak long, configurations long, "
+    "off_revisions boolean, violated_keys long, undecided_keys long, violated_order long, violated_weak long, "
+    "found string, traces string"
+)
+RESULTS_PER_BATCH = 1_000  # Keys whose results wait in a task before they are handed to Spark.
+STORE_RESULT = "run_id string, kind string, found string"
+_UNKNOWN, _WRONG, _HINT, _ORDERED = range(4)  # The phases of a replay: what it is told, in this order.
+_REPLAY_INPUT = "run_id string, phase int, revision long, reads int, call long, op_id long, payload string"
+
+
+def key_batches(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> Iterator[pa.RecordBatch]:
+    """One row per run and key (KEY_RESULT) of this table; see `decide_table`."""
+    yield from batches_of(decide_table(table, clocks, configurations_max))
+
+
+def batches_of(decided: DecidedTable) -> Iterator[pa.RecordBatch]:
+    """One row per key (KEY_RESULT) that was decided."""
+    yield from _proven(decided.proven).to_batches()
+    results = (_packed(result) for result in decided.others)
+    while some := list(islice(results, RESULTS_PER_BATCH)):
+        yield _batch(some, key_schema())
+
+
+def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
+    """Of such a batch (run_id, method, name) → number; names are `keys`, `weak`, `off_revisions`, those of COUNTS."""
+    by = pa.Table.from_batches([batch]).append_column("keys", pa.repeat(pa.scalar(1), batch.num_rows))
+    by = by.set_column(
+        by.column_names.index("off_revisions"), "off_revisions", by.column("off_revisions").cast(pa.int64())
+    )
+    names = ("keys", "weak", "off_revisions", *COUNTS)
+    found: Counter[tuple[str, str, str]] = Counter()
+    for row in by.group_by(["run_id", "method"]).aggregate([(name, "sum") for name in names]).to_pylist():
+        for name in names:
+            if row[f"{name}_sum"]:
+                found[row["run_id"], row["method"], name] += row[f"{name}_sum"]
+    return found
+
+
+def write_keys(keys: "DataFrame", path: Path) -> None:
+    """One row per run and key, by name, to this file (`write_key_file`). The driver holds one partition of them."""
+    told = keys.select(*KEY_COLUMNS).orderBy("run_id", "key").toLocalIterator()
+    write_key_file((row.asDict() for row in told), path)
+
+
+def _proven(keys: pa.Table) -> pa.Table:
+    rows = keys.num_rows
+    made: dict[str, Any] = {name: keys.column(name) for name in keys.column_names}
+    made["status"], made["found"] = (pa.repeat(pa.scalar(text), rows) for text in (LINEARIZABLE, "[]"))
+    for name in ("configurations", *COUNTS):
+        made[name] = pa.repeat(pa.scalar(0, pa.int64()), rows)
+    return pa.table([made[field.name] for field in key_schema()], schema=key_schema())
+
+
+def bad_requests(rows: "DataFrame") -> "DataFrame":
+    """(`_at`, reason) of the listings and transactions whose request is malformed."""
+    asked = rows.where(f"not ({SINGLE})").select("_at", *NEEDED)
+    return asked.mapInArrow(_request_checker, "_at long, reason string")
+
+
+def store_findings(
+    rows: "DataFrame", keys: "DataFrame", runs: Sequence[str], clocks: Mapping[str, Clocks]
+) -> "DataFrame":
+    """The whole-store replay of these runs (STORE_RESULT); `keys`: KEY_RESULT of all keys, for those that are wrong.
+
+    Each run is replayed in one task, in the order of revisions: streamed, so that its memory is the live store; a run
+    with writes of unknown outcome is held as a whole.
+    """
+    mine = rows.where(f.col("run_id").isin(list(runs))).select(*NEEDED)
+    wrong = keys.where(f.col("run_id").isin(list(runs)) & (f.col("status") == VIOLATION)).select(
+        "run_id",
+        f.lit(_WRONG).alias("phase"),
+        f.lit(0).cast("long").alias("revision"),
+        f.lit(0).alias("reads"),
+        f.lit(0).cast("long").alias("call"),
+        f.lit(0).cast("long").alias("op_id"),
+        f.col("key").alias("payload"),
+    )
+    ordered = mine.mapInArrow(_to_replay, _REPLAY_INPUT).unionByName(wrong)
+    sorted_rows = ordered.repartition("run_id").sortWithinPartitions(
+        "run_id", "phase", "revision", "reads", "call", "op_id"
+    )
+    return sorted_rows.mapInArrow(_replayer(dict(clocks)), STORE_RESULT)
+
+
+def _stream(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def _batch(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
+
+
+def _request_checker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    fields: list[pa.Field[Any]] = [pa.field("_at", pa.int64()), pa.field("reason", pa.string())]
+    schema = pa.schema(fields)
+    for batch in batches:
+        bad = [
+            {"_at": row["_at"], "reason": reason} for row in batch.to_pylist() if (reason := request_problem(row))
+        ]  # fmt: skip
+        yield _batch(bad, schema)
+
+
+@cache
+def key_schema() -> pa.Schema:
+    """KEY_RESULT in Arrow."""
+    kinds: dict[str, pa.DataType] = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_()}
+    fields: list[pa.Field[Any]] = []
+    for column in KEY_RESULT.split(", "):
+        name, kind = column.split()
+        fields.append(pa.field(name, kinds[kind]))
+    return pa.schema(fields)
+
+
+COUNTS = ("violated_keys", "undecided_keys", "violated_order", "violated_weak")
+_TOLD = ("run_id", "key", "status", "method", "operations", "weak", "configurations", "off_revisions")
+
+
+def _packed(result: KeyFindings) -> Row:
+    counts = dict.fromkeys(COUNTS, 0)
+    for found in result.found:
+        counts[f"{'violated' if isinstance(found, Violation) else 'undecided'}_{found.property}"] += 1
+    return {
+        **{name: getattr(result, name) for name in _TOLD},
+        **counts,
+        "found": json.dumps([[type(found).__name__, asdict(found)] for found in result.found[:8]]),
+        "traces": result.traces.to_json(),
+    }
+
+
+def _to_replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    names = ("run_id", "phase", "revision", "reads", "call", "op_id", "payload")
+    kinds = (pa.string(), pa.int32(), pa.int64(), pa.int32(), pa.int64(), pa.int64(), pa.string())
+    for batch in batches:
+        made = [(row["run_id"], *told) for row in batch.to_pylist() for told in _told(row)]
+        arrays = [pa.array([row[i] for row in made], kind) for i, kind in enumerate(kinds)]
+        yield pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def _told(row: Row) -> Iterator[tuple[int, int, int, int, int, str]]:
+    """What the replay is told of this row: (phase, place, payload)."""
+    if row["status"] == "unknown":
+        yield _UNKNOWN, 0, 0, 0, row["op_id"], json.dumps(row)
+    elif takes_part(row):
+        yield _ORDERED, *position(row), json.dumps(row)
+    for hint in hint_of(row):
+        yield _HINT, hint.revision, 0, 0, row["op_id"], json.dumps([hint.key, hint.revision, hint.value])
+
+
+def _replayer(clocks: Mapping[str, Clocks]) -> Stage:
+    schema = pa.schema({"run_id": pa.string(), "kind": pa.string(), "found": pa.string()})
+
+    def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for run_id, rows in groupby(_stream(batches), key=lambda row: row["run_id"]):
+            found = [store_finding(run_id, item) for item in _replayed(rows, clocks[run_id])]
+            packed = [{"run_id": run_id, "kind": type(f).__name__, "found": json.dumps(asdict(f))} for f in found]
+            yield _batch(packed, schema)
+
+    return replay
+
+
+def _replayed(rows: Iterable[Row], clocks: Clocks) -> Iterator[Contradiction]:
+    unknown: list[Row] = []
+    wrong: list[str] = []
+    hints: list[Hint] = []
+    for phase, members in groupby(rows, key=lambda row: row["phase"]):
+        payloads = (row["payload"] for row in members)
+        if phase == _UNKNOWN:
+            unknown.extend(json.loads(payload) for payload in payloads)
+        elif phase == _WRONG:
+            wrong.extend(payloads)
+        elif phase == _HINT:
+            hints.extend(Hint(*json.loads(payload)) for payload in payloads if unknown)
+        else:
+            ordered = (json.loads(payload) for payload in payloads)
+            yield from contradictions(unknown, hints, ordered, clocks=clocks, wrong=wrong)

@@ -1,0 +1,129 @@
+"""Histories into Spark: explicit schema, every row accounted for, every fault with its file and line.
+
+Each row carries `_at`, its place in the scan, which is turned into file and line only for the few that are shown: per
+file split, the least `_at` and the number of rows are known, and splits of a file follow each other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import functions as f
+from pyspark.sql import types as spark
+
+from spark_audit.errors import FAULTS_SHOWN_MAX as FAULTS_SHOWN_MAX
+from spark_audit.errors import Fault, MalformedHistory
+from spark_audit.history.paths import HistoryFile
+from spark_audit.history.rows import RULES, UNREADABLE, problem, read_line, text_fields
+from spark_audit.spark.schema import row_schema
+from spark_audit.tables.parquet import check_footers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARQUET_AT = 1 << 60  # Added to `_at` of Parquet rows, so that both kinds have their own numbers.
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`rows`: the fields of a row, `_at`, `_file`, `_problem` (null if well-formed), `_raw` (of a bad line).
+
+    See docs/reference/specification.md#103-row.
+    """
+
+    rows: "DataFrame"
+    scans: "tuple[DataFrame, ...]"
+
+
+def load(spark_session: "SparkSession", files: Sequence[HistoryFile]) -> Loaded:
+    """Plan the reading of these files (at least one); nothing is read yet but Parquet footers.
+
+    Raises MalformedHistory for a Parquet file that is none, or whose columns have other types.
+    """
+    texts = [str(file.path.resolve()) for file in files if not file.parquet]
+    tables = [str(file.path.resolve()) for file in files if file.parquet]
+    check_footers(tables)
+    scans: list[DataFrame] = []
+    parsed: list[DataFrame] = []
+    if texts:
+        text = _placed(spark_session.read.option("lineSep", "\n").text(texts), 0)
+        scans.append(text)
+        parsed.append(_parsed(text))
+    if tables:
+        table = _placed(spark_session.read.schema(row_schema()).parquet(*tables), PARQUET_AT)
+        scans.append(table)
+        plain = table.withColumn("_raw", f.lit(None).cast("string")).withColumn("_unreadable", f.lit(False))
+        parsed.append(_with_problem(plain.drop("_block")))
+    return Loaded(reduce(lambda one, other: one.unionByName(other), parsed), tuple(scans))
+
+
+def _placed(scan: "DataFrame", base: int) -> "DataFrame":
+    return scan.select(
+        "*",
+        (f.monotonically_increasing_id() + f.lit(base)).alias("_at"),
+        f.col("_metadata.file_path").alias("_file"),
+        f.col("_metadata.file_block_start").alias("_block"),
+    )
+
+
+def _parsed(text: "DataFrame") -> "DataFrame":
+    """Each line is read inside of an object with an end of its own, so that nothing behind a row goes unseen."""
+    schema = (
+        spark.StructType().add("row", row_schema()).add("end", spark.LongType()).add("_corrupt", spark.StringType())
+    )
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt", "allowSingleQuotes": "false"}
+    wrapped = f.concat(f.lit('{"row":'), f.col("value"), f.lit(',"end":1}'))
+    rows = text.where(f.trim("value") != "").select(
+        f.from_json(wrapped, schema, options).alias("line"), f.col("value").alias("_raw"), "_at", "_file"
+    )
+    names = "|".join(sorted(text_fields()))
+    coerced = f.col("_raw").rlike(rf'[{{,]\s*"(?:{names})"\s*:\s*(?!"|null\b)\S')  # A number where text is meant.
+    broken = f.col("line._corrupt").isNotNull() | f.col("line.end").isNull() | f.col("line.row").isNull()
+    unreadable = broken | coerced | ~f.is_valid_utf8("_raw")
+    return _with_problem(rows.select("line.row.*", "_raw", "_at", "_file", unreadable.alias("_unreadable")))
+
+
+def _with_problem(rows: "DataFrame") -> "DataFrame":
+    found = f.when(f.col("_unreadable"), f.lit(UNREADABLE))
+    for rule in RULES:
+        found = found.when(f.expr(rule.sql), f.lit(rule.reason))
+    told = rows.withColumn("_problem", found)
+    return told.withColumn("_raw", f.when(f.col("_problem").isNotNull(), f.col("_raw"))).drop("_unreadable")
+
+
+def local_path(uri: str) -> str:
+    """The path behind a file URI, which Spark writes file:///x or file:/x."""
+    return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
+
+
+class Places:
+    """Turns `_at` into file and line, by counting the rows of each file split once."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._splits: list[tuple[int, str, int, int]] = []  # (least _at, file, block start, rows)
+        for scan in loaded.scans:
+            counted = scan.groupBy("_file", "_block").agg(f.min("_at").alias("first"), f.count("*").alias("rows"))
+            self._splits += [(r["first"], r["_file"], r["_block"], r["rows"]) for r in counted.collect()]
+        self._splits.sort()
+
+    def fault(self, at: int, reason: str) -> Fault:
+        first, file, block, _ = max(split for split in self._splits if split[0] <= at)
+        before = sum(rows for _, other, start, rows in self._splits if other == file and start < block)
+        return Fault(local_path(file), before + at - first + 1, reason)
+
+
+def refuse(loaded: Loaded, bad: Sequence[tuple[int, str, str | None]], count: int) -> MalformedHistory:
+    """The error for these rows: (`_at`, reason, the line if it could not be read)."""
+    places = Places(loaded)
+    faults = [places.fault(at, precise_reason(reason, raw)) for at, reason, raw in bad]
+    return MalformedHistory(tuple(sorted(faults, key=lambda fault: (fault.file, fault.line))), count)
+
+
+def precise_reason(reason: str, raw: str | None) -> str:
+    """What Python's own reading says of a line that Spark could not read."""
+    if raw is None:
+        return reason
+    row, broken = read_line(raw)
+    return broken or problem(row) or reason

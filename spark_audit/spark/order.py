@@ -1,0 +1,94 @@
+"""Store-wide order and uniqueness at any size: what each block of revisions says (`order_blocks.py`), put together.
+
+The driver sees one summary per block and run, never rows, but for the few that are shown.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.store.order import OutOfOrder
+from spark_audit.tables.order_blocks import Block, Latest, carried
+from spark_audit.verdict.findings import order_violation, repeated_violation
+from spark_audit.verdict.verdict import SHOWN_MAX, Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_SHOWN = ("run_id", "op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "revision")
+Again = Callable[[Mapping[tuple[str, int], Latest]], Iterable[Block]]
+
+
+def block_from(text: str) -> Block:
+    """The inverse of `asdict`, for what came through JSON."""
+    told = json.loads(text)
+    told["latest"] = {clock: (call, op_id) for clock, (call, op_id) in told["latest"].items()}
+    return Block(**told)
+
+
+def check_order(
+    blocks: Iterable[Block],
+    again: Again,
+    rows: "Callable[[], DataFrame]",
+    clocks: Mapping[str, Clocks],
+    verdict: Verdict,
+) -> None:
+    """Record in `verdict` what breaks the store-wide order, and revisions that several acknowledged writes carry.
+
+    `blocks`: of all runs. `again` looks at some of them once more, begun with what came before; `rows` has the rows.
+    """
+    by_run: dict[str, list[Block]] = {}
+    for block in sorted(blocks, key=lambda block: (block.run_id, block.number)):
+        by_run.setdefault(block.run_id, []).append(block)
+    carries: dict[tuple[str, int], Latest] = {}
+    for run_id, mine in by_run.items():
+        carries |= carried(mine, clocks[run_id])
+    renewed = {(block.run_id, block.number): block for block in again(carries)} if carries else {}
+    for mine in by_run.values():
+        mine[:] = [renewed.get((block.run_id, block.number), block) for block in mine]
+    shown = _rows_shown(rows, [block for mine in by_run.values() for block in mine])
+    for run_id, mine in by_run.items():
+        verdict.revision_gaps += _gaps(mine)
+        for block in mine:
+            _record(verdict, run_id, block, shown)
+
+
+def _rows_shown(rows: "Callable[[], DataFrame]", blocks: Sequence[Block]) -> dict[tuple[str, int], dict[str, Any]]:
+    """The rows of the first examples."""
+    pairs = [(block.run_id, pair) for block in blocks for pair in block.pairs][:SHOWN_MAX]
+    repeated = [(block.run_id, members) for block in blocks for _, members in block.repeated][:SHOWN_MAX]
+    by_run: dict[str, set[int]] = {}
+    for run_id, op_ids in [*pairs, *repeated]:
+        by_run.setdefault(run_id, set()).update(op_ids)
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for run_id, wanted in by_run.items():
+        mine = rows().where((f.col("run_id") == run_id) & f.col("op_id").isin(sorted(wanted))).select(*_SHOWN)
+        found |= {(run_id, row["op_id"]): row.asDict() for row in mine.collect()}
+    return found
+
+
+def _record(verdict: Verdict, run_id: str, block: Block, shown: Mapping[tuple[str, int], dict[str, Any]]) -> None:
+    order, unique = verdict.properties["order"], verdict.properties["unique"]
+    order.violated += block.late
+    for late, early in block.pairs:
+        if (run_id, late) in shown and (run_id, early) in shown:
+            pair = OutOfOrder(shown[run_id, late], shown[run_id, early])
+            verdict.record(order_violation(run_id, pair), count=0)
+    unique.checked += block.writes
+    unique.violated += block.repeated_revisions
+    for revision, op_ids in block.repeated:
+        members = [shown[run_id, op_id] for op_id in op_ids if (run_id, op_id) in shown]
+        if len(members) == len(op_ids):
+            verdict.record(repeated_violation(run_id, revision, members), count=0)
+
+
+def _gaps(blocks: Sequence[Block]) -> int:
+    told = [block for block in blocks if block.writes]
+    if not told:
+        return 0
+    return (
+        max(block.greatest for block in told) - min(block.least for block in told) + 1 - sum(b.distinct for b in told)
+    )

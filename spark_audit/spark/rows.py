@@ -1,0 +1,131 @@
+"""`held.Rows` of Spark: rows that have to be shown, or looked at again, are searched in the files once more.
+
+What is asked for often, near the places of unknown writes, tasks find as Arrow, a pass over the files for all that is
+asked together. The driver holds what was found: bounded by `near.ROWS_MAX` of each source, and mostly a few rows.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as f
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.spark.revisions import answers, rows_by_run
+from spark_audit.spark.scan import Scan, Source, chunks
+from spark_audit.store.near import Near
+from spark_audit.store.revision_claims import Asked, Told
+from spark_audit.tables.conform import conform, joined
+from spark_audit.tables.frame import Frame, Row, distinct, schema
+from spark_audit.tables.revisions import SHOWN, TO_DECIDE, RowsOfFrame
+from spark_audit.tables.shuffle import piece_of, read_piece
+from spark_audit.verdict.cross_key import Question
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TAKES_PART = (
+    "status = 'ok' and revision is not null and not (consistency <=> 'local') and not (consistency <=> 'bounded')"
+)
+_CHANGES = (
+    "op in ('put', 'append') or (op = 'delete' and output.found) or (op = 'cas' and output.succeeded) or (op = 'txn' "
+    "and exists(output.results, r -> r.op = 'put' or (r.op = 'delete' and coalesce(r.found, false))))"
+)
+
+_SENT = ["run_id", *TO_DECIDE]
+Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """`unknown_of`: of these keys the writes of unknown outcome."""
+
+    near: tuple[Near, ...]
+    unknown_of: frozenset[str]
+
+
+def _gatherer(sources: Sequence[Source], run_id: str, asked: _Asked) -> Stage:
+    def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                for piece in _pieces(sources[row["id"]], run_id, asked):
+                    yield pa.RecordBatch.from_arrays([pa.array([piece], pa.binary())], names=["rows"])
+
+    return gather
+
+
+def _pieces(source: Source, run_id: str, asked: _Asked) -> Iterator[bytes]:
+    keys = sorted(asked.unknown_of)
+    for table in chunks(source):
+        assert table is not None, "malformed rows were refused before"
+        frame = Frame(conform(table))
+        for _, mine in rows_by_run(frame, {run_id: Clocks({})}):
+            rows = distinct(np.concatenate((mine.rows_near(asked.near), mine.rows_unknown(keys))))
+            if len(rows):
+                yield piece_of(frame.table.take(rows).cast(schema(names_coded=False)).select(_SENT))
+
+
+class RowsOfSpark:
+    """`held.Rows` of one run. `rows`: those of `load`, of all runs; `scan`: what they are read from."""
+
+    def __init__(self, rows: "Callable[[], DataFrame]", run_id: str, clocks: Clocks, scan: Scan) -> None:
+        self._of_all, self._run_id, self._clocks, self._scan = rows, run_id, clocks, scan
+        self._unknown: dict[str, Sequence[Row]] = {}  # Found beside what was near: they are asked for next.
+
+    @property
+    def _rows(self) -> "DataFrame":
+        return self._of_all().where(f.col("run_id") == self._run_id)
+
+    @property
+    def _taking(self) -> "DataFrame":
+        return self._rows.where(_TAKES_PART)
+
+    def reached(self, calls: Sequence[Asked]) -> Sequence[int]:
+        question = {self._run_id: Question(tuple(calls), 1, 0)}
+        return answers(self._scan, question, {self._run_id: self._clocks})[self._run_id].reached
+
+    def near(self, asked: Sequence[Near]) -> Iterator[Sequence[Row] | None]:
+        found = self._gathered(_Asked(tuple(asked), frozenset(one.key for one in asked) - self._unknown.keys()))
+        self._unknown |= found.unknown_writes(sorted({one.key for one in asked} - self._unknown.keys()))
+        return found.near(asked)
+
+    def unknown_writes(self, keys: Sequence[str]) -> Mapping[str, Sequence[Row]]:
+        if fresh := frozenset(keys) - self._unknown.keys():
+            self._unknown |= self._gathered(_Asked((), fresh)).unknown_writes(sorted(fresh))
+        return {key: self._unknown[key] for key in keys}
+
+    def _gathered(self, asked: "_Asked") -> RowsOfFrame:
+        """The rows that are needed to say this, and more of them."""
+        scan = self._scan
+        tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
+        stage = _gatherer(scan.sources, self._run_id, asked)
+        with scan.handing_over_few():
+            pieces = [row["rows"] for row in tasks.mapInArrow(stage, "rows binary").collect()]
+        frame = Frame(
+            joined([schema(names_coded=True).empty_table(), *(conform(read_piece(piece)) for piece in pieces)])
+        )
+        every = dict(rows_by_run(frame, {self._run_id: self._clocks}))
+        nothing = np.zeros(0, np.int64)
+        return every.get(self._run_id, RowsOfFrame(frame, nothing, nothing, nothing, self._clocks))
+
+    def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
+        some = self._rows.where(f.col("op_id").isin(list(op_ids))).select(*SHOWN)
+        return {row["op_id"]: row.asDict() for row in some.collect()}
+
+    def changes(self, revisions: Sequence[int]) -> Sequence[Row]:
+        some = self._taking.where(_CHANGES).where(f.col("revision").isin(list(revisions))).select(*SHOWN, "output")
+        return [row.asDict(recursive=True) for row in some.collect()]
+
+    def returned_before(self, told: Told) -> Row:
+        assert told.by is not None
+        _, call, name = told.by
+        late = f.lit(False)
+        for other in sorted(row["clock_id"] for row in self._taking.select("clock_id").distinct().collect()):
+            margin = self._clocks.margin_ns(other, name)
+            if margin is not None:
+                late = late | ((f.col("clock_id") == other) & (f.col("return_ns") < max(-(2**63), call - margin)))
+        first = self._taking.where(late & (f.col("revision") >= told.revision)).select(*SHOWN)
+        (row,) = first.orderBy("revision", "call_ns", "op_id").limit(1).collect()
+        return dict(row.asDict())

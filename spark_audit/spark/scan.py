@@ -1,0 +1,289 @@
+"""The audit's one pass over the data as Spark stages: tasks read files in chunks and cut them into pieces (`scan.py`),
+one shuffle brings the pieces of a partition together, and tasks decide what is in them.
+
+The shuffle moves Arrow streams, not rows; a task reads its file itself, as Arrow. Rows of Spark's own cost ten times
+as much (docs/audit.md).
+"""
+
+import json
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+from pyspark.sql import functions as f
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.paths import HistoryFile
+from spark_audit.history.rows import MANY
+from spark_audit.spark.keys import KEY_RESULT, batches_of, key_batches, key_schema, summed
+from spark_audit.tables.columns_read import leaves, open_table
+from spark_audit.tables.hot_keys import SAMPLE, HotKey, decide_parts, hot_keys, sampled
+from spark_audit.tables.jsonl import pieces_of
+from spark_audit.tables.order_blocks import Latest, blocks_of
+from spark_audit.tables.ranges import HOT_ROWS, LIMITS
+from spark_audit.tables.shuffle import (
+    BAD,
+    CLASH,
+    CLIENTS,
+    HOT,
+    IDS,
+    KEYS,
+    ORDER,
+    Cut,
+    clients_clash,
+    ids_clash,
+    read_piece,
+    scan,
+    together,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+CHUNK_ROWS = 1 << 18  # Held by a task at once, about 100 MB with all that is made of them.
+TASK_ROWS = 1 << 20
+LINES_TASK_BYTES = 1 << 27  # Of one file: about TASK_ROWS / 3, as text is slow to parse.
+_UNTOLD = 4  # A hot key may be missed in sources that hold less than one part of so many of their fair share of it.
+PARTITION_ROWS = 250_000  # Of whole keys, decided at once: about 100 MB.
+PIECES_AT_ONCE = 32  # Handed over to Python together.
+SMALL_ROWS = 5_000  # One partition is enough: tasks cost more than the work.
+JSON_ROW_BYTES = 300  # About; only to choose the number of partitions.
+ERROR, SUMMARY = "error", "summary"
+_OF_ONE_KEY = (
+    "client", "key", "value", "expected", "expected_mod_revision", "output.value", "output.create_revision",
+    "output.mod_revision", "output.version",
+)  # fmt: skip
+_CUT = "kind string, target int, place int, file string, payload binary"
+SAID = f"{KEY_RESULT}, kind string, file string, payload string"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Something that one task reads: of a Parquet file row groups `first` up to `last`; else the `lines` that begin at
+    bytes from `first` up to `last`."""
+
+    path: str
+    first: int
+    last: int
+    rows: int
+    lines: bool = False
+
+
+def sources(files: Sequence[HistoryFile]) -> list[Source]:
+    """What there is to read, each for one task; of Parquet files the footers are read."""
+    return [source for file in files for source in _sources_of(file)]
+
+
+def _sources_of(file: HistoryFile) -> Iterator[Source]:
+    path = str(file.path.resolve())
+    if not file.parquet:
+        size = file.path.stat().st_size
+        for begin in range(0, max(1, size), LINES_TASK_BYTES):
+            end = min(size, begin + LINES_TASK_BYTES)
+            yield Source(path, begin, end, (end - begin) // JSON_ROW_BYTES, lines=True)
+        return
+    footer = parquet.read_metadata(path)
+    first, rows = 0, 0
+    for group in range(footer.num_row_groups):
+        rows += footer.row_group(group).num_rows
+        if rows >= TASK_ROWS or group == footer.num_row_groups - 1:
+            yield Source(path, first, group + 1, rows)
+            first, rows = group + 1, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One pass over these files, planned. `clocks`: by file."""
+
+    session: "SparkSession"
+    sources: list[Source]
+    clocks: dict[str, Clocks]
+    partitions: int
+    configurations_max: int
+    hot: tuple[HotKey, ...] = ()  # Their partitions are behind all others.
+
+    @classmethod
+    def of(
+        cls,
+        session: "SparkSession",
+        files: Sequence[HistoryFile],
+        clocks: Mapping[str, Clocks],
+        configurations_max: int,
+    ) -> "Scan":
+        found = sources(files)
+        rows = sum(source.rows for source in found)
+        tasks = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
+        partitions = max(tasks, -(-rows // PARTITION_ROWS)) if rows > SMALL_ROWS else 1
+        hot = _hot_keys(session, found) if rows > HOT_ROWS else ()
+        return cls(session, found, dict(clocks), partitions, configurations_max, hot)
+
+    @contextmanager
+    def handing_over_few(self) -> Iterator[None]:
+        """While a stage of this scan runs: a piece is up to some MB, and Arrow in Java holds 2 GiB at most."""
+        name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+        before = self.session.conf.get(name) or ""
+        self.session.conf.set(name, str(PIECES_AT_ONCE))
+        try:
+            yield
+        finally:
+            self.session.conf.set(name, before)
+
+    def said(self) -> "DataFrame":
+        """What all partitions say (SAID): a row per key, and rows of a `kind`: see `_Decider`."""
+        return self._gathered(self._cuts()).mapInArrow(_decider(self.clocks, self.configurations_max, None), SAID)
+
+    def said_of_blocks(self, carries: Mapping[tuple[str, int], Latest]) -> "DataFrame":
+        """These blocks of the order over all keys once more, so begun."""
+        cuts = self._cuts().where(f.col("kind") == ORDER)
+        return self._gathered(cuts).mapInArrow(_decider(self.clocks, self.configurations_max, dict(carries)), SAID)
+
+    def _cuts(self) -> "DataFrame":
+        tasks = self.session.range(0, len(self.sources), 1, len(self.sources))
+        return tasks.mapInArrow(_reader(self.sources, self.partitions, self.hot), _CUT)
+
+    def _gathered(self, cuts: "DataFrame") -> "DataFrame":
+        """A partition of each target; the last ones first, as those of hot keys take longest."""
+        count = self.partitions + len(self.hot)
+        gathered = cuts.repartitionById(count, f.lit(count - 1) - f.col("target"))
+        return gathered.sortWithinPartitions("place") if self.hot else gathered
+
+
+def _hot_keys(session: "SparkSession", found: Sequence[Source]) -> tuple[HotKey, ...]:
+    tasks = session.range(0, len(found), 1, len(found))
+    every = [(one.path, one.first, one.last, one.lines) for one in found]
+    told = tasks.mapInArrow(_sampler(every, HOT_ROWS // (_UNTOLD * len(found))), SAMPLE)
+    return tuple(hot_keys([told.toArrow()], HOT_ROWS, LIMITS.range))
+
+
+def _sampler(found: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Stage:
+    def sample(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for table in sampled([found[row["id"]] for row in batch.to_pylist()], rows_min):
+                yield from table.combine_chunks().to_batches()
+
+    return sample
+
+
+def _reader(found: Sequence[Source], partitions: int, hot: Sequence[HotKey]) -> Stage:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                source = found[row["id"]]
+                for cut in _cuts_of(source, partitions, hot):
+                    yield pa.RecordBatch.from_arrays(
+                        [
+                            pa.array([cut.kind], pa.string()),
+                            pa.array([cut.target], pa.int32()),
+                            pa.array([cut.place], pa.int32()),
+                            pa.array([source.path], pa.string()),
+                            pa.array([cut.payload], pa.binary()),
+                        ],
+                        names=["kind", "target", "place", "file", "payload"],
+                    )
+
+    return read
+
+
+def _cuts_of(source: Source, partitions: int, hot: Sequence[HotKey]) -> Iterator[Cut]:
+    try:
+        for table in chunks(source):
+            if table is None:
+                yield Cut(BAD, 0, b"1")
+            else:
+                yield from scan(table, partitions, hot)
+    except (pa.ArrowException, OSError) as error:
+        yield Cut(BAD, 0, json.dumps(f"cannot be read ({str(error).splitlines()[0]})").encode())
+
+
+def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | None]:
+    """Tables of at most CHUNK_ROWS; None for lines that are no rows. `order_only`: what says something about one key
+    may be left out, in what concerns a single one; it is most of the bytes.
+    """
+    if source.lines:
+        for piece in pieces_of(source.path, source.first, source.last):
+            if piece.bad:
+                yield None
+            for begin in range(0, piece.table.num_rows, CHUNK_ROWS):
+                yield piece.table.slice(begin, CHUNK_ROWS)
+        return
+    with open_table(source.path) as file:
+        for group in range(source.first, source.last):
+            ops = file.read_row_group(group, columns=["op"]).column("op")
+            columns = leaves(file, ops)
+            if order_only and not any(op in MANY for op in ops.unique().to_pylist()):
+                columns = [name for name in columns if name not in _OF_ONE_KEY]
+            for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=columns, use_threads=False):
+                table = pa.Table.from_batches([batch])
+                table.validate(full=True)  # That all text is UTF-8 among others.
+                yield table
+
+
+def _decider(
+    clocks: Mapping[str, Clocks], configurations_max: int, carries: Mapping[tuple[str, int], Latest] | None
+) -> Stage:
+    def decide_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        pieces: dict[str, list[pa.Table]] = {}
+        of_run: dict[str, Clocks] = {}
+        cuts = (cut for batch in batches for cut in batch.to_pylist())
+        for cut in cuts:
+            if cut["kind"] == HOT:  # Of one key, by place; nothing else is in its partition.
+                yield from _decided(_of_hot_key(chain((cut,), cuts), clocks[cut["file"]], configurations_max))
+            elif cut["kind"] in (KEYS, IDS, CLIENTS, ORDER):
+                table = read_piece(cut["payload"])
+                pieces.setdefault(cut["kind"], []).append(table)
+                for run_id in table.column("run_id").unique().to_pylist():
+                    of_run[str(run_id)] = clocks[cut["file"]]
+            else:
+                yield _note(cut["kind"], cut["payload"].decode(), cut["file"])
+        for kind, clash in ((IDS, ids_clash), (CLIENTS, clients_clash)):
+            if kind in pieces and clash(together(pieces.pop(kind))):
+                yield _note(CLASH, "{}")
+        if ORDER in pieces:
+            for block in blocks_of(together(pieces.pop(ORDER)), of_run, carries):
+                yield _note(ORDER, json.dumps(asdict(block)))
+        if KEYS in pieces:
+            yield from _decided(key_batches(together(pieces.pop(KEYS)), of_run, configurations_max))
+
+    return decide_all
+
+
+def _of_hot_key(cuts: Iterable[Mapping[str, Any]], clocks: Clocks, configurations_max: int) -> Iterator[pa.RecordBatch]:
+    parts = (
+        (place, together([read_piece(cut["payload"]) for cut in some]))
+        for place, some in groupby(cuts, key=lambda cut: int(cut["place"]))
+    )
+    yield from batches_of(decide_parts(parts, clocks, configurations_max))
+
+
+def _decided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What these say of keys, and a sum of it."""
+    summary: Counter[tuple[str, str, str]] = Counter()
+    try:
+        for batch in batches:
+            summary.update(summed(batch))
+            yield _padded(batch)
+        yield _note(SUMMARY, json.dumps([[*name, number] for name, number in sorted(summary.items())]))
+    except Exception:  # Rows that clash are refused in words of their own; they are known only when all is read.
+        yield _note(ERROR, json.dumps(traceback.format_exc()))
+
+
+_NOTES = ("kind", "file", "payload")
+
+
+def _padded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    nothing = pa.nulls(batch.num_rows, pa.string())
+    return pa.RecordBatch.from_arrays([*batch.columns, *(nothing for _ in _NOTES)], [*batch.schema.names, *_NOTES])
+
+
+def _note(kind: str, payload: str, file: str | None = None) -> pa.RecordBatch:
+    empty = [pa.nulls(1, field.type) for field in key_schema()]
+    told = [pa.array([text], pa.string()) for text in (kind, file, payload)]
+    return pa.RecordBatch.from_arrays([*empty, *told], [*key_schema().names, *_NOTES])

@@ -1,0 +1,247 @@
+"""A Spark session for one audit: right Java, right Python, silent, and gone without a trace afterwards.
+
+Four ways: in this process tree on loopback (local), as the driver of a cluster (`master`), as a client of a Spark
+Connect server (`remote`), or inside of what spark-submit has started. See docs/audit-spark.md.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_audit.errors import AuditError, JobFailed
+from spark_audit.spark.cluster import (
+    START_SECONDS_MAX,
+    NotUsable,
+    in_words,
+    is_local,
+    on_loopback,
+    prepare_executors,
+    reach,
+    under_spark_submit,
+    within,
+)
+from spark_audit.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG4J = """rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n
+"""
+# Java only passes bytes on: its second compiler took 28 s of processor time of a job of ten million operations.
+_LIGHT = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_SETTINGS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+}
+_HERE = {
+    "spark.shuffle.compress": "false",  # There is no network between.
+    "spark.shuffle.spill.compress": "false",
+    "spark.shuffle.sort.bypassMergeThreshold": "1",  # Else what is shuffled is written twice: a file each, then one.
+    "spark.sql.adaptive.enabled": "false",  # It plans every stage anew, and partitions are few here anyway.
+}
+_SHORT_ELSEWHERE = {"spark.sql.shuffle.partitions": "8"}  # Spark's 200 are 200 starts of Python: 70 s for 2,000 rows.
+LOG_TAIL_CHARACTERS_MAX = 2_000  # Of Spark's own words, when it does not start.
+
+
+@contextmanager
+def spark_session(
+    master: str = "local[*]",
+    *,
+    remote: str | None = None,
+    memory: str = "2g",
+    short: bool = False,
+    verbose: bool = False,
+) -> Iterator["SparkSession"]:
+    """Start Spark, yield its session, stop it, and remove its folders.
+
+    `master`: as Spark writes it. `remote`: a Spark Connect server, sc://HOST[:PORT], instead of a master. Under
+    spark-submit neither counts, nor does `memory`: it has started the driver already, and knows the master.
+    `short`: a job of seconds; elsewhere than here it is then divided among few tasks.
+
+    What the JVM says goes to a file (its start-up warnings cannot be switched off), or to stderr if `verbose`.
+    Raises NoJava; and JobFailed if Spark does not start, is not there, or if its executors cannot run this package.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="hwm-audit-"))
+    saved = dict(os.environ)
+    submitted = under_spark_submit()
+    url = remote or master
+    try:
+        if remote is not None:
+            session = _connect(remote, short)
+        elif submitted:
+            session = _join(short, verbose)
+            url = str(session.sparkContext.master)
+        else:
+            reach(master)
+            _prepare_environment(folder, master, verbose)
+            session = _start(folder, master, memory, short, verbose)
+        try:
+            if not is_local(url):
+                prepare_executors(session, folder, url)
+            yield session
+        except Exception as error:
+            words = None if isinstance(error, AuditError) else in_words(error)
+            if words is None:
+                raise
+            raise NotUsable(words) from error
+        finally:
+            if remote is not None or submitted:
+                session.stop()
+            else:
+                _stop(session)
+    finally:
+        os.environ.clear()
+        os.environ.update(saved)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _connect(remote: str, short: bool) -> "SparkSession":
+    reach(remote)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        import pyspark.sql.connect.session  # noqa: F401 (tells what is not installed)
+    except ImportError as error:  # Without a name: Spark raises one of its own.
+        reason = (
+            f"--remote needs what is not installed ({str(error).splitlines()[0]}): pip install 'highwatermark[connect]'"
+        )
+        raise NotUsable(reason) from error
+    from pyspark.sql import SparkSession
+
+    late = f"{remote.split(';')[0]} does not answer as a Spark Connect server within {START_SECONDS_MAX:.0f} s"
+    builder = SparkSession.builder.remote(remote)
+    for name, value in (_SETTINGS | (_SHORT_ELSEWHERE if short else {})).items():
+        builder = builder.config(name, value)
+    try:
+        return within(START_SECONDS_MAX, builder.getOrCreate, lambda: None, late)
+    except JobFailed:
+        raise
+    except Exception as error:  # Of gRPC or of Spark.
+        raise NotUsable(f"no session at {remote.split(';')[0]} ({str(error).strip().splitlines()[0]})") from error
+
+
+def _join(short: bool, verbose: bool) -> "SparkSession":
+    """The driver that spark-submit has started; what it was told (--conf, spark-defaults.conf) comes first."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    try:
+        SparkContext._ensure_initialized()  # Without the JVM, a SparkConf is empty.
+        told = SparkConf()
+        builder = SparkSession.builder
+        elsewhere = short and not is_local(told.get("spark.master", "") or "")
+        for name, value in (_SETTINGS | (_SHORT_ELSEWHERE if elsewhere else {})).items():
+            builder = builder if told.contains(name) else builder.config(name, value)
+        session = builder.getOrCreate()
+    except Exception as error:  # Py4J's.
+        raise JobFailed(f"Spark did not start ({in_words(error) or error})") from error
+    session.sparkContext.setLogLevel("INFO" if verbose else "OFF")
+    return session
+
+
+def _prepare_environment(folder: Path, master: str, verbose: bool) -> None:
+    conf = folder / "conf"
+    conf.mkdir()
+    (conf / "log4j2.properties").write_text(_LOG4J.format(level="info" if verbose else "error"))
+    here = str(Path(__file__).resolve().parents[2])  # The workers import this package too, installed or not.
+    python_path = os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)
+    theirs = None if is_local(master) else os.environ.get("PYSPARK_PYTHON")
+    os.environ.update(
+        JAVA_HOME=str(find_java(folder).home),
+        SPARK_CONF_DIR=str(conf),
+        PYSPARK_PYTHON=theirs or sys.executable,
+        PYSPARK_DRIVER_PYTHON=sys.executable,
+        PYTHONPATH=python_path,
+    )
+    if on_loopback(master):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.pop("SPARK_HOME", None)  # Of another installation: this job is written for the pyspark beside it.
+    os.environ.pop("SPARK_REMOTE", None)
+
+
+def _start(folder: Path, master: str, memory: str, short: bool, verbose: bool) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("hwm-audit")
+    settings = {
+        **_SETTINGS,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": memory,
+        "spark.local.dir": str(folder / "scratch"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData{_LIGHT}",
+    }
+    if on_loopback(master):
+        settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    if is_local(master):
+        settings["spark.sql.shuffle.partitions"] = str(2 * _local_cores(master))
+        settings |= _HERE
+    elif short:
+        settings |= _SHORT_ELSEWHERE
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    log = folder / "spark.log"
+    try:
+        with _output_to(None if verbose else log):
+            session = builder.getOrCreate()
+    except Exception as error:  # pyspark raises what its launcher meets: PySparkRuntimeError, Py4J's, OSError.
+        words = log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS_MAX:] if log.exists() else ""
+        known = in_words(error) or in_words(RuntimeError(words))
+        if known:
+            raise NotUsable(f"Spark did not start at {master}: {known}") from error
+        tail = "\n".join(line for line in words.splitlines() if not line.startswith("\tat "))  # Where in Java: no help.
+        raise JobFailed(f"Spark did not start ({error})\n{tail}".rstrip()) from error
+    session.sparkContext.setLogLevel("INFO" if verbose else "OFF")
+    return session
+
+
+def _local_cores(master: str) -> int:
+    inside = master.removeprefix("local").strip("[]").split(",")[0]
+    return int(inside) if inside.isdigit() else (os.cpu_count() or 1) if inside == "*" else 1
+
+
+@contextmanager
+def _output_to(file: Path | None) -> Iterator[None]:
+    """While a child process is started: file descriptors 1 and 2 go to `file`, which the child then keeps."""
+    if file is None:
+        yield
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    with file.open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        for number, descriptor in enumerate(kept, 1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+def _stop(session: "SparkSession") -> None:
+    """Stop Spark and end the JVM that was started for it, so that its folders can go."""
+    from pyspark import SparkContext
+
+    session.stop()
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        process = getattr(gateway, "proc", None)
+        gateway.shutdown()
+        if process is not None:
+            process.stdin.close()  # It ends itself when its stdin ends.
+            process.wait(timeout=30)
+        SparkContext._gateway = None
+        SparkContext._jvm = None

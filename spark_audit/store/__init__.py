@@ -1,0 +1,1 @@
+"""All keys together, ordered by revision: replay of the store, and what fits into the gaps."""

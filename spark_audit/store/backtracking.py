@@ -1,0 +1,325 @@
+"""Replays the whole store and chooses, at each gap, the unknown write that took effect there, or none.
+
+Exact at every gap: the store is known, so each write is evaluated on it. What something shows is tried first; when a
+later answer contradicts, the choices that it depends on are taken back, last first, and the next possibility is tried.
+A choice which has no operation that could bear on the contradicted keys is passed over.
+
+`wide` decides what bears on them: else only what writes them (quick, and nearly always enough); wide, all operations
+that have anything to do with them, however remotely. When that is exhausted, no explanation exists: a proof.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from spark_audit.model.store import Conflict, WholeStore, written
+from spark_audit.store.lookahead import FITS, IMPOSSIBLE
+from spark_audit.store.replay_plan import Plan, Step
+from spark_audit.store.unknown_writes import Branch, Unknown
+
+Row: TypeAlias = Mapping[str, Any]
+Marks: TypeAlias = frozenset[Any]  # Keys, or, if wide, numbers of parts.
+
+STEPS_AGAIN_MAX = 200_000  # Steps replayed again in one search, a few seconds; true histories need some hundreds.
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """`row` does not agree with the store at its revision. `certain` False: an unknown write might explain it."""
+
+    row: Row
+    reason: str
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """A contradiction that is not yet given up. `keys`: whose state it depends on."""
+
+    step: int
+    row: Row
+    reason: str
+    keys: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What was chosen at a gap (None: nobody we know), and what else was tried. `marks`: the state before it."""
+
+    step: int
+    store_mark: int
+    mark: int
+    chosen: Unknown | None
+    tried: list[Unknown | None]
+    conflict: Marks = frozenset()
+
+
+@dataclass(slots=True)
+class _Deepest:
+    fault: _Fault
+    decisions: dict[int, Unknown | None]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`explained`: every contradiction found is one that no choice can have a part in."""
+
+    found: list[Contradiction] = field(default_factory=list)
+    explained: bool = True
+
+
+class Search:
+    """One search. `hints`: weak reads, and revisions of deletions, say what to try first."""
+
+    def __init__(self, plan: Plan, *, hints: bool, wide: bool, steps_again_max: int = STEPS_AGAIN_MAX) -> None:
+        self._plan, self._hints, self._wide = plan, hints, wide
+        self._left = steps_again_max
+        self._store = WholeStore(reversible=True)
+        self._trail: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._scores: dict[str, int] = {}  # Keys whose record does not fit what is seen next.
+        self._placed: dict[int, int] = {}  # op_id → gap.
+        self._author: dict[str, Unknown] = {}  # Keys last written by an unknown operation.
+        self._choices: list[_Choice] = []
+        self._forced: dict[int, Unknown | None] = {}
+        self._deepest: _Deepest | None = None
+        self._accept_at = -1
+        self._floor = (0, 0, 0)  # (step, store mark, mark): nothing before is tried again.
+        self._reported: set[int] = set()
+        self._unsure: set[int] = set()  # Pinned operations which could not be put where they belong.
+        self._outcome = Outcome()
+
+    def run(self, *, stop: bool) -> Outcome:
+        """Replay all of the plan. `stop`: at the first contradiction that no choice tried could remove."""
+        for key in self._plan.by_key:
+            self._appraise(key, -1, 1)
+        step, steps = 0, self._plan.steps
+        while step < len(steps):
+            fault = self._take(step, steps[step])
+            step = step + 1 if fault is None else self._settle(fault)
+            if stop and not self._outcome.explained:
+                break
+        return self._outcome
+
+    def _take(self, number: int, step: Step) -> _Fault | None:
+        if step.row is None:
+            return self._decide(number, step.revision) if step.revision >= self._plan.first_gap else None
+        conflict = self._store.meet(step.row, step.request)
+        for key in step.touched:
+            self._appraise(key, number, step.revision)
+        return self._fault(number, step, conflict) if conflict is not None else None
+
+    def _fault(self, number: int, step: Step, conflict: Conflict) -> _Fault:
+        assert step.row is not None
+        reason, author = conflict.reason, self._author.get(step.row.get("key") or "")
+        if step.request is None and author is not None and len(author.named) > 1:
+            reason = f"it does not show the write of txn #{author.op_id}, which another key shows to have happened"
+        return _Fault(number, step.row, reason, self._plan.keys_of(step, conflict.keys))
+
+    # -- State that can be taken back -------------------------------------------------------------------------------
+
+    def _set(self, where: dict[Any, Any], key: Any, value: Any) -> None:
+        have = where.get(key)
+        if have != value:
+            self._trail.append((where, key, have))
+            _assign(where, key, value)
+
+    def _undo(self, store_mark: int, mark: int) -> None:
+        self._store.undo(store_mark)
+        while len(self._trail) > mark:
+            _assign(*self._trail.pop())
+
+    def _appraise(self, key: str, step: int, revision: int) -> None:
+        score = self._plan.ahead.outlook(key, self._store.record(key), step, revision, self._hints)
+        self._set(self._scores, key, None if score == FITS else score)
+
+    # -- Choosing ---------------------------------------------------------------------------------------------------
+
+    def _decide(self, step: int, gap: int) -> _Fault | None:
+        if step in self._forced:
+            self._choose(self._mark(step, self._forced[step]), gap)
+            return None
+        options = [(gain, one) for gain, one in self._options(step, gap, self._suggested(gap)) if gain > 0]
+        if options or gap not in self._plan.told or step in self._reported:
+            self._choose(self._mark(step, options[0][1] if options else None), gap)
+            return None
+        key, (_, row) = next(iter(self._plan.told[gap].items()))
+        everyone = [one for key in self._plan.told[gap] for one in self._plan.by_key[key] if one.earliest <= gap]
+        options = self._options(step, gap, everyone)
+        if options:
+            self._choose(self._mark(step, options[0][1]), gap)
+            return None
+        reason = f"it shows {key} as written at revision {gap}, where no write of unknown outcome can have written it"
+        keys = frozenset(key for one in everyone for key in one.named)
+        return _Fault(step, row, reason, keys)
+
+    def _suggested(self, gap: int) -> Iterator[Unknown]:
+        """Whoever something asks for: a response that names this revision, or a key that lacks a write."""
+        plan = self._plan
+        if gap in plan.owner:
+            yield plan.owner[gap]
+            return
+        keys = dict.fromkeys(plan.told.get(gap, ()))
+        keys |= dict.fromkeys(self._scores)
+        if self._hints:
+            keys |= dict.fromkeys(plan.hinted.get(gap, ()))
+        seen: set[int] = set()
+        for key in keys:
+            for one in plan.by_key.get(key, ()):
+                if one.op_id not in seen:
+                    seen.add(one.op_id)
+                    yield one
+
+    def _options(self, step: int, gap: int, candidates: Iterable[Unknown]) -> list[tuple[int, Unknown]]:
+        """(gain, operation) of those that can have taken effect here, best first; the latest called of equal ones."""
+        owner = self._plan.owner.get(gap)
+        found: list[tuple[int, Unknown]] = []
+        for one in candidates:
+            if one.op_id in self._placed or one.earliest > gap or one.pinned not in (None, gap):
+                continue
+            if owner is not None and one is not owner:
+                continue
+            effect = one.effect(self._store.record)
+            gain = self._gain(one, effect, step, gap) if effect else None
+            if gain is not None:
+                found.append((gain, one))
+        found.sort(key=lambda pair: (-pair[0], -pair[1].row["call_ns"], pair[1].op_id))
+        return found
+
+    def _gain(self, one: Unknown, effect: Branch, step: int, gap: int) -> int | None:
+        """How much better later answers fit with it; None: they exclude it."""
+        for key, (value, _) in self._plan.told.get(gap, {}).items():
+            if effect.get(key) is None or (value is not None and effect[key] != value):
+                return None
+        gain = 0
+        for key, value in effect.items():
+            after = written(self._store.record(key), value, gap)
+            score = self._plan.ahead.outlook(key, after, step, gap, self._hints)
+            if score == IMPOSSIBLE and one.pinned != gap:
+                return None
+            gain += score - self._scores.get(key, FITS)
+        if gap in self._plan.told:
+            gain = max(gain, 0) + FITS
+        if self._hints:
+            hinted = self._plan.hinted.get(gap, {})
+            gain += FITS * sum(key in effect and effect[key] == value for key, value in hinted.items())
+            if one.hinted not in (None, gap):
+                gain = min(gain, -1)
+        return gain
+
+    def _mark(self, step: int, chosen: Unknown | None) -> _Choice:
+        return _Choice(step, self._store.mark(), len(self._trail), chosen, [chosen])
+
+    def _choose(self, choice: _Choice, gap: int) -> None:
+        self._choices.append(choice)
+        one = choice.chosen
+        if one is None:
+            return
+        self._set(self._placed, one.op_id, gap)
+        for key, value in one.effect(self._store.record).items():
+            self._store.write(key, value, gap)
+            self._set(self._author, key, one)
+            self._appraise(key, choice.step, gap)
+
+    # -- Taking back ------------------------------------------------------------------------------------------------
+
+    def _settle(self, fault: _Fault) -> int:
+        """The step to go on with: after a contradiction that stands, or after another choice."""
+        following = fault.step + 1
+        if fault.step in self._reported:
+            return following
+        if fault.keys & self._plan.wrong:  # Said once, of that key, is enough.
+            self._reported.add(fault.step)
+            return following
+        if self._stands(fault):
+            self._reported.add(fault.step)
+            self._outcome.found.append(Contradiction(fault.row, fault.reason, True))
+            self._note_unsure(fault)
+            return following
+        if fault.step == self._accept_at:
+            return self._accept(fault)
+        back = self._back(fault)
+        if back is not None:
+            return back
+        self._outcome.explained = False
+        assert self._deepest is not None
+        self._forced, self._accept_at = self._deepest.decisions, self._deepest.fault.step
+        step, store_mark, mark = self._floor
+        self._choices.clear()
+        self._undo(store_mark, mark)
+        return step
+
+    def _accept(self, fault: _Fault) -> int:
+        """Nothing explains it: go on as if nothing had happened, and try nothing before it again."""
+        proven = self._left > 0 and self._wide and self._floor[0] == 0
+        self._outcome.found.append(Contradiction(fault.row, fault.reason, proven))
+        self._reported.add(fault.step)
+        self._note_unsure(fault)
+        self._choices.clear()
+        self._forced, self._accept_at, self._deepest = {}, -1, None
+        self._floor = (fault.step + 1, self._store.mark(), len(self._trail))
+        return fault.step + 1
+
+    def _note_unsure(self, fault: _Fault) -> None:
+        step = self._plan.steps[fault.step]
+        if step.row is None and step.revision in self._plan.owner:
+            self._unsure.add(self._plan.owner[step.revision].op_id)
+
+    def _stands(self, fault: _Fault) -> bool:
+        """Whether all that can have written these keys by then is known for certain."""
+        revision = self._plan.steps[fault.step].revision
+        return not any(
+            one.earliest <= revision and (one.pinned is None or not one.sure or one.op_id in self._unsure)
+            for key in fault.keys
+            for one in self._plan.by_key.get(key, ())
+        )
+
+    def _back(self, fault: _Fault) -> int | None:
+        """Take another choice among those that it depends on; the step to go on with, or None."""
+        if self._deepest is None or fault.step > self._deepest.fault.step:
+            decisions = {choice.step: choice.chosen for choice in self._choices}
+            self._deepest = _Deepest(fault, decisions)
+        conflict = self._marks(fault.keys)
+        while self._choices and self._left > 0:
+            choice = self._choices.pop()
+            self._undo(choice.store_mark, choice.mark)
+            gap = self._plan.steps[choice.step].revision
+            # One that was tried before and failed for another reason bears on this one too.
+            bears = any(one is not None and self._bears(one, conflict) for one in choice.tried)
+            if not bears and not self._untried(choice, gap, conflict):
+                continue
+            choice.conflict |= conflict
+            untried = self._untried(choice, gap, choice.conflict)
+            if untried:
+                choice.chosen = untried[0]
+                choice.tried.append(untried[0])
+                self._choose(choice, gap)
+                self._left -= 1 + fault.step - choice.step
+                return choice.step + 1
+            conflict = choice.conflict
+            for one in choice.tried:
+                conflict |= self._marks(one.named) if one is not None else frozenset()
+        return None
+
+    def _untried(self, choice: _Choice, gap: int, conflict: Marks) -> list[Unknown | None]:
+        """What else may have happened at this gap and bears on the conflict, best first."""
+        bearing = [one for one in self._plan.unknowns if self._bears(one, conflict) and one not in choice.tried]
+        options: list[tuple[int, Unknown | None]] = list(self._options(choice.step, gap, bearing))
+        tried = any(one is not None and self._bears(one, conflict) for one in choice.tried)
+        if tried and None not in choice.tried and gap not in self._plan.told:
+            position = next((i for i, (gain, _) in enumerate(options) if gain <= 0), len(options))
+            options.insert(position, (0, None))
+        return [one for _, one in options]
+
+    def _marks(self, keys: Iterable[str]) -> Marks:
+        part_of = self._plan.part_of
+        return frozenset(part_of[key] for key in keys if key in part_of) if self._wide else frozenset(keys)
+
+    def _bears(self, one: Unknown, conflict: Marks) -> bool:
+        return one.part in conflict if self._wide else not conflict.isdisjoint(one.keys)
+
+
+def _assign(where: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is None:
+        where.pop(key, None)
+    else:
+        where[key] = value

@@ -1,0 +1,150 @@
+"""Unknown writes matched with free revisions, one for each: whether all slots of a run (`traces.py`) find one."""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+from spark_audit.store.revision_claims import Slot, Stretch
+
+Choice: TypeAlias = Sequence[Stretch]  # What one slot may have: any revision of one of these.
+
+STEPS_MAX = 2_000_000  # Revisions looked at to change what slots have. Beyond, slots that have none stay without.
+
+
+def all_fit(slots: Sequence[Slot], taken: Sequence[Stretch], reached: Sequence[int]) -> bool:
+    """Whether each slot finds a revision of its own; see `unfit`."""
+    return not unfit(choices(slots, reached), taken)
+
+
+def choices(slots: Sequence[Slot], reached: Sequence[int]) -> list[Choice]:
+    """What each slot may have. `reached`: for each the highest revision that had returned before its call.
+
+    Of those of a key between the same neighbours a later one has no less than an earlier one: so if two have each
+    other's place, they can change.
+    """
+    found: list[Choice] = []
+    before: tuple[str, int, int] | None = None
+    least = 0
+    for slot, floor in zip(slots, reached, strict=True):
+        here = (slot.key, slot.low, slot.high)
+        least = max(slot.low, floor + 1, least if here == before else 0)
+        found.append(((least, slot.high), *elsewhere(slot, floor)))
+        before = here
+    return found
+
+
+def elsewhere(slot: Slot, floor: int) -> Iterator[Stretch]:
+    """What it may have at another place; above `floor`."""
+    for low, high in slot.also:
+        if high > floor:
+            yield max(low, floor + 1), high
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """`left`: those, by number, that found no revision; `owner`: by revision, which has it."""
+
+    left: Sequence[int]
+    owner: Mapping[int, int]
+
+
+def unfit(wanted: Sequence[Choice], taken: Sequence[Stretch]) -> Sequence[int]:
+    """Those, by number, that find no revision of their own: as few as can be, within STEPS_MAX."""
+    return matched(wanted, taken).left
+
+
+def matched(wanted: Sequence[Choice], taken: Sequence[Stretch]) -> Matched:
+    """A revision for each, as far as there are.
+
+    `taken`: the revisions that acknowledged changes carry, or that were told, as far as `wanted` reaches; ascending.
+    First the free ones in order, each for the first stretch that ends soonest, O(n log n); then, for each slot left
+    over, slots change what they have, along a shortest path.
+    """
+    matching = _Matching(wanted, taken)
+    left = [number for number in matching.in_order() if not matching.changed_for(number)]
+    return Matched(left, matching.owner)
+
+
+class _Matching:
+    def __init__(self, wanted: Sequence[Choice], taken: Sequence[Stretch]) -> None:
+        self._wanted, self._taken = wanted, taken
+        self._firsts = [first for first, _ in taken]
+        self.owner: dict[int, int] = {}  # Revision → slot.
+        self._has: dict[int, int] = {}  # And back.
+        self._in_vain: set[int] = set()  # Revisions met by a search in vain: they help no other one.
+        self._steps = 0
+
+    def in_order(self) -> list[int]:
+        """Match by the first stretches; those left over."""
+        waiting = sorted(((choice[0], number) for number, choice in enumerate(self._wanted)), reverse=True)
+        left: list[int] = []
+        open_: list[tuple[int, int]] = []
+        revision = 0
+        while waiting or open_:
+            if not open_:
+                revision = max(revision, waiting[-1][0][0])
+            at = bisect_right(self._firsts, revision) - 1
+            if at >= 0 and revision <= self._taken[at][1]:
+                revision = self._taken[at][1] + 1
+            while waiting and waiting[-1][0][0] <= revision:
+                (_, high), number = waiting.pop()
+                heappush(open_, (high, number))
+            while open_ and open_[0][0] < revision:
+                left.append(heappop(open_)[1])
+            if open_:
+                number = heappop(open_)[1]
+                self.owner[revision], self._has[number] = number, revision
+                revision += 1
+        return sorted(left)
+
+    def changed_for(self, number: int) -> bool:
+        """Whether slots can change what they have so that this one has one too; if so, they do."""
+        came_from: dict[int, int] = {}  # Revision → slot that may have it.
+        queue = deque([number])
+        while queue:
+            slot = queue.popleft()
+            for revision in self._free(self._wanted[slot]):
+                self._steps += 1
+                if self._steps > STEPS_MAX:
+                    return False
+                if revision in came_from or revision in self._in_vain:
+                    continue
+                came_from[revision] = slot
+                if revision not in self.owner:
+                    self._change(revision, came_from, number)
+                    return True
+                queue.append(self.owner[revision])
+        self._in_vain.update(came_from)
+        return False
+
+    def _change(self, revision: int, came_from: dict[int, int], number: int) -> None:
+        while True:
+            slot = came_from[revision]
+            had = self._has.get(slot)
+            self.owner[revision], self._has[slot] = slot, revision
+            if slot == number:
+                return
+            assert had is not None, "only owners are searched on from"
+            revision = had
+
+    def _free(self, choice: Choice) -> Iterator[int]:
+        for low, high in choice:
+            at = bisect_right(self._firsts, low) - 1
+            revision = low
+            if at >= 0 and low <= self._taken[at][1]:
+                revision = self._taken[at][1] + 1
+            for first, last in self._stretches_from(at + 1):
+                yield from range(revision, min(high + 1, first))
+                if first > high:
+                    break
+                revision = last + 1
+            else:
+                yield from range(revision, high + 1)
+
+    def _stretches_from(self, at: int) -> Iterator[Stretch]:
+        while at < len(self._taken):
+            yield self._taken[at]
+            at += 1

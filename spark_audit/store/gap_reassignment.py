@@ -1,0 +1,359 @@
+"""Slots (`traces.py`) that find no revision: their keys are decided again near them, with the revisions that are free.
+
+The order that proved a key is one of several, chosen without a look at other keys. Once all are known, so is what is
+free. Between two operations that show a whole record, or absence, nothing of a key depends on what is beyond, but for
+which unknown writes are used up: such a stretch is decided again by `refit.py`, exactly, with the revisions offered
+that no change has, and dearer ones that slots of other stretches have. Those look for another one then, or are decided
+again in their turn. Each stretch is verified, and all slots are matched again: docs/audit-proofs.md, section 8.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from spark_audit.history.operation import FOREVER, Operation, operation_of
+from spark_audit.model.key import ABSENT, State
+from spark_audit.store.gap_matching import Matched, choices, matched
+from spark_audit.store.near import Near
+from spark_audit.store.revision_claims import Asked, Slot, Told
+from spark_audit.store.revision_claims import Stretch as Revisions
+from spark_audit.store.segment_solver import Placed, Stretch, refit
+
+AROUND = (64, 4_096)  # Rows of the key on either side of a slot that are looked at; the second if the first do not do.
+WIDER = (0, 1, 4, 16, 64)  # By how many more operations that show all, on either side, a stretch is made longer.
+ROUNDS_MAX = 12  # In which slots that lost their revision look for others.
+TRIES_MAX = 4_000  # Stretches decided in all. Most take a few milliseconds.
+ALIKE_MAX = 8  # Revisions offered of one cost between two acknowledged operations: the last ones.
+_LOOKED_AT_MAX = 256  # To find these.
+_HELD, _ALONE = 100, 300  # The cost of a revision which a slot has, and of one which is that slot's only one.
+
+
+class Rows(Protocol):
+    """The rows of one run, as far as keys are decided again."""
+
+    def reached(self, calls: Sequence[Asked], /) -> Sequence[int]:
+        """For each call the highest revision that had returned before it; 1 if none."""
+        ...
+
+    def near(self, asked: Sequence[Near], /) -> Iterable[Sequence[Any] | None]:
+        """For each the rows, by rank; None if there are more than `near.ROWS_MAX` from `low` to `high`."""
+        ...
+
+    def unknown_writes(self, keys: Sequence[str], /) -> Mapping[str, Sequence[Any]]:
+        """Of each of these keys the rows of unknown outcome, reads left out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """`unknown`: its writes of unknown outcome, each with the highest revision that had returned before; `told`: the
+    writes, by revision, that records told."""
+
+    unknown: dict[int, tuple[Operation, int]]
+    told: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Of a key what stands behind revision `after`, where it has the state `initial`, up to `until`."""
+
+    key: str
+    after: int
+    until: int
+    initial: State
+    operations: Sequence[Operation]
+
+    def holds(self, key: str, revision: int) -> bool:
+        return key == self.key and self.after < revision <= self.until
+
+    def holds_slot(self, slot: Slot) -> bool:
+        return slot.key == self.key and self.after < min(slot.low, slot.high) and max(slot.low, slot.high) <= self.until
+
+    def cuts(self, slot: Slot) -> bool:
+        """Whether it is not certain on which side of an end the slot stands: one without a revision of its own does not
+        say on which side of operations at the next one it is."""
+        least, most = min(slot.low, slot.high), max(slot.low, slot.high)
+        return slot.key == self.key and not self.holds_slot(slot) and self.after < most and least <= self.until
+
+
+def mended(
+    slots: Sequence[Slot],
+    reached: Sequence[int],
+    told: Sequence[Told],
+    taken: Sequence[Revisions],
+    rows: Rows,
+    open_keys: Sequence[str] = (),
+) -> list[str]:
+    """The keys of slots that find no revision even so, and of `open_keys` those that are not explained; none: all slots
+    of the run have a revision, each its own, and those keys have an order by revisions.
+
+    `reached`: for each slot, see `held.Answer`; `taken`: revisions of acknowledged changes, and those told; all.
+    """
+    mending = _Mending(slots, reached, told, taken, rows)
+    still_open = [key for key in sorted(open_keys) if not mending.decide(key)]
+    left: Sequence[int] = ()
+    for around in AROUND:
+        left = mending.run(around)
+        if not left:
+            break
+    return sorted({*still_open, *(mending.slots[number].key for number in left)})
+
+
+class _Mending:
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        reached: Sequence[int],
+        told: Sequence[Told],
+        taken: Sequence[Revisions],
+        rows: Rows,
+    ) -> None:
+        self.slots: list[Slot] = []  # Of all keys, as they were matched last.
+        self._of: dict[str, list[tuple[Slot, int]]] = {}  # By key, each with what had returned before its call.
+        for slot, floor in zip(slots, reached, strict=True):
+            self._of.setdefault(slot.key, []).append((slot, floor))
+        self._told, self._taken, self._rows = told, taken, rows
+        self._firsts = [first for first, _ in taken]
+        self._keys: dict[str, _Key | None] = {}
+        self._dear: dict[int, int] = {}  # How often a revision was taken away from a slot.
+        self._tries = 0
+
+    def run(self, around: int) -> Sequence[int]:
+        """Those that are left, by number."""
+        for _ in range(ROUNDS_MAX):
+            found = self._matched()
+            if not found.left or not self._round(found, around):
+                return found.left
+        return self._matched().left
+
+    def decide(self, key: str) -> bool:
+        """All of a key, of which no order by revisions is known: from one operation that shows all to a later one."""
+        self._of[key] = []
+        (rows,) = self._rows.near([Near(key, 1, FOREVER, 0)])
+        self._ask([key])
+        if self._keys[key] is None or rows is None:
+            return False
+        operations = [op for row in rows for op in operation_of(row)]
+        found = self._matched()
+        done: list[_Part] = []
+        for part in _parts(key, operations):
+            while (placed := self._tried(part, found)) is None:
+                if not done:
+                    return False
+                part = _joined(done.pop(), part)
+            self._commit(part, placed)
+            done.append(part)
+        return True
+
+    def _tried(self, part: _Part, found: Matched) -> tuple[Placed, ...] | None:
+        about = self._keys[part.key]
+        self._tries += 1
+        if about is None or self._tries > TRIES_MAX:
+            return None
+        return refit(self._stretch(part, about, found, set()))
+
+    def _matched(self) -> Matched:
+        pairs = [pair for mine in self._of.values() for pair in mine]
+        self.slots = [slot for slot, _ in pairs]
+        return matched(choices(self.slots, [floor for _, floor in pairs]), self._taken)
+
+    def _round(self, found: Matched, around: int) -> bool:
+        """Decide the stretches around those that are left again; whether any could be."""
+        left = [self.slots[number] for number in found.left]
+        near = self._rows.near([_near(slot, around) for slot in left])
+        self._ask([slot.key for slot in left])
+        done: list[tuple[_Part, tuple[Placed, ...]]] = []
+        claimed: set[int] = set()
+        for slot, rows in zip(left, near, strict=True):
+            if rows is None or any(part.holds_slot(slot) for part, _ in done):
+                continue
+            again = self._again(slot, rows, found, claimed, around)
+            if again is not None and not any(_overlap(again[0], part) for part, _ in done):
+                done.append(again)
+                claimed.update(revision for _, revision in again[1])
+        for part, placed in done:
+            self._commit(part, placed)
+        return bool(done)
+
+    def _ask(self, keys: Sequence[str]) -> None:
+        """What is to be known of these keys. None: it is not said which unknown writes took effect, each once."""
+        fresh = sorted(set(keys) - self._keys.keys())
+        if not fresh:
+            return
+        rows = self._rows.unknown_writes(fresh)
+        writes = {key: [op for row in rows[key] for op in operation_of(row)] for key in fresh}
+        reached = self._rows.reached([(op.call_ns, op.clock) for key in fresh for op in writes[key]])
+        floors = iter(reached)
+        told: dict[str, dict[int, int]] = {key: {} for key in fresh}
+        for one in self._told:
+            if one.key in told:
+                told[one.key][one.revision] = -1 if one.by is None else one.by[0]
+        for key in fresh:
+            unknown = {op.op_id: (op, next(floors)) for op in writes[key]}
+            used = [slot.op_id for slot, _ in self._of[key]] + list(told[key].values())
+            known = len(set(used)) == len(used) and unknown.keys() >= set(used) and len(unknown) == len(writes[key])
+            self._keys[key] = _Key(unknown, told[key]) if known else None
+
+    def _again(
+        self, slot: Slot, rows: Sequence[Any], found: Matched, claimed: set[int], around: int
+    ) -> tuple[_Part, tuple[Placed, ...]] | None:
+        about = self._keys[slot.key]
+        if about is None:
+            return None
+        low, high = min(slot.low, slot.high), max(slot.low, slot.high)
+        operations = [op for row in rows for op in operation_of(row)]
+        tried: set[tuple[int, int]] = set()
+        for more in WIDER:
+            part = _part(slot.key, low, high, operations, around, more)
+            if part is None or (part.after, part.until) in tried or self._tries >= TRIES_MAX:
+                continue
+            if any(part.cuts(one) for one, _ in self._of[slot.key]):
+                continue
+            tried.add((part.after, part.until))
+            self._tries += 1
+            placed = refit(self._stretch(part, about, found, claimed))
+            if placed is not None:
+                return part, placed
+        return None
+
+    def _stretch(self, part: _Part, about: _Key, found: Matched, claimed: set[int]) -> Stretch:
+        used = {slot.op_id for slot, _ in self._of[part.key] if not part.holds_slot(slot)}
+        used |= {op_id for revision, op_id in about.told.items() if not part.holds(part.key, revision)}
+        last = max((op.revision or 0 for op in part.operations), default=0)
+        unknown = [one for op_id, one in about.unknown.items() if op_id not in used and one[1] < last]
+        return Stretch(part.initial, part.operations, self._offered(part, about, found, claimed), unknown)
+
+    def _offered(self, part: _Part, about: _Key, found: Matched, claimed: set[int]) -> dict[int, int]:
+        """What is free, with its cost: between two operations the last ones of each cost, and those that were named."""
+        offered = {revision: 0 for revision in about.told if part.holds(part.key, revision)}
+        before = part.after
+        for op in part.operations:
+            here = op.revision or 0
+            counts: dict[int, int] = {}
+            for _, revision in zip(range(_LOOKED_AT_MAX), self._free_down(here, before), strict=False):
+                cost = self._cost(revision, part, found, claimed)
+                counts[cost] = counts.get(cost, 0) + 1
+                if counts[cost] <= ALIKE_MAX:
+                    offered[revision] = cost
+            before = max(before, here)
+        for revision in _named(part.operations):
+            if part.holds(part.key, revision) and not self._is_taken(revision):
+                offered[revision] = self._cost(revision, part, found, claimed)
+        return offered
+
+    def _cost(self, revision: int, part: _Part, found: Matched, claimed: set[int]) -> int:
+        cost = _HELD if revision in claimed else 0
+        owner = found.owner.get(revision)
+        if owner is not None and not part.holds_slot(self.slots[owner]):
+            slot = self.slots[owner]
+            cost += _ALONE if slot.low == slot.high and not slot.also else _HELD
+        return cost * (1 + self._dear.get(revision, 0))
+
+    def _is_taken(self, revision: int) -> bool:
+        at = bisect_right(self._firsts, revision) - 1
+        return at >= 0 and revision <= self._taken[at][1]
+
+    def _free_down(self, high: int, above: int) -> Iterator[int]:
+        """The revisions that no change has, from `high` down to above `above`."""
+        revision = high
+        while revision > above:
+            at = bisect_right(self._firsts, revision) - 1
+            if at >= 0 and revision <= self._taken[at][1]:
+                revision = self._taken[at][0] - 1
+                continue
+            yield revision
+            revision -= 1
+
+    def _commit(self, part: _Part, placed: Sequence[Placed]) -> None:
+        """These, at their revisions, in place of the slots of this part."""
+        about = self._keys[part.key]
+        assert about is not None
+        mine = [one for one in self._of.pop(part.key) if not part.holds_slot(one[0])]
+        self._of = {part.key: mine, **self._of}  # First when slots are matched: who had its revisions is left then.
+        for op, revision in placed:
+            self._dear[revision] = self._dear.get(revision, 0) + 1
+            if revision not in about.told:
+                slot = Slot(part.key, revision, revision, op.call_ns, op.clock, (), op.op_id)
+                mine.append((slot, about.unknown[op.op_id][1]))
+
+
+def _near(slot: Slot, around: int) -> Near:
+    low, high = min(slot.low, slot.high), max(slot.low, slot.high)
+    return Near(slot.key, low - 1, low if high == FOREVER else high, around)
+
+
+def _part(key: str, low: int, high: int, operations: Sequence[Operation], around: int, more: int) -> _Part | None:
+    """The stretch around these revisions, made longer by so many operations that show all on either side; None: not
+    known how the key stood there."""
+    shows = [(op.revision or 0, state) for op in operations if (state := _shown(op)) is not None]
+    begins = [one for one in shows if one[0] < low]
+    ends = sorted({revision for revision, _ in shows if revision >= high})
+    first = sum((op.revision or 0) < low - 1 for op in operations) < around
+    last = sum((op.revision or 0) > high for op in operations) < around
+    distinct = list(dict(begins).items())  # By revision, as operations are; of each the last.
+    if len(distinct) > more:
+        after, initial = distinct[-1 - more]
+    elif first:
+        after, initial = 1, ABSENT
+    elif distinct:
+        after, initial = distinct[0]
+    else:
+        return None
+    if len(ends) > more:
+        until = ends[more]
+    elif last:
+        until = FOREVER
+    elif ends:
+        until = ends[-1]
+    else:
+        return None
+    mine = [op for op in operations if after < (op.revision or 0) <= until]
+    return _Part(key, after, until, initial, mine)
+
+
+def _parts(key: str, operations: Sequence[Operation]) -> Iterator[_Part]:
+    """All of a key, cut behind operations that show all of it."""
+    after, initial = 1, ABSENT
+    begin = 0
+    for number, op in enumerate(operations):
+        revision, state = op.revision or 0, _shown(op)
+        ends = number + 1 == len(operations) or (operations[number + 1].revision or 0) > revision
+        if state is not None and ends:
+            yield _Part(key, after, revision, initial, operations[begin : number + 1])
+            after, initial, begin = revision, state, number + 1
+    yield _Part(key, after, FOREVER, initial, operations[begin:])
+
+
+def _joined(part: _Part, following: _Part) -> _Part:
+    operations = [*part.operations, *following.operations]
+    return _Part(part.key, part.after, following.until, part.initial, operations)
+
+
+def _shown(op: Operation) -> State | None:
+    """The state behind it, if it shows all of it."""
+    if len(op.steps) != 1 or op.guards:
+        return None
+    step = op.steps[0]
+    if step.kind == "delete":
+        return ABSENT
+    if op.writes or step.seen is None:
+        return None
+    if not step.seen.found:
+        return ABSENT
+    seen = (step.seen.value, step.seen.mod_revision, step.seen.create_revision, step.seen.version)
+    return None if None in seen else (seen[0], seen[1], seen[2], seen[3] or 0)
+
+
+def _named(operations: Sequence[Operation]) -> set[int]:
+    """Revisions that answers name."""
+    named: set[int | None] = set()
+    for step in (step for op in operations for step in op.steps):
+        named.add(step.expected_mod_revision)
+        if step.seen is not None and step.seen.found:
+            named.update((step.seen.mod_revision, step.seen.create_revision))
+    return {revision for revision in named if revision}
+
+
+def _overlap(part: _Part, other: _Part) -> bool:
+    return part.key == other.key and part.after < other.until and other.after < part.until

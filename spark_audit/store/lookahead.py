@@ -1,0 +1,218 @@
+"""What later answers say about a record: whether one that is in the store now can still be explained by them.
+
+Kept only for keys that an unknown write may have changed. A judgement of `IMPOSSIBLE` is exact: whatever unknown
+writes follow, some answer would be contradicted. The others only say what to try first.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from spark_audit.history.requests import Request, covers
+from spark_audit.model.key import as_bytes
+from spark_audit.model.store import Record, written
+
+Row: TypeAlias = Mapping[str, Any]
+
+_Said: TypeAlias = tuple[str, Row | None, tuple[str, str | None] | None]  # (key, seen, wrote): see Sight.
+
+FITS, WANTING, DOUBTFUL, IMPOSSIBLE = 1_000, 500, 100, 0
+"""How well a record goes with what is seen of it next. WANTING minus how many unknown writes are still missing."""
+
+AHEAD_MAX = 12  # Answers looked at: the first that shows a version decides; beyond, nothing is said against the record.
+_MISSING_MAX = 300
+_OTHER_LIFE = 10  # A record of another creation: at least a deletion and a write are missing. Only a weight.
+_ABSENT: Row = {"found": False}
+_PRESENT: Row = {"found": True}
+_NUMBERS = {"mod_revision", "create_revision", "version"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One thing that a row says of a key: what it saw (None: nothing), then what it wrote."""
+
+    step: int
+    revision: int
+    seen: Row | None
+    wrote: tuple[str, str | None] | None = None  # ("put" or "append", value), ("delete", None)
+
+
+@dataclass(slots=True)
+class _Line:
+    """All sights of one key, in the order of the replay."""
+
+    steps: list[int] = field(default_factory=list)
+    sights: list[Sight] = field(default_factory=list)
+
+    def add(self, sight: Sight) -> None:
+        self.steps.append(sight.step)
+        self.sights.append(sight)
+
+
+class Ahead:
+    """Sights of the keys in `open_keys`. `gaps`: the revisions, ascending, at which unknown writes may have been."""
+
+    def __init__(self, open_keys: Iterable[str], gaps: Sequence[int]) -> None:
+        self._lines = {key: _Line() for key in open_keys}
+        self._sorted = sorted(self._lines, key=as_bytes)
+        self._gaps = gaps
+        self._is_gap = frozenset(gaps)
+
+    def note(self, step: int, revision: int, row: Row, request: Request | None) -> list[tuple[str, Sight]]:
+        """Take in a row that the replay meets at this step."""
+        noted: list[tuple[str, Sight]] = []
+        for key, seen, wrote in self._said(row, request):
+            line = self._lines.get(key)
+            if line is not None:
+                sight = Sight(step, revision, seen, wrote)
+                line.add(sight)
+                noted.append((key, sight))
+        return noted
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """These are wrong by themselves: nothing that is said of them can be relied on."""
+        for key in keys:
+            if key in self._lines:
+                self._lines[key] = _Line()
+
+    def _said(self, row: Row, request: Request | None) -> Iterator[_Said]:
+        op, output = row["op"], row["output"]
+        if request is not None:
+            if op == "txn":
+                yield from self._transacted(request, output)
+            else:
+                yield from self._listed(request, output)
+            return
+        key = row["key"]
+        if op == "get":
+            yield key, output, None
+        elif op == "cas":
+            if output["succeeded"]:
+                yield key, _expectation(row), ("put", row["value"])
+            else:
+                yield key, output, None
+        elif op == "delete":
+            yield key, _PRESENT if output["found"] else _ABSENT, ("delete", None) if output["found"] else None
+        else:
+            yield key, None, (op, row["value"])
+
+    def _transacted(self, request: Request, output: Row) -> Iterator[_Said]:
+        if output["succeeded"]:
+            for compare in request["compares"]:
+                if compare["op"] == "=":
+                    yield compare["key"], _equal(compare["target"], compare["value"]), None
+        steps = request["success" if output["succeeded"] else "failure"]
+        for step, result in zip(steps, output["results"], strict=True):
+            if step["op"] == "range":
+                yield from self._listed(step, result) if not step["revision"] else ()
+            elif step["op"] == "get":
+                yield step["key"], result, None
+            elif step["op"] == "put":
+                yield step["key"], None, ("put", step["value"])
+            else:
+                found = result["found"]
+                yield step["key"], _PRESENT if found else _ABSENT, ("delete", None) if found else None
+
+    def _listed(self, request: Request, output: Row) -> Iterator[_Said]:
+        if request["count_only"]:
+            return
+        listed: set[str] = set()
+        for item in output["items"]:
+            listed.add(item["key"])
+            yield item["key"], {**item, "found": True}, None
+        last = as_bytes(output["items"][-1]["key"]) if output["items"] else None
+        full = bool(request["limit"]) and len(listed) >= request["limit"]
+        cut = bool(output.get("more")) or (full and output.get("more") is None)
+        for key in self._sorted if not (cut and last is None) else ():
+            if key in listed or not covers(request, key):
+                continue
+            if cut and last is not None and (as_bytes(key) < last) == bool(request["reverse"]):
+                continue
+            yield key, _ABSENT, None
+
+    def outlook(self, key: str, record: Record, step: int, revision: int, hints: bool) -> int:
+        """How this record, the key's after `step` (at `revision`), goes with what is seen of the key later."""
+        line = self._lines.get(key)
+        if line is None:
+            return FITS
+        start = bisect_right(line.steps, step)
+        rewritten = False
+        for sight in line.sights[start : start + AHEAD_MAX]:
+            if sight.seen is not None:
+                judged = self._judge(record, sight, revision, rewritten, hints)
+                if judged is not None:
+                    return judged
+            if sight.wrote is not None:
+                kind, value = sight.wrote
+                value = (record[0] or "") + (value or "") if kind == "append" else value
+                record, rewritten = written(record, value, sight.revision), True
+        return FITS
+
+    def _room(self, after: int, until: int) -> bool:
+        """Whether an unknown write may have a revision in (after, until]."""
+        position = bisect_right(self._gaps, after)
+        return position < len(self._gaps) and self._gaps[position] <= until
+
+    def _judge(self, have: Record, sight: Sight, now: int, rewritten: bool, hints: bool) -> int | None:
+        """None: it agrees, and later answers may say more. `now`: writes still to be placed have later revisions."""
+        seen = sight.seen
+        assert seen is not None
+        value, mod, create, version = have
+        if not seen["found"]:
+            if value is None:
+                told = seen.get("deleted_revision") if hints and seen.get("exact") else None
+                return DOUBTFUL if told and told != mod else FITS
+            return WANTING - 1 if self._room(max(now, mod), sight.revision) else IMPOSSIBLE
+        told_mod, told_create, told_version = (seen.get(n) for n in ("mod_revision", "create_revision", "version"))
+        if value is None:
+            since = max(now, mod)
+            possible = self._room(since, sight.revision) if told_mod is None else self._later(told_mod, since)
+            possible = possible and (told_create is None or told_create > since)
+            return WANTING - min(told_version or 1, _MISSING_MAX) if possible else IMPOSSIBLE
+        if told_mod is None:
+            if _same(seen, have):
+                return None if told_version is None else FITS
+            return WANTING - 1 if self._room(now, sight.revision) else IMPOSSIBLE
+        if told_mod != mod:
+            if not self._later(told_mod, max(now, mod)):
+                return IMPOSSIBLE
+            return _missing(told_create, told_version, create, version + 1, now)
+        if seen.get("value") not in (None, value):
+            return IMPOSSIBLE
+        if _same(seen, have):
+            return None if told_version is None else FITS
+        # The same record, counted otherwise: something is missing between now and the write that made it.
+        if not rewritten or not self._room(now, mod):
+            return IMPOSSIBLE
+        return _missing(told_create, told_version, create, version, now)
+
+    def _later(self, revision: int, than: int) -> bool:
+        return revision > than and revision in self._is_gap
+
+
+def _same(seen: Row, have: Record) -> bool:
+    told = (seen.get("value"), seen.get("mod_revision"), seen.get("create_revision"), seen.get("version"))
+    return all(t is None or t == is_ for t, is_ in zip(told, have, strict=True))
+
+
+def _missing(told_create: int | None, told_version: int | None, create: int, version: int, now: int) -> int:
+    """How many writes are missing to make `version` of this life of the record what was told."""
+    if told_create is not None and told_create != create:
+        return WANTING - _OTHER_LIFE if told_create > now else IMPOSSIBLE
+    if told_version is None or told_version == version:
+        return WANTING
+    if told_version > version:
+        return WANTING - min(told_version - version, _MISSING_MAX)
+    return WANTING - _OTHER_LIFE if told_create is None else IMPOSSIBLE
+
+
+def _expectation(row: Row) -> Row:
+    if row.get("expected_mod_revision") is not None:
+        return _equal("mod_revision", row["expected_mod_revision"])
+    return _ABSENT if row.get("expected") is None else {"found": True, "value": row["expected"]}
+
+
+def _equal(target: str, value: object) -> Row:
+    """What a comparison shows that held."""
+    return _ABSENT if target in _NUMBERS and value == 0 else {"found": True, target: value}

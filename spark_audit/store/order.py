@@ -1,0 +1,84 @@
+"""The store-wide properties that revisions alone decide, for rows in hand (the Spark form is `spark_order.py`).
+
+Order: over all keys, no operation carries a revision lower than one that a completed operation carried before its call;
+a write that changed something, its own, carries a higher one. In the order (revision, writer first, call) that is: no
+operation returned before an earlier one of the order was called.
+Unique: no two acknowledged writes that changed something carry the same revision. Gaps are only counted: other writers
+exist.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import WEAK
+
+
+def changed(row: Mapping[str, Any]) -> bool:
+    """Whether this acknowledged operation changed the store, so that its revision is its own.
+
+    See docs/reference/specification.md#81-records-and-revisions.
+    """
+    output = row["output"]
+    match row["op"]:
+        case "put" | "append":
+            return True
+        case "delete":
+            return bool(output["found"])
+        case "cas":
+            return bool(output["succeeded"])
+        case "txn":
+            return any(r["op"] == "put" or (r["op"] == "delete" and r["found"]) for r in output["results"])
+    return False
+
+
+def takes_part(row: Mapping[str, Any]) -> bool:
+    """Whether the order of revisions concerns this row: a completed operation, linearizable by contract."""
+    return row["status"] == "ok" and row.get("revision") is not None and row.get("consistency") not in WEAK
+
+
+def rank(row: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    """The place that its revision proposes: (revision, writer first, call, op_id)."""
+    return (row["revision"], 0 if changed(row) else 1, row["call_ns"], row["op_id"])
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfOrder:
+    """`late` had returned before `early` was called, yet carries a revision that is not lower."""
+
+    late: Mapping[str, Any]
+    early: Mapping[str, Any]
+
+
+def out_of_order(rows: Iterable[Mapping[str, Any]], clocks: Clocks) -> Iterator[OutOfOrder]:
+    """Each operation of one run that breaks the order, with one that shows it. Rows are those that take part."""
+    latest: dict[str, Mapping[str, Any]] = {}  # Per clock: the row called last, so far in the order.
+    for row in sorted(rows, key=rank):
+        for clock, other in latest.items():
+            margin = clocks.margin_ns(row["clock_id"], clock)
+            if margin is not None and row["return_ns"] + margin < other["call_ns"]:
+                yield OutOfOrder(row, other)
+                break
+        have = latest.get(row["clock_id"])
+        if have is None or row["call_ns"] > have["call_ns"]:
+            latest[row["clock_id"]] = row
+
+
+@dataclass(frozen=True, slots=True)
+class Uniqueness:
+    """`repeated`: the writes that share a revision, by revision. `gaps`: revisions between first and last, not seen."""
+
+    repeated: dict[int, list[Mapping[str, Any]]]
+    gaps: int
+    writes: int
+
+
+def uniqueness(rows: Iterable[Mapping[str, Any]]) -> Uniqueness:
+    """Of the acknowledged writes of one run. Rows are those that take part."""
+    by_revision: dict[int, list[Mapping[str, Any]]] = {}
+    for row in sorted(filter(changed, rows), key=rank):
+        by_revision.setdefault(row["revision"], []).append(row)
+    gaps = max(by_revision) - min(by_revision) + 1 - len(by_revision) if by_revision else 0
+    repeated = {revision: rows for revision, rows in sorted(by_revision.items()) if len(rows) > 1}
+    return Uniqueness(repeated, gaps, sum(len(rows) for rows in by_revision.values()))

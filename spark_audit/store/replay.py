@@ -1,0 +1,103 @@
+"""Listings and transactions against the whole store: one pass in the order of revisions.
+
+A listing must show exactly the live keys of its interval at its revision, in order, with limit and count; a transaction
+must find its comparisons as it said. Without writes of unknown outcome the rows are streamed, and the store is all that
+is kept. With them, `choices.py` searches for where each took effect; all answers, of single keys too, have to follow.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.requests import concerns_many, parse_request
+from spark_audit.model.store import WholeStore
+from spark_audit.store.backtracking import STEPS_AGAIN_MAX, Contradiction, Outcome, Search
+from spark_audit.store.replay_plan import Hint, Plan, hint_of, plan, position
+
+Row: TypeAlias = Mapping[str, Any]
+
+OFF_REVISIONS_ROWS_MAX = 200_000  # Of a run without listings and transactions: it would be held in memory as a whole.
+
+__all__ = [
+    "Contradiction",
+    "Hint",
+    "contradictions",
+    "hint_of",
+    "left_open",
+    "position",
+    "replayable",
+    "worth_replaying",
+]
+
+
+def contradictions(
+    unknown: Iterable[Row],
+    hints: Iterable[Hint],
+    ordered: Iterable[Row],
+    *,
+    clocks: Clocks,
+    wrong: Iterable[str] = (),
+    steps_again_max: int = STEPS_AGAIN_MAX,
+) -> Iterator[Contradiction]:
+    """Replay one run. `ordered`: the rows that take part, sorted by `position`.
+
+    `unknown`: the rows of unknown outcome; `hints`: what weak reads tell; `wrong`: keys that no order explains by
+    themselves. Memory is the live store, or the whole run if an unknown write may have changed something.
+    """
+    unsettled = [row for row in unknown if row["op"] not in ("get", "range")]
+    hinted = sorted(hints, key=lambda hint: (hint.revision, hint.key, hint.value or "")) if unsettled else ()
+    prepared = plan(unsettled, rows := list(ordered), hinted, clocks, frozenset(wrong)) if unsettled else None
+    if prepared is not None:
+        yield from _search(prepared, steps_again_max).found
+    else:
+        yield from _stream(rows if unsettled else ordered, frozenset(wrong))
+
+
+def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradiction]:
+    store = WholeStore(reversible=False)
+    for row in ordered:
+        request = parse_request(row) if row["op"] in ("range", "txn") else None
+        conflict = store.meet(row, request)
+        if conflict is not None and conflict.keys.isdisjoint(wrong):  # Said once, of that key, is enough.
+            yield Contradiction(row, conflict.reason, True)
+
+
+def _search(prepared: Plan, steps_again_max: int) -> Outcome:
+    """Quick; then wide; then without the hints, as these may lead astray. Only a wide search proves anything wrong."""
+    for wide in (False, True):
+        outcome = Search(prepared, hints=True, wide=wide, steps_again_max=steps_again_max).run(stop=True)
+        if outcome.explained:
+            return outcome
+    return Search(prepared, hints=False, wide=True, steps_again_max=steps_again_max).run(stop=False)
+
+
+def worth_replaying(many: int, rows: int, unproven: bool) -> bool:
+    """Whether a run is replayed: for its listings and transactions; else only where a key was left to it, if small."""
+    return many > 0 or (unproven and rows <= OFF_REVISIONS_ROWS_MAX)
+
+
+def left_open(rows: int, keys: Sequence[str] = ()) -> str:
+    """What is not shown of a run of so many rows, of which a key was left to the replay.
+
+    `keys`: those of which no order was found with the revisions that are free.
+    """
+    found = f"(of {len(keys)} keys, the first is {keys[0]}, no order was found with the revisions that are free)"
+    named = f" {found}" if keys else ""
+    return (
+        f"whether one order of all revisions explains all keys was not shown{named}: that needs a replay of the run, "
+        f"and its {rows} operations are more than {OFF_REVISIONS_ROWS_MAX}"
+    )
+
+
+def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
+    """(operations to be checked here, why they cannot be) of one run."""
+    many, bare = 0, 0
+    for row in rows:
+        many += row["status"] != "fail" and concerns_many(row)
+        bare += row["status"] == "ok" and row.get("revision") is None
+    return many, no_order(bare)
+
+
+def no_order(bare: int) -> str | None:
+    """Why a run cannot be replayed of which so many completed operations carry no revision."""
+    return f"{bare} operations carry no revision, so there is no order to replay the store in" if bare else None

@@ -1,0 +1,191 @@
+"""What a replay with unknown writes needs to know beforehand, from one pass over the rows of a run.
+
+The steps: rows in the order of revisions, and before them the gaps, where one unknown write may have taken effect, or
+one of somebody who left no row. Where many revisions without an owner follow each other, and nothing tells them apart,
+as many are kept as there are writes to place.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import WEAK
+from spark_audit.history.requests import Request, covers, parse_request
+from spark_audit.model.store import intervals
+from spark_audit.store.lookahead import Ahead, Sight
+from spark_audit.store.order import changed, rank
+from spark_audit.store.unknown_writes import Unknown, unknowns
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What a weak read tells: at this revision the key was written (None: deleted). Nothing is proven by it."""
+
+    key: str
+    revision: int
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A row and its request if it has one; or a gap (`row` None). `touched`: keys of `Ahead` that it speaks of."""
+
+    revision: int
+    row: Row | None = None
+    request: Request | None = None
+    touched: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Plan:
+    """`told`: gap → key → (value or None, the row that shows it). `hinted`: gap → key → value. `owner`: of a gap."""
+
+    steps: list[Step]
+    ahead: Ahead
+    unknowns: list[Unknown]
+    wrong: frozenset[str]
+    told: dict[int, dict[str, tuple[str | None, Row]]] = field(default_factory=dict)
+    hinted: dict[int, dict[str, str | None]] = field(default_factory=dict)
+    owner: dict[int, Unknown] = field(default_factory=dict)
+    by_key: dict[str, list[Unknown]] = field(default_factory=dict)
+    part_of: dict[str, int] = field(default_factory=dict)  # Key → the part that operations which name it share.
+    first_gap: int = 0  # Before it nothing unknown can have happened.
+
+    def keys_of(self, step: Step, keys: Iterable[str]) -> frozenset[str]:
+        """`keys` of a conflict at this step, with `*` written out: the open keys of its listings."""
+        if "*" not in keys or step.row is None or step.request is None:
+            return frozenset(keys)
+        listings = list(intervals(step.row, step.request))
+        return frozenset(key for key in self.by_key if any(covers(listing, key) for listing in listings))
+
+
+def position(row: Row) -> tuple[int, int, int, int]:
+    """Where the replay meets this row: at its revision, or at the one that its listing is pinned to."""
+    pinned = parse_request(row)["revision"] if row["op"] == "range" else None
+    return (pinned, 1, row["call_ns"], row["op_id"]) if pinned else rank(row)
+
+
+def plan(
+    unknown: Iterable[Row], rows: Sequence[Row], hints: Iterable[Hint], clocks: Clocks, wrong: frozenset[str]
+) -> Plan | None:
+    """Prepare one run. `rows`: sorted by `position`; `wrong`: keys that no order explains. None: nothing to place."""
+    found = unknowns(unknown, rows, clocks)
+    if not found:
+        return None
+    hints = list(hints)
+    gaps = list(_gaps(rows, found, _telling(rows, found, hints)))
+    by_key: dict[str, list[Unknown]] = {}
+    for one in found:
+        for key in one.keys:
+            by_key.setdefault(key, []).append(one)
+    ahead = Ahead(by_key, gaps)
+    made = Plan([], ahead, found, wrong, by_key=by_key, first_gap=min(one.earliest for one in found))
+    made.part_of = {key: one.part for one in found for key in one.named}
+    _lay_out(made, rows, gaps)
+    ahead.forget(wrong)
+    _pin(made)
+    is_gap = frozenset(gaps)
+    for hint in hints:
+        if hint.revision in is_gap:
+            made.hinted.setdefault(hint.revision, {})[hint.key] = hint.value
+            writers = [one for one in by_key.get(hint.key, ()) if hint.value and one.may_write(hint.key, hint.value)]
+            if len(writers) == 1:
+                writers[0].hinted = hint.revision
+    return made
+
+
+def _lay_out(made: Plan, rows: Sequence[Row], gaps: Sequence[int]) -> None:
+    next_gap, is_gap = 0, frozenset(gaps)
+    for row in rows:
+        revision = position(row)[0]
+        while next_gap < len(gaps) and gaps[next_gap] <= revision:
+            made.steps.append(Step(gaps[next_gap]))
+            next_gap += 1
+        request = parse_request(row) if row["op"] in ("range", "txn") else None
+        noted = made.ahead.note(len(made.steps), revision, row, request)
+        made.steps.append(Step(revision, row, request, tuple({key: None for key, _ in noted})))
+        for key, sight in noted:
+            if key not in made.wrong:
+                _note_told(made, key, sight, row, is_gap)
+
+
+def _note_told(made: Plan, key: str, sight: Sight, row: Row, is_gap: frozenset[int]) -> None:
+    seen = sight.seen
+    mod = seen.get("mod_revision") if seen is not None and seen["found"] else None
+    if mod not in is_gap:
+        return
+    assert mod is not None
+    assert seen is not None
+    value = seen.get("value")
+    if any(one.may_write(key, value) and one.earliest <= mod for one in made.by_key[key]):
+        by_key = made.told.setdefault(mod, {})
+        if by_key.get(key, (None, row))[0] is None:
+            by_key[key] = (value, row)
+
+
+def _pin(made: Plan) -> None:
+    """Where only one operation can have written a value that was seen with its revision, it took effect there."""
+    for gap, by_key in made.told.items():
+        for key, (value, _) in by_key.items():
+            if value is None:
+                continue
+            writers = [one for one in made.by_key[key] if one.may_write(key, value) and one.earliest <= gap]
+            if len(writers) == 1:
+                one = writers[0]
+                one.pinned = gap
+                one.sure = sum(branch.get(key) == value for branch in one.branches) == 1
+                made.owner[gap] = one
+
+
+def _telling(rows: Iterable[Row], found: Iterable[Unknown], hints: Iterable[Hint]) -> list[int]:
+    """Revisions that something names, in order: these cannot be taken one for another."""
+    told = {hint.revision for hint in hints}
+    for row in [*rows, *(one.row for one in found)]:
+        told.update(_numbers(row.get("output")))
+        if row.get("expected_mod_revision"):
+            told.add(row["expected_mod_revision"])
+        if row["op"] == "txn":
+            for compare in parse_request(row)["compares"]:
+                if compare["target"] in ("mod_revision", "create_revision"):
+                    told.update(range(compare["value"] - 1, compare["value"] + 2))
+    return sorted(told)
+
+
+def _numbers(output: Row | None) -> Iterator[int]:
+    if output:
+        names = ("mod_revision", "create_revision", "deleted_revision")
+        yield from (number for name in names if (number := output.get(name)))
+        for inner in (*(output.get("items") or ()), *(output.get("results") or ())):
+            yield from _numbers(inner)
+
+
+def _gaps(rows: Sequence[Row], found: Sequence[Unknown], telling: Sequence[int]) -> Iterator[int]:
+    """Ascending. Revisions above all that was answered are left out: what happens there nobody sees."""
+    taken = {row["revision"] for row in rows if changed(row)}
+    earliest = sorted(one.earliest for one in found)
+    before = 1  # The empty store.
+    for here in sorted({position(row)[0] for row in rows}):
+        low, high = max(before + 1, earliest[0]), here if here not in taken else here - 1
+        named = telling[bisect_left(telling, low) : bisect_right(telling, high)]
+        enough = bisect_right(earliest, high)
+        for last in (*named, high + 1):
+            yield from range(max(low, last - enough), last)
+            if last <= high:
+                yield last
+            low = last + 1
+        before = here
+
+
+def hint_of(row: Row) -> Iterator[Hint]:
+    """What a local read of a key tells about a write; nothing for any other row."""
+    if row["op"] != "get" or row["status"] != "ok" or row.get("consistency") not in WEAK:
+        return
+    output = row["output"]
+    if output["found"] and output.get("mod_revision"):
+        yield Hint(row["key"], output["mod_revision"], output.get("value"))
+    elif not output["found"] and output.get("exact") and output.get("deleted_revision"):
+        yield Hint(row["key"], output["deleted_revision"], None)

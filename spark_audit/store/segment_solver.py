@@ -1,0 +1,216 @@
+"""A stretch of one key decided again, exactly: where its writes of unknown outcome took effect, if each has one of the
+revisions that are offered.
+
+The acknowledged operations stand in the order of their revisions, and an unknown write at the revision that it gets: so
+each state is known whole, and one pass over the revisions, with all states that are possible at each, finds the
+cheapest way. Which of several unknown puts that nothing names (or deletions) stands where, no answer tells: they are
+taken in the order of what had returned before their calls, of which the least bounds a revision least.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import TypeAlias
+
+from spark_audit.history.operation import Operation, Step
+from spark_audit.model.key import State, advance
+
+Placed: TypeAlias = tuple[Operation, int]  # And its revision.
+
+STATES_MAX = 2_000  # Kept at one revision: those with the fewest unknown writes. True histories need tens.
+STEPS_MAX = 200_000  # Operations tried on a state, of one stretch: about a second.
+_UNNAMED = -1  # In place of a revision which no answer names, and
+_ANY = "\ud800 of unknown outcome"  # of a value: states that nothing can tell apart are one.
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """`operations`: completed ones by rank, behind the state `initial`; what is behind the last is not asked.
+
+    `offered`: by revision, what it costs to take it. `unknown`: the writes that may have taken effect here, each with
+    the highest revision that had returned before its call.
+    """
+
+    initial: State
+    operations: Sequence[Operation]
+    offered: Mapping[int, int]
+    unknown: Sequence[tuple[Operation, int]]
+
+
+def refit(stretch: Stretch) -> tuple[Placed, ...] | None:
+    """The unknown writes that take effect in a cheapest order; None if there is none, or it was not found in bounds."""
+    made = _Refit(stretch).run()
+    return made if made is not None and follows(stretch, made) else None
+
+
+def follows(stretch: Stretch, placed: Sequence[Placed]) -> bool:
+    """Whether every answer follows with these, each once, above its floor, at a revision of its own that is offered."""
+    floors = {op.op_id: floor for op, floor in stretch.unknown}
+    if len({op.op_id for op, _ in placed}) < len(placed) or len({revision for _, revision in placed}) < len(placed):
+        return False
+    if any(floors[op.op_id] >= revision or revision not in stretch.offered for op, revision in placed):
+        return False
+    order = [((revision, -1, 0, 0), op, revision) for op, revision in placed]
+    order += [(op.rank, op, op.revision or 0) for op in stretch.operations]
+    state: State | None = stretch.initial
+    for _, op, revision in sorted(order, key=lambda one: one[0]):
+        state = None if state is None else advance(state, op, revision)
+    return state is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Trail:
+    """The unknown writes placed so far, the last first."""
+
+    placed: Placed
+    before: "_Trail | None"
+
+
+_Key: TypeAlias = tuple[State, frozenset[int]]  # And which of the writes that answers tell apart are used.
+_Way: TypeAlias = tuple[int, int, int, _Trail | None]  # Cost, puts and deletions used that nothing tells apart.
+_States: TypeAlias = dict[_Key, list[_Way]]  # Of each no way is worse than another in all three.
+
+
+class _Refit:
+    def __init__(self, stretch: Stretch) -> None:
+        self._stretch = stretch
+        named = _names(stretch)
+        self._revisions, self._told = named.revisions, named.told
+        alike: tuple[list[tuple[Operation, int]], list[tuple[Operation, int]]] = ([], [])
+        self._others: list[tuple[Operation, int]] = []
+        for op, floor in sorted(stretch.unknown, key=lambda one: (one[1], one[0].call_ns, one[0].op_id)):
+            kind = op.steps[0].kind if len(op.steps) == 1 and not op.guards else ""
+            if kind == "put" and not named.appends and op.steps[0].value not in named.values:
+                alike[0].append((op, floor))
+            elif kind == "delete":
+                alike[1].append((op, floor))
+            else:
+                self._others.append((op, floor))
+        self._puts, self._deletes = alike
+        self._steps = 0
+
+    def run(self) -> tuple[Placed, ...] | None:
+        states: _States = {(self._stretch.initial, frozenset()): [(0, 0, 0, None)]}
+        for revision, op in self._places():
+            states = self._offer(states, revision) if op is None else self._meet(states, op)
+            if not states or self._steps > STEPS_MAX:
+                return None
+            if len(states) > STATES_MAX:
+                states = dict(nsmallest(STATES_MAX, states.items(), key=_least))
+        *_, trail = min((way for ways in states.values() for way in ways), key=lambda way: way[0])
+        placed: list[Placed] = []
+        while trail is not None:
+            placed.append(trail.placed)
+            trail = trail.before
+        return tuple(reversed(placed))
+
+    def _places(self) -> Iterator[tuple[int, Operation | None]]:
+        """Operations, and revisions that are offered, in order; not those behind the last operation."""
+        left = sorted(self._stretch.offered, reverse=True)
+        for op in self._stretch.operations:
+            while left and left[-1] <= (op.revision or 0):
+                yield left.pop(), None
+            yield op.revision or 0, op
+
+    def _meet(self, states: _States, op: Operation) -> _States:
+        met: _States = {}
+        for (state, used), ways in states.items():
+            after = self._after(state, op, op.revision)
+            if after is not None:
+                for way in ways:
+                    _keep(met, (after, used), way)
+        return met
+
+    def _offer(self, states: _States, revision: int) -> _States:
+        """With an unknown write at this revision, or without; with one if a record of it was seen."""
+        must = revision in self._told
+        met: _States = {} if must else {key: list(ways) for key, ways in states.items()}
+        for key, ways in states.items():
+            self._offer_others(met, key, ways, revision)
+            if not must or self._told[revision] is None:
+                self._offer_alike(met, key, ways, revision)
+        return met
+
+    def _offer_others(self, met: _States, key: _Key, ways: Sequence[_Way], revision: int) -> None:
+        """Writes that answers tell apart."""
+        (state, used), told = key, self._told.get(revision)
+        for number, (op, floor) in enumerate(self._others):
+            if floor >= revision:
+                break
+            if number in used or (told is not None and op.name != "append" and op.steps[0].value != told):
+                continue
+            after = self._after(state, op, self._name(revision))
+            if after is not None:
+                for cost, puts, deletes, trail in ways:
+                    way = cost + self._price(revision), puts, deletes, _Trail((op, revision), trail)
+                    _keep(met, (after, used | {number}), way)
+
+    def _offer_alike(self, met: _States, key: _Key, ways: Sequence[_Way], revision: int) -> None:
+        """The next put, and the next deletion, of those that nothing tells apart."""
+        state, used = key
+        name, price = self._name(revision), self._price(revision)
+        with_put = self._after(state, _HIDDEN, name) if self._puts else None
+        deleted = self._after(state, self._deletes[0][0], name) if self._deletes else None
+        for cost, puts, deletes, trail in ways:
+            if with_put is not None and puts < len(self._puts) and self._puts[puts][1] < revision:
+                placed = _Trail((self._puts[puts][0], revision), trail)
+                _keep(met, (with_put, used), (cost + price, puts + 1, deletes, placed))
+            if deleted is not None and deletes < len(self._deletes) and self._deletes[deletes][1] < revision:
+                placed = _Trail((self._deletes[deletes][0], revision), trail)
+                _keep(met, (deleted, used), (cost + price, puts, deletes + 1, placed))
+
+    def _price(self, revision: int) -> int:
+        return 1 + self._stretch.offered[revision]
+
+    def _name(self, revision: int) -> int:
+        return revision if revision in self._revisions else _UNNAMED
+
+    def _after(self, state: State, op: Operation, revision: int | None) -> State | None:
+        self._steps += 1
+        return advance(state, op, revision)
+
+
+def _keep(met: _States, key: _Key, way: _Way) -> None:
+    ways = met.setdefault(key, [])
+    if any(have[0] <= way[0] and have[1] <= way[1] and have[2] <= way[2] for have in ways):
+        return
+    ways[:] = [have for have in ways if not (way[0] <= have[0] and way[1] <= have[1] and way[2] <= have[2])]
+    ways.append(way)
+
+
+def _least(item: tuple[_Key, list[_Way]]) -> int:
+    return min(way[0] for way in item[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What answers can tell apart. `told`: revisions of records that were seen and no completed write here carries,
+    with the value, if it was seen."""
+
+    revisions: frozenset[int]
+    values: frozenset[str | None]
+    told: Mapping[int, str | None]
+    appends: bool
+
+
+def _names(stretch: Stretch) -> _Names:
+    revisions: set[int] = set()
+    values: set[str | None] = set()
+    told: dict[int, str | None] = {}
+    everything = [*stretch.operations, *(op for op, _ in stretch.unknown)]
+    for op in everything:
+        for step in op.steps:
+            values.add(step.expected)
+            revisions.add(step.expected_mod_revision or 0)
+            if step.seen is not None and step.seen.found:
+                values.add(step.seen.value)
+                revisions.update((step.seen.mod_revision or 0, step.seen.create_revision or 0))
+                if step.seen.mod_revision:
+                    told[step.seen.mod_revision] = told.get(step.seen.mod_revision) or step.seen.value
+    carried = {op.revision for op in stretch.operations if op.writes}
+    told = {revision: value for revision, value in told.items() if revision not in carried}
+    appends = any(step.kind == "append" for op in everything for step in op.steps)
+    return _Names(frozenset(revisions), frozenset(values), told, appends)
+
+
+_HIDDEN = Operation(-1, "", "put", 0, 0, "", None, True, (Step("put", _ANY),))

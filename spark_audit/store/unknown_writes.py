@@ -1,0 +1,141 @@
+"""Writes of unknown outcome, seen from the whole store: what each would change there, and from which revision on.
+
+Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries. Every transaction that
+changes something has a revision of its own. Never before its call: no gap up to a revision that a response carried
+which had returned before.
+
+See docs/reference/specification.md#81-records-and-revisions.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.requests import Request, parse_request
+from spark_audit.model.store import Record, expected, holds
+
+Row: TypeAlias = Mapping[str, Any]
+Branch: TypeAlias = dict[str, str | None]
+
+
+@dataclass(slots=True, eq=False)
+class Unknown:
+    """One of them. `branches`: key → value (None: deleted) of what each outcome of its comparisons would write.
+
+    `earliest`: the first revision that it can have had. `pinned`: the only one, as some response shows, and `sure`: so
+    that all it did is known. `hinted`: the one that a weak read tells. `part`: a number shared by operations that have
+    anything to do with each other.
+    """
+
+    row: Row
+    request: Request | None
+    branches: tuple[Branch, ...]
+    earliest: int
+    pinned: int | None = None
+    sure: bool = False
+    hinted: int | None = None
+    part: int = 0
+    keys: frozenset[str] = field(init=False)  # That it may write.
+    named: frozenset[str] = field(init=False)  # These, and those that decide whether.
+
+    def __post_init__(self) -> None:
+        compares = self.request["compares"] if self.request else ()
+        self.keys = frozenset(key for branch in self.branches for key in branch)
+        self.named = self.keys | {compare["key"] for compare in compares}
+
+    @property
+    def op_id(self) -> int:
+        return int(self.row["op_id"])
+
+    def effect(self, record: Callable[[str], Record]) -> Branch:
+        """What it would change in this store, exactly; nothing: it would leave no trace, and take no revision."""
+        row = self.row
+        if self.request is not None:
+            held = all(holds(record(compare["key"]), compare) for compare in self.request["compares"])
+            made = self.branches[0 if held else 1]
+        elif row["op"] == "append":
+            made = {row["key"]: (record(row["key"])[0] or "") + row["value"]}
+        elif row["op"] == "cas" and not expected(record(row["key"]), row):
+            made = {}
+        else:
+            made = self.branches[0]
+        return {key: value for key, value in made.items() if value is not None or record(key)[0] is not None}
+
+    def may_write(self, key: str, value: str | None) -> bool:
+        """Whether it can have written this value; None: any value."""
+        if self.row["op"] == "append":
+            return key in self.keys
+        return any(branch.get(key) is not None and value in (None, branch[key]) for branch in self.branches)
+
+
+def unknowns(rows: Iterable[Row], completed: Sequence[Row], clocks: Clocks) -> list[Unknown]:
+    """The rows of unknown outcome that may have changed something. `completed`: those that carry a revision."""
+    returned = Returned(completed, clocks)
+    found: list[Unknown] = []
+    for row in rows:
+        request = parse_request(row) if row["op"] == "txn" else None
+        branches = _branches(row, request)
+        if any(branches):
+            found.append(Unknown(row, request, branches, 1 + returned.highest_before(row["call_ns"], row["clock_id"])))
+    found.sort(key=lambda u: (u.row["call_ns"], u.op_id), reverse=True)
+    _number_parts(found)
+    return found
+
+
+def _branches(row: Row, request: Request | None) -> tuple[Branch, ...]:
+    if request is not None:
+        # With nothing to compare, the other branch never runs.
+        return (_writes(request["success"]), _writes(request["failure"]) if request["compares"] else {})
+    if row["op"] in ("put", "cas", "append"):
+        return ({row["key"]: row["value"]},)
+    return ({row["key"]: None},) if row["op"] == "delete" else ()
+
+
+def _writes(steps: Iterable[Request]) -> Branch:
+    return {step["key"]: step.get("value") for step in steps if step["op"] in ("put", "delete")}
+
+
+class Returned:
+    """The highest revision that had been returned by some time, per clock."""
+
+    def __init__(self, completed: Sequence[Row], clocks: Clocks) -> None:
+        self._clocks = clocks
+        by_clock: dict[str, list[tuple[int, int]]] = {}
+        for row in completed:
+            by_clock.setdefault(row["clock_id"], []).append((row["return_ns"], row["revision"]))
+        self._known: dict[str, tuple[list[int], list[int]]] = {}
+        for clock, pairs in by_clock.items():
+            pairs.sort()
+            self._known[clock] = ([end for end, _ in pairs], list(accumulate((r for _, r in pairs), max)))
+
+    def highest_before(self, call_ns: int, clock_id: str) -> int:
+        """Before this stamp of this clock."""
+        highest = 1  # Of the empty store.
+        for clock, (ends, revisions) in self._known.items():
+            margin = self._clocks.margin_ns(clock, clock_id)
+            if margin is not None:
+                position = bisect_left(ends, call_ns - margin)
+                highest = max(highest, revisions[position - 1] if position else 1)
+        return highest
+
+
+def _number_parts(found: Sequence[Unknown]) -> None:
+    """Operations that name a key in common, also through others, get one number."""
+    leader: dict[str, str] = {}
+
+    def top(key: str) -> str:
+        while leader.setdefault(key, key) != key:
+            leader[key] = leader[leader[key]]
+            key = leader[key]
+        return key
+
+    for unknown in found:
+        first, *others = sorted(unknown.named)
+        for key in others:
+            leader[top(key)] = top(first)
+    numbers: dict[str, int] = {}
+    for unknown in found:
+        unknown.part = numbers.setdefault(top(min(unknown.named)), len(numbers))

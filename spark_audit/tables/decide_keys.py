@@ -1,0 +1,229 @@
+"""All keys of a table decided together: what the columnar kernel proves costs no Python per key; the rest is decided
+one by one, as `findings.py` does it. Both engines use this; it needs the `audit` extra (numpy, pyarrow).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_audit.columnar import BY_WITNESS, BY_ZONES, WRONG, Columns, Triage, doubtful, encode, key_ids, triage
+from spark_audit.columnar.blocks import any_of
+from spark_audit.columnar.columns import NEEDED as KERNEL_NEEDED
+from spark_audit.columnar.columns import Bools, Int64s
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import Operation
+from spark_audit.key.decide import Decision, decide_core
+from spark_audit.store.revision_claims import Slot, Told, Traces, told_of
+from spark_audit.verdict.findings import KeyFindings, KeyHistory, findings_from, findings_of_key
+
+NEEDED = (*KERNEL_NEEDED.names, "client", "request", "changes_store")
+CORE_FIRST_ROWS = 20_000  # A wrong key of more rows is first shown wrong by what the kernel found: it has no search.
+NOTHING_TO_DECIDE = "nothing to decide"
+METHODS = ("witness", "zones", NOTHING_TO_DECIDE)
+_PROVEN: dict[str, pa.DataType] = {
+    "run_id": pa.string(),
+    "key": pa.string(),
+    "method": pa.string(),
+    "operations": pa.int64(),
+    "weak": pa.int64(),
+    "off_revisions": pa.bool_(),
+    "traces": pa.string(),
+}
+PROVEN: pa.Schema = pa.schema(_PROVEN)
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedTable:
+    """Every key of a table is in one of the two.
+
+    `proven` (columns PROVEN): linearizable, and nothing else is to be said of them; the columns mean what those of
+    KeyFindings mean, `traces` as JSON (`Traces.from_json`; null: none), `method` is one of METHODS. `others`: decided
+    while they are asked for, each once; among them are linearizable keys too, some of whose reads had to be looked at.
+    """
+
+    proven: pa.Table
+    others: Iterator[KeyFindings]
+
+
+def decide_table(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> DecidedTable:
+    """Decide every (run_id, key) of the table. `clocks`: by run_id.
+
+    `table`: well-formed rows of one key each: rows of single keys as they are, failed ones too; of listings and
+    transactions their parts (`split.parts`), `weak` and `changes_store` as there (both null for other rows). Of each
+    key that occurs, all rows are there. They may be in any order; by key and call is the cheapest. Columns: those of
+    NEEDED, with text as string, large_string or dictionary, `output` with at least the fields that the operations use.
+
+    Memory: about 300 bytes for a row, besides the table. 100,000 to 1,000,000 rows at once are best.
+    """
+    columns = encode(table)
+    found = triage(columns)
+    sizes, weak = np.diff(columns.starts), _weak(columns)
+    proven = (found.verdict == BY_WITNESS) | (found.verdict == BY_ZONES)
+    doubted = _doubted(columns, found)
+    fine = proven & ~any_of(doubted.key, np.ones(len(doubted.key), np.bool_), columns.keys)
+    traces = _traces(table, columns, found)
+    keys = np.flatnonzero(fine)
+    method = np.where(sizes[keys] == 0, METHODS.index(NOTHING_TO_DECIDE), found.verdict[keys] == BY_ZONES)
+    arrays: list[pa.Array[Any]] = [
+        pa.array([columns.names[key][0] for key in keys.tolist()], pa.string()),
+        pa.array([columns.names[key][1] for key in keys.tolist()], pa.string()),
+        pa.array(METHODS).take(method),
+        pa.array(sizes[keys] + weak[keys]),
+        pa.array(weak[keys]),
+        pa.array(found.verdict[keys] == BY_ZONES),
+        pa.array([traces[key].to_json() if key in traces else None for key in keys.tolist()], pa.string()),
+    ]
+    rest = _Rest(table, columns, found, doubted, traces, clocks, configurations_max)
+    return DecidedTable(pa.table(arrays, schema=PROVEN), rest.decided(np.flatnonzero(~fine)))
+
+
+def _weak(columns: Columns) -> Int64s:
+    return np.zeros(columns.keys, np.int64) if columns.weak is None else np.diff(columns.weak.starts)
+
+
+def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Traces]:
+    """By key, of those that are proven: by the witness as it placed unknown writes, by zones as records tell."""
+    made: dict[int, Traces] = {}
+    placed = found.placed
+    key = np.searchsorted(columns.starts, np.concatenate((placed.told, placed.slot)), side="right") - 1
+    numbers = np.concatenate((placed.told, placed.slot))
+    clock: Any = table.column("clock_id").take(columns.row[numbers])
+    stamps = zip(columns.op_id[numbers].tolist(), columns.call[numbers].tolist(), clock.to_pylist(), strict=True)
+    at = zip(key.tolist(), stamps, strict=True)
+    told: dict[int, list[Told]] = {}
+    slots: dict[int, list[Slot]] = {}
+    for revision, (number, by) in zip(placed.revision.tolist(), at, strict=False):
+        told.setdefault(number, []).append(Told(columns.names[number][1], revision, by))
+    between = zip(placed.low.tolist(), placed.high.tolist(), placed.also(), at, strict=True)
+    for low, high, also, (number, (op_id, call, name)) in between:
+        slots.setdefault(number, []).append(Slot(columns.names[number][1], low, high, call, name, also, op_id))
+    for number in told.keys() | slots.keys():
+        in_order = sorted(told.get(number, ()), key=lambda one: one.revision)
+        made[number] = Traces(tuple(in_order), tuple(slots.get(number, ())))
+    for number in _told_otherwise(columns, np.flatnonzero(found.verdict == BY_ZONES)).tolist():
+        rows = columns.row[columns.starts[number] : columns.starts[number + 1]]
+        operations = KeyHistory.of(table.take(rows).to_pylist()).operations
+        made[number] = Traces(told_of(columns.names[number][1], operations))
+    return made
+
+
+def _told_otherwise(columns: Columns, keys: Int64s) -> Int64s:
+    """Those of these keys of which a record was seen that no acknowledged write of the key made."""
+    part = columns.of_keys(keys)
+    if not len(part) or part.mod.max() <= 0:
+        return keys[:0]
+    key, own = part.key_of_row(), (part.writes >= 0) & (part.revision > 0)
+    _, number = np.unique(np.concatenate((part.mod, part.revision)), return_inverse=True)
+    mod, revision = np.split(number.reshape(-1) + np.concatenate((key, key)) * len(number), 2)
+    return keys[any_of(key, (part.mod > 0) & ~np.isin(mod, revision[own]), part.keys)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubted:
+    """Reads that may not fit the revision they carry: the key and the row of the table of each."""
+
+    key: Int64s
+    row: Int64s
+
+
+def _doubted(columns: Columns, found: Triage) -> _Doubted:
+    """Of keys that the witness proves only weak reads can be: docs/audit-proofs.md, section 5."""
+    keys: list[Int64s] = [np.zeros(0, np.int64)]
+    rows: list[Int64s] = [np.zeros(0, np.int64)]
+    if columns.weak is not None:
+        wrong = np.flatnonzero(doubtful(columns))
+        keys.append(columns.weak.key_of_row()[wrong])
+        rows.append(columns.weak.row[wrong])
+    suspect = np.flatnonzero((found.verdict == BY_ZONES) | (found.verdict == WRONG))
+    part = columns.of_keys(suspect)
+    reads = part.where((part.writes < 0) & (part.revision > 0))
+    if len(reads):
+        wrong = np.flatnonzero(doubtful(replace(part, weak=reads)))
+        keys.append(suspect[reads.key_of_row()[wrong]])
+        rows.append(reads.row[wrong])
+    return _Doubted(np.concatenate(keys), np.concatenate(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """What the kernel does not prove, or not alone."""
+
+    table: pa.Table
+    columns: Columns
+    found: Triage
+    doubted: _Doubted
+    traces: Mapping[int, Traces]
+    clocks: Mapping[str, Clocks]
+    configurations_max: int
+
+    def decided(self, keys: Int64s) -> Iterator[KeyFindings]:
+        """Of these keys, in this order. Rows of the table become Python objects a key at a time."""
+        if not len(keys):
+            return
+        ids = key_ids(self.table)
+        alone = np.zeros(self.columns.keys, np.bool_)
+        alone[keys[~self._proven(keys)]] = True
+        rows = np.flatnonzero(alone[ids])
+        rows = rows[np.argsort(ids[rows], kind="stable")]
+        taken = self.table.take(rows)
+        begins, ends = (np.searchsorted(ids[rows], keys, side=side).tolist() for side in ("left", "right"))
+        large = (self.found.verdict == WRONG) & (np.diff(self.columns.starts) > CORE_FIRST_ROWS)
+        for number, key in enumerate(keys.tolist()):
+            run_id, name = self.columns.names[key]
+            mine = taken.slice(begins[number], ends[number] - begins[number])
+            shown = self._core(key, mine) if large[key] else None
+            if shown is not None:
+                yield shown
+            elif alone[key]:
+                yield findings_of_key(run_id, name, mine.to_pylist(), self.clocks[run_id], self.configurations_max)
+            else:
+                yield self._reads(key, self._decision(key))
+
+    def _proven(self, keys: Int64s) -> Bools:
+        return np.isin(self.found.verdict[keys], (BY_WITNESS, BY_ZONES))
+
+    def _decision(self, key: int) -> Decision:
+        method = METHODS[int(self.found.verdict[key] == BY_ZONES)]
+        return Decision("linearizable", method, off_revisions=bool(self.found.verdict[key] == BY_ZONES))
+
+    def _operations(self, rows: Int64s) -> list[Operation]:
+        return KeyHistory.of(self.table.take(rows).to_pylist()).operations
+
+    def _reads(self, key: int, decision: Decision, failed: dict[str, int] | None = None) -> KeyFindings:
+        """Of a decided key: its doubted reads against its writes, which is all that `weak.misfits` looks at."""
+        run_id, name = self.columns.names[key]
+        mine = slice(*self.columns.starts[key : key + 2].tolist())
+        doubted = self.doubted.row[self.doubted.key == key]
+        writes = self.columns.row[mine][self.columns.writes[mine] >= 0]
+        operations = self._operations(np.concatenate((writes, doubted))) if len(doubted) else []
+        weak = int(_weak(self.columns)[key])
+        history = KeyHistory(operations, failed or {}, mine.stop - mine.start + weak, weak)
+        found = findings_from(run_id, name, history, decision, self.clocks[run_id])
+        found.traces = self.traces.get(key, Traces())
+        return found
+
+    def _core(self, key: int, mine: pa.Table) -> KeyFindings | None:
+        """Of a wrong key: by the few operations that the kernel found, if they convince by themselves."""
+        columns = self.columns
+        core = self.found.core[key][self.found.core[key] >= 0]
+        every = np.arange(columns.starts[key], columns.starts[key + 1])
+        rows = np.concatenate((core, np.setdiff1d(every[_sources(columns, every, core)], core)))
+        operations = self._operations(columns.row[rows])
+        decision = decide_core(operations[: len(core)], operations[len(core) :])
+        if decision is None:
+            return None
+        failed = mine.filter(pc.equal(mine.column("status"), pa.scalar("fail"))).select(["value", "op_id"]).to_pylist()
+        return self._reads(key, decision, {row["value"]: row["op_id"] for row in failed if row["value"] is not None})
+
+
+def _sources(columns: Columns, mine: Int64s, core: Int64s) -> Bools:
+    """Which of a key's rows wrote what one of the core found, or the revision that it compared with."""
+    tokens = np.unique(columns.finds[core][columns.finds[core] >= 0])
+    compared = np.unique(columns.expected_revision[core][columns.expected_revision[core] > 0])
+    writes = columns.writes[mine] >= 0
+    found: Bools = writes & np.isin(columns.writes[mine], tokens)
+    return found | (writes & np.isin(columns.revision[mine], compared))

@@ -1,0 +1,180 @@
+"""Keys of very many operations, known before rows are shuffled: from a sample, as nothing depends on it but memory.
+
+Each task reads the keys of its source (of lines: a part of the file), and where some may be hot tells every
+SAMPLE_STRIDE-th row. The
+driver cuts each hot key into ranges of about `LIMITS.range` rows by what was told.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as arrow_json
+import pyarrow.parquet as parquet
+
+from spark_audit.columnar.columns import Int64s
+from spark_audit.history.clocks import Clocks
+from spark_audit.tables.decide_keys import DecidedTable
+from spark_audit.tables.frame import Frame
+from spark_audit.tables.order import ranked
+from spark_audit.tables.ranges import HOT_ROWS, LIMITS, Limits, decide_in_ranges
+from spark_audit.tables.shuffle import changed, together
+
+SAMPLE_STRIDE = 256  # Of so many rows one is told: of a key of HOT_ROWS about 2,000.
+_LINES_EVERY_BYTES = 1 << 24
+_LINES_BYTES = 1 << 18  # Read at each place of a file of lines; each row there stands for as many as were passed over.
+SAMPLE = "run_id string, key string, revision long, call_ns long, weight long"
+_FIELDS: list[tuple[str, pa.DataType]] = [
+    ("run_id", pa.string()),
+    ("key", pa.string()),
+    ("revision", pa.int64()),
+    ("call_ns", pa.int64()),
+    ("weight", pa.int64()),
+]
+_SCHEMA: pa.Schema = pa.schema(_FIELDS)
+_READ = ["run_id", "key", "revision", "call_ns"]
+
+
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    """One key, and where its ranges begin behind the first: (rank, call), ascending. A rank is 2·revision, and one
+    more for what changes nothing."""
+
+    run_id: str
+    key: str
+    ranks: tuple[int, ...]
+    calls: tuple[int, ...]
+
+    def ranges_of(self, rank: Int64s, call: Int64s) -> Int64s:
+        """The number of the range of each of these operations."""
+        ranks, calls = np.array(self.ranks, np.int64), np.array(self.calls, np.int64)
+        place: Int64s = np.searchsorted(ranks, rank, side="left")
+        behind = np.searchsorted(ranks, rank, side="right")
+        for begin in np.unique(place[behind > place]).tolist():  # Of one rank, calls tell.
+            same = (place == begin) & (behind > begin)
+            end = int(behind[np.argmax(same)])
+            place[same] = begin + np.searchsorted(calls[begin:end], call[same], side="right")
+        return place
+
+
+def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
+    """Of these row groups (`last` exclusive) of a Parquet file every SAMPLE_STRIDE-th row; of columns that are null,
+    or no numbers, nothing. Nothing either where no key has `rows_min` rows: then only keys are read."""
+    with parquet.ParquetFile(path, read_dictionary=["key"]) as file:
+        have = [name for name in _READ if name in file.schema_arrow.names]
+        groups = list(range(first, last))
+        if len(have) < len(_READ) or not groups:
+            return _SCHEMA.empty_table()
+        keys = file.read_row_groups(groups, columns=["key"], use_threads=False).unify_dictionaries().column("key")
+        most: Any = pc.max(keys.value_counts().field("counts"))
+        if (most.as_py() or 0) < rows_min:
+            return _SCHEMA.empty_table()
+        rest = [name for name in _READ if name != "key"]
+        table = file.read_row_groups(groups, columns=rest, use_threads=False).append_column("key", keys)
+    rows = np.arange(0, table.num_rows, SAMPLE_STRIDE)
+    return _weighted(table.take(rows), SAMPLE_STRIDE)
+
+
+def sample_lines(path: str, first: int, last: int) -> pa.Table:
+    """Of these bytes of a file of JSON lines: some lines at every _LINES_EVERY_BYTES."""
+    parts: list[pa.Table] = []
+    with Path(path).open("rb") as file:
+        for begin in range(first, last, _LINES_EVERY_BYTES):
+            file.seek(begin)
+            text = file.read(_LINES_BYTES)
+            whole = text[text.find(b"\n") + 1 : text.rfind(b"\n") + 1]
+            if whole:
+                weight = max(1, min(last - begin, _LINES_EVERY_BYTES) // len(whole))
+                parts.append(_weighted(_parsed(whole), weight))
+    return pa.concat_tables(parts) if parts else _SCHEMA.empty_table()
+
+
+def _parsed(lines: bytes) -> pa.Table:
+    options = arrow_json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
+    return arrow_json.read_json(BytesIO(lines), parse_options=options).select(_READ)
+
+
+def _weighted(table: pa.Table, weight: int) -> pa.Table:
+    weights = pa.array(np.full(table.num_rows, weight, np.int64))
+    return table.select(_READ).append_column("weight", weights).cast(_SCHEMA)
+
+
+def hot_keys(told: Iterable[pa.Table], rows_min: int = HOT_ROWS, range_rows: int = LIMITS.range) -> list[HotKey]:
+    """Of samples: the keys of more than `rows_min` rows, by name, cut into ranges of about `range_rows`."""
+    tables = list(told)
+    table = pa.concat_tables(tables) if tables else _SCHEMA.empty_table()
+    named = table.filter(table.column("key").is_valid())
+    rows = named.group_by(["run_id", "key"]).aggregate([("weight", "sum")]).to_pylist()
+    names = sorted((row["run_id"], row["key"]) for row in rows if row["weight_sum"] > rows_min)
+    return [_cut(named, run_id, key, range_rows) for run_id, key in names]
+
+
+def _cut(sample: pa.Table, run_id: str, key: str, range_rows: int) -> HotKey:
+    runs, keys = (np.asarray(sample.column(name).to_numpy()) for name in ("run_id", "key"))
+    mine = sample.take(np.flatnonzero((runs == run_id) & (keys == key)))
+    mine = mine.filter(mine.column("revision").is_valid())
+    revision, call, weight = (np.asarray(mine.column(name).to_numpy()) for name in ("revision", "call_ns", "weight"))
+    order = np.lexsort((call, revision))
+    reached = np.cumsum(weight[order]) // range_rows
+    begins = order[np.flatnonzero(np.diff(reached, prepend=0) > 0)]
+    return HotKey(run_id, key, tuple((2 * revision[begins] + 1).tolist()), tuple(call[begins].tolist()))
+
+
+def sampled(sources: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Iterator[pa.Table]:
+    """Of each (path, first, last, whether it is lines): row groups, or bytes. What cannot be read others tell.
+
+    `rows_min`: of a table in which no key has as many, nothing needs to be told.
+    """
+    for path, first, last, lines in sources:
+        try:
+            yield sample_lines(path, first, last) if lines else sample_table(path, first, last, rows_min)
+        except (pa.ArrowException, OSError, ValueError):
+            continue
+
+
+def decide_parts(
+    parts: Iterable[tuple[int, pa.Table]], clocks: Clocks, configurations_max: int, limits: Limits = LIMITS
+) -> DecidedTable:
+    """One key, of what `scan` sends of it: (place, rows) with places ascending, each once."""
+    coming = iter(parts)
+    place, table = next(coming)
+    run_id = str(table.column("run_id")[0])
+    unranked, coming = (table, coming) if place == 0 else (table.slice(0, 0), chain(((place, table),), coming))
+    kept = _Kept(limits.whole)
+    kept.add(unranked)
+    return decide_in_ranges(
+        unranked, _ranges(coming, kept, limits), kept.whole, {run_id: clocks}, configurations_max, limits
+    )
+
+
+class _Kept:
+    """All rows of a key, while they are few enough to be decided as a whole."""
+
+    def __init__(self, rows_max: int) -> None:
+        self._left, self._tables = rows_max, list[pa.Table]()
+
+    def add(self, table: pa.Table) -> None:
+        self._left -= table.num_rows
+        self._tables = [*self._tables, table] if self._left >= 0 else []
+
+    def whole(self) -> pa.Table | None:
+        return together(self._tables) if self._left >= 0 else None
+
+
+def _ranges(parts: Iterable[tuple[int, pa.Table]], kept: _Kept, limits: Limits) -> Iterator[pa.Table]:
+    """A part that is much longer than a range, in several: the sample was far off."""
+    for _, table in parts:
+        kept.add(table)
+        if 2 * table.num_rows <= 3 * limits.range:
+            yield table
+            continue
+        frame = Frame(table)
+        order = ranked(frame, np.arange(frame.rows), frame.numbers("revision", 0), changed(frame))
+        for begin in range(0, len(order), limits.range):
+            yield table.take(order[begin : begin + limits.range])

@@ -1,0 +1,123 @@
+"""JSON lines in pieces: by Arrow where each line is one plain object of the row's types, else line by line in Python.
+
+Arrow refuses a piece in which any value is of another type, any text no UTF-8, any number no integer; it says neither
+which, nor is it exact about where a row ends. So a piece that it refuses is read again, and what it takes is held
+against the lines: each must begin with `{` and end with `}`. Between `}` and `{` no line can break within a row, so
+then each line holds whole rows, and as many rows as lines means one each.
+
+Arrow's time grows with the fields that it is told of. So a piece is first read with those fields alone that its head
+names, and any other one is an error: then with all of them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as arrow_json
+
+from spark_audit.history.rows import FIELDS, OUTPUT, plain_problem, row_of_line
+from spark_audit.tables.frame import Row, arrow_type, schema
+
+PIECE_BYTES = 8 * 2**20  # Its memory is used again for the next one; one wrong line sends a piece to Python.
+_BLOCK_BYTES = 2**20  # Parsed by one thread; a longer line is left to Python.
+_HEAD_BYTES = 2**16  # Names the fields that are expected in the rest.
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of some lines. `lines`: the number of the first if each line is a row, else of each; `bad`: the others."""
+
+    table: pa.Table
+    lines: int | Sequence[int]
+    bad: list[tuple[int, str]] = field(default_factory=list)
+
+
+def pieces_of(path: str, begin: int = 0, end: int | None = None) -> Iterator[Piece]:
+    """All of a file, in order; or the lines that begin at these bytes of it, numbered as if there were no others."""
+    first = 1
+    for text in _cut(path, begin, end):
+        table = _by_arrow(text)
+        yield Piece(table, first) if table is not None else _by_line(text, first)
+        first += table.num_rows if table is not None else text.count(b"\n")
+
+
+def _cut(path: str, begin: int, end: int | None) -> Iterator[bytes]:
+    """Whole lines, about PIECE_BYTES at once."""
+    with Path(path).open("rb") as file:
+        here = begin
+        if begin:
+            file.seek(begin - 1)
+            here += len(file.readline()) - 1  # Behind the line that begins before: its end may be just there.
+        while text := file.read(PIECE_BYTES if end is None else min(PIECE_BYTES, max(0, end - here))):
+            if not text.endswith(b"\n"):
+                text += file.readline()  # It began before the end.
+            here += len(text)
+            yield text
+
+
+def _by_arrow(text: bytes) -> pa.Table | None:
+    codes = np.frombuffer(text, np.uint8)
+    ends = np.flatnonzero(codes == ord("\n"))
+    if not text.endswith(b"\n"):
+        ends = np.append(ends, len(text))
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    if (ends == starts).any() or (codes[starts] != ord("{")).any() or (codes[ends - 1] != ord("}")).any():
+        return None
+    try:
+        if not text.isascii():
+            text.decode()
+    except UnicodeDecodeError:
+        return None
+    head = text[:_HEAD_BYTES]
+    named = frozenset(name for name in _NAMES if f'"{name}"'.encode() in head)
+    table = _parsed(text, _lean(named), "error")
+    if table is None:
+        table = _parsed(text, _PLAIN, "ignore")
+    return table if table is not None and table.num_rows == len(ends) else None
+
+
+def _parsed(text: bytes, fields: pa.Schema, others: Literal["error", "ignore"]) -> pa.Table | None:
+    """None if Arrow refuses it. `others`: what is done about fields that are not among these."""
+    source: Any = pa.BufferReader(text)
+    try:
+        table = arrow_json.read_json(
+            source,
+            arrow_json.ReadOptions(block_size=_BLOCK_BYTES),
+            arrow_json.ParseOptions(explicit_schema=fields, unexpected_field_behavior=others),
+        )
+        table.validate(full=True)
+    except pa.ArrowException:
+        return None
+    return table
+
+
+_PLAIN = pa.schema([(name, arrow_type(wanted)) for name, wanted in FIELDS])
+_NAMES = frozenset(name for name, _ in (*FIELDS, *OUTPUT))
+
+
+@cache
+def _lean(names: frozenset[str]) -> pa.Schema:
+    """Of these fields, of a row and of its output, those that are among the names."""
+    output = arrow_type(tuple((name, wanted) for name, wanted in OUTPUT if name in names))
+    kinds = [(name, output if name == "output" else arrow_type(wanted)) for name, wanted in FIELDS if name in names]
+    return pa.schema(kinds)
+
+
+def _by_line(text: bytes, first: int) -> Piece:
+    rows: list[Row] = []
+    lines: list[int] = []
+    bad: list[tuple[int, str]] = []
+    for number, line in enumerate(text.split(b"\n"), first):
+        if not line.strip(b" "):
+            continue
+        row, reason = row_of_line(line, plain_problem)
+        if reason is not None:
+            bad.append((number, reason))
+        else:
+            rows.append(row)
+            lines.append(number)
+    return Piece(pa.Table.from_pylist(rows, schema=schema(names_coded=False)), lines, bad)

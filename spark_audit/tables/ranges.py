@@ -1,0 +1,223 @@
+"""One key of very many operations, a range of revisions at a time: memory is that of a range, and of unknown writes.
+
+Ranges come in the order (revision, writer first, call); each is begun with what those before it leave
+(`columnar/ranges.py`). Whatever is not proven so says nothing: the key is then decided as a whole if it has at most
+WHOLE_ROWS_MAX rows, else it is undecided, it alone. Both engines use this.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_audit.columnar import Columns, encode
+from spark_audit.columnar.columns import NEEDED, Bools, Int64s
+from spark_audit.columnar.ranges import Advanced, Carry, advance, weak_reads_fit
+from spark_audit.columnar.unplaced_writes import Placed
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import WEAK
+from spark_audit.store.revision_claims import Slot, Told, Traces
+from spark_audit.tables.decide_keys import METHODS, NOTHING_TO_DECIDE, PROVEN, DecidedTable, decide_table
+from spark_audit.tables.shuffle import together
+from spark_audit.verdict.findings import KeyFindings
+from spark_audit.verdict.verdict import UNDECIDED, Undecided
+
+HOT_ROWS = 1 << 19  # A key of more is decided in ranges; of fewer, as a whole, with others beside it.
+WHOLE_ROWS_MAX = 1 << 22  # Of a key that its ranges do not prove: decided as a whole up to here, in about 1.5 GB.
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Rows. `ahead`: of a range, those only looked at; `left`: waiting at most; `pending`: unknown writes at once."""
+
+    range: int = 1 << 17
+    ahead: int = 1 << 13
+    left: int = 1 << 18
+    pending: int = 1 << 15
+    whole: int = WHOLE_ROWS_MAX
+
+
+LIMITS = Limits()
+Whole = Callable[[], pa.Table | None]
+
+
+def decide_in_ranges(
+    unranked: pa.Table,
+    ranges: Iterable[pa.Table],
+    whole: Whole,
+    clocks: Mapping[str, Clocks],
+    configurations_max: int,
+    limits: Limits = LIMITS,
+) -> DecidedTable:
+    """Decide one key of one run. `whole`: called after the last range, if they prove nothing: all rows of the key, or
+    None if these are too many.
+
+    `ranges`: completed rows with a revision, as `decide_table` takes them, each once; a row of a range comes before
+    those of the next by (revision, writer first, call). `unranked`: all other rows of the key.
+    """
+    walk = _Walk(unranked, limits)
+    rows = unranked.num_rows
+    for table, is_last in _with_last(ranges):
+        rows += table.num_rows
+        walk.take(table, is_last=is_last)
+    if walk.proves:
+        return DecidedTable(walk.proven(), iter(()))
+    everything = whole()
+    if everything is not None:
+        return decide_table(everything, clocks, configurations_max)
+    return DecidedTable(PROVEN.empty_table(), iter([_undecided(walk, rows, limits)]))
+
+
+def _undecided(walk: "_Walk", rows: int, limits: Limits) -> KeyFindings:
+    run_id, key = walk.name
+    reason = (
+        f"the order of its revisions, taken in ranges, does not explain it, and it has {rows} rows: more than"
+        f" {limits.whole} are not searched as a whole"
+    )
+    found = KeyFindings(run_id, key, UNDECIDED, "search", walk.weak, 0, [Undecided("keys", run_id, key, reason)], True)
+    found.operations = walk.operations
+    return found
+
+
+def _with_last(ranges: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
+    """Each, and whether it is the last."""
+    before: pa.Table | None = None
+    for table in ranges:
+        if before is not None:
+            yield before, False
+        before = table
+    if before is not None:
+        yield before, True
+
+
+class _Walk:
+    """Along the ranges of one key. `proves`: so far, all was proven. `operations`, `weak`: as in KeyFindings."""
+
+    def __init__(self, unranked: pa.Table, limits: Limits) -> None:
+        self._limits, self._carry = limits, Carry()
+        self.proves = not _among(unranked, "status", "ok").any()  # Without a revision: no range can take it.
+        speaks = _among(unranked, "status", "unknown") & ~_among(unranked, "op", "get", "range")
+        pending = _lean(unranked.take(np.flatnonzero(speaks & ~_weak(unranked))))
+        self._pending = pending.take(np.argsort(_numbers(pending, "call_ns", 0), kind="stable"))
+        self._called = _numbers(self._pending, "call_ns", 0)
+        self._op_id = _numbers(self._pending, "op_id", 0)
+        self._open = np.ones(len(self._called), np.bool_)
+        self._waiting: pa.Table | None = None  # The carried record's write, if there is one, and rows left over.
+        self._begun = 0  # How many of these are that write.
+        self._clocks: set[str] = set()
+        self.name = ("", "")
+        self.operations, self.weak = int(speaks.sum()), int((speaks & _weak(unranked)).sum())
+        self._told, self._slots = list[Told](), list[Slot]()
+        self._note(unranked)
+
+    def _note(self, table: pa.Table) -> None:
+        self._clocks.update(map(str, table.column("clock_id").unique().to_pylist()))
+        if table.num_rows:
+            self.name = (str(table.column("run_id")[0]), str(table.column("key")[0]))
+
+    def take(self, table: pa.Table, *, is_last: bool) -> None:
+        """The next range."""
+        self._note(table)
+        self.operations += table.num_rows
+        self.weak += int(_weak(table).sum())
+        before = [self._waiting] if self._waiting is not None else []
+        waiting = sum(some.num_rows for some in before)
+        self.proves = self.proves and len(self._clocks) == 1 and waiting <= self._limits.left
+        if not self.proves:
+            self._waiting = None
+            return
+        rows = together([*before, _lean(table)])
+        chosen = self._candidates(rows)
+        joined = together([rows, self._pending.take(chosen)]) if len(chosen) else rows
+        found = self._advanced(encode(joined), is_last)
+        if found is None:
+            self.proves, self._waiting = False, None
+            return
+        self._go_on(found, joined, rows.num_rows, chosen)
+
+    def _advanced(self, columns: Columns, is_last: bool) -> Advanced | None:
+        if not weak_reads_fit(columns, self._carry):
+            return None
+        if not (~columns.unknown).any():  # Nothing but weak reads, and what may have happened unseen.
+            return Advanced(self._carry, -1, np.zeros(0, np.int64), np.zeros(0, np.int64), Placed())
+        return advance(columns, self._carry, ahead=self._limits.ahead, last=is_last)
+
+    def _candidates(self, rows: pa.Table) -> Int64s:
+        """The unknown writes that may have taken effect before something here returned, those called last."""
+        latest = int(_numbers(rows, "return_ns", 0)[self._begun :].max(initial=-1))
+        called = int(np.searchsorted(self._called, latest, side="right"))
+        return np.flatnonzero(self._open[:called])[-self._limits.pending :]
+
+    def _go_on(self, found: Advanced, joined: pa.Table, rows: int, chosen: Int64s) -> None:
+        self._open[chosen[found.used[found.used >= rows] - rows]] = False
+        self._trace(found.placed, rows, chosen)
+        self._carry = found.carry
+        left = joined.take(np.sort(found.left[found.left >= self._begun]))
+        self._begun = int(found.writer >= 0)
+        write = [_put_of(joined.slice(found.writer, 1), found.carry)] if found.writer >= 0 else []
+        self._waiting = together([*write, left])
+
+    def _trace(self, placed: Placed, rows: int, chosen: Int64s) -> None:
+        """What is held against other keys; see `traces.py`."""
+        key, (clock,) = self.name[1], self._clocks
+        told, slot = chosen[placed.told - rows], chosen[placed.slot - rows]
+        by = zip(self._op_id[told].tolist(), self._called[told].tolist(), strict=True)
+        self._told += [
+            Told(key, revision, (op_id, call, clock))
+            for revision, (op_id, call) in zip(placed.revision.tolist(), by, strict=True)
+        ]
+        numbers = (self._called[slot].tolist(), self._op_id[slot].tolist())
+        between = zip(placed.low.tolist(), placed.high.tolist(), *numbers, placed.also(), strict=True)
+        self._slots += [Slot(key, low, high, call, clock, also, op_id) for low, high, call, op_id, also in between]
+
+    def proven(self) -> pa.Table:
+        """Its one row, of columns PROVEN."""
+        method = NOTHING_TO_DECIDE if self.operations == self.weak else METHODS[0]
+        run_id, key = self.name
+        traces = Traces(tuple(sorted(self._told, key=lambda told: told.revision)), tuple(self._slots)).to_json()
+        counts = {"operations": self.operations, "weak": self.weak, "off_revisions": False, "traces": traces}
+        return pa.Table.from_pylist([{"run_id": run_id, "key": key, "method": method, **counts}], schema=PROVEN)
+
+
+_ASKS = tuple(name for name in NEEDED.names)
+
+
+def _lean(table: pa.Table) -> pa.Table:
+    """The columns that say something to the order of the key."""
+    return table.select([name for name in _ASKS if name in table.column_names])
+
+
+def _put_of(write: pa.Table, carry: Carry) -> pa.Table:
+    """The write of the carried record, of which nothing is asked: an acknowledged put at its revision."""
+    kept = {name: write.column(name)[0].as_py() for name in _KEPT}
+    row = {**kept, "op": "put", "status": "ok", "revision": carry.revision}
+    columns: list[Any] = [pa.array([row.get(field.name)]).cast(field.type) for field in write.schema]
+    return pa.table(columns, schema=write.schema)
+
+
+_KEPT = ("run_id", "op_id", "key", "value", "call_ns", "return_ns", "clock_id")
+
+
+def _weak(table: pa.Table) -> Bools:
+    """Which rows promise less than linearizability."""
+    weak = _among(table, "consistency", *WEAK)
+    return weak | _told(table.column("weak")) if "weak" in table.column_names else weak
+
+
+def _told(column: "pa.ChunkedArray[Any]") -> Bools:
+    return np.asarray(column.is_valid().to_numpy(), np.bool_)
+
+
+def _among(table: pa.Table, name: str, *texts: str) -> Bools:
+    """Which rows have one of these texts there; null is none."""
+    wanted: Any = pc.is_in(table.column(name).cast(pa.large_string()), pa.array(texts, pa.large_string()))
+    return np.asarray(wanted.to_numpy(), np.bool_)
+
+
+def _numbers(table: pa.Table, name: str, null: int) -> Int64s:
+    column: Any = table.column(name)
+    column = column.fill_null(null)
+    return np.asarray(column.to_numpy(), np.int64)

@@ -1,0 +1,63 @@
+"""Histories into one Arrow table: every row accounted for, every line that is none with its file, number and reason."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from spark_audit.errors import Fault, MalformedHistory
+from spark_audit.history.paths import HistoryFile
+from spark_audit.tables.columns_read import leaves, open_table
+from spark_audit.tables.conform import conform, joined
+from spark_audit.tables.frame import Frame, Places, schema
+from spark_audit.tables.jsonl import pieces_of
+from spark_audit.tables.parquet import check_footers
+
+
+@dataclass(slots=True)
+class Read:
+    """`frame`: the rows that could be read; `bad`: the lines that could not, at most FAULTS_SHOWN_MAX of each file."""
+
+    frame: Frame
+    places: Places
+    bad: list[Fault] = field(default_factory=list)
+    bad_count: int = 0
+
+
+def read(files: Sequence[HistoryFile], *, shown: bool) -> Read:
+    """All rows of these files. `shown`: also the columns that are only shown.
+
+    Raises MalformedHistory for a Parquet file that is none, or whose columns have other types.
+    """
+    check_footers([str(file.path.resolve()) for file in files if file.parquet])
+    places, tables = Places(), [schema(names_coded=True).empty_table()]
+    found = Read(Frame(tables[0]), places)
+    for file in files:
+        path = str(file.path.resolve())
+        if file.parquet:
+            table = _rows_of(path, shown)
+            places.add(path, table.num_rows, 1)
+            tables.append(table)
+            continue
+        for piece in pieces_of(path):
+            places.add(path, piece.table.num_rows, piece.lines)
+            tables.append(conform(piece.table))
+            found.bad += [Fault(path, line, reason) for line, reason in piece.bad]
+            found.bad_count += len(piece.bad)
+    found.frame = Frame(joined([table for table in tables if table.num_rows] or tables[:1]))
+    return found
+
+
+def _rows_of(path: str, shown: bool) -> pa.Table:
+    try:
+        with open_table(path) as file:
+            ops = file.read(columns=["op"]).column("op")
+            table = conform(file.read(columns=leaves(file, ops, shown=shown)))
+        table.validate(full=True)  # That all text is UTF-8 among others.
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error) from error
+    return table
+
+
+def _damaged(path: str, error: Exception) -> MalformedHistory:
+    return MalformedHistory((Fault(path, 0, f"cannot be read ({str(error).splitlines()[0]})"),), 1)

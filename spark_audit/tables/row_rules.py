@@ -1,0 +1,64 @@
+"""The rules of a row over whole columns: cheap conditions that no good row meets, and exact words for those that do.
+
+The conditions may be wider than RULES, never narrower; a test holds them against `plain_problem` on garbage.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from spark_audit.history.requests import NUMBERS
+from spark_audit.history.rows import CONSISTENCIES, MANY, OPS, SINGLE, STATUSES, plain_problem
+from spark_audit.tables.frame import Bools, Frame, Int64s
+
+_NEVER_NULL = ("run_id", "op_id", "client", "call_ns", "clock_id")
+_LEAST = (("op_id", 0), ("revision", 1), ("expected_mod_revision", 0))
+
+
+def broken_rows(frame: Frame) -> Iterator[tuple[int, str]]:
+    """(row, reason) of each that breaks a rule of types or of RULES, in order."""
+    found = [start + np.flatnonzero(suspect(block)) for start, block in frame.blocks()]
+    rows = np.concatenate((np.zeros(0, np.int64), *found))
+    for row, told in zip(rows.tolist(), frame.dicts(rows), strict=True):
+        reason = plain_problem(told)
+        if reason is not None:
+            yield row, reason
+
+
+def suspect(frame: Frame) -> Bools:
+    """Per row whether it may break a rule."""
+    status, op, consistency = frame.codes("status"), frame.codes("op"), frame.codes("consistency")
+    ok, unknown = status.among("ok"), status.among("unknown")
+    bad = ~status.among(*STATUSES) | ~op.among(*OPS)
+    bad |= (consistency.ids >= 0) & ~consistency.among(*CONSISTENCIES)
+    for name in _NEVER_NULL:
+        bad |= frame.null(name)
+    for name, least in _LEAST:
+        bad |= frame.numbers(name, least) < least
+    for name in NUMBERS:
+        bad |= frame.output_below(name, 0)
+    bad |= unknown != frame.null("return_ns")
+    bad |= frame.numbers("return_ns", 2**63 - 1) < frame.numbers("call_ns", 0)
+    key = frame.codes("key")
+    bad |= op.among(*SINGLE) & ((key.ids < 0) | key.among(""))
+    bad |= op.among("put", "cas", "append") & frame.null("value")
+    bad |= op.among(*MANY) & frame.null("request")
+    bad |= ok & frame.null("output")
+    return bad | (ok & _bad_answer(frame))
+
+
+def _bad_answer(frame: Frame) -> Bools:
+    """Of an operation that is ok."""
+    op = frame.codes("op")
+    gets, compares = op.among("get"), op.among("cas")
+    no_flag, no_find = frame.output_null("succeeded"), frame.output_null("found")
+    bad = (gets | op.among("delete")) & no_find
+    bad |= (compares | op.among("txn")) & no_flag
+    bad |= compares & no_find & ~frame.output_flag("succeeded")
+    bad |= gets & frame.output_null("value") & frame.output_flag("found")
+    return bad | (op.among("txn") & frame.output_null("results"))
+
+
+def rows_of_many(frame: Frame) -> Int64s:
+    """The listings and transactions."""
+    return np.flatnonzero(frame.codes("op").among(*MANY))

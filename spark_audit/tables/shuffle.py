@@ -1,0 +1,353 @@
+"""A chunk of rows, held against the rules of a row and cut into pieces for the tasks that decide. Arrow and numpy only.
+
+Nothing can be decided from a chunk alone, as its keys, clients and revisions are in others too. So each row goes, as
+columns and not as a row, to the partition of its key, of its op_id, and of the block of its revision; of each client
+only its first call and last return go. Pieces are Arrow streams: a shuffle moves a few thousand of them, no rows.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_audit.columnar.columns import sorted_by
+from spark_audit.history.operation import WEAK
+from spark_audit.tables.conform import conform
+from spark_audit.tables.decide_keys import NEEDED
+from spark_audit.tables.frame import NAMES, Bools, Frame, Int32s, Int64s, one_piece
+from spark_audit.tables.multi_key import Many, look_at_many
+from spark_audit.tables.row_rules import broken_rows
+
+KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
+HOT = "hot"  # Of a key with a partition of its own, which takes them by `place`.
+BLOCK_BITS = 14  # 2^14 revisions are one block: the unit in which the order over all keys is checked.
+DICTIONARY_MAX = 4_096  # Every piece carries its dictionaries as they are; longer ones are made plain text first.
+PIECE_ROWS_MAX = 1 << 15  # A few MB, so that what Spark hands over at once stays small.
+_ORDER = ("run_id", "clock_id", "revision", "call_ns", "return_ns", "op_id")
+_OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
+_MOSTLY_NULL = ("request", "weak", "changes_store", "expected_mod_revision")
+_SHORT_MAX = 127  # Texts of a dictionary whose indices travel as single bytes.
+_ENDLESS = 2**63 - 1
+_INT32_MAX = 2**31 - 1
+_IDS_BITS = 16  # op_ids that differ only in these go to one partition.
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What goes to one partition. `payload`: an Arrow stream, or JSON (TOTALS, BAD, CLASH).
+
+    `place`: of HOT, 0 for rows that no range can take, else 1 + the number of the range; of all else -1.
+    """
+
+    kind: str
+    target: int
+    payload: bytes
+    place: int = -1
+
+
+class Hot(Protocol):
+    """A key that is decided in ranges; `hot_keys.py`."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    def ranges_of(self, rank: Int64s, call: Int64s) -> Int64s: ...
+
+
+def scan(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) -> Iterator[Cut]:
+    """The pieces of these rows. If a row is malformed there are none, only a BAD.
+
+    `hot`: these keys have the partitions behind all others, one each.
+
+    TOTALS: per run the numbers of `rows`, `unknown`, `failed`, `asked` (listings and transactions that did not fail),
+    `many` (those that one key's history cannot decide), `bare` (completed without a revision), `taking` (that take part
+    in the order over all keys).
+    """
+    frame = Frame(conform(table))
+    bad = sum(1 for _ in broken_rows(frame))
+    many = look_at_many(frame) if not bad else None
+    if many is None or many.bad:
+        yield Cut(BAD, 0, json.dumps(bad or len(many.bad if many else ())).encode())
+        return
+    taking = _taking(frame)
+    yield from _totals(frame, many, taking)
+    keys = Frame(_narrow(_of_keys(frame, many)))
+    owner = _owners(keys, hot)
+    yield from _hot(keys, hot, owner, partitions)
+    yield from _keys(keys, np.flatnonzero(owner < 0), partitions)
+    yield from _ids(frame, partitions)
+    yield from _clients(frame, partitions)
+    order = frame.table.select(list(_ORDER)).append_column("reads", pa.array(~(changed(frame) | many.changed)))
+    rows = np.flatnonzero(taking)
+    blocks = frame.numbers("revision", 0)[rows] >> BLOCK_BITS
+    yield from _pieces(ORDER, _narrow(order), blocks % partitions, partitions, rows)
+
+
+def read_piece(payload: bytes) -> pa.Table:
+    """The table of a Cut's payload."""
+    with pa.ipc.open_stream(pa.py_buffer(payload)) as stream:
+        return stream.read_all()
+
+
+def together(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables of pieces of one kind as one, each column in one piece, NAMES as dictionaries, numbers of 64 bits."""
+    coded = [_coded(table) for table in tables]
+    return _wide(pa.concat_tables(coded, promote_options="permissive").unify_dictionaries().combine_chunks())
+
+
+def _coded(table: pa.Table) -> pa.Table:
+    for place, name in enumerate(table.column_names):
+        column: Any = table.column(name)
+        if name in NAMES and not pa.types.is_dictionary(column.type):
+            table = table.set_column(place, name, column.dictionary_encode())
+        elif name in NAMES and column.type.index_type != pa.int32():
+            table = table.set_column(place, name, _indexed(column, pa.int32()))
+    return table
+
+
+def _wide(table: pa.Table) -> pa.Table:
+    """What `_narrow` has made narrow, as it was."""
+    for place, name in enumerate(table.column_names):
+        column: Any = table.column(name)
+        if pa.types.is_int32(column.type):
+            table = table.set_column(place, name, column.cast(pa.int64()))
+        elif pa.types.is_struct(column.type) and any(pa.types.is_int32(field.type) for field in column.type):
+            whole = one_piece(column)
+            wide = [pa.field(one.name, pa.int64() if pa.types.is_int32(one.type) else one.type) for one in whole.type]
+            table = table.set_column(place, name, whole.cast(pa.struct(wide)))
+    return table
+
+
+def _taking(frame: Frame) -> Bools:
+    taking: Bools = frame.codes("status").among("ok") & ~frame.null("revision")
+    return taking & ~frame.codes("consistency").among(*WEAK)
+
+
+def changed(frame: Frame) -> Bools:
+    """Per row whether it is an acknowledged change of one key; what order.py calls `changed`."""
+    op, ok = frame.codes("op"), frame.codes("status").among("ok")
+    changes = op.among("put", "append")
+    changes |= op.among("delete") & frame.output_flag("found")
+    changes |= op.among("cas") & frame.output_flag("succeeded")
+    return changes & ok
+
+
+def _totals(frame: Frame, many: Many, taking: Bools) -> Iterator[Cut]:
+    status, run = frame.codes("status"), frame.codes("run_id")
+    asked = np.zeros(frame.rows, np.bool_)
+    asked[many.rows] = True
+    counted = {
+        "rows": np.ones(frame.rows, np.bool_),
+        "unknown": status.among("unknown"),
+        "failed": status.among("fail"),
+        "asked": asked & ~status.among("fail"),
+        "many": many.concerns,
+        "bare": status.among("ok") & frame.null("revision"),
+        "taking": taking,
+    }
+    sums = {name: np.bincount(run.ids[where], minlength=len(run.texts)) for name, where in counted.items()}
+    for code in np.flatnonzero(sums["rows"]).tolist():
+        told = {name: int(of_run[code]) for name, of_run in sums.items()}
+        yield Cut(TOTALS, 0, json.dumps({"run_id": run.texts[code], **told}).encode())
+
+
+def _of_keys(frame: Frame, many: Many) -> pa.Table:
+    """The rows of single keys and the parts of the others, in the columns that decide."""
+    if not len(many.rows):
+        return _lean(frame.table, _OUTPUT)
+    single = np.ones(frame.rows, np.bool_)
+    single[many.rows] = False
+    names = (*_OUTPUT, "results")
+    tables = [_lean(table, names) for table in (frame.table.take(np.flatnonzero(single)), *many.parts)]
+    return together(tables)
+
+
+def _lean(table: pa.Table, answers: Sequence[str]) -> pa.Table:
+    output: Any = one_piece(table.column("output"))
+    fields = [pc.struct_field(output, name) for name in answers]
+    for name, kind in (("weak", pa.large_string()), ("changes_store", pa.bool_())):
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(table.num_rows, kind))
+    lean = pa.StructArray.from_arrays(fields, names=list(answers), mask=output.is_null())
+    for place, name in enumerate(table.column_names):
+        column: Any = table.column(name)
+        if name in _MOSTLY_NULL and column.null_count == table.num_rows:
+            table = table.set_column(place, name, pa.nulls(table.num_rows))  # Which takes no room.
+        elif pa.types.is_dictionary(column.type) and len(one_piece(column).dictionary) <= _SHORT_MAX:
+            table = table.set_column(place, name, _indexed(column, pa.int8()))
+    return table.select([name for name in NEEDED if name != "output"]).append_column("output", lean)
+
+
+def _narrow(table: pa.Table) -> pa.Table:
+    """The same with numbers and offsets of texts in 32 bits, wherever they fit: a third of the bytes less."""
+    for place, name in enumerate(table.column_names):
+        column = one_piece(table.column(name))
+        if pa.types.is_struct(column.type):
+            fields = [_narrowed(column.field(number)) for number in range(column.type.num_fields)]
+            kinds: list[Any] = [pa.field(one.name, field.type) for one, field in zip(column.type, fields, strict=True)]
+            column = pa.StructArray.from_arrays(fields, fields=kinds, mask=column.is_null())
+        table = table.set_column(place, name, _narrowed(column))
+    return table
+
+
+def _narrowed(column: Any) -> Any:
+    if pa.types.is_large_string(column.type) and column.nbytes <= _INT32_MAX:
+        return column.cast(pa.string())
+    if not pa.types.is_int64(column.type):
+        return column
+    ends: Any = pc.min_max(column)
+    least, greatest = ends["min"].as_py(), ends["max"].as_py()
+    fits = least is None or (least >= -_INT32_MAX and greatest <= _INT32_MAX)
+    return column.cast(pa.int32()) if fits else column
+
+
+def _indexed(column: Any, kind: pa.DataType) -> Any:
+    """A column of a dictionary with indices of this type."""
+    coded = one_piece(column)
+    indices: Any = coded.indices.cast(kind)
+    return pa.DictionaryArray.from_arrays(indices, coded.dictionary)
+
+
+def _keys(frame: Frame, rows: Int64s, partitions: int) -> Iterator[Cut]:
+    """Of these rows."""
+    run, key = frame.codes("run_id"), frame.codes("key")
+    targets = _targets(run.ids[rows], run.texts, key.ids[rows], key.texts, partitions)
+    yield from _pieces(KEYS, _short_dictionaries(frame.table), targets, partitions, rows)
+
+
+def _owners(frame: Frame, hot: Sequence[Hot]) -> Int64s:
+    """Per row the number of its key among the hot ones, or -1."""
+    owner = np.full(frame.rows, -1, np.int64)
+    for number, one in enumerate(hot):
+        owner[frame.codes("run_id").among(one.run_id) & frame.codes("key").among(one.key)] = number
+    return owner
+
+
+def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> Iterator[Cut]:
+    """Of the rows of hot keys. They are copied once for all of these keys: a copy of each took longer than all else."""
+    rows = np.flatnonzero(owner >= 0)
+    if not len(rows):
+        return
+    owner, revision, call = owner[rows], frame.numbers("revision", 0)[rows], frame.numbers("call_ns", 0)[rows]
+    ranked = frame.codes("status").among("ok")[rows] & (revision > 0) & (revision < 2**61)
+    rank = 2 * np.where(ranked, revision, 0) + ~changed(frame)[rows]
+    places = np.zeros(len(rows), np.int64)
+    for number in np.unique(owner).tolist():
+        mine = np.flatnonzero((owner == number) & ranked)
+        places[mine] = 1 + hot[number].ranges_of(rank[mine], call[mine])
+    target = owner * (int(places.max()) + 1) + places
+    order = sorted_by(target)
+    ordered = _short_dictionaries(frame.table).take(rows[order])
+    edges = np.flatnonzero(np.diff(target[order], prepend=-1)).tolist()
+    for first, end in pairwise([*edges, len(order)]):
+        for begin in range(first, end, PIECE_ROWS_MAX):
+            piece = piece_of(ordered.slice(begin, min(PIECE_ROWS_MAX, end - begin)))
+            yield Cut(HOT, partitions + int(owner[order[first]]), piece, int(places[order[first]]))
+
+
+def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str], partitions: int) -> Int64s:
+    """A partition for each (run, name), the same in every process."""
+    pairs, place = np.unique(run.astype(np.int64) * len(names) + name, return_inverse=True)
+    salts = [crc32(text.encode("utf-8", "surrogatepass")) for text in runs]
+    hashes = [
+        crc32(names[pair % len(names)].encode("utf-8", "surrogatepass"), salts[pair // len(names)]) % partitions
+        for pair in pairs.tolist()
+    ]
+    targets: Int64s = np.array(hashes, np.int64)[place.reshape(-1)]
+    return targets
+
+
+def _ids(frame: Frame, partitions: int) -> Iterator[Cut]:
+    """Stretches of op_ids that follow each other, cut where they change the partition; or CLASH, if one is twice."""
+    run, op_id = frame.codes("run_id").ids.astype(np.int64), frame.numbers("op_id", 0)
+    if (np.diff(op_id) < 0).any() or (np.diff(run) < 0).any():
+        order = np.lexsort((op_id, run))
+        run, op_id = run[order], op_id[order]
+    same, step = np.diff(run) == 0, np.diff(op_id)
+    if (same & (step == 0)).any():
+        yield Cut(CLASH, 0, b"{}")
+        return
+    cut = ~same | (step != 1) | (np.diff(op_id >> _IDS_BITS) != 0)
+    first, last = np.flatnonzero(np.concatenate(([True], cut))), np.flatnonzero(np.concatenate((cut, [True])))
+    texts = pa.array(frame.codes("run_id").texts, pa.large_string())
+    named = pa.DictionaryArray.from_arrays(run[first].astype(np.int32), texts)
+    table = pa.table({"run_id": named, "first": pa.array(op_id[first]), "last": pa.array(op_id[last])})
+    yield from _pieces(IDS, table, (op_id[first] >> _IDS_BITS) % partitions, partitions)
+
+
+def _short_dictionaries(table: pa.Table) -> pa.Table:
+    for name in ("key", "client"):
+        if name not in table.column_names:
+            continue
+        column: Any = table.column(name)
+        if pa.types.is_dictionary(column.type) and sum(len(c.dictionary) for c in column.chunks) > DICTIONARY_MAX:
+            plain = column.cast(pa.large_string())
+            table = table.set_column(table.column_names.index(name), name, plain)
+    return table
+
+
+def _clients(frame: Frame, partitions: int) -> Iterator[Cut]:
+    """Per client its first call and its last return (never: of an unknown outcome); or CLASH, if two overlap."""
+    run, client = frame.codes("run_id"), frame.codes("client")
+    call, ended = frame.numbers("call_ns", 0), frame.numbers("return_ns", _ENDLESS)
+    owner = run.ids.astype(np.int64) * len(client.texts) + client.ids
+    order = np.argsort(call, kind="stable") if (np.diff(call) < 0).any() else np.arange(frame.rows)
+    order = order[sorted_by(owner[order])]
+    same = np.diff(owner[order]) == 0
+    if (same & (ended[order[:-1]] > call[order[1:]])).any():
+        yield Cut(CLASH, 0, b"{}")
+        return
+    first, last = order[np.concatenate(([True], ~same))], order[np.concatenate((~same, [True]))]
+    names = frame.table.select(["run_id", "client"]).take(first)
+    table = names.append_column("first", pa.array(call[first])).append_column("last", pa.array(ended[last]))
+    targets = _targets(run.ids[first], run.texts, client.ids[first], client.texts, partitions)
+    yield from _pieces(CLIENTS, _short_dictionaries(table), targets, partitions)
+
+
+def _pieces(kind: str, table: pa.Table, targets: Int64s, partitions: int, rows: Int64s | None = None) -> Iterator[Cut]:
+    """`rows`: only these of the table, which `targets` are of."""
+    if not len(targets):
+        return
+    order = sorted_by(targets)
+    ordered = table.take(order if rows is None else rows[order])
+    edges = np.searchsorted(targets[order], np.arange(partitions + 1)).tolist()
+    for target in range(partitions):
+        for begin in range(edges[target], edges[target + 1], PIECE_ROWS_MAX):
+            length = min(PIECE_ROWS_MAX, edges[target + 1] - begin)
+            yield Cut(kind, target, piece_of(ordered.slice(begin, length)))
+
+
+def piece_of(table: pa.Table) -> bytes:
+    """What `read_piece` reads."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    made: Any = sink.getvalue()
+    return bytes(made)
+
+
+def clients_clash(table: pa.Table) -> bool:
+    """Whether two stretches of one client overlap, of tables that `scan` made. If not, no two of its operations do."""
+    frame = Frame(table)
+    run, client = frame.codes("run_id"), frame.codes("client")
+    owner = run.ids.astype(np.int64) * len(client.texts) + client.ids
+    first, last = frame.numbers("first", 0), frame.numbers("last", 0)
+    order = np.lexsort((last, first, owner))
+    same = np.diff(owner[order]) == 0
+    return bool((same & (last[order[:-1]] > first[order[1:]])).any())
+
+
+def ids_clash(table: pa.Table) -> bool:
+    """Whether an op_id is there twice in a run, of tables that `scan` made."""
+    frame = Frame(table)
+    run, first, last = frame.codes("run_id").ids, frame.numbers("first", 0), frame.numbers("last", 0)
+    order = np.lexsort((first, run))
+    same = np.diff(run[order]) == 0
+    return bool((same & (first[order[1:]] <= last[order[:-1]])).any())

@@ -1,0 +1,1 @@
+"""Histories for tests: generated ones, and faults put into them."""

@@ -1,0 +1,160 @@
+"""From decisions to what a verdict records. Plain dicts go through Spark; both engines build their words here."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import FOREVER, Operation, operation_of
+from spark_audit.key.decide import Decision, decide
+from spark_audit.key.weak_reads import misfits
+from spark_audit.store.order import OutOfOrder
+from spark_audit.store.replay import Contradiction
+from spark_audit.store.revision_claims import Told, Traces, told_of
+from spark_audit.verdict.verdict import UNDECIDED, VIOLATION, Shown, Undecided, Verdict, Violation
+from spark_audit.verdict.words import describe, row_words, sentence, short, span
+
+Row = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class KeyFindings:
+    """All that one key of one run has to say. `weak`: reads checked only against their own revision.
+
+    `operations`: rows that say something about the key, weak ones among them; failed ones and unknown reads do not.
+    """
+
+    run_id: str
+    key: str
+    status: str
+    method: str
+    weak: int
+    configurations: int
+    found: list[Violation | Undecided] = field(default_factory=list)
+    off_revisions: bool = False  # See Decision.
+    operations: int = 0
+    traces: Traces = field(default_factory=Traces)  # Of a key that is wrong by itself: none. Said once is enough.
+
+
+@dataclass(slots=True)
+class KeyHistory:
+    """The operations of one key; `failed`: value → the operation that failed to write it."""
+
+    operations: list[Operation] = field(default_factory=list)
+    failed: dict[str, int] = field(default_factory=dict)
+    rows: int = 0  # That say something about the key.
+    weak: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "KeyHistory":
+        """Of parts of rows (`split.py`) that concern this key alone, in any order."""
+        made = cls()
+        for row in sorted(rows, key=lambda row: (row["call_ns"], row["op_id"])):
+            before = len(made.operations)
+            made.operations.extend(operation_of(row))
+            made.rows += len(made.operations) > before
+            if row["status"] == "fail" and row.get("value") is not None:
+                made.failed[row["value"]] = row["op_id"]
+        made.weak = sum(1 for op in made.operations if op.weak is not None)
+        return made
+
+
+def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configurations_max: int) -> KeyFindings:
+    """Decide one key. `rows` are parts of rows (`split.py`) that concern this key alone."""
+    history = KeyHistory.of(rows)
+    decision = decide(history.operations, clocks, configurations_max=configurations_max, key=key)
+    result = findings_from(run_id, key, history, decision, clocks)
+    if decision.status != VIOLATION:
+        result.traces = Traces(told_of(key, history.operations), decision.slots)
+    return result
+
+
+def findings_from(run_id: str, key: str, history: KeyHistory, decision: Decision, clocks: Clocks) -> KeyFindings:
+    """What a decision says of the key, and what its reads say against their own revisions."""
+    proven_wrong = {op.op_id for op in decision.counterexample}
+    result = KeyFindings(run_id, key, decision.status, decision.method, history.weak, decision.configurations)
+    result.off_revisions, result.operations = decision.off_revisions, history.rows
+    if history.weak == history.rows:
+        result.method = "nothing to decide"
+    if decision.status == VIOLATION:
+        shown = tuple(_shown(op) for op in decision.counterexample)
+        text = sentence(decision.counterexample, history.failed, clocks)
+        result.found.append(Violation("keys", run_id, key, text, shown, decision.method))
+    elif decision.status == UNDECIDED:
+        reason = (
+            f"no order found, none excluded, within {decision.configurations} configurations ({decision.suspicion})"
+        )
+        result.found.append(Undecided("keys", run_id, key, reason))
+    for misfit in misfits(history.operations, clocks):
+        if misfit.read.op_id in proven_wrong:
+            continue  # Said once is enough.
+        prop = "order" if misfit.read.weak is None else "weak"
+        pair = [misfit.write, misfit.read] if misfit.write is not None else [misfit.read]
+        other = f", although {describe(misfit.write)}" if misfit.write is not None else ""
+        text = f"{describe(misfit.read)}{other}: {misfit.reason}"
+        result.found.append(Violation(prop, run_id, key, text, tuple(_shown(op) for op in pair)))
+    return result
+
+
+def note_key(verdict: Verdict, key: KeyFindings) -> None:
+    """Add one key to the verdict."""
+    verdict.properties["keys"].checked += 1
+    verdict.properties["weak"].checked += key.weak
+    verdict.methods[key.method] = verdict.methods.get(key.method, 0) + 1
+    for found in key.found:
+        verdict.record(found)
+
+
+def _shown(op: Operation) -> Shown:
+    end = None if op.return_ns == FOREVER else op.return_ns
+    return Shown(op.op_id, op.client, op.name, op.call_ns, end, op.revision, describe(op))
+
+
+def shown_row(row: Row) -> Shown:
+    """A row as it stands in a store-wide counterexample."""
+    return Shown(
+        row["op_id"], row["client"], row["op"], row["call_ns"], row["return_ns"], row["revision"], row_words(row)
+    )
+
+
+def order_violation(run_id: str, pair: OutOfOrder) -> Violation:
+    """An operation that carries a revision which it cannot have known of yet, or not have missed."""
+    gap = span(max(0, pair.early["call_ns"] - pair.late["return_ns"]))
+    late = f"{row_words(pair.late)}, which had returned {gap} before it was called"
+    text = f"{row_words(pair.early)} carries no higher revision than {late}"
+    return Violation("order", run_id, pair.early["key"], text, (shown_row(pair.late), shown_row(pair.early)))
+
+
+def repeated_violation(run_id: str, revision: int, rows: Sequence[Row]) -> Violation:
+    """Acknowledged writes that claim the same revision."""
+    names = " and ".join(f"{row['op']} #{row['op_id']}" for row in rows[:4])
+    text = f"{len(rows)} acknowledged writes carry revision {revision}: {names}"
+    return Violation("unique", run_id, None, text, tuple(shown_row(row) for row in rows[:4]))
+
+
+def told_twice(
+    run_id: str, revision: int, told: Sequence[Told], rows: Sequence[Row], changes: Sequence[Row]
+) -> Violation:
+    """A revision of more than one change: those of which responses tell it (`rows`: unknown ones), and acknowledged."""
+    names = [f"a write of {short(one.key)} of unknown outcome, as responses tell" for one in told[:4]]
+    names += [row_words(row) for row in changes[:4]]
+    text = f"revision {revision} is that of more than one change: {' and '.join(names)}"
+    return Violation("unique", run_id, None, text, tuple(shown_row(row) for row in (*rows[:4], *changes[:4])))
+
+
+def told_early(run_id: str, told: Told, unknown: Row, late: Row) -> Violation:
+    """A write of unknown outcome with a revision that is not above what had returned before its call."""
+    gap = span(max(0, unknown["call_ns"] - late["return_ns"]))
+    text = (
+        f"{unknown['op']} #{unknown['op_id']} of {short(told.key)}, its outcome unknown, has revision {told.revision}, "
+        f"as responses tell, yet {row_words(late)} had returned {gap} before it was called"
+    )
+    return Violation("order", run_id, told.key, text, (shown_row(late), shown_row(unknown)))
+
+
+def store_finding(run_id: str, found: Contradiction) -> Violation | Undecided:
+    """A listing or transaction that the whole store does not explain."""
+    text = f"{row_words(found.row)}: {found.reason}"
+    if not found.certain:
+        return Undecided("store", run_id, None, f"{text}; a write of unknown outcome might explain it")
+    return Violation("store", run_id, None, text, (shown_row(found.row),))
