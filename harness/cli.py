@@ -16,22 +16,22 @@ from typing import Any, NoReturn
 import click
 from rich.console import Console
 
-from harness.audit import audit
-from harness.demo import DemoFailed, run_demo
 from harness.errors import BadInput, HarnessError
-from harness.failover import measure_failover, show_failover
-from harness.history import close_unfinished_run
-from harness.hostile import KIND_NAMES, run_hostile, show_hostile
-from harness.live_run import run_shown
-from harness.nemesis.machine import CONDITIONS, look_at_machine, usable_faults
+from harness.nemesis.capabilities import CONDITIONS, look_at_machine, usable_faults
 from harness.nemesis.schedule import KINDS, plan_faults
-from harness.report import report_on
-from harness.rolling import measure_rolling, show_rolling
-from harness.settings import FORMATS, RunSettings
-from harness.show import show_report
-from harness.signals import Interrupted, run_until_signal
-from harness.soak import Soak, run_soak, show_soak
-from harness.workload.ways import USUAL_WAYS, ReadWays
+from harness.recording.history import close_unfinished_run
+from harness.reports.report import report_on
+from harness.reports.tables import show_report
+from harness.runs.audit import audit
+from harness.runs.demo import DemoFailed, run_demo
+from harness.runs.failover import measure_failover, show_failover
+from harness.runs.hostile import KIND_NAMES, run_hostile, show_hostile
+from harness.runs.live_run import run_shown
+from harness.runs.rolling_restart import measure_rolling, show_rolling
+from harness.runs.settings import FORMATS, RunSettings
+from harness.runs.signals import Interrupted, run_until_signal
+from harness.runs.soak import Soak, run_soak, show_soak
+from harness.workload.read_modes import USUAL_WAYS, ReadWays
 from kvstore import end_with_true_exit_code
 
 _PIPE_WIDTH = 132  # Where there is no terminal to ask.
@@ -74,7 +74,7 @@ class LazyGroup(click.Group):
 
     lazy: dict[str, str] = {  # noqa: RUF012 - click's own style
         "simulate": "harness.sim.cli:simulate",
-        "explore": "harness.explore.cli:explore",
+        "explore": "harness.model_check.cli:explore",
         "mutants": "harness.mutants.cli:mutants",
         "scenario": "harness.scenarios.cli:scenario",
     }

@@ -17,7 +17,7 @@ from pathlib import Path
 
 CLOCK_SHIFT = "--clock-shift"  # How far its monotonic clock is ahead of ours, as on a machine booted at another time.
 DESCRIPTORS = "--descriptors"  # Its limit of open files, soft and hard.
-TAMPERED = "--tampered"  # With these controls (`harness.cluster.tampering`).
+TAMPERED = "--tampered"  # With these controls (`harness.cluster.os_faults`).
 _PR_SET_PDEATHSIG = 1
 _LOOK_INTERVAL_SECONDS = 0.25
 
@@ -47,7 +47,7 @@ def _watch(parent_pid: int) -> None:
 def main() -> None:
     die_with(int(sys.argv[1]))
     if (shift_seconds := _taken(CLOCK_SHIFT)) is not None:
-        from harness.cluster.kernel import shift_clocks_at_exec
+        from harness.cluster.linux import shift_clocks_at_exec
 
         shift_clocks_at_exec(int(shift_seconds))
         os.execv(sys.executable, [sys.executable, "-P", "-m", "harness.cluster.child", *sys.argv[1:]])
@@ -56,7 +56,7 @@ def main() -> None:
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (int(descriptors_max), int(descriptors_max)))
     if (controls := _taken(TAMPERED)) is not None:
-        from harness.cluster.tampering import Controls, tamper_with
+        from harness.cluster.os_faults import Controls, tamper_with
 
         tamper_with(Controls(Path(controls)))
     sys.argv = ["hwm", *sys.argv[2:]]

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import trio
 
-from harness.cluster.commands import BOOTSTRAP, MemberAddress, join_arguments, serve_arguments
 from harness.cluster.equipment import Equipment
+from harness.cluster.member_options import BOOTSTRAP, MemberAddress, join_arguments, serve_arguments
 from harness.cluster.monitor import Monitor, Probe
 from harness.cluster.ports import free_ports
-from harness.cluster.probe import StatusProbe
 from harness.cluster.process import MemberProcess
+from harness.cluster.proxy_network import Network
+from harness.cluster.status_probe import StatusProbe
 from harness.cluster.volumes import Volume
 from harness.errors import NodeDied, NotReady
-from harness.nemesis.network import Network
 from kvstore import MemberStatus
 from raft import Member
 

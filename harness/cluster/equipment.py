@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.cluster.commands import LEASE_READS, NO_LEADER_LOSS_HINT, SMALL_STORAGE, USUAL_STORAGE
+from harness.cluster.member_options import LEASE_READS, NO_LEADER_LOSS_HINT, SMALL_STORAGE, USUAL_STORAGE
 from harness.cluster.process import MemberProcess
 from harness.cluster.volumes import SMALL_BYTES, USUAL_BYTES, FileSystem, Volume
 
@@ -15,7 +15,7 @@ from harness.cluster.volumes import SMALL_BYTES, USUAL_BYTES, FileSystem, Volume
 class Equipment:
     """`file_system`: of a volume for each member, or None: a folder will do. `faketime`: the library, if needed.
 
-    `tampered`: their disks and clocks can be tampered with (`harness.cluster.tampering`), which costs a little time.
+    `tampered`: their disks and clocks can be tampered with (`harness.cluster.os_faults`), which costs a little time.
     `has_metrics`: each has a port for metrics and probes. `descriptors_max`: their limit of open files, soft and hard;
     None: that of the harness.
     """

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import trio
 
-from harness.history import RunWriter
+from harness.recording.history import RunWriter
 from kvstore import MemberStatus
 
 POLL_SECONDS = 0.1

@@ -13,7 +13,7 @@ from pathlib import Path
 import trio
 
 from harness.cluster.child import CLOCK_SHIFT, DESCRIPTORS, TAMPERED
-from harness.cluster.tampering import Controls
+from harness.cluster.os_faults import Controls
 
 _TAIL_BYTES = 2_000
 _STOP_GRACE_SECONDS = 10.0  # It gives itself five (`kvstore.server.member.STOP_SECONDS_MAX`).

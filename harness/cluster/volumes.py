@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from harness.cluster.kernel import freeze, shut_down, thaw
+from harness.cluster.linux import freeze, shut_down, thaw
 from harness.errors import VolumeFailed
 
 FileSystem = Literal["ext4", "tmpfs"]

@@ -21,11 +21,11 @@ from rich.live import Live
 from rich.table import Table
 
 from harness.errors import BadInput
-from harness.mutants.copies import Copies
 from harness.mutants.hunt import Hunt
 from harness.mutants.mutant import Mutant, load_catalogue
 from harness.mutants.outcome import HuntResult
 from harness.mutants.process import Workers
+from harness.mutants.sandbox import Copies
 
 EXIT_ERROR, EXIT_SURVIVORS = 1, 3
 _PIPE_WIDTH = 160  # Where there is no terminal to ask.

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import HarnessError
-from harness.mutants.copies import Copies
 from harness.mutants.errors import CleanCodeFails
 from harness.mutants.mutant import Mutant
 from harness.mutants.outcome import REPLAYED, HuntResult, SeedOutcome
 from harness.mutants.process import Workers
+from harness.mutants.sandbox import Copies
 
 FIRST_LOOK_SEEDS = 4
 """The first seeds of a mutant."""

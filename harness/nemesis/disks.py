@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager, suppress
 
 import trio
 
+from harness.cluster.os_faults import Operation
 from harness.cluster.process import MemberProcess
-from harness.cluster.tampering import Operation
 from harness.cluster.volumes import Volume
-from harness.nemesis.endings import blame, if_its_disk_fails
-from harness.nemesis.strike import Strike
+from harness.nemesis.active_fault import Strike
+from harness.nemesis.expected_exits import blame, if_its_disk_fails
 from kvstore import Client, StoreError
 
 _STUTTER_SECONDS = (0.03, 0.2)  # How long each sync waits, about: within an election time-out.

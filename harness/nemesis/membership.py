@@ -10,8 +10,8 @@ from pathlib import Path
 
 import trio
 
-from harness.nemesis.endings import WAS_REMOVED, WHILE_JOINING, blame
-from harness.nemesis.strike import Strike
+from harness.nemesis.active_fault import Strike
+from harness.nemesis.expected_exits import WAS_REMOVED, WHILE_JOINING, blame
 from kvstore import Client, StoreError
 from raft import MEMBERS_MAX, Member
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from harness.nemesis.endings import blame, if_asked_to_stop
-from harness.nemesis.strike import Strike
+from harness.nemesis.active_fault import Strike
+from harness.nemesis.expected_exits import blame, if_asked_to_stop
 from kvstore import Client, StoreError
 
 _CLOCK_SHIFT_SECONDS_MAX = 30 * 24 * 3600

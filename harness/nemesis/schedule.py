@@ -45,7 +45,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-slow", "power-loss", "disk-lies")
 """These need a disk for each member."""
 TAMPERED_KINDS: tuple[Kind, ...] = ("write-error", "disk-lies", "clock-jump")
-"""These get between a member and its system (`harness.cluster.tampering`)."""
+"""These get between a member and its system (`harness.cluster.os_faults`)."""
 MEMBER_KINDS: tuple[Kind, ...] = ("replace", "disk-lies", "add", "remove")
 """These change who is a member. They have a lane of their own, so that other faults hit amid a change."""
 REPLACING_KINDS: tuple[Kind, ...] = ("replace", "disk-lies")

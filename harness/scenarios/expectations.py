@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.explore.member import Member
+from harness.core_host.member import Member
 from harness.scenarios.errors import Mismatch
 from harness.scenarios.language import Step
 from harness.scenarios.stage import Stage

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from harness.core_host.message_names import NAMES, Letter
 from harness.scenarios.errors import BadScenario
-from harness.scenarios.letters import NAMES, Letter
 from harness.scenarios.stage import Stage
 
 ANY = "*"

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-import harness.scenarios.letters as kinds
-from harness.explore.disk import Disk, Image
-from harness.explore.member import Member
-from harness.scenarios.letters import Letter
+import harness.core_host.message_names as kinds
+from harness.core_host.disk import Disk, Image
+from harness.core_host.member import Member
+from harness.core_host.message_names import Letter
 from raft import MILLISECOND_NS, Entry, EntryKind, HardState, RaftConfig, Role, encode_batch, encode_item
 
 MOVES_MAX = 10_000

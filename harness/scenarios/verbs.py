@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from harness.explore.disk import Image
+from harness.core_host.disk import Image
+from harness.core_host.message_names import Letter
 from harness.scenarios.language import Step
-from harness.scenarios.letters import Letter
 from harness.scenarios.stage import Stage, image, milliseconds
 from raft import NODE_ID_PATTERN, Busy, NotLeader, RaftConfig, Role
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
+from harness.sim.checks.coverage import CAMPAIGN_SEEDS_MIN, WANTED, never
 from harness.sim.simulation import SeedResult, run_seed
-from harness.sim.sometimes import CAMPAIGN_SEEDS_MIN, WANTED, never
 
 VIOLATIONS_MAX = 20
 """A campaign ends after so many failing seeds: more of them teach nothing."""

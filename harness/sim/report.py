@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.sim.campaign import Totals
-from harness.sim.sometimes import CAMPAIGN_SEEDS_MIN, WANTED, is_too_rare, never
+from harness.sim.checks.coverage import CAMPAIGN_SEEDS_MIN, WANTED, is_too_rare, never
 
 RAREST_SHOWN = 4
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from harness.errors import BadInput
-from harness.sim.errors import Violation
-from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
-from harness.sim.plan import Plan
-from harness.sim.plan_file import Tree, differing, plan_of, to_tree, usual_tree
+from harness.sim.engine.errors import Violation
+from harness.sim.plan.draw import Plan
+from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.plan.plan_file import Tree, differing, plan_of, to_tree, usual_tree
 from harness.sim.simulation import SeedResult, Simulation
 
 RUNS_MAX = 400

@@ -6,26 +6,26 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from harness.sim.changing import Changing
-from harness.sim.clock import GOOD_CLOCKS
-from harness.sim.commitment import Commitment
-from harness.sim.direct_load import DirectLoad
-from harness.sim.errors import Violation, escaped, require
-from harness.sim.former_folders import FormerFolders
-from harness.sim.healing import CALM_ELECTION_TIMEOUTS, Healing
-from harness.sim.heap import EventHeap
-from harness.sim.ledger import Ledger
-from harness.sim.losing import Losing
-from harness.sim.member import Member
-from harness.sim.network import Network
-from harness.sim.plan import PROBE_ELECTION_TIMEOUTS_MAX, Plan, draw_plan
-from harness.sim.read_book import ReadBook
-from harness.sim.refusals import Refusals
-from harness.sim.service_load import ServiceLoad
-from harness.sim.sometimes import Sometimes
-from harness.sim.striker import Striker
-from harness.sim.trace import Trace
-from harness.sim.upgrading import Upgrading
+from harness.sim.checks.cluster import Ledger
+from harness.sim.checks.commitment import Commitment
+from harness.sim.checks.coverage import Sometimes
+from harness.sim.checks.reads import ReadBook
+from harness.sim.checks.refusals import Refusals
+from harness.sim.engine.clock import GOOD_CLOCKS
+from harness.sim.engine.errors import Violation, escaped, require
+from harness.sim.engine.event_queue import EventHeap
+from harness.sim.engine.trace import Trace
+from harness.sim.faults.disk_loss import Losing
+from harness.sim.faults.healing import CALM_ELECTION_TIMEOUTS, Healing
+from harness.sim.faults.injector import Striker
+from harness.sim.faults.membership import Changing
+from harness.sim.faults.upgrades import Upgrading
+from harness.sim.load.direct import DirectLoad
+from harness.sim.load.service import ServiceLoad
+from harness.sim.plan.draw import PROBE_ELECTION_TIMEOUTS_MAX, Plan, draw_plan
+from harness.sim.world.former_folders import FormerFolders
+from harness.sim.world.member import Member
+from harness.sim.world.network import Network
 from kvstore import ClientLimits
 from raft import Configuration, Effects, Node
 from raft import Member as Voter

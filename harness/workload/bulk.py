@@ -13,9 +13,9 @@ from random import Random
 
 import trio
 
-from harness.history import RunWriter
-from harness.workload.crew import Tally, Worker
-from harness.workload.rows import answered, asked
+from harness.recording.history import RunWriter
+from harness.workload.row_fields import answered, asked
+from harness.workload.tally import Tally, Worker
 from kvstore import Client, Get, GetResult, OperationFailed, OutcomeUnknown, Put, PutResult
 
 _PUT_SHARE = 0.5  # Of the bulks.

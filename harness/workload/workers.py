@@ -14,12 +14,12 @@ from random import Random
 
 import trio
 
-from harness.history import Row, RunWriter
+from harness.recording.history import Row, RunWriter
 from harness.workload.bulk import Bulks
-from harness.workload.crew import Tally, Worker
-from harness.workload.mix import OperationSource, Planned, View, key_names
-from harness.workload.rows import answered, asked
-from harness.workload.ways import USUAL_WAYS, ReadWays
+from harness.workload.operation_generator import OperationSource, Planned, View, key_names
+from harness.workload.read_modes import USUAL_WAYS, ReadWays
+from harness.workload.row_fields import answered, asked
+from harness.workload.tally import Tally, Worker
 from kvstore import (
     Answer,
     Client,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.clock import RunClock
 from harness.cluster.ports import free_ports
 from harness.errors import ExtraMissing
-from harness.history import RunWriter
+from harness.recording.clock import RunClock
+from harness.recording.history import RunWriter
 
 
 def test_ports_are_free_distinct_and_none_that_the_system_gives_away() -> None:
@@ -38,7 +38,7 @@ def test_a_member_whose_harness_is_gone_ends_at_once(way: str) -> None:
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "harness.parquet", raising=False)
+    monkeypatch.delitem(sys.modules, "harness.recording.parquet", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ExtraMissing, match=r"highwatermark\[audit\]"):
         RunWriter(tmp_path / "run", run_id="r", clock=RunClock(), ops_format="parquet", about={})

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.demo import DemoFailed, check_deaths
-from harness.report import Report
+from harness.reports.report import Report
+from harness.runs.demo import DemoFailed, check_deaths
 from tests.harness.test_report import a_fault, a_kill, an_event, the_report
 
 

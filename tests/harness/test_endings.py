@@ -17,8 +17,8 @@ from trio.testing import MockClock
 from harness.cluster.process import MemberProcess
 from harness.errors import NodeDied
 from harness.nemesis import disks, membership, processes
+from harness.nemesis.active_fault import FaultRecord, Strike
 from harness.nemesis.schedule import Kind
-from harness.nemesis.strike import FaultRecord, Strike
 from raft import Member
 from tests.harness.test_nemesis import a_nemesis, a_partition
 

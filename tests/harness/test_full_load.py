@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from harness.clock import RunClock
-from harness.history import Row, RunWriter, read_rows
+from harness.recording.clock import RunClock
+from harness.recording.history import Row, RunWriter, read_rows
 from harness.workload import workers
 from harness.workload.workers import Workload
 from kvstore import (

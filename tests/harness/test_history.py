@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.clock import RunClock
 from harness.errors import BadInput
-from harness.history import (
+from harness.recording.clock import RunClock
+from harness.recording.history import (
     UNFLUSHED_ROWS_MAX,
     Row,
     RunWriter,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.hostile import RSS_BYTES_MAX, HostileResult, HostileRun
+from harness.runs.hostile import RSS_BYTES_MAX, HostileResult, HostileRun
 
 QUIET = HostileRun(
     strangers=False,

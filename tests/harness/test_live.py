@@ -8,14 +8,14 @@ from pathlib import Path
 import trio
 from rich.console import Console
 
-from harness.clock import RunClock
-from harness.history import RunWriter
-from harness.live import show_live
-from harness.nemesis.faults import Nemesis
+from harness.nemesis.active_fault import FaultRecord
+from harness.nemesis.injection import Nemesis
 from harness.nemesis.schedule import plan_faults
-from harness.nemesis.strike import FaultRecord
-from harness.run import Progress
-from harness.settings import RunSettings
+from harness.recording.clock import RunClock
+from harness.recording.history import RunWriter
+from harness.runs.live_view import show_live
+from harness.runs.run import Progress
+from harness.runs.settings import RunSettings
 from harness.workload.workers import Workload
 from tests.harness.test_nemesis import a_cluster
 

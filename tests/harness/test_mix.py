@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from harness.history import Row, to_text
-from harness.workload.mix import OperationSource, Planned, View, key_names
-from harness.workload.rows import answered, asked
+from harness.recording.history import Row, to_text
+from harness.workload.operation_generator import OperationSource, Planned, View, key_names
+from harness.workload.row_fields import answered, asked
 from kvstore import (
     Compare,
     CompareAndSet,

@@ -14,12 +14,12 @@ from click.testing import CliRunner
 
 from harness.errors import BadInput
 from harness.mutants.cli import choose, mutants
-from harness.mutants.copies import Copies, source_root
 from harness.mutants.errors import BadCatalogue, DoesNotApply, WorkerFailed
 from harness.mutants.hunt import Hunt
 from harness.mutants.mutant import Change, Mutant, load_catalogue
 from harness.mutants.outcome import HANGS, REPLAYED, SeedOutcome
 from harness.mutants.process import Workers
+from harness.mutants.sandbox import Copies, source_root
 
 CATALOGUE = load_catalogue()
 ROOT = source_root()
@@ -123,7 +123,10 @@ def test_a_mutant_whose_text_is_gone_or_twice_there_is_an_error() -> None:
         ("[[mutant]]\nname = 'x'", "why must be a text"),
         ("[[mutant]]\nname =", "Invalid value"),
         ("[[mutant]]\nseeds = 3", "unknown fields seeds"),
-        ("[[mutant]]\nname='x'\nwhy='y'\nproperty='z'\nfile='harness/run.py'\nreplaces='a'\nby='b'", "is not in raft"),
+        (
+            "[[mutant]]\nname='x'\nwhy='y'\nproperty='z'\nfile='harness/runs/run.py'\nreplaces='a'\nby='b'",
+            "is not in raft",
+        ),
         ("[[mutant]]\nname='x'\nwhy='y'\nproperty='z'\nfile='raft/core/log.py'\nreplaces='a'\nby='a'", "by itself"),
     ],
 )

@@ -9,17 +9,17 @@ import pytest
 import trio
 import trio.testing
 
-from harness.clock import RunClock
 from harness.cluster.cluster import Cluster
-from harness.cluster.commands import MemberAddress
-from harness.cluster.probe import StatusProbe
+from harness.cluster.member_options import MemberAddress
 from harness.cluster.process import MemberProcess
-from harness.history import RunWriter, read_events
-from harness.nemesis.faults import Nemesis
+from harness.cluster.proxy_network import SLOW_SECONDS, Network
+from harness.cluster.status_probe import StatusProbe
+from harness.nemesis.active_fault import FaultRecord, Strike
+from harness.nemesis.injection import Nemesis
 from harness.nemesis.membership import added, removed
-from harness.nemesis.network import SLOW_SECONDS, Network
 from harness.nemesis.schedule import Direction, PlannedFault, Target
-from harness.nemesis.strike import FaultRecord, Strike
+from harness.recording.clock import RunClock
+from harness.recording.history import RunWriter, read_events
 from kvstore import Client
 
 NAMES = ("n1", "n2", "n3", "n4", "n5")

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from harness.nemesis.proxy import Flow, MemberProxy
+from harness.cluster.proxy import Flow, MemberProxy
 from raft import FrameSplitter, Hello, HelloRole, frame
 
 HELLO = Hello(cluster_id=bytes(16), group_id=0, node_id="n1", incarnation_id=bytes(16), role=HelloRole.PEER).encode()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.percentiles import percentile
-from harness.report import Report, summarize
-from harness.show import faults_words, show_report, verdict_words
-from harness.soak import SoakTotal
+from harness.reports.percentiles import percentile
+from harness.reports.report import Report, summarize
+from harness.reports.tables import faults_words, show_report, verdict_words
+from harness.runs.soak import SoakTotal
 
 MS = 1_000_000
 ABOUT: dict[str, Any] = {"run_id": "r", "seed": 7, "nodes": 3, "clients": 2, "keys": 2, "finished": True}

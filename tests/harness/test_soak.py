@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.audit import GREEN, AuditResult
-from harness.report import summarize
-from harness.soak import SoakTotal
+from harness.reports.report import summarize
+from harness.runs.audit import GREEN, AuditResult
+from harness.runs.soak import SoakTotal
 from tests.harness.test_report import ABOUT, EVERY_KEY_READ, HEALED, SAME, STOPPED, a_row, an_event
 
 

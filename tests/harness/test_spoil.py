@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness.clock import RunClock
 from harness.errors import BadInput
-from harness.history import RunWriter, read_rows
-from harness.spoil import find_stale, make_stale
+from harness.recording.clock import RunClock
+from harness.recording.corrupt_history import find_stale, make_stale
+from harness.recording.history import RunWriter, read_rows
 
 
 def a_put(op_id: int, value: str, call: int, end: int, status: str = "ok") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster.tampering import Controls
+from harness.cluster.os_faults import Controls
 from harness.cluster.volumes import Volume
 from tests.harness.disks import an_ext4
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(60)
 BEGIN = """
 import os, sys
 from pathlib import Path
-from harness.cluster.tampering import Controls, tamper_with
+from harness.cluster.os_faults import Controls, tamper_with
 controls = Controls(Path(sys.argv[1]))
 tamper_with(controls)
 """

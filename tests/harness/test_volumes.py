@@ -12,10 +12,10 @@ import pytest
 
 from harness.cluster.volumes import Volume
 from harness.errors import BadInput
-from harness.nemesis.machine import Machine, look_at_machine, usable_faults
+from harness.nemesis.capabilities import Machine, look_at_machine, usable_faults
 from harness.nemesis.schedule import plan_faults
-from harness.settings import RunSettings
-from harness.workload.ways import NO_OTHER_WAYS
+from harness.runs.settings import RunSettings
+from harness.workload.read_modes import NO_OTHER_WAYS
 from tests.harness.disks import MIB, an_ext4
 
 pytestmark = pytest.mark.timeout(60)

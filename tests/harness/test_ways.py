@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness.ages import older_than_they_say
 from harness.errors import BadInput
-from harness.settings import RunSettings
-from harness.workload.mix import OperationSource, View, key_names
-from harness.workload.ways import BY_ROUND, NO_OTHER_WAYS, USUAL_WAYS, ReadWays
+from harness.recording.staleness_check import older_than_they_say
+from harness.runs.settings import RunSettings
+from harness.workload.operation_generator import OperationSource, View, key_names
+from harness.workload.read_modes import BY_ROUND, NO_OTHER_WAYS, USUAL_WAYS, ReadWays
 from kvstore import Consistency, Get, Range
 
 KEYS = key_names(12)

@@ -19,19 +19,19 @@ import pytest
 import trio
 from rich.console import Console
 
-from harness.clock import RunClock
 from harness.cluster.cluster import running_cluster
 from harness.cluster.equipment import Equipment
 from harness.errors import NodeDied
-from harness.failover import measure_failover
-from harness.history import RunWriter, close_unfinished_run, read_about, read_events, read_rows
-from harness.nemesis.faults import Nemesis
+from harness.nemesis.injection import Nemesis
 from harness.nemesis.schedule import Kind, PlannedFault
-from harness.rolling import measure_rolling
-from harness.run import Progress, record_run
-from harness.settings import RunSettings
-from harness.signals import first_harness_error
-from harness.spoil import find_stale, make_stale
+from harness.recording.clock import RunClock
+from harness.recording.corrupt_history import find_stale, make_stale
+from harness.recording.history import RunWriter, close_unfinished_run, read_about, read_events, read_rows
+from harness.runs.failover import measure_failover
+from harness.runs.rolling_restart import measure_rolling
+from harness.runs.run import Progress, record_run
+from harness.runs.settings import RunSettings
+from harness.runs.signals import first_harness_error
 from kvstore import Client
 from spark_audit import check_rows
 from tests.harness.disks import trouble_with_ext4

@@ -11,9 +11,9 @@ import pytest
 
 import raft.core.elections
 import raft.core.outbox
-from harness.sim.disk import DiskPlan
-from harness.sim.fault import Fault
-from harness.sim.plan import Plan
+from harness.sim.plan.draw import Plan
+from harness.sim.plan.plan import Fault
+from harness.sim.world.disk import DiskPlan
 from raft import Message, PreVoteRequest, VoteRequest
 
 

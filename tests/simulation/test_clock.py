@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.sim.attention import Attention
-from harness.sim.clock import FS_PER_NS, Clock
-from harness.sim.heap import EventHeap
+from harness.sim.engine.clock import FS_PER_NS, Clock
+from harness.sim.engine.event_queue import EventHeap
+from harness.sim.world.process import Attention
 
 SEEDS = range(100)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.mutants.copies import Copies
 from harness.mutants.hunt import Hunt
 from harness.mutants.mutant import load_catalogue
 from harness.mutants.process import Workers
+from harness.mutants.sandbox import Copies
 
 SEEDS_MAX = 40
 TERM = "a term is durable before it is told"

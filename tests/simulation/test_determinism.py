@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.sim.engine.rng import identifier, stream
 from harness.sim.simulation import run_seed
-from harness.sim.streams import identifier, stream
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEEDS = (3, 6, 9)  # Some with a service and clients, some on the node itself.

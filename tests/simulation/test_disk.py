@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from harness.sim.disk import DiskPlan, Immediately, SimFiles
-from harness.sim.image import SECTOR_BYTES, DiskImage
-from harness.sim.proven import Proven
-from harness.sim.taps import LOG_FOLDER
+from harness.sim.world.damage import Proven
+from harness.sim.world.disk import DiskPlan, Immediately, SimFiles
+from harness.sim.world.disk_image import SECTOR_BYTES, DiskImage
+from harness.sim.world.probes import LOG_FOLDER
 from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
 
 SEEDS = range(300)

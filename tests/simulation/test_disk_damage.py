@@ -8,19 +8,19 @@ from random import Random
 
 import pytest
 
-from harness.sim.budget import DamageBudget
-from harness.sim.copies import Copies
-from harness.sim.disk import BALLAST_PATH, DiskPlan, Immediately, SimFiles
-from harness.sim.disk_faults import DISK_KINDS, FAILING_SYNCS
-from harness.sim.errors import Violation
-from harness.sim.fault import SECOND_NS, Fault
-from harness.sim.image import SECTOR_BYTES, DiskImage
-from harness.sim.ledger import Ledger
-from harness.sim.losing import LOSS
-from harness.sim.plan import Plan, draw_plan
-from harness.sim.proven import SEALED_PATHS, SNAPSHOT_FOLDER, Proven
+from harness.sim.checks.cluster import Ledger
+from harness.sim.checks.log_copies import Copies
+from harness.sim.engine.errors import Violation
+from harness.sim.faults.damage_budget import DamageBudget
+from harness.sim.faults.disk_loss import LOSS
+from harness.sim.faults.disks import DISK_KINDS, FAILING_SYNCS
+from harness.sim.plan.draw import Plan, draw_plan
+from harness.sim.plan.plan import SECOND_NS, Fault
 from harness.sim.simulation import Simulation
-from harness.sim.taps import LOG_FOLDER
+from harness.sim.world.damage import SEALED_PATHS, SNAPSHOT_FOLDER, Proven
+from harness.sim.world.disk import BALLAST_PATH, DiskPlan, Immediately, SimFiles
+from harness.sim.world.disk_image import SECTOR_BYTES, DiskImage
+from harness.sim.world.probes import LOG_FOLDER
 from raft import Entry, EntryKind, HardState, LogPosition, LogStore, LogWrite, encode_batch
 from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SetSize, SyncFile, SyncFolder, Write
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-import harness.explore.atlas
+import harness.model_check.local_states
 import raft.core.elections
 import raft.core.leader
 import raft.core.log
@@ -19,10 +19,10 @@ import raft.core.quorum
 import raft.core.state
 import raft.core.write_stream
 from harness.cli import main
-from harness.explore.bounds import Bounds
-from harness.explore.picture import picture
-from harness.explore.retrace import Retracing, retrace
-from harness.explore.search import Search
+from harness.model_check.bounds import Bounds
+from harness.model_check.replay_path import Retracing, retrace
+from harness.model_check.search import Search
+from harness.model_check.state_key import picture
 from raft import AppendAccepted, HardState, LogWrite, Message
 
 TINY = Bounds(terms=1, entries=0, crashes=0, in_flight=1, heartbeats=1)
@@ -193,7 +193,7 @@ def test_a_path_through_the_table_is_a_path_of_the_production_core() -> None:
     for number in range(0, search.found.states, search.found.states // 40):
         retracing = Retracing(search)
         retracing.lines(search.path_to(number))
-        real = [harness.explore.atlas.facts_of(member) for member in retracing.members]
+        real = [harness.model_check.local_states.facts_of(member) for member in retracing.members]
         assert Counter(real) == Counter(search.facts_of(number))
 
 
@@ -204,11 +204,11 @@ def test_a_field_that_the_core_gets_is_in_the_picture_at_once() -> None:
     before = picture(member)
 
     vars(member.core)["_new_field"] = 1
-    harness.explore.picture._fields.clear()  # As if the class had had it from the start.
+    harness.model_check.state_key._fields.clear()  # As if the class had had it from the start.
     try:
         assert picture(member) != before
     finally:
-        harness.explore.picture._fields.clear()
+        harness.model_check.state_key._fields.clear()
 
 
 def test_a_search_ends_at_each_of_its_bounds_and_says_so() -> None:

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from harness.sim.errors import Violation
-from harness.sim.fault import MILLISECOND_NS, Fault
-from harness.sim.leader_loss import BEGAN_AN_ELECTION, WAS_WRONG, LeaderLossWatch
+from harness.sim.checks.leader_loss import BEGAN_AN_ELECTION, WAS_WRONG, LeaderLossWatch
+from harness.sim.engine.errors import Violation
+from harness.sim.plan.plan import MILLISECOND_NS, Fault
 from raft import (
     AppendEntries,
     Configuration,

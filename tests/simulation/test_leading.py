@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from harness.sim.errors import Violation
-from harness.sim.leading import LeadingWatch
-from harness.sim.ledger import Ledger
+from harness.sim.checks.cluster import Ledger
+from harness.sim.checks.leader import LeadingWatch
+from harness.sim.engine.errors import Violation
 from raft import (
     AppendAccepted,
     AppendRejected,

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from harness.sim.attention import Attention
-from harness.sim.client_faults import minority
-from harness.sim.fault import Fault
-from harness.sim.heap import EventHeap
-from harness.sim.lines import Lines, LinesPlan
+from harness.sim.engine.event_queue import EventHeap
+from harness.sim.faults.clients import minority
+from harness.sim.plan.plan import Fault
+from harness.sim.world.client_connections import Lines, LinesPlan
+from harness.sim.world.process import Attention
 from kvstore import Service
 
 TO_MEMBER, TO_CLIENT = ("c0", "n1"), ("n1", "c0")

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from harness.sim.fault import MILLISECOND_NS, SECOND_NS
-from harness.sim.moods import MOODS, draw_mood
-from harness.sim.parting import PARTED
-from harness.sim.plan import Plan, draw_plan
+from harness.sim.plan.draw import Plan, draw_plan
+from harness.sim.plan.parting import PARTED
+from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS
+from harness.sim.plan.profiles import MOODS, draw_mood
 from harness.sim.simulation import Simulation
-from harness.sim.taps import LONE_PUTS
+from harness.sim.world.probes import LONE_PUTS
 from kvstore import ClientLimits, StoreLimits
 from raft import RaftConfig
 from storage import StorageLimits

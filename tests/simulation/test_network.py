@@ -8,14 +8,14 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
-from harness.sim.cuts import Link
-from harness.sim.fault import Fault
-from harness.sim.faults import KINDS, draw_faults
-from harness.sim.heap import EventHeap
-from harness.sim.network import Network, NetworkPlan
-from harness.sim.network_faults import NetworkFaults, cut_links
-from harness.sim.plan import draw_plan
+from harness.sim.engine.event_queue import EventHeap
+from harness.sim.faults.network import NetworkFaults, cut_links
+from harness.sim.plan.draw import draw_plan
+from harness.sim.plan.draw_faults import KINDS, draw_faults
+from harness.sim.plan.plan import Fault
 from harness.sim.simulation import Simulation
+from harness.sim.world.cuts import Link
+from harness.sim.world.network import Network, NetworkPlan
 
 Arrival = tuple[int, str, str, bytes]
 

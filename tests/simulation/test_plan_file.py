@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInput
-from harness.sim.plan import draw_plan
-from harness.sim.plan_file import plan_text, read_plan, write_plan
+from harness.sim.plan.draw import draw_plan
+from harness.sim.plan.plan_file import plan_text, read_plan, write_plan
 from harness.sim.simulation import Simulation
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -95,7 +95,7 @@ def test_a_plan_from_a_file_is_the_run_of_its_seed_in_every_process(tmp_path: Pa
     plan = draw_plan(3)
     write_plan(plan, path, "seed 3")
     program = (
-        "import sys; from pathlib import Path; from harness.sim.plan_file import read_plan\n"
+        "import sys; from pathlib import Path; from harness.sim.plan.plan_file import read_plan\n"
         "from harness.sim.simulation import Simulation\n"
         "print(Simulation(read_plan(Path(sys.argv[1]))).run().trace_hash)"
     )

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from harness.sim.errors import Violation
-from harness.sim.pledge import Pledge
+from harness.sim.checks.lease_promises import Pledge
+from harness.sim.engine.errors import Violation
 from raft import AppendEntries, Configuration, Member, Message, RaftCore, TimeoutNow, VoteRequest
 
 THREE = Configuration.of([Member("s1"), Member("s2"), Member("s3")])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.sim.errors import Violation
-from harness.sim.proposal_ends import ProposalEnds
+from harness.sim.checks.proposal_ends import ProposalEnds
+from harness.sim.engine.errors import Violation
 
 ENDS = "a proposal of a leadership that is over has an end"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.plan_file import read_plan
+from harness.sim.plan.plan_file import read_plan
 from harness.sim.simulation import Simulation, run_seed
 from raft import AppendEntries, LogPosition
 from tests.raft.bench import Bench, a_leader, accepted

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.copies import Copies
-from harness.sim.errors import Violation
-from harness.sim.ledger import Ledger
+from harness.sim.checks.cluster import Ledger
+from harness.sim.checks.log_copies import Copies
+from harness.sim.engine.errors import Violation
 from raft import Entry, EntryKind, HardState, LogPosition, LogWrite, encode_batch
 from tests.raft.memory_log import MemoryLog
 
@@ -31,7 +31,7 @@ def test_every_rule_is_seen_to_fail() -> None:
     """By its name in one of these tests: a rule that cannot fail checks nothing."""
     tests = "".join(path.read_text() for path in Path(__file__).parent.glob("*.py"))
 
-    rules = set().union(*map(rules_of, SIMULATOR.glob("*.py")))
+    rules = set().union(*map(rules_of, SIMULATOR.rglob("*.py")))
 
     assert len(rules) > 70
     assert sorted(rule for rule in rules if f'"{rule}"' not in tests) == []

@@ -7,12 +7,12 @@ from typing import cast
 
 import pytest
 
-from harness.sim.changing import check_standing
-from harness.sim.copies import ShadowLog
-from harness.sim.errors import Violation
-from harness.sim.ledger import Ledger
-from harness.sim.members_book import MembersBook, halves_of, has_majorities
-from harness.sim.retention import check_built
+from harness.sim.checks.cluster import Ledger
+from harness.sim.checks.log_copies import ShadowLog
+from harness.sim.checks.membership import MembersBook, halves_of, has_majorities
+from harness.sim.checks.snapshots import check_built
+from harness.sim.engine.errors import Violation
+from harness.sim.faults.membership import check_standing
 from kvstore import UnsupportedFeatureLevel
 from raft import Applied, Configuration, Effects, Entry, EntryKind, HardState, LevelRange, LogPosition, Node, Role
 from tests.raft.membership_bench import configuration

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import cbor2
 import pytest
 
-from harness.sim.direct_load import Open
-from harness.sim.errors import Violation
-from harness.sim.fault import SECOND_NS
-from harness.sim.history_book import PROPOSED, HistoryBook, read_commands
-from harness.sim.service_load import ServiceLoad, check_requests, check_store
+from harness.sim.checks.history import PROPOSED, HistoryBook, read_commands
+from harness.sim.engine.errors import Violation
+from harness.sim.load.direct import Open
+from harness.sim.load.service import ServiceLoad, check_requests, check_store
+from harness.sim.plan.plan import SECOND_NS
 from harness.sim.simulation import EVENTS_MAX
 from kvstore import (
     Command,

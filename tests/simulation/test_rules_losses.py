@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from harness.sim.errors import Violation
-from harness.sim.fault import MILLISECOND_NS, Fault
-from harness.sim.healing import ALL_HEALED
-from harness.sim.losing import LOSS, REBORN_SHARE
-from harness.sim.member import Member
-from harness.sim.plan import Plan, draw_plan
+from harness.sim.engine.errors import Violation
+from harness.sim.faults.disk_loss import LOSS, REBORN_SHARE
+from harness.sim.faults.healing import ALL_HEALED
+from harness.sim.plan.draw import Plan, draw_plan
+from harness.sim.plan.plan import MILLISECOND_NS, Fault
 from harness.sim.simulation import Simulation
+from harness.sim.world.member import Member
 from tests.simulation.test_liveness import a_calm_plan
 from tests.simulation.test_rules_member import TIMERS, Stage
 

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from harness.sim.errors import Violation
-from harness.sim.fault import MILLISECOND_NS
-from harness.sim.healing import ALL_HEALED
-from harness.sim.member import Member
-from harness.sim.promises import check_promise
+from harness.sim.checks.messages import check_promise
+from harness.sim.engine.errors import Violation
+from harness.sim.faults.healing import ALL_HEALED
+from harness.sim.plan.plan import MILLISECOND_NS
 from harness.sim.simulation import Simulation
+from harness.sim.world.member import Member
 from raft import (
     AppendAccepted,
     AppendEntries,

@@ -9,13 +9,13 @@ from typing import cast
 
 import pytest
 
-from harness.sim.aside import check_is_durable, recover_aside
-from harness.sim.damage import check_refusal, is_whole
-from harness.sim.errors import Violation
-from harness.sim.member import TICKS_IN_PLACE_MAX, Member
-from harness.sim.names import check_rename
-from harness.sim.proven import SNAPSHOT_FOLDER, Proven
-from harness.sim.taps import LOG_FOLDER
+from harness.sim.checks.damage import check_refusal, is_whole
+from harness.sim.checks.durability import check_is_durable, recover_aside
+from harness.sim.engine.errors import Violation
+from harness.sim.world.damage import SNAPSHOT_FOLDER, Proven
+from harness.sim.world.member import TICKS_IN_PLACE_MAX, Member
+from harness.sim.world.names import check_rename
+from harness.sim.world.probes import LOG_FOLDER
 from raft import Effects, Node, NodeStopped
 from storage import CorruptSnapshot, OpenedStorage, Rename
 from tests.simulation.test_rules_member import APPEND, Stage

@@ -9,16 +9,22 @@ from dataclasses import replace
 
 import pytest
 
-from harness.sim.changing import ADD, PROMOTE, REMOVE, ChangeStep, names_new_voters
-from harness.sim.errors import Violation
-from harness.sim.fault import MILLISECOND_NS, SECOND_NS, Fault
-from harness.sim.former_folders import MADE_ANEW_SHARE
-from harness.sim.healing import ALL_HEALED
-from harness.sim.losing import HASTY, HASTY_SHARE, LOSS, REBORN_SHARE
-from harness.sim.plan import Plan, draw_plan
-from harness.sim.refusals import BLANK_MEMBER_ENDS, GHOST_ENDED, ONLY_REMOVED_END, TOLD_BY_REFUSAL, TOLD_REMOVED_END
+from harness.sim.checks.refusals import (
+    BLANK_MEMBER_ENDS,
+    GHOST_ENDED,
+    ONLY_REMOVED_END,
+    TOLD_BY_REFUSAL,
+    TOLD_REMOVED_END,
+)
+from harness.sim.engine.errors import Violation
+from harness.sim.faults.disk_loss import HASTY, HASTY_SHARE, LOSS, REBORN_SHARE
+from harness.sim.faults.healing import ALL_HEALED
+from harness.sim.faults.membership import ADD, PROMOTE, REMOVE, ChangeStep, names_new_voters
+from harness.sim.faults.upgrades import PIN_GAVE_WAY
+from harness.sim.plan.draw import Plan, draw_plan
+from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Fault
 from harness.sim.simulation import Simulation
-from harness.sim.upgrading import PIN_GAVE_WAY
+from harness.sim.world.former_folders import MADE_ANEW_SHARE
 from raft import Node
 from tests.simulation.test_liveness import a_calm_plan
 from tests.simulation.test_rules_member import TIMERS, Stage

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.sim.errors import Violation
-from harness.sim.member import Member
-from harness.sim.retention import check_built
-from harness.sim.upgrading import LEVEL_MAX, UpgradeStep
+from harness.sim.checks.snapshots import check_built
+from harness.sim.engine.errors import Violation
+from harness.sim.faults.upgrades import LEVEL_MAX, UpgradeStep
+from harness.sim.world.member import Member
 from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
 from raft import Entry, EntryKind, LevelRange, encode_batch
 from tests.simulation.test_rules_member import Stage

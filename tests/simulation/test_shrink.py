@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from harness.sim.cli import EXIT_VIOLATION, simulate
-from harness.sim.errors import Violation
-from harness.sim.plan import Plan, draw_plan
-from harness.sim.plan_file import plan_text, read_plan
+from harness.sim.engine.errors import Violation
+from harness.sim.plan.draw import Plan, draw_plan
+from harness.sim.plan.plan_file import plan_text, read_plan
 from harness.sim.shrink import Shrinker, failure_class
 from harness.sim.simulation import SeedResult, Simulation
 from tests.simulation.deliberate_bugs import (

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from harness.sim import member as members
-from harness.sim.errors import Violation
-from harness.sim.healing import ALL_HEALED
-from harness.sim.plan import Plan, draw_plan
-from harness.sim.retention import check_built
-from harness.sim.service_load import ServiceLoad
-from harness.sim.session_book import SessionBook
+from harness.sim.checks.sessions import SessionBook
+from harness.sim.checks.snapshots import check_built
+from harness.sim.engine.errors import Violation
+from harness.sim.faults.healing import ALL_HEALED
+from harness.sim.load.service import ServiceLoad
+from harness.sim.plan.draw import Plan, draw_plan
 from harness.sim.simulation import Simulation
-from harness.sim.taps import StoreTap
+from harness.sim.world import member as members
+from harness.sim.world.probes import StoreTap
 from kvstore import (
     CallEnded,
     CommandKind,

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from harness.sim.errors import Violation
-from harness.sim.heap import EventHeap
-from harness.sim.ways import HUNG_UP, NO_WAY, PAUSE_NS_MAX, PAUSE_NS_MIN, PAUSED, Ways
+from harness.sim.engine.errors import Violation
+from harness.sim.engine.event_queue import EventHeap
+from harness.sim.world.peer_connections import HUNG_UP, NO_WAY, PAUSE_NS_MAX, PAUSE_NS_MIN, PAUSED, Ways
 from raft import Member as Peer
 from raft import PeerRefused
 

@@ -1,0 +1,42 @@
+"""What members use while a run lasts: resident memory and open descriptors, as Linux tells in /proc."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from harness.cluster.cluster import Cluster
+from harness.recording.history import RunWriter
+
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class ResourcePeaks:
+    """The most that any process of each member has used, by its id."""
+
+    rss_bytes: dict[str, int] = field(default_factory=dict)
+    descriptors: dict[str, int] = field(default_factory=dict)
+
+    async def watch(self, cluster: Cluster, writer: RunWriter) -> None:
+        """Look twice a second until cancelled, then record an event `resource_peaks`."""
+        try:
+            while True:
+                for node_id, member in cluster.members.items():
+                    if member.running:
+                        self._look(node_id, Path("/proc") / str(member.pid))
+                await trio.sleep(_LOOK_SECONDS)
+        finally:
+            writer.event("resource_peaks", rss_bytes=dict(self.rss_bytes), descriptors=dict(self.descriptors))
+
+    def _look(self, node_id: str, process: Path) -> None:
+        try:
+            rss_bytes = int((process / "statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            descriptors = len(os.listdir(process / "fd"))  # noqa: PTH208 - Only their number counts.
+        except OSError:
+            return  # It has just ended, or this system has no /proc.
+        self.rss_bytes[node_id] = max(rss_bytes, self.rss_bytes.get(node_id, 0))
+        self.descriptors[node_id] = max(descriptors, self.descriptors.get(node_id, 0))

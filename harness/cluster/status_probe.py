@@ -1,0 +1,32 @@
+"""Asks members for their status, as any client would."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from harness.cluster.member_options import MemberAddress
+from kvstore import Client, MemberStatus, StoreError
+
+
+class StatusProbe:
+    """One client without a session; it keeps a connection to each member that it asks."""
+
+    def __init__(self, client: Client, addresses: Mapping[str, MemberAddress]) -> None:
+        self._client, self._addresses = client, addresses
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, addresses: Mapping[str, MemberAddress]) -> AsyncIterator[StatusProbe]:
+        """A probe for as long as the block lasts."""
+        async with Client([address.client for address in addresses.values()], session=False) as client:
+            yield cls(client, addresses)
+
+    async def status(self, node_id: str, *, timeout_seconds: float, with_hash: bool = False) -> MemberStatus | None:
+        """What the member says of itself; None if it does not answer in time."""
+        try:
+            return await self._client.status(
+                self._addresses[node_id].client, state_hash=with_hash, deadline_seconds=timeout_seconds
+            )
+        except StoreError:
+            return None

@@ -1,0 +1,127 @@
+"""One member on its own: the production core, its disk, and what left it. Nothing happens unless it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from harness.core_host.disk import Disk
+from raft import (
+    Configuration,
+    Entry,
+    EntryKind,
+    LogPosition,
+    LogWrite,
+    Message,
+    RaftConfig,
+    RaftCore,
+    TraceEvent,
+    encode_batch,
+    encode_item,
+)
+from raft import Member as Voter
+
+
+class NoSpread(Random):
+    """Time-outs are events here, so what is drawn does not matter: always the least."""
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """The least."""
+        return start if stop is None else min(start, stop - step)
+
+    def getrandbits(self, _: int, /) -> int:
+        """The least."""
+        return 0
+
+    def __reduce__(self) -> tuple[type[NoSpread], tuple[()]]:
+        return NoSpread, ()
+
+
+class Member:
+    """A core and all that it asks for, carried out in the order that `Ready` states. Committed entries are applied
+    as soon as they are handed out; writes are durable when `sync` says so.
+    """
+
+    def __init__(
+        self, node_id: str, member_ids: Sequence[str], disk: Disk, *, config: RaftConfig, random: Random, now: int = 0
+    ) -> None:
+        self.node_id, self.disk, self.now = node_id, disk, now
+        self.sent: list[tuple[str, Message]] = []
+        self.events: list[TraceEvent] = []
+        self.applied: list[Entry] = []
+        self.reads_ready: list[int] = []
+        self.reads_failed: list[int] = []
+        self.core = RaftCore(
+            node_id=node_id,
+            config=config,
+            hard_state=disk.durable.hard_state,
+            snapshot=LogPosition(0, 0),
+            configuration=Configuration.of([Voter(member_id) for member_id in member_ids]),
+            log_store=disk,
+            leader_time=0,
+            random=random,
+            now=now,
+        )
+        self.flush()
+
+    def step(self, peer_id: str, message: Message) -> None:
+        """A message arrives."""
+        self.core.step(peer_id, message)
+        self.flush()
+
+    def tick(self, now: int) -> None:
+        """It is `now` (ns)."""
+        self.now = now
+        self.core.tick(now)
+        self.flush()
+
+    def lose_leader(self) -> None:
+        """Its leader's connections end, and it campaigns for that."""
+        assert self.core.leader_id is not None
+        self.core.leader_connection_lost(self.core.leader_id)
+        self.flush()
+        self.tick(self.core.next_deadline)
+
+    def propose(self, word: str) -> LogPosition:
+        """Put a command of one word into the log. Raises NotLeader, Busy."""
+        payload = encode_batch(self.core.leader_time_now(), (encode_item(word),))
+        position = self.core.propose(EntryKind.COMMANDS, payload)
+        self.flush()
+        return position
+
+    def read(self, ticket: int) -> None:
+        """Ask for a linearizable read. Raises NotLeader, Busy."""
+        self.core.request_read(ticket)
+        self.flush()
+
+    def sync_oldest(self) -> None:
+        """The oldest write that was under way is durable, and the core is told."""
+        self.core.persisted(self.disk.sync_oldest())
+        self.flush()
+
+    def sync(self) -> None:
+        """Every write is durable, and those that follow from that too."""
+        while self.disk.unsynced:
+            self.sync_oldest()
+
+    def flush(self) -> None:
+        """Carry out all effects."""
+        while self.core.has_ready():
+            ready = self.core.take_ready()
+            if ready.write is not None:
+                self._write(ready.write)
+            self.sent += ready.send
+            self.events += ready.events
+            self.reads_ready += ready.reads_ready
+            self.reads_failed += [ticket for ticket, _ in ready.reads_failed]
+            if ready.apply:
+                self.applied += ready.apply
+                self.core.applied(ready.apply[-1].index)
+
+    def take_sent(self) -> list[tuple[str, Message]]:
+        """(to, message) of everything that left since the last call."""
+        sent, self.sent = self.sent, []
+        return sent
+
+    def _write(self, write: LogWrite) -> None:
+        self.disk.append(write)

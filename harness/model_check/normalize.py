@@ -1,0 +1,54 @@
+"""Numbers that only ever grow, put back: without this no two moments of a member would ever be equal.
+
+Times: in this world time-outs are events, so only *that* a timer fires matters, not when. Each member's clock stands at
+0 between events; nobody hears a leader so recently that it would ignore a campaign (a member which does is covered by
+the loss of that message). Sequences of writes: counted from the last durable one. Each is a change of private fields
+of the core, kept in this one file; it is neutral because the core only ever compares them with each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.core_host.member import Member
+from raft import RaftConfig
+
+CONFIG = RaftConfig(
+    heartbeat_interval_ns=1, election_timeout_min_ns=2, election_timeout_max_ns=1_000, append_bytes_max=1
+)
+"""One entry per append: what lies between the entries of one request is explored too (Raft Figure 8)."""
+
+SILENCE_NS = CONFIG.election_timeout_max_ns
+"""After so long every timer is due, and a leader that has heard nobody steps down."""
+
+
+def stand_still(member: Member) -> None:
+    """Put clock and sequences back. Call it between events."""
+    core: Any = member.core
+    state, elections, leadership = core._state, core._elections, core._leadership
+    member.now = state.now = 0
+    elections.deadline = SILENCE_NS
+    elections._heard_leader_at = elections._leader_lost_at = elections._timeout_at = None
+    elections._is_leader_lost, elections._retry_ns = False, 0
+    if leadership is not None:
+        leadership._elected_at = leadership._leader_time_base = 0
+        leadership._heartbeat_deadline = CONFIG.heartbeat_interval_ns
+        for peer in leadership._peers.values():
+            peer.heard_at = 0
+    _count_from_zero(member, state, elections)
+
+
+def _count_from_zero(member: Member, state: Any, elections: Any) -> None:
+    writes, outbox = state.writes, state.outbox
+    done = writes.durable_sequence
+    if done == 0:
+        return
+    writes.durable_sequence = 0
+    writes.issued_sequence -= done
+    writes.barrier_sequence = max(0, writes.barrier_sequence - done)
+    writes._claims = type(writes._claims)((sequence - done, index) for sequence, index in writes._claims)
+    outbox._durable_sequence = 0
+    outbox._waiting = [(after - done, peer_id, message) for after, peer_id, message in outbox._waiting]
+    if elections._own_vote_sequence is not None:
+        elections._own_vote_sequence = max(0, elections._own_vote_sequence - done)
+    member.disk.count_from(done)

@@ -1,0 +1,125 @@
+"""A path that a search has found, played again without any table, and told line by line.
+
+The search renames members, numbers states and runs each local step once. Here the path is carried out on fresh
+production cores from the start, under one set of names, so that what is printed has really happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.core_host.member import Member
+from harness.core_host.message_names import describe
+from harness.model_check.local_states import (
+    CRASH,
+    DELIVER,
+    HEARTBEAT,
+    LOSE_LEADER,
+    LOSE_QUORUM,
+    PROPOSE,
+    READ,
+    SYNC,
+    TIME_OUT,
+    Atlas,
+    Letter,
+)
+from harness.model_check.normalize import stand_still
+from harness.model_check.search import Event, Search
+from harness.model_check.state_key import Picture, picture
+from raft import ProtocolError
+
+Key = tuple[int, int, Picture]
+"""A message as the search knows it: messages that differ in what decides nothing are one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One event: which member, what came, what it did, and how the member stands after it."""
+
+    node_id: str
+    event: str
+    sent: tuple[str, ...]
+    state: str
+
+    def __str__(self) -> str:
+        sent = "".join(f"\n{'':>10}→ {letter}" for letter in self.sent)
+        return f"{self.node_id:<4}{self.event:<52} {self.state}{sent}"
+
+
+def retrace(search: Search) -> list[Line]:
+    """The events that lead to the violation, the last one included."""
+    return Retracing(search).lines(search.found.path)
+
+
+class Retracing:
+    """Fresh members, on which a path is carried out."""
+
+    def __init__(self, search: Search) -> None:
+        self._atlas: Atlas = search.atlas
+        self._bounds = search.bounds
+        node_ids = self._atlas.renamings.node_ids
+        self.members = [self._atlas.first_member(node_id) for node_id in node_ids]
+        self._under_way: dict[Key, Letter] = {}
+
+    def lines(self, path: list[tuple[Event, int]]) -> list[Line]:
+        """Carry out a path from the very first start; one line per event."""
+        renamings = self._atlas.renamings
+        lines = []
+        places = renamings.all[0]  # All members are alike at first, so any naming will do.
+        for event, renaming in path:
+            lines.append(self._line(event, places))
+            after = renamings.all[renaming]
+            places = tuple(places[after.index(place)] for place in range(len(places)))
+        return lines
+
+    def _line(self, event: Event, places: tuple[int, ...]) -> Line:
+        """`places`: where the members of the search's present names really are."""
+        place = places[event.place]
+        node_ids = self._atlas.renamings.node_ids
+        letter = self._under_way[self._key(event.argument, places)] if event.kind == DELIVER else None
+        member = self.members[place]
+        words = _words(event, letter, node_ids)
+        try:
+            member = self.members[place] = self._atlas.happen(member, event.kind, event.argument, letter)
+        except (AssertionError, ProtocolError) as error:
+            return Line(member.node_id, words, (), f"an invariant of the core does not hold: {error!r}")
+        sent = [Letter(place, node_ids.index(to), message) for to, message in member.take_sent()]
+        for each in sent:
+            self._under_way[each.sender, each.to, picture(each.message)] = each
+        kept = {self._key(number, places) for number in event.kept}
+        self._under_way = {key: each for key, each in self._under_way.items() if key in kept}
+        stand_still(member)
+        return Line(member.node_id, words, tuple(self._told(each) for each in sent), _state(member))
+
+    def _told(self, letter: Letter) -> str:
+        is_lost = (letter.sender, letter.to, picture(letter.message)) not in self._under_way
+        node_id = self._atlas.renamings.node_ids[letter.to]
+        return f"{node_id}: {describe(letter.message)}{' (lost)' if is_lost else ''}"
+
+    def _key(self, number: int, places: tuple[int, ...]) -> Key:
+        """The message of the search, under the real names."""
+        letter = self._atlas.letters[number]
+        return places[letter.sender], places[letter.to], picture(letter.message)
+
+
+def _words(event: Event, letter: Letter | None, node_ids: tuple[str, ...]) -> str:
+    if letter is not None:
+        return f"hears from {node_ids[letter.sender]}: {describe(letter.message)}"
+    return {
+        TIME_OUT: "its election timer fires, and its pre-votes are granted",
+        HEARTBEAT: "its heartbeat is due",
+        LOSE_LEADER: "its leader's connections end, and it asks for pre-votes early",
+        LOSE_QUORUM: "has heard no quorum for too long",
+        PROPOSE: "takes a command",
+        READ: "is asked for a linearizable read",
+        SYNC: "its oldest write is durable",
+        CRASH: f"crashes and is back; {event.argument} of its unsynced writes survived",
+    }[event.kind]
+
+
+def _state(member: Member) -> str:
+    core = member.core
+    log = " ".join(str(entry.term) for entry in member.disk.appended.entries)
+    unsynced = f", {len(member.disk.unsynced)} unsynced" if member.disk.unsynced else ""
+    role = f"{core.role.value} of term {core.term}"
+    return f"{role}, vote {core.voted_for}, log [{log}], commit {core.commit_index}{unsynced}"

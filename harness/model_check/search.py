@@ -1,0 +1,348 @@
+"""Breadth first through all states of the small world, so that what it finds comes with a shortest path.
+
+A state of the cluster is a row of numbers: one for each member's local state, one for the history, then the messages
+on their way in order. Of the states that differ only by a renaming, the least row stands for all.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from typing import NamedTuple
+
+from harness.model_check.bounds import Bounds
+from harness.model_check.ghost_state import Histories
+from harness.model_check.invariants import check_cluster
+from harness.model_check.local_states import (
+    CRASH,
+    DELIVER,
+    HEARTBEAT,
+    LOSE_LEADER,
+    LOSE_QUORUM,
+    PROPOSE,
+    READ,
+    SYNC,
+    TIME_OUT,
+    Atlas,
+    Facts,
+    Outcome,
+)
+from harness.sim.engine.errors import Violation
+from raft import (
+    AppendEntries,
+    InstallSnapshot,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    Role,
+    VoteRequest,
+    VoteResponse,
+)
+
+Row = bytes  # array("I")
+
+CHECKED_EVERY = 256
+"""States between two looks at the clock."""
+
+
+class Event(NamedTuple):
+    """What happens next. `argument`: a letter, a count, or a ticket. `kept`: what is then still on its way."""
+
+    place: int
+    kind: int
+    argument: int
+    kept: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search came to. `path` leads to the violation, if there is one: (event, renaming done after it)."""
+
+    bounds: Bounds
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    exhausted: bool = False
+    seconds: float = 0.0
+    local_states: int = 0
+    local_steps: int = 0
+    letters: int = 0
+    frontier: int = 0
+    stopped_by: str | None = None
+    levels: list[int] = field(default_factory=list)  # New states by depth.
+    violation: Violation | None = None
+    path: list[tuple[Event, int]] = field(default_factory=list)
+
+
+class Search:
+    """One search. `run` yields now and then, for those who watch; `found` is complete when it ends."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.atlas = Atlas(bounds)
+        self.histories = Histories(bounds, self.atlas.renamings)
+        self.found = Found(bounds)
+        self._numbers: dict[Row, int] = {}
+        self._rows: list[Row] = []
+        self._parents = array("q")
+        self._prelude: list[tuple[Event, int]] = []  # What happened before the first state.
+        self._expanded = 0
+        self._checked: set[tuple[int, ...]] = set()
+        self._signatures: dict[object, int] = {}
+        self._signature: list[int] = []
+        self._options: list[tuple[tuple[int, int], ...]] = []
+        self._dead: dict[tuple[int, int], bool] = {}
+
+    def run(self) -> Iterator[Found]:
+        """Search until nothing is left, something is broken, or a bound is reached."""
+        began = time.monotonic()
+        found = self.found
+        self._keep(self._beginning(), -1)
+        level_ends = 0
+        while level_ends < len(self._rows) and not self._is_over():
+            level_begins, level_ends = level_ends, len(self._rows)
+            found.levels.append(level_ends - level_begins)
+            found.depth = len(found.levels) - 1
+            if found.depth == self.bounds.depth:
+                found.stopped_by = f"the bound of {self.bounds.depth} events"
+            for number in range(level_begins, level_ends):
+                if self._is_over():
+                    break
+                self._expand(number)
+                self._expanded += 1
+                if number % CHECKED_EVERY == 0:
+                    self._count(began)
+                    yield found
+        self._count(began)
+        found.exhausted = not self._is_over()
+        yield found
+
+    def _is_over(self) -> bool:
+        found, bounds = self.found, self.bounds
+        if found.stopped_by is not None or found.violation is not None:
+            return True
+        if bounds.seconds is not None and found.seconds >= bounds.seconds:
+            found.stopped_by = f"the bound of {bounds.seconds:g} s"
+        elif bounds.states is not None and found.states >= bounds.states:
+            found.stopped_by = f"the bound of {bounds.states:,} states"
+        return found.stopped_by is not None
+
+    def _count(self, began: float) -> None:
+        found, atlas = self.found, self.atlas
+        found.seconds = time.monotonic() - began
+        found.states, found.frontier = len(self._rows), len(self._rows) - self._expanded
+        found.local_states, found.local_steps, found.letters = len(atlas.place), atlas.steps_run, len(atlas.letters)
+
+    # The first state
+
+    def _beginning(self) -> Row:
+        """All members at their very first start; or, if that is asked for, with a leader that has settled."""
+        members, history, letters = self.atlas.first_states(), self.histories.first, list[int]()
+        if not self.bounds.elected:
+            return self._least(members, history, ())[0]
+        place, kind, argument = 0, TIME_OUT, 0
+        while True:
+            outcome = self.atlas.outcome(members[place], kind, argument)
+            history = self.histories.after(history, place, kind, outcome.notes)
+            members[place] = outcome.state
+            letters += [letter for letter in outcome.sent if letter not in letters]
+            self._prelude.append((Event(place, kind, argument, tuple(letters)), 0))
+            busy = [place for place, state in enumerate(members) if self.atlas.facts[state].unsynced]
+            if busy:
+                place, kind, argument = busy[0], SYNC, 0
+            elif letters:
+                argument = letters.pop(0)
+                place, kind = self.atlas.letters[argument].to, DELIVER
+            else:
+                break
+        row, renaming = self._least(members, history, ())
+        self._prelude[-1] = self._prelude[-1][0], renaming
+        return row
+
+    # One state
+
+    def _expand(self, number: int) -> None:
+        row = array("I", self._rows[number])
+        for event, outcome in self._events(row):
+            self.found.transitions += 1
+            try:
+                row_after, _ = self._after(row, event, outcome)
+            except Violation as violation:
+                self.found.violation = violation
+                self.found.path = [*self.path_to(number), (event, 0)]
+                return
+            if row_after not in self._numbers:
+                self._keep(row_after, number)
+
+    def _keep(self, row: Row, parent: int) -> None:
+        self._numbers[row] = len(self._rows)
+        self._rows.append(row)
+        self._parents.append(parent)
+
+    def _after(self, row: array[int], event: Event, outcome: Outcome) -> tuple[Row, int]:
+        """The least row of what follows, and the renaming that led to it. Raises Violation."""
+        members_count = self.bounds.members
+        if outcome.violation is not None:
+            raise Violation(*outcome.violation)
+        history = row[members_count]
+        if outcome.notes or event.kind in (PROPOSE, READ, CRASH, HEARTBEAT, LOSE_LEADER):
+            history = self.histories.after(history, event.place, event.kind, outcome.notes)
+        if event.kind == DELIVER and event.argument in event.kept and event.argument not in outcome.sent:
+            history = self.histories.duplicated(history)
+        members = list(row[:members_count])
+        members[event.place] = outcome.state
+        self._check(members, history)
+        return self._least(members, history, event.kept)
+
+    def _events(self, row: array[int]) -> Iterator[tuple[Event, Outcome]]:
+        """Everything that may happen next and changes anything."""
+        members_count = self.bounds.members
+        history = self.histories.all[row[members_count]]
+        under_way = tuple(row[members_count + 1 :])
+        for place in range(members_count):
+            state = row[place]
+            for kind, argument in self._options_of(state):
+                if kind == CRASH and not history.crashes_left:
+                    continue
+                if kind == PROPOSE and not history.entries_left:
+                    continue
+                if kind == LOSE_LEADER and not history.hints_left:
+                    continue
+                if kind == HEARTBEAT and not history.heartbeats_left:
+                    continue
+                if kind == READ:
+                    if not history.reads_left:
+                        continue
+                    argument = history.reads_left
+                yield from self._with_losses(row, place, kind, argument, under_way)
+        for letter in under_way:
+            place = self.atlas.letters[letter].to
+            rest = tuple(other for other in under_way if other != letter)
+            yield from self._with_losses(row, place, DELIVER, letter, rest)
+            if history.duplicates_left:
+                yield from self._with_losses(row, place, DELIVER, letter, under_way)
+
+    def _with_losses(
+        self, row: array[int], place: int, kind: int, argument: int, under_way: tuple[int, ...]
+    ) -> Iterator[tuple[Event, Outcome]]:
+        """The event, once for each choice of what is lost where more would be under way than the bound."""
+        state = row[place]
+        outcome = self.atlas.outcome(state, kind, argument)
+        if outcome.state == state and not outcome.notes and not (set(outcome.sent) - set(under_way)):
+            if outcome.violation is not None:
+                yield Event(place, kind, argument, under_way), outcome
+            return  # It changes nothing: to deliver such a message is to lose it.
+        present = list(row[: self.bounds.members])
+        present[place] = outcome.state
+        letters = sorted({*under_way, *outcome.sent})
+        alive = tuple(letter for letter in letters if not self._is_dead(letter, present[self.atlas.letters[letter].to]))
+        if len(alive) <= self.bounds.in_flight:
+            yield Event(place, kind, argument, alive), outcome
+        else:
+            for kept in combinations(alive, self.bounds.in_flight):
+                yield Event(place, kind, argument, kept), outcome
+
+    def _options_of(self, state: int) -> tuple[tuple[int, int], ...]:
+        """What may happen to a member by itself."""
+        while len(self._options) <= state:
+            self._options.append(self._find_options(len(self._options)))
+        return self._options[state]
+
+    def _find_options(self, state: int) -> tuple[tuple[int, int], ...]:
+        facts = self.atlas.facts[state]
+        options = [(CRASH, survived) for survived in range(facts.unsynced + 1)]
+        if facts.unsynced:
+            options.append((SYNC, 0))
+        if facts.role is Role.LEADER:
+            options += [(HEARTBEAT, 0), (LOSE_QUORUM, 0), (PROPOSE, 0), (READ, 0)]
+        elif facts.term < self.bounds.terms:
+            options.append((TIME_OUT, 0))
+            if facts.follows and self.bounds.hints:
+                options.append((LOSE_LEADER, 0))
+        return tuple(options)
+
+    def _is_dead(self, letter: int, state: int) -> bool:
+        """True if this message can no longer do anything: an answer to a candidate or a leader that is no more.
+
+        The term has to be durable (a crash may take back another), and the code has to ignore the message now.
+        """
+        known = self._dead.get((letter, state))
+        if known is None:
+            known = self._dead[letter, state] = self._find_dead(letter, state)
+        return known
+
+    def _find_dead(self, letter: int, state: int) -> bool:
+        message, facts = self.atlas.letters[letter].message, self.atlas.facts[state]
+        if isinstance(message, AppendEntries | InstallSnapshot | VoteRequest | PreVoteRequest):
+            return False  # A question of an older term is answered.
+        if message.term > facts.durable_term or (message.term == facts.durable_term and _may_wait_for(message, facts)):
+            return False
+        outcome = self.atlas.outcome(state, DELIVER, letter)
+        return outcome.state == state and not outcome.sent and not outcome.notes and outcome.violation is None
+
+    # Rows
+
+    def _check(self, members: list[int], history: int) -> None:
+        signature = self._signature
+        while len(signature) < len(self.atlas.facts):
+            facts = self.atlas.facts[len(signature)]
+            key = (facts.log, facts.durable_log, facts.term if facts.role is Role.LEADER else 0)
+            signature.append(self._signatures.setdefault(key, len(self._signatures)))
+        key_of_all = (*[signature[member] for member in members], history)
+        if key_of_all not in self._checked:
+            check_cluster([self.atlas.facts[member] for member in members], self.histories.all[history])
+            self._checked.add(key_of_all)
+
+    def _least(self, members: Sequence[int], history: int, letters: Sequence[int]) -> tuple[Row, int]:
+        """Of all images the one that stands for them, and the renaming that leads to it."""
+        orbits = [self.atlas.orbit[member] for member in members]
+        images = [(self._renamed(members, history, letters, p), p) for p in self.atlas.renamings.sorting(orbits)]
+        best, renaming = min(images) if len(images) > 1 else images[0]
+        return array("I", best).tobytes(), renaming
+
+    def _renamed(self, members: Sequence[int], history: int, letters: Sequence[int], renaming: int) -> tuple[int, ...]:
+        atlas = self.atlas
+        if renaming == 0:
+            return (*members, history, *sorted(letters))
+        row = [0] * len(members)
+        for place, member in zip(atlas.renamings.all[renaming], members, strict=True):
+            row[place] = atlas.images[member][renaming]
+        history = self.histories.image(history, renaming)
+        return (*row, history, *sorted([atlas.letter_images[letter][renaming] for letter in letters]))
+
+    def facts_of(self, number: int) -> list[Facts]:
+        """What the rules see of each member in a state. States are numbered as they were found, from 0."""
+        return [self.atlas.facts[member] for member in array("I", self._rows[number])[: self.bounds.members]]
+
+    def images_of(self, number: int) -> int:
+        """How many states this one stands for: itself, and all that it becomes by renaming."""
+        members_count = self.bounds.members
+        row = array("I", self._rows[number])
+        members, history, letters = row[:members_count], row[members_count], row[members_count + 1 :]
+        return len({self._renamed(members, history, letters, p) for p in range(len(self.atlas.renamings.all))})
+
+    def path_to(self, number: int) -> list[tuple[Event, int]]:
+        """The events from the very first start to this state, each with the renaming that followed it."""
+        numbers = [number]
+        while self._parents[numbers[-1]] >= 0:
+            numbers.append(self._parents[numbers[-1]])
+        numbers.reverse()
+        return [*self._prelude, *(self._step_between(one, other) for one, other in pairwise(numbers))]
+
+    def _step_between(self, number: int, following: int) -> tuple[Event, int]:
+        row = array("I", self._rows[number])
+        for event, outcome in self._events(row):
+            row_after, renaming = self._after(row, event, outcome)
+            if row_after == self._rows[following]:
+                return event, renaming
+        raise AssertionError(f"no event leads from state {number} to {following}")
+
+
+def _may_wait_for(message: Message, facts: Facts) -> bool:
+    """True if the member may be, in this term, what the answer is for: neither a candidate nor a leader comes back."""
+    if isinstance(message, VoteResponse):
+        return facts.role is Role.CANDIDATE
+    return isinstance(message, PreVoteResponse) or facts.role is Role.LEADER

@@ -1,0 +1,78 @@
+"""One fault being carried out: on what, on whom, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from random import Random
+from typing import Protocol
+
+from harness.cluster.process import MemberProcess
+from harness.cluster.proxy_network import Network
+from harness.cluster.volumes import Volume
+from harness.nemesis.schedule import Direction, Kind
+from raft import Member
+
+
+class Victims(Protocol):
+    """What faults need of a cluster."""
+
+    members: dict[str, MemberProcess]
+    volumes: dict[str, Volume]
+    network: Network | None
+
+    endpoints: list[str]
+
+    @property
+    def leader_id(self) -> str | None: ...
+
+    @property
+    def silent(self) -> set[str]: ...
+
+    def check_alive(self) -> None: ...
+
+    async def start_new_member(self) -> Member: ...
+
+    async def forget(self, node_id: str) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class FaultRecord:
+    """One fault as it was carried out. `stopped_ns` is None while it lasts; for a kill it is the restart."""
+
+    number: int
+    kind: Kind
+    target: str
+    direction: Direction | None
+    victims: list[str]
+    leader_id: str | None  # Who led when it began, as far as we knew.
+    started_ns: int
+    stopped_ns: int | None = None
+    outcome: dict[str, object] = field(default_factory=dict)  # What is known only when it is over.
+
+    def to_json(self) -> dict[str, object]:
+        """As the fields of the event of its start; `kind` is the event's own there."""
+        fields = asdict(self)
+        del fields["outcome"]
+        return {"fault": fields.pop("kind"), **fields}
+
+    def words(self) -> str:
+        way = {"in": " (to it only)", "out": " (from it only)", "slow": " (late only)"}.get(self.direction or "", "")
+        return f"{self.kind}{way} {self.target}: {', '.join(self.victims)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """`seconds`: how long the fault is to last. `random`: its own, from the plan."""
+
+    cluster: Victims
+    record: FaultRecord
+    seconds: float
+    random: Random
+
+    @property
+    def members(self) -> list[MemberProcess]:
+        return [self.cluster.members[node_id] for node_id in self.record.victims]
+
+    @property
+    def volumes(self) -> list[Volume]:
+        return [self.cluster.volumes[node_id] for node_id in self.record.victims]

@@ -1,0 +1,153 @@
+"""Which faults this machine, and this user, can make. Tried, not guessed; what cannot be is said, with the reason."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.cluster.linux import enter_private_mounts
+from harness.cluster.volumes import FileSystem, Volume
+from harness.errors import BadInput, VolumeFailed
+from harness.nemesis.schedule import DISK_KINDS, KINDS, Kind, parse_faults
+
+_TRIAL_BYTES = 16 * 1024 * 1024
+_TRIAL_SECONDS = 20.0
+_SHIFT_SECONDS = 1_000_000
+_SHIFTED = f"""
+import os, sys, time
+from harness.cluster.linux import shift_clocks_at_exec
+shift_clocks_at_exec({_SHIFT_SECONDS})
+os.execv(sys.executable, [sys.executable, "-c", "import time; print(time.monotonic() > {_SHIFT_SECONDS})"])
+"""
+_DESCRIPTORS = Path("/proc/self/fd")
+_FAKETIME = "libfaketimeMT.so.1"  # The one for programs with threads.
+_FAKETIME_PLACES = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime", "/usr/lib64/faketime")
+
+NO_JUMPS = (
+    "leaders read by lease, which rests on clocks that are wrong by a hundredth at most; leave the share for lease out "
+    "of --read-ways"
+)
+
+CONDITIONS: dict[Kind, str] = {"clock-jump": " where nobody reads by lease (`run --read-ways` without lease)"}
+"""What a kind asks of a run, beside the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`unavailable`: faults that were asked for and cannot be made here, and why."""
+
+    file_system: FileSystem | None = None  # What a volume of its own for each member can be.
+    faketime: Path | None = None  # The library that gives a process a wall clock of its own.
+    unavailable: dict[Kind, str] = field(default_factory=dict)
+
+    def usable(self, kinds: Iterable[Kind], *, each_was_named: bool) -> tuple[Kind, ...]:
+        """Those of `kinds` that this machine can make.
+
+        Raises BadInput if some of them cannot be, and each was asked for by its name: `all` means all that can be.
+        """
+        kinds = tuple(kinds)
+        missing = [kind for kind in kinds if kind in self.unavailable]
+        if missing and each_was_named:
+            why = "; ".join(f"{kind}: {self.unavailable[kind]}" for kind in missing)
+            raise BadInput(f"these faults cannot be made here: {why}", "see `hwm-harness faults`")
+        return tuple(kind for kind in kinds if kind not in self.unavailable)
+
+
+ANY_MACHINE = Machine()
+"""What every machine can do."""
+
+
+def look_at_machine(kinds: Iterable[Kind]) -> Machine:
+    """Try what `kinds` need. From here on this process's mounts are its own, where that is allowed.
+
+    Call it before there are other threads.
+    """
+    kinds = tuple(kinds)
+    unavailable: dict[Kind, str] = {}
+    file_system: FileSystem | None = None
+    faketime: Path | None = None
+    if set(kinds) & set(DISK_KINDS):
+        file_system, why_not = _disks()
+        unavailable.update(why_not)
+    if "boot-clock" in kinds and (problem := _trouble_with_time_namespaces()):
+        unavailable["boot-clock"] = problem
+    if "write-error" in kinds and not _DESCRIPTORS.exists():
+        unavailable["write-error"] = f"which file a descriptor is of is looked up in {_DESCRIPTORS}, which is not there"
+    if "wall-clock" in kinds:
+        faketime = find_faketime()
+        if faketime is None:
+            unavailable["wall-clock"] = f"{_FAKETIME} is not installed (package libfaketime)"
+    return Machine(file_system, faketime, {kind: why for kind, why in unavailable.items() if kind in kinds})
+
+
+def usable_faults(text: str, *, lease_reads: bool) -> tuple[tuple[Kind, ...], Machine]:
+    """Read `--faults` and look at the machine: what can be made of it here. Raises BadInput.
+
+    What was named must be possible; `all` means all that is. `lease_reads`: leaders may read by lease.
+    """
+    kinds = parse_faults(text)
+    machine = look_at_machine(kinds)
+    if lease_reads and "clock-jump" in kinds:
+        machine.unavailable["clock-jump"] = NO_JUMPS
+    return machine.usable(kinds, each_was_named=kinds != KINDS), machine
+
+
+def find_faketime() -> Path | None:
+    """Where libfaketime is installed."""
+    found = (path for place in _FAKETIME_PLACES for path in Path("/").glob(f"{place[1:]}/{_FAKETIME}"))
+    return next(found, None)
+
+
+def _disks() -> tuple[FileSystem | None, dict[Kind, str]]:
+    try:
+        enter_private_mounts()
+    except OSError as error:
+        why = f"a file system for each member cannot be mounted: {error.strerror} (run it as root)"
+        return None, dict.fromkeys(DISK_KINDS, why)
+    with tempfile.TemporaryDirectory(prefix="hwm-disks-") as folder:
+        try:
+            return "ext4", _trouble_with(Volume(Path(folder), "e", file_system="ext4", size_bytes=_TRIAL_BYTES))
+        except (OSError, VolumeFailed) as error:
+            why = f"no ext4 can be mounted on a loop device: {error}"
+        try:
+            _trouble_with(Volume(Path(folder), "t", file_system="tmpfs", size_bytes=_TRIAL_BYTES))
+        except (OSError, VolumeFailed) as error:
+            return None, dict.fromkeys(DISK_KINDS, f"{why}; nor a tmpfs: {error}")
+    return "tmpfs", {kind: why for kind in DISK_KINDS if kind != "disk-full"}
+
+
+def _trouble_with(volume: Volume) -> dict[Kind, str]:
+    """What cannot be done to the disk below `volume`. OSError or VolumeFailed if it cannot even be had."""
+    found: dict[Kind, str] = {}
+    volume.open()
+    try:
+        _try(("disk-full",), found, volume.fill, volume.free)
+        _try(("disk-hang", "disk-slow"), found, lambda: volume.freeze(0.0), volume.thaw)
+        _try(("disk-error", "power-loss", "disk-lies"), found, volume.cut_power, volume.repair)
+    finally:
+        volume.close()
+    return found
+
+
+def _try(kinds: tuple[Kind, ...], found: dict[Kind, str], *acts: Callable[[], object]) -> None:
+    try:
+        for act in acts:
+            act()
+    except (OSError, VolumeFailed) as error:
+        found.update(dict.fromkeys(kinds, str(error)))
+
+
+def _trouble_with_time_namespaces() -> str:
+    """Empty if there is none."""
+    command = [sys.executable, "-P", "-c", _SHIFTED]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode != 0:
+        return f"no clock of its own for a process: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}"
+    return "" if done.stdout.strip() == "True" else "a clock is not shifted by an exec (Linux before 6.1?)"

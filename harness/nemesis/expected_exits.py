@@ -1,0 +1,49 @@
+"""How a member may end under what is done to it: by the exit codes that `hwm serve` promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.nemesis.active_fault import Strike
+
+STOPPED_AS_ASKED, REFUSED, NO_ANSWER, STOPPED_ITSELF, WAS_REMOVED = 0, 3, 5, 6, 7
+_BEFORE_IT_LISTENS = -15  # SIGTERM while Python still loads it: the system's own answer.
+
+Codes = frozenset[int | None]
+"""Exit codes; None: it did not end by itself, and was killed."""
+
+WHILE_JOINING: Codes = frozenset({REFUSED, NO_ANSWER})
+"""Who is no member yet may end by itself: nobody answers it, or something beside it keeps it from starting."""
+
+
+def if_its_disk_fails(strike: Strike) -> dict[str, Codes]:
+    """Of each victim, as it is before anything is done to it: how it may end once its disk fails."""
+    return _allowed(strike, {STOPPED_ITSELF}, starting={REFUSED}, joining={*WHILE_JOINING, None})
+
+
+def if_asked_to_stop(strike: Strike) -> dict[str, Codes]:
+    """The same for SIGTERM."""
+    return _allowed(
+        strike,
+        {STOPPED_AS_ASKED},
+        starting={_BEFORE_IT_LISTENS},
+        joining={*WHILE_JOINING, _BEFORE_IT_LISTENS},
+    )
+
+
+def blame(strike: Strike, when: str, exit_codes: Mapping[str, int | None], allowed: Mapping[str, Codes]) -> None:
+    """Whoever ended in another way than it may makes a finding, which fails the run."""
+    others = {node_id: code for node_id, code in exit_codes.items() if code not in allowed[node_id]}
+    if others:
+        strike.record.outcome["finding"] = f"{when}, members ended so (None: not by themselves): {others}"
+
+
+def _allowed(
+    strike: Strike, always: set[int | None], *, starting: set[int | None], joining: set[int | None]
+) -> dict[str, Codes]:
+    return {
+        member.node_id: frozenset(
+            always | (set() if member.serves() else starting) | (joining if member.is_joining else set())
+        )
+        for member in strike.members
+    }

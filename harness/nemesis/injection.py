@@ -1,0 +1,141 @@
+"""Carries out a fault plan against a cluster, and writes down what it did to whom and when."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from random import Random
+
+import trio
+
+from harness.nemesis import disks, membership, processes
+from harness.nemesis import partitions as links
+from harness.nemesis.active_fault import FaultRecord, Strike, Victims
+from harness.nemesis.schedule import MEMBER_KINDS, Kind, PlannedFault
+from harness.recording.history import RunWriter
+
+_LEADER_WAIT_SECONDS = 3.0  # For "the leader" there must be one; if there is none for so long, any member will do.
+_SETTLED_SECONDS_MAX = 3.0
+_LOOK_SECONDS = 0.02
+
+_CARRIED_OUT: dict[Kind, Callable[[Strike], AbstractAsyncContextManager[None]]] = {
+    "kill": processes.killed,
+    "pause": processes.paused,
+    "partition": links.partitioned,
+    "restart": processes.restarted,
+    "transfer": processes.handed_over,
+    "disk-full": disks.full,
+    "disk-error": disks.failing,
+    "disk-hang": disks.hanging,
+    "disk-slow": disks.slow,
+    "power-loss": disks.without_power,
+    "write-error": disks.failing_once,
+    "boot-clock": processes.booted_at_another_time,
+    "wall-clock": processes.told_another_date,
+    "clock-jump": processes.jumped_ahead,
+    "add": membership.added,
+    "remove": membership.removed,
+    "replace": membership.replaced,
+    "disk-lies": membership.lied_to,
+}
+
+
+@dataclass(slots=True)
+class Nemesis:
+    """`run` carries out the plan; when it ends, however it ends, nothing is left broken.
+
+    One fault after the other, and beside them one change of the members after the other. No member is in two at once.
+    """
+
+    cluster: Victims
+    writer: RunWriter
+    plan: Sequence[PlannedFault]
+    records: list[FaultRecord] = field(default_factory=list)
+    under_way: list[FaultRecord] = field(default_factory=list)
+
+    async def run(self, seconds: float = math.inf) -> None:
+        """Faults that would begin later than `seconds` from now, as others took their time, are left out."""
+        begun = trio.current_time()
+        changes = [planned for planned in self.plan if planned.kind in MEMBER_KINDS]
+        others = [planned for planned in self.plan if planned.kind not in MEMBER_KINDS]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._one_by_one, others, begun, begun + seconds)
+            nursery.start_soon(self._one_by_one, changes, begun, begun + seconds)
+
+    @property
+    def current(self) -> FaultRecord | None:
+        """The fault that began last of those that are under way."""
+        return self.under_way[-1] if self.under_way else None
+
+    @property
+    def kills(self) -> int:
+        """How many processes were ended by kill -9."""
+        return sum(len(record.victims) for record in self.records if record.kind == "kill")
+
+    async def _one_by_one(self, plan: Sequence[PlannedFault], begun: float, over: float) -> None:
+        for planned in plan:
+            await trio.sleep_until(begun + planned.start_seconds)
+            await self._settled()
+            if trio.current_time() >= over:
+                return
+            await self._carry_out(planned)
+
+    async def _carry_out(self, planned: PlannedFault) -> None:
+        leader_id = await self._leader_soon() if planned.target == "leader" else self.cluster.leader_id
+        self.cluster.check_alive()  # What has ended by itself until now must not be taken for the work of this fault.
+        record = FaultRecord(
+            number=planned.number,
+            kind=planned.kind,
+            target=planned.target,
+            direction=planned.direction,
+            victims=self._choose(planned, leader_id),
+            leader_id=leader_id,
+            started_ns=self.writer.clock.now_ns(),
+        )
+        strike = Strike(self.cluster, record, planned.duration_seconds, Random(f"strike {planned.pick}"))
+        self.records.append(record)
+        self.under_way.append(record)
+        self.writer.event("fault_started", **record.to_json())
+        try:
+            async with _CARRIED_OUT[planned.kind](strike):
+                await trio.sleep(planned.duration_seconds)
+        finally:
+            record.stopped_ns = self.writer.clock.now_ns()
+            self.under_way.remove(record)
+            fields = {"number": record.number, "fault": record.kind, "victims": record.victims, **record.outcome}
+            self.writer.event("fault_stopped", **fields)
+
+    def _choose(self, planned: PlannedFault, leader_id: str | None) -> list[str]:
+        """Who it hits; a function of the plan's `pick`, the members, the leader, and who is hit already."""
+        if planned.kind == "add":
+            return []
+        hit = self._hit()
+        free = [node_id for node_id in self.cluster.members if node_id not in hit]  # In order of their age.
+        if planned.target == "all":
+            return sorted(free)
+        if planned.target == "leader" and leader_id in free:
+            return [leader_id]
+        if planned.target == "eldest":
+            return free[:1]
+        minority = (len(self.cluster.members) - 1) // 2 - len(hit)  # All that are hit at a time.
+        count = max(1, minority) if planned.target == "minority" else 1
+        return sorted(Random(planned.pick).sample(sorted(free), min(count, len(free))))
+
+    async def _settled(self) -> None:
+        """Whoever is not hit now has come back from the last time, so that faults do not add up on a slow machine."""
+        for _ in range(round(_SETTLED_SECONDS_MAX / _LOOK_SECONDS)):
+            if not self.cluster.silent - self._hit():
+                break
+            await trio.sleep(_LOOK_SECONDS)
+
+    def _hit(self) -> set[str]:
+        return {node_id for record in self.under_way for node_id in record.victims}
+
+    async def _leader_soon(self) -> str | None:
+        for _ in range(round(_LEADER_WAIT_SECONDS / _LOOK_SECONDS)):
+            if self.cluster.leader_id is not None:
+                break
+            await trio.sleep(_LOOK_SECONDS)
+        return self.cluster.leader_id

@@ -1,0 +1,32 @@
+"""Faults of the network between members."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from harness.cluster.proxy_network import SLOW_SECONDS
+from harness.nemesis.active_fault import Strike
+
+
+@asynccontextmanager
+async def partitioned(strike: Strike) -> AsyncIterator[None]:
+    """Frames between the victims and all others are lost, or late; at the end no more are."""
+    network, direction = strike.cluster.network, strike.record.direction
+    assert network is not None, "partitions need a cluster whose links go through proxies"
+    assert direction is not None, strike.record
+    slow = direction == "slow"
+    flows = network.between(strike.record.victims, direction)
+    for flow in flows:
+        if slow:
+            flow.delay_seconds = SLOW_SECONDS
+        else:
+            flow.block()
+    try:
+        yield
+    finally:
+        for flow in flows:
+            if slow:
+                flow.delay_seconds = 0.0
+            else:
+                flow.unblock()

@@ -1,0 +1,1 @@
+"""Histories of what clients saw: writing, reading, checking and spoiling them."""

@@ -1,0 +1,275 @@
+"""A recorded run on disk: docs/reference/specification.md#10-recorded-run.
+
+    DIR/run.json       format, run id, seed, fault schedule, versions, clocks; `finished` once all rows are there
+    DIR/ops/*          one row per operation, written when it ends: `*.jsonl` or `*.parquet`
+    DIR/events.jsonl   faults, leader changes, what members did
+    DIR/calls.jsonl    writes that were called, while the run lasts; removed when it ends well
+
+Why `calls.jsonl`: a read may show a value whose own write has not ended yet. If the harness is killed at that
+moment, a history of ended operations alone would hold a value that nobody wrote. Calls are flushed before rows,
+so any write that a recorded read could have seen is in one of the two; `close_unfinished_run` turns those
+without a row into `unknown` rows.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Protocol
+
+from harness.errors import BadInput, ExtraMissing
+from harness.recording.clock import RunClock
+
+Row = dict[str, object]
+
+RUN_FORMAT = 1  # Of a run folder; one that says nothing has this one, too. The audit has its own number.
+WRITES = frozenset({"put", "delete", "cas", "txn"})
+UNFLUSHED_ROWS_MAX = 500  # Rows that a killed harness loses; their writes, if any read saw them, are in calls.jsonl.
+PARQUET_ROWS_MAX = 20_000  # Rows per file: bounds the memory, and what is only in memory when we are killed.
+
+
+def to_text(data: bytes) -> str:
+    """Return bytes as history text: UTF-8, or `base64:…` for what is not, and for what would look like it."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = None
+    if text is None or text.startswith("base64:"):
+        return "base64:" + base64.b64encode(data).decode("ascii")
+    return text
+
+
+def from_text(text: str) -> bytes:
+    """The inverse of `to_text`. Raises ValueError for broken base64."""
+    if text.startswith("base64:"):
+        return base64.b64decode(text[len("base64:") :], validate=True)
+    return text.encode("utf-8")
+
+
+def canonical_json(value: object) -> str:
+    """The one spelling of a `request` (docs/reference/specification.md#105-request)."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+class RowSink(Protocol):
+    """Where rows go. `flush` hands complete rows to the operating system."""
+
+    def add(self, row: Row) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _JsonLines:
+    """Lines wait in memory until `flush`, so that its caller decides which file is ahead of which."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: IO[str] = path.open("a", encoding="utf-8")
+        self._pending: list[str] = []
+
+    def add(self, row: Mapping[str, object]) -> None:
+        self._pending.append(json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n")
+
+    def flush(self) -> None:
+        if self._pending:
+            self._file.write("".join(self._pending))
+            self._file.flush()
+            self._pending.clear()
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self.flush()
+            self._file.close()
+
+
+class RunWriter:
+    """Writes one run. Rows appear in the order in which operations ended.
+
+    Raises BadInput if `folder` holds something already or cannot be written, ExtraMissing for parquet
+    without pyarrow. The owner calls `flush` now and then, and `finish` or `close` at the end.
+    """
+
+    def __init__(
+        self, folder: Path, *, run_id: str, clock: RunClock, ops_format: str, about: dict[str, object]
+    ) -> None:
+        open_sink = _sink_of(ops_format)  # Before anything is made: a missing extra leaves no folder behind.
+        prepare_folder(folder)
+        self.folder, self.run_id, self.clock = folder, run_id, clock
+        kind = {"format": RUN_FORMAT, "run_id": run_id}
+        self._about: dict[str, object] = {**kind, "clocks": [clock.to_json()], "finished": False, **about}
+        self._rows = open_sink(folder / "ops")
+        self._calls = _JsonLines(folder / "calls.jsonl")
+        self._events = _JsonLines(folder / "events.jsonl")
+        self._next_op_id = 0
+        self._unflushed = 0
+        self._open: dict[int, Row] = {}
+        self._write_about()
+
+    def call(self, row: Row) -> int:
+        """Note that an operation is about to be sent: `row` has all that is known before. Returns its op_id."""
+        op_id = self._next_op_id
+        self._next_op_id += 1
+        row |= {"run_id": self.run_id, "op_id": op_id, "clock_id": self.clock.clock_id}
+        self._open[op_id] = row
+        if row["op"] in WRITES:
+            self._calls.add(row)
+        return op_id
+
+    def end(self, op_id: int, **outcome: object) -> Row:
+        """Record how operation `op_id` ended: `status`, and for all but `unknown` a `return_ns`."""
+        row = self._open.pop(op_id)
+        row.update((name, value) for name, value in outcome.items() if value is not None)
+        row.setdefault("return_ns", None)  # Said, not left out: it stays open for ever.
+        assert (row["status"] == "unknown") == (row["return_ns"] is None), row
+        assert (row["status"] == "ok") == ("output" in row), row
+        self._rows.add(row)
+        self._unflushed += 1
+        if self._unflushed >= UNFLUSHED_ROWS_MAX:
+            self.flush()
+        return row
+
+    def event(self, kind: str, **fields: object) -> None:
+        """Record something that happened to the cluster, now."""
+        self._events.add({"at_ns": self.clock.now_ns(), "kind": kind, **fields})
+
+    def flush(self) -> None:
+        self._calls.flush()  # Before the rows: see the module's docstring.
+        self._rows.flush()
+        self._events.flush()
+        self._unflushed = 0
+
+    def finish(self, **about: object) -> None:
+        """All operations have ended: add what is known only now to run.json, and close."""
+        self.close()
+        self._about |= {"finished": True, **about}
+        self._write_about()
+        (self.folder / "calls.jsonl").unlink()
+
+    def close(self) -> None:
+        """Close the files; what is still open is recorded as it must be: unknown. May be called twice."""
+        for op_id in list(self._open):
+            self.end(op_id, status="unknown", error="HarnessStopped")
+        self._calls.close()
+        self._rows.close()
+        self._events.close()
+
+    def _write_about(self) -> None:
+        write_json(self.folder / "run.json", self._about)
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make `folder` with its `ops/`. Raises BadInput if it is not empty, or not ours to write."""
+    hint = "give --out a new folder, or one that is empty"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise BadInput(f"{folder} is not empty", hint)
+        (folder / "ops").mkdir()
+    except (FileExistsError, NotADirectoryError):
+        raise BadInput(f"{folder} is not a folder", hint) from None
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be written: {error.strerror}", hint) from None
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace a small JSON file whole: a reader sees the old one or the new one."""
+    aside = path.with_suffix(".tmp")
+    aside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    aside.replace(path)
+
+
+def read_about(folder: Path) -> dict[str, object]:
+    """Return run.json. Raises BadInput if `folder` holds no run, or one that a newer version recorded."""
+    try:
+        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise BadInput(f"{folder} holds no recorded run", "name a folder that `hwm-harness run` made") from None
+    assert isinstance(about, dict), about
+    found = about.get("format", RUN_FORMAT)
+    if not isinstance(found, int) or found > RUN_FORMAT:
+        known = f"run.json has format {found!r}; this version reads up to {RUN_FORMAT}"
+        raise BadInput(f"{folder}: {known}", "use the version that recorded it, or a newer one")
+    return about
+
+
+def read_rows(folder: Path) -> Iterator[Row]:
+    """Yield all rows of a run, file by file."""
+    for path in sorted((folder / "ops").glob("*.jsonl")):
+        yield from _read_lines(path)
+    for path in sorted((folder / "ops").glob("*.parquet")):
+        from harness.recording.parquet import read_parquet
+
+        yield from read_parquet(path)
+
+
+def read_events(folder: Path) -> list[Row]:
+    """All events of a run, in order of time."""
+    path = folder / "events.jsonl"
+    return list(_read_lines(path)) if path.exists() else []
+
+
+def close_unfinished_run(folder: Path) -> int:
+    """Make a run auditable whose harness was killed: add calls without a row as `unknown`. Returns how many.
+
+    Each gets a client value of its own, because an unknown operation stays open for ever.
+    """
+    about, calls_path = read_about(folder), folder / "calls.jsonl"
+    if about.get("finished") or not calls_path.exists():
+        return 0
+    _cut_torn_lines(folder)
+    ended = {row["op_id"] for row in read_rows(folder)}
+    lost = [row for row in _read_lines(calls_path) if row["op_id"] not in ended]
+    sink = _JsonLines(folder / "ops" / "closed.jsonl")
+    for row in lost:
+        ends = {"status": "unknown", "error": "HarnessKilled", "return_ns": None}
+        sink.add(row | {"client": f"{row['client']}+{row['op_id']}"} | ends)
+    sink.close()
+    write_json(folder / "run.json", about | {"finished": True, "closed_after_kill": len(lost)})
+    calls_path.unlink()
+    return len(lost)
+
+
+def copy_run(source: Path, target: Path) -> None:
+    """Copy what the audit reads of a run (not the members' data) into a new folder."""
+    prepare_folder(target)
+    for path in sorted((source / "ops").iterdir()):
+        shutil.copyfile(path, target / "ops" / path.name)
+    for name in ("run.json", "events.jsonl"):
+        shutil.copyfile(source / name, target / name)
+
+
+def write_rows(folder: Path, rows: list[Row]) -> None:
+    """Replace all rows of a run by these, as JSON lines."""
+    for path in (folder / "ops").iterdir():
+        path.unlink()
+    sink = _JsonLines(folder / "ops" / "rows.jsonl")
+    for row in rows:
+        sink.add(row)
+    sink.close()
+
+
+def _sink_of(ops_format: str) -> Callable[[Path], RowSink]:
+    if ops_format == "jsonl":
+        return lambda folder: _JsonLines(folder / "rows.jsonl")
+    assert ops_format == "parquet", ops_format
+    try:
+        from harness.recording.parquet import ParquetFiles
+    except ModuleNotFoundError:
+        raise ExtraMissing("pyarrow", "a history in Parquet") from None
+    return lambda folder: ParquetFiles(folder, rows_max=PARQUET_ROWS_MAX)
+
+
+def _read_lines(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def _cut_torn_lines(folder: Path) -> None:
+    """A killed writer may leave half a line at the end of a file: it was never a row."""
+    for path in [*(folder / "ops").glob("*.jsonl"), folder / "calls.jsonl", folder / "events.jsonl"]:
+        data = path.read_bytes()
+        if data and not data.endswith(b"\n"):
+            path.write_bytes(data[: data.rfind(b"\n") + 1])

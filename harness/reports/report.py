@@ -1,0 +1,309 @@
+"""What a run comes to: computed from its files alone, so that any run can be reported again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from harness.nemesis.expected_exits import STOPPED_AS_ASKED
+from harness.nemesis.schedule import MEMBER_KINDS, VICTIMLESS_KINDS
+from harness.recording.clock import NS_PER_SECOND
+from harness.recording.history import WRITES, read_about, read_events, read_rows
+from harness.recording.staleness_check import older_than_they_say
+from harness.reports.percentiles import percentile
+from harness.reports.unavailability import Unavailability, distributions, longest_silence_ns
+
+STATUSES = ("ok", "fail", "unknown")
+_STOP_FIELDS = frozenset({"at_ns", "kind", "number", "fault", "victims"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Of the operations that ended `ok`, in milliseconds; the percentile is the nearest rank."""
+
+    count: int
+    p50_ms: float
+    p99_ms: float
+    worst_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultEffect:
+    """One fault and how long writes stood still after it.
+
+    `unavailable_seconds`: from the fault until the first acknowledgement of a write that was *called* after it; None
+    if none ever was. (A write that was already under way could be acknowledged by what the dead leader sent last.)
+    `longest_silence_seconds`: the longest time without any acknowledged write, from the fault until the next one (of
+    changes of the members: until the next change). `outcome`: what was known when it was over. `skipped`: why it was
+    not carried out; None if it was. What was not has no effect.
+    """
+
+    number: int
+    kind: str
+    target: str
+    direction: str | None
+    victims: tuple[str, ...]
+    at_seconds: float
+    lasted_seconds: float | None
+    unavailable_seconds: float | None
+    longest_silence_seconds: float | None
+    hit_leader: bool
+    skipped: str | None
+    outcome: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The summary of one run."""
+
+    run_id: str
+    seed: int | None
+    folder: str
+    nodes: int | None
+    clients: int | None
+    keys: int | None
+    load_seconds: float
+    operations: int
+    acknowledged: int  # Of the load: without the reads at the end.
+    by_status: dict[str, int]
+    by_operation: dict[str, dict[str, int]]
+    errors: dict[str, int]
+    operations_per_second: float
+    reads: Latency | None  # Those that had a round; the others are in `reads_by_way`, as they were answered.
+    reads_by_way: dict[str, Latency]
+    older_than_they_say: tuple[int, ...]  # Bounded reads, by op_id: there must be none.
+    writes: Latency | None
+    longest_write_gap_seconds: float | None
+    leader_changes: int
+    kills: int
+    faults_planned: int
+    faults_carried_out: int
+    faults_skipped: int  # The others of the plan were never begun: the load was over.
+    faults: tuple[FaultEffect, ...]
+    unavailability: tuple[Unavailability, ...]
+    unavailable_faults: dict[str, str]
+    founders_left: tuple[str, ...]
+    healed: bool
+    final_reads: int
+    state_hashes_agree: bool | None
+    state_hashes: dict[str, str]
+    state_hash_index: int | None
+    exit_codes: dict[str, int] | None  # Of the members, asked to stop at the end of all; None: unknown.
+    finished: bool
+
+    @property
+    def sound(self) -> bool:
+        """True if the run ended as every run must: complete, healed, every key read, all members of one state.
+
+        And something was acknowledged, every change of the members was made, all stood their faults as they must, and
+        no read of bounded age was older than it said.
+        """
+        ended_well = self.finished and self.healed and self.every_key_read and self.state_hashes_agree is True
+        found = self.changes_not_made or self.findings or self.older_than_they_say
+        return ended_well and self.exit_codes is not None and self.acknowledged > 0 and not found
+
+    @property
+    def every_key_read(self) -> bool:
+        """At the end, and answered."""
+        return self.keys is not None and self.final_reads == self.keys
+
+    @property
+    def changes_not_made(self) -> tuple[str, ...]:
+        """Changes of the members that could not be made, and why."""
+        failed = (fault for fault in self.faults if "failed" in fault.outcome)
+        return tuple(f"fault {fault.number}, {fault.kind}: {fault.outcome['failed']}" for fault in failed)
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What members did under a fault, or when they were asked to stop, that they must not."""
+        found = (fault for fault in self.faults if "finding" in fault.outcome)
+        words = [f"fault {fault.number}, {fault.kind}: {fault.outcome['finding']}" for fault in found]
+        others = {node_id: code for node_id, code in (self.exit_codes or {}).items() if code != STOPPED_AS_ASKED}
+        if others:
+            words.append(f"asked to stop at the end, members ended so: {others}")
+        return tuple(words)
+
+    def to_json(self) -> dict[str, object]:
+        return {**asdict(self), "sound": self.sound}
+
+
+def report_on(folder: Path) -> Report:
+    """Read a run and sum it up. Raises BadInput if there is none."""
+    about = read_about(folder)
+    return summarize(about, list(read_rows(folder)), read_events(folder), folder)
+
+
+def summarize(
+    about: dict[str, Any], rows: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]], folder: Path
+) -> Report:
+    """The arithmetic of `report_on`. `events` are in order of time."""
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for event in events:
+        by_kind.setdefault(event["kind"], []).append(event)
+    begun = _first_at(by_kind, "load_started")
+    loaded = [row for row in rows if not _is_final(row)]
+    ended = _first_at(by_kind, "load_ended") or max((row.get("return_ns") or 0 for row in loaded), default=0)
+    load_seconds = max(0, ended - begun) / NS_PER_SECOND if begun is not None else 0.0
+    acknowledged = sorted(
+        (row["return_ns"], row["call_ns"]) for row in loaded if row["op"] in WRITES and row["status"] == "ok"
+    )
+    over = (begun or 0) + round(about["seconds"] * NS_PER_SECOND) if about.get("seconds") else ended
+    faults = _effects(by_kind, acknowledged, begun or 0, over)
+    hashes = by_kind.get("state_hashes", [{}])[-1]
+    by_way = _by_way(loaded)
+    return Report(
+        run_id=str(about["run_id"]),
+        seed=about.get("seed"),
+        folder=str(folder),
+        nodes=about.get("nodes"),
+        clients=about.get("clients"),
+        keys=about.get("keys"),
+        load_seconds=round(load_seconds, 3),
+        operations=len(rows),
+        acknowledged=sum(1 for row in loaded if row["status"] == "ok"),
+        by_status=_count(row["status"] for row in rows),
+        by_operation={
+            op: _count(row["status"] for row in rows if row["op"] == op) for op in sorted({row["op"] for row in rows})
+        },
+        errors=dict(Counter(row["error"] for row in rows if row.get("error")).most_common()),
+        operations_per_second=round(len(loaded) / load_seconds, 1) if load_seconds else 0.0,
+        reads=by_way.pop("linearizable", None),
+        reads_by_way=by_way,
+        older_than_they_say=older_than_they_say(rows),
+        writes=_latency(row for row in loaded if row["op"] in WRITES),
+        longest_write_gap_seconds=_longest_gap([returned for returned, _ in acknowledged]),
+        leader_changes=max(0, len(by_kind.get("leader_changed", ())) - 1),  # The first one is the first leader.
+        kills=sum(len(fault.victims) for fault in faults if fault.kind == "kill"),
+        faults_planned=len(about.get("schedule") or faults),
+        faults_carried_out=sum(1 for fault in faults if fault.skipped is None),
+        faults_skipped=sum(1 for fault in faults if fault.skipped is not None),
+        faults=faults,
+        unavailability=distributions(
+            (fault.kind, fault.hit_leader, fault.longest_silence_seconds)
+            for fault in faults
+            if fault.longest_silence_seconds is not None
+        ),
+        unavailable_faults=about.get("unavailable_faults", {}),
+        founders_left=_members_left(by_kind, faults),
+        healed=bool(by_kind.get("healed")),
+        final_reads=sum(1 for row in rows if _is_final(row) and row["status"] == "ok"),
+        state_hashes_agree=hashes.get("agree"),
+        state_hashes=hashes.get("hashes", {}),
+        state_hash_index=hashes.get("index"),
+        exit_codes=by_kind.get("members_stopped", [{}])[-1].get("exit_codes"),
+        finished=bool(about.get("finished")),
+    )
+
+
+def _effects(
+    by_kind: dict[str, list[dict[str, Any]]], acknowledged: Sequence[tuple[int, int]], begun: int, over: int
+) -> tuple[FaultEffect, ...]:
+    """`over`: from then on clients call nothing more, and silence means nothing."""
+    started = by_kind.get("fault_started", [])
+    stops = {event["number"]: event for event in by_kind.get("fault_stopped", ())}
+    why_skipped = [_why_skipped(event, stops.get(event["number"], {})) for event in started]
+    effects = []
+    for place, event in enumerate(started):
+        later = zip(started[place + 1 :], why_skipped[place + 1 :], strict=True)
+        lane = [each["started_ns"] for each, why in later if why is None and _changes(each) == _changes(event)]
+        window_end = max(event["started_ns"], min(lane[0] if lane else over, over))
+        stop = stops.get(event["number"], {})
+        effects.append(_effect(event, stop, why_skipped[place], acknowledged, begun, window_end))
+    return tuple(effects)
+
+
+def _why_skipped(event: dict[str, Any], stop: dict[str, Any]) -> str | None:
+    """None for a fault that was carried out."""
+    if "skipped" in stop:
+        return str(stop["skipped"])
+    if event["victims"] or event["fault"] in VICTIMLESS_KINDS:
+        return None
+    return "every member was hit by something else"
+
+
+def _changes(event: dict[str, Any]) -> bool:
+    """Is it a change of the members? These have a lane of their own."""
+    return event["fault"] in MEMBER_KINDS
+
+
+def _effect(
+    event: dict[str, Any],
+    stop: dict[str, Any],
+    why_skipped: str | None,
+    acknowledged: Sequence[tuple[int, int]],
+    begun: int,
+    window_end: int,
+) -> FaultEffect:
+    started, stopped = event["started_ns"], stop.get("at_ns")
+    next_write = next((returned for returned, called in acknowledged if called >= started), None)
+    silence = longest_silence_ns([returned for returned, _ in acknowledged], started, window_end)
+    was_carried_out = why_skipped is None
+    return FaultEffect(
+        number=event["number"],
+        kind=event["fault"],
+        target=event["target"],
+        direction=event.get("direction"),
+        victims=tuple(event["victims"]),
+        hit_leader=event.get("leader_id") is not None and event["leader_id"] in event["victims"],
+        at_seconds=_seconds(started - begun),
+        lasted_seconds=None if stopped is None else _seconds(stopped - started),
+        unavailable_seconds=_seconds(next_write - started) if was_carried_out and next_write is not None else None,
+        longest_silence_seconds=_seconds(silence) if was_carried_out else None,
+        skipped=why_skipped,
+        outcome={name: value for name, value in stop.items() if name not in _STOP_FIELDS},
+    )
+
+
+def _members_left(by_kind: dict[str, list[dict[str, Any]]], faults: Iterable[FaultEffect]) -> tuple[str, ...]:
+    """Who of those that the cluster began with was never removed or replaced."""
+    founders = {node_id for event in by_kind.get("cluster_ready", ()) for node_id in event["members"]}
+    return tuple(sorted(founders - {fault.outcome.get("removed") for fault in faults}))
+
+
+def _by_way(loaded: Iterable[dict[str, Any]]) -> dict[str, Latency]:
+    """How long reads took, by the consistency that they were answered with."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in loaded:
+        if row["op"] not in WRITES:
+            rows.setdefault(row.get("consistency") or "linearizable", []).append(row)
+    found = {way: _latency(rows[way]) for way in sorted(rows)}
+    return {way: latency for way, latency in found.items() if latency is not None}
+
+
+def _latency(rows: Iterable[dict[str, Any]]) -> Latency | None:
+    ordered = sorted((row["return_ns"] - row["call_ns"]) / 1e6 for row in rows if row["status"] == "ok")
+    if not ordered:
+        return None
+    return Latency(
+        count=len(ordered),
+        p50_ms=round(percentile(ordered, 0.5), 3),
+        p99_ms=round(percentile(ordered, 0.99), 3),
+        worst_ms=round(ordered[-1], 3),
+    )
+
+
+def _longest_gap(returned: Sequence[int]) -> float | None:
+    gaps = [after - before for before, after in pairwise(returned)]
+    return _seconds(max(gaps)) if gaps else None
+
+
+def _count(statuses: Iterable[str]) -> dict[str, int]:
+    counted = Counter(statuses)
+    return {status: counted[status] for status in STATUSES}
+
+
+def _first_at(by_kind: dict[str, list[dict[str, Any]]], kind: str) -> int | None:
+    return by_kind[kind][0]["at_ns"] if kind in by_kind else None
+
+
+def _is_final(row: dict[str, Any]) -> bool:
+    """A read after everything was healed: no part of the load."""
+    return str(row["client"]).startswith("final")
+
+
+def _seconds(ns: int) -> float:
+    return round(ns / NS_PER_SECOND, 3)

@@ -1,0 +1,87 @@
+"""Clients that write all the time, beside what is measured: how long writes stand still, and whether any fails."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import trio
+
+from harness.cluster.cluster import Cluster
+from harness.recording.history import prepare_folder
+from kvstore import Client, OperationFailed, OutcomeUnknown
+
+WRITERS = 4
+_WRITE_PAUSE_SECONDS = 0.005  # Also the resolution of what is measured.
+_WRITE_SECONDS = 10.0
+
+
+class Writers:
+    """What they have seen so far."""
+
+    def __init__(self) -> None:
+        self.acknowledged = 0
+        self.failed = 0  # Refused for good, or of unknown outcome, after all that a client does by itself.
+        self.longest_pause_seconds = 0.0  # Between two acknowledgements, since it was set to 0.
+        self._changed = trio.Condition()
+        self._last_called = -1.0
+        self._acknowledged_at = trio.current_time()
+
+    async def work(self, store: Client, number: int) -> None:
+        """Write without end."""
+        written = 0
+        while True:
+            called = trio.current_time()
+            try:
+                await store.put(f"writer-{number}", str(written), deadline_seconds=_WRITE_SECONDS)
+            except (OperationFailed, OutcomeUnknown):
+                self.failed += 1
+            else:
+                await self._note(called)
+            written += 1
+            await trio.sleep(_WRITE_PAUSE_SECONDS)
+
+    async def _note(self, called: float) -> None:
+        now = trio.current_time()
+        self.acknowledged += 1
+        self.longest_pause_seconds = max(self.longest_pause_seconds, now - self._acknowledged_at)
+        self._acknowledged_at = now
+        async with self._changed:
+            self._last_called = max(self._last_called, called)
+            self._changed.notify_all()
+
+    async def first_after(self, moment: float) -> float:
+        """Wait for an acknowledged write that was called after `moment`; returns when that was seen."""
+        async with self._changed:
+            while self._last_called < moment:
+                await self._changed.wait()
+            return trio.current_time()
+
+
+@asynccontextmanager
+async def writing(cluster: Cluster) -> AsyncIterator[Writers]:
+    """WRITERS clients of this cluster."""
+    writers = Writers()
+
+    async def write(number: int) -> None:
+        async with Client(cluster.endpoints) as store:
+            await writers.work(store, number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(WRITERS):
+            nursery.start_soon(write, number)
+        yield writers
+        nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def scratch_folder(out: Path | None) -> Iterator[Path]:
+    """The folder asked for, or one that is gone afterwards."""
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="hwm-measure-") as folder:
+            yield Path(folder)
+    else:
+        prepare_folder(out)
+        yield out

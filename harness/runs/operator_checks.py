@@ -1,0 +1,89 @@
+"""What an operator and an orchestrator do while a run lasts: a fresh `status` of each member, and its probe."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import trio
+
+from harness.cluster.cluster import Cluster
+from harness.recording.history import RunWriter
+from kvstore import Client, StoreError
+
+_PAUSE_SECONDS = 2.0
+_ANSWER_SECONDS_MAX = 5.0
+_SETTLED_SECONDS = 3.0  # A member that was started a moment ago may not listen yet.
+_PROBE = b"GET /livez HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"
+
+
+@dataclass(slots=True)
+class OperatorChecks:
+    """Counts `status` and `livez`, each `ok` or `failed`, of members that run undisturbed. `failures`: some of them."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    worst_ms: float = 0.0
+    failures: list[str] = field(default_factory=list)
+    _running_since: dict[int, float] = field(default_factory=dict)  # By process id, in trio time.
+
+    async def watch(self, cluster: Cluster, writer: RunWriter) -> None:
+        """Check every member in turn until cancelled, then record an event `operator_checks`."""
+        try:
+            while True:
+                await trio.sleep(_PAUSE_SECONDS)
+                for node_id in list(cluster.members):
+                    await self._check(cluster, node_id)
+        finally:
+            writer.event(
+                "operator_checks", counts=dict(self.counts), worst_ms=round(self.worst_ms, 1), failures=self.failures
+            )
+
+    async def _check(self, cluster: Cluster, node_id: str) -> None:
+        pid = self._settled_process(cluster, node_id)
+        if pid is None:
+            return
+        address = cluster.addresses[node_id]
+        began = trio.current_time()
+        outcomes = {"status": await _status_answers(address.client)}
+        took_ms = (trio.current_time() - began) * 1000
+        if address.metrics_port:
+            outcomes["livez"] = await _is_alive(address.metrics_port)
+        if self._settled_process(cluster, node_id) != pid:
+            return  # It was hit meanwhile: silence was right.
+        self.worst_ms = max(self.worst_ms, took_ms)
+        for name, why_not in outcomes.items():
+            self.counts[f"{name} {'failed' if why_not else 'ok'}"] += 1
+            if why_not and len(self.failures) < 20:
+                self.failures.append(f"{node_id}: {name}: {why_not}")
+
+    def _settled_process(self, cluster: Cluster, node_id: str) -> int | None:
+        """Its process id, if it has run and not been stopped for a while."""
+        member = cluster.members.get(node_id)
+        if member is None or not member.running or member.paused:
+            return None
+        since = self._running_since.setdefault(member.pid, trio.current_time())
+        return member.pid if trio.current_time() - since >= _SETTLED_SECONDS else None
+
+
+async def _status_answers(address: str) -> str:
+    """Empty, or why a new client was not told the status of this member."""
+    try:
+        async with Client([address], session=False) as client:
+            await client.status(address, deadline_seconds=_ANSWER_SECONDS_MAX)
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+async def _is_alive(port: int) -> str:
+    """Empty, or why the liveness probe failed."""
+    answer = b""
+    try:
+        with trio.fail_after(_ANSWER_SECONDS_MAX):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(_PROBE)
+                while part := await stream.receive_some(65_536):
+                    answer += part
+    except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "" if answer.startswith((b"HTTP/1.1 200", b"HTTP/1.0 200")) else repr(answer[:80])

@@ -1,0 +1,181 @@
+"""One run: a cluster, clients, faults, and then, healed, a last look at everything."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Literal
+from uuid import uuid4
+
+import trio
+
+from harness.cluster.cluster import Cluster, running_cluster
+from harness.cluster.member_resources import ResourcePeaks
+from harness.errors import NotReady
+from harness.nemesis.injection import Nemesis
+from harness.recording.clock import RunClock
+from harness.recording.history import RunWriter, read_about
+from harness.reports.report import Report, report_on
+from harness.runs.operator_checks import OperatorChecks
+from harness.runs.settings import RunSettings
+from harness.strangers.folder_intruder import FolderIntruder
+from harness.strangers.process import StrangersProcess, strangers_about
+from harness.strangers.wire import Target
+from harness.workload.workers import Workload
+
+Phase = Literal["starting", "under load", "healing", "reading everything", "done"]
+
+_FLUSH_SECONDS = 0.2  # What a killed harness loses at most, besides what its journal of calls covers.
+_WATCH_SECONDS = 0.1
+_HASH_SECONDS = 15.0  # For all members to stand at one index and say their hash.
+
+
+@dataclass(slots=True)
+class Progress:
+    """The parts of a run as they come to be, for whoever shows it."""
+
+    settings: RunSettings
+    phase: Phase = "starting"
+    cluster: Cluster | None = None
+    nemesis: Nemesis | None = None
+    workload: Workload | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, words: str) -> None:
+        self.notes.append(words)
+
+
+async def record_run(progress: Progress) -> Report:
+    """Carry out `progress.settings` and return the report of what was recorded in `settings.out`.
+
+    A run that could not be healed is still a recorded run: its report is not sound. Raises BadInput, NotReady (the
+    cluster never came up) or NodeDied (a member ended by itself); what was recorded until then stays readable.
+    """
+    settings = progress.settings
+    run_id = f"run-{settings.seed}-{uuid4().hex[:12]}"
+    writer = RunWriter(
+        settings.out, run_id=run_id, clock=RunClock(), ops_format=settings.ops_format, about=settings.about()
+    )
+    try:
+        async with running_cluster(
+            settings.out / "nodes",
+            nodes=settings.nodes,
+            proxied=settings.proxied,
+            equipment=settings.equipment,
+            ready_seconds=settings.ready_seconds,
+        ) as cluster:
+            progress.cluster = cluster
+            await _all_phases(progress, cluster, writer)
+            writer.event("members_stopped", exit_codes=await cluster.stop())
+        writer.finish()
+    finally:
+        writer.close()
+    progress.phase = "done"
+    assert read_about(settings.out)["run_id"] == run_id
+    return report_on(settings.out)
+
+
+async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -> None:
+    settings = progress.settings
+    progress.nemesis = nemesis = Nemesis(cluster, writer, settings.plan)
+    progress.workload = workload = Workload(
+        writer=writer,
+        endpoints=cluster.endpoints,
+        seed=settings.seed,
+        clients=settings.clients,
+        keys=settings.keys,
+        in_flight=settings.in_flight,
+        bulk=settings.bulk,
+        operations_per_second=settings.operations_per_second,
+        hasty_share=settings.hasty_share,
+        read_ways=settings.read_ways,
+    )
+    writer.event("cluster_ready", members={name: address.client for name, address in cluster.addresses.items()})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cluster.monitor.run, writer)
+        nursery.start_soon(_flush_often, writer)
+        nursery.start_soon(_watch_members, cluster)
+
+        progress.phase = "under load"
+        writer.event("load_started", clients=settings.clients)
+        async with trio.open_nursery() as beside:
+            if settings.is_inspected:
+                beside.start_soon(ResourcePeaks().watch, cluster, writer)
+                beside.start_soon(OperatorChecks().watch, cluster, writer)
+            with _strangers(settings, cluster) as strangers:
+                if strangers is not None:
+                    beside.start_soon(FolderIntruder().intrude, cluster, writer)
+                async with trio.open_nursery() as busy:
+                    busy.start_soon(nemesis.run, settings.seconds)
+                    busy.start_soon(workload.run, settings.seconds)
+                writer.event("load_ended")
+                if strangers is not None:
+                    writer.event("strangers_ended", counts=await strangers.stop())
+            beside.cancel_scope.cancel()
+
+        progress.phase = "healing"
+        if await _heal(cluster, writer, settings.ready_seconds):
+            progress.phase = "reading everything"
+            answered = await workload.read_everything()
+            writer.event("everything_read", keys=settings.keys, answered=answered)
+            await _compare_states(cluster, writer)
+        nursery.cancel_scope.cancel()
+
+
+def _strangers(settings: RunSettings, cluster: Cluster) -> AbstractContextManager[StrangersProcess | None]:
+    if not settings.strangers:
+        return nullcontext()
+    targets = [
+        Target(
+            node_id=node_id,
+            client_port=address.client_port,
+            peer_port=address.peer_port,
+            metrics_port=address.metrics_port,
+        )
+        for node_id, address in cluster.addresses.items()
+    ]
+    return strangers_about(settings.out, targets, settings.seed, settings.strangers)
+
+
+async def _heal(cluster: Cluster, writer: RunWriter, ready_seconds: float) -> bool:
+    """All faults are over; have all members run and agree. False, and an event, if they do not."""
+    cluster.start_all()
+    try:
+        await cluster.wait_ready(ready_seconds)
+    except NotReady as error:
+        writer.event("not_healed", why=str(error))
+        return False
+    writer.event("healed")
+    return True
+
+
+async def _compare_states(cluster: Cluster, writer: RunWriter) -> None:
+    """Have every member hash its state at one and the same index, and record whether they agree."""
+    hashes: dict[str, tuple[int, str]] = {}
+    with trio.move_on_after(_HASH_SECONDS):
+        while True:
+            hashes = await cluster.state_hashes()
+            if hashes.keys() == cluster.members.keys() and len({index for index, _ in hashes.values()}) == 1:
+                break
+            await trio.sleep(_WATCH_SECONDS)
+    indexes = {index for index, _ in hashes.values()}
+    at_one_index = len(hashes) == len(cluster.members) and len(indexes) == 1
+    writer.event(
+        "state_hashes",
+        index=next(iter(indexes)) if at_one_index else None,
+        hashes={node_id: digest for node_id, (_, digest) in sorted(hashes.items())},
+        agree=at_one_index and len({digest for _, digest in hashes.values()}) == 1,
+    )
+
+
+async def _flush_often(writer: RunWriter) -> None:
+    while True:
+        await trio.sleep(_FLUSH_SECONDS)
+        writer.flush()
+
+
+async def _watch_members(cluster: Cluster) -> None:
+    """A member that ends without our doing ends the run: that is a finding of its own."""
+    while True:
+        cluster.check_alive()
+        await trio.sleep(_WATCH_SECONDS)

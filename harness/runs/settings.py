@@ -1,0 +1,128 @@
+"""What a run is asked to be. Checked before anything is started."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from harness.cluster.cluster import NODES_MAX, READY_SECONDS
+from harness.cluster.equipment import Equipment
+from harness.errors import BadInput
+from harness.nemesis.capabilities import ANY_MACHINE, NO_JUMPS, Machine
+from harness.nemesis.schedule import DISK_KINDS, REPLACING_KINDS, TAMPERED_KINDS, PlannedFault
+from harness.workload.operation_generator import KEYS_MAX
+from harness.workload.read_modes import USUAL_WAYS, ReadWays
+from harness.workload.workers import HASTY_SHARE
+from raft import MEMBERS_MAX
+
+SECONDS_MAX = 24 * 3600.0
+CLIENTS_MAX = 500  # All of them live in this one process.
+IN_FLIGHT_MAX = 1_024  # Of one client; more it would not send (`kvstore.ClientLimits.in_flight_max`).
+FORMATS = ("jsonl", "parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """One run. Raises BadInput for what cannot be."""
+
+    out: Path
+    nodes: int = 5
+    seconds: float = 30.0
+    seed: int = 1
+    plan: tuple[PlannedFault, ...] = ()
+    clients: int = 12
+    keys: int = 24
+    in_flight: int = 1
+    bulk: int = 0
+    ops_format: str = "jsonl"
+    operations_per_second: float = 0.0
+    hasty_share: float = HASTY_SHARE
+    read_ways: ReadWays = USUAL_WAYS  # But in bulks, which read by rounds.
+    small_storage: bool = True
+    ready_seconds: float = READY_SECONDS
+    machine: Machine = ANY_MACHINE  # Where it runs, as far as the plan's faults need to know.
+    strangers: tuple[str, ...] = ()  # The kinds (`harness.strangers.crowd.KINDS`) that call at all ports meanwhile.
+    is_inspected: bool = False  # What members use, and whether operators get in, is watched.
+    descriptors_max: int | None = None  # The limit of open files of each member; None: that of the harness.
+
+    def __post_init__(self) -> None:
+        for name, value, low, high in (
+            ("--nodes", self.nodes, 1, NODES_MAX),
+            ("--seconds", self.seconds, 1, SECONDS_MAX),
+            ("--clients", self.clients, 1, CLIENTS_MAX),
+            ("--keys", self.keys, 1, KEYS_MAX),
+            ("--in-flight", self.in_flight, 1, IN_FLIGHT_MAX),
+            ("--bulk", self.bulk, 0, IN_FLIGHT_MAX),
+        ):
+            if not low <= value <= high:
+                raise BadInput(f"{name} {value} is out of range", f"it goes from {low} to {high:.0f}")
+        if self.operations_per_second < 0:
+            raise BadInput("--rate is negative", "0 means as fast as the answers come")
+        if self.bulk and (self.in_flight > 1 or self.operations_per_second):
+            raise BadInput("--bulk goes as fast as it can, one bulk at a time", "leave out --in-flight and --rate")
+        assert self.ops_format in FORMATS, self.ops_format
+        for fault in self.plan:
+            assert fault.kind not in DISK_KINDS or self.machine.file_system is not None, "look at the machine first"
+        if self.lease_reads and any(fault.kind == "clock-jump" for fault in self.plan):
+            raise BadInput("clock-jump cannot be made here", NO_JUMPS)
+        newcomers = sorted({fault.kind for fault in self.plan if fault.kind in REPLACING_KINDS})
+        if newcomers and self.nodes >= MEMBERS_MAX:
+            raise BadInput(
+                f"--nodes {self.nodes} leaves no room for {' and '.join(newcomers)}",
+                f"who takes a place comes before the other one goes, and a group has at most {MEMBERS_MAX} members: "
+                f"use --nodes {MEMBERS_MAX - 1} or fewer, or leave these faults out",
+            )
+        if self.nodes == 1 and any(fault.kind == "partition" for fault in self.plan):
+            raise BadInput("one member cannot be partitioned from itself", "use --nodes 3, or --faults kill,pause")
+
+    @property
+    def proxied(self) -> bool:
+        """Links go through proxies only where a partition will need them: they cost time."""
+        return any(fault.kind == "partition" for fault in self.plan)
+
+    @property
+    def lease_reads(self) -> bool:
+        """Leaders may read by lease only where somebody asks them to."""
+        return self.read_ways.lease > 0 and not self.bulk
+
+    @property
+    def equipment(self) -> Equipment:
+        """Disks and clocks of their own for the members, where the plan needs them: they cost time, too."""
+        kinds = {fault.kind for fault in self.plan}
+        return Equipment(
+            small_storage=self.small_storage,
+            lease_reads=self.lease_reads,
+            file_system=self.machine.file_system if kinds & set(DISK_KINDS) else None,
+            faketime=self.machine.faketime if "wall-clock" in kinds else None,
+            tampered=bool(kinds & set(TAMPERED_KINDS)),
+            has_metrics=bool(self.strangers) or self.is_inspected,
+            descriptors_max=self.descriptors_max,
+        )
+
+    def about(self) -> dict[str, object]:
+        """For run.json."""
+        return {
+            "seed": self.seed,
+            "nodes": self.nodes,
+            "seconds": self.seconds,
+            "clients": self.clients,
+            "keys": self.keys,
+            "in_flight": self.in_flight,
+            "bulk": self.bulk,
+            "operations_per_second": self.operations_per_second,
+            "hasty_share": self.hasty_share,
+            "read_ways": str(self.read_ways),
+            "lease_reads": self.lease_reads,
+            "small_storage": self.small_storage,
+            "strangers": self.strangers,
+            "descriptors_max": self.descriptors_max,
+            "unavailable_faults": self.machine.unavailable,
+            "schedule": [fault.to_json() for fault in self.plan],
+            "versions": {
+                "highwatermark": version("highwatermark"),
+                "python": platform.python_version(),
+                "system": f"{platform.system()} {platform.release()}",
+            },
+        }

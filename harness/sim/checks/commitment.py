@@ -1,0 +1,117 @@
+"""Committed means durable on a majority, before anyone is told, and leaders have it (Raft §5.4).
+
+See docs/reference/specification.md#32-copies-count-when-durable.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.sim.checks.durability import recover_aside
+from harness.sim.checks.membership import halves_of, has_majorities
+from harness.sim.engine.errors import require
+from raft import Role
+from storage import OpenedStorage
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.member import Member
+
+TRUE_CHECK_EVERY_COMMITS = 32
+"""How often "durable on a majority" is verified by recovering what is durable, and not only by our book-keeping."""
+
+FILES_PER_COMMIT = 4
+"""A recovery reads every file: with many of them it is done more seldom, so that a long log costs no square of time."""
+
+
+class Commitment:
+    """Watches the high-water mark of the cluster rise."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._advances, self._next_check = 0, TRUE_CHECK_EVERY_COMMITS
+
+    def reached(self, member: Member, index: int) -> None:
+        """The mark of `member` is at `index`. What nobody had committed before must be durable on a majority."""
+        ledger = self._world.ledger
+        if index > ledger.commit_index:
+            self._world.read_book.committed(index)
+        while ledger.commit_index < index:
+            new = ledger.commit_index + 1
+            term = member.copies.memory.term_at(new)
+            require(term is not None, "only what it has is committed", f"{member.node_id} commits {new}")
+            assert term is not None
+            if ledger.members.is_written(new, term):
+                self._holders(member, new, term)
+            if new == index:
+                self._check_majority(member, new, term)
+            ledger.committed(member.node_id, new, term, member.current_term)
+
+    def _check_majority(self, member: Member, index: int, term: int) -> None:
+        node = member.node
+        if node is not None and node.core.role is Role.LEADER:
+            require(
+                term == node.core.term,
+                "a leader commits only behind an entry of its own term",
+                f"{member.node_id} leads term {node.core.term} and commits ({index}, {term})",
+            )
+        holders = self._holders(member, index, term)
+        for other in self._world.members.values():
+            self._check_later_leader(other, member.current_term, index, term)
+        self._advances += 1
+        if self._advances == self._next_check:
+            files = max(len(holder.image.names) for holder in holders)
+            self._next_check += max(TRUE_CHECK_EVERY_COMMITS, files // FILES_PER_COMMIT)
+            for holder in holders:
+                if holder.is_damaged:
+                    continue  # It is there no more; others hold a quorum of good copies.
+                self._recover_aside(holder, index, term)
+
+    def _holders(self, committer: Member, index: int, term: int) -> list[Member]:
+        """Who holds the entry durably: a majority by the newest configuration in the log of who commits it.
+
+        A configuration needs its own majorities; what is behind a joint one that is committed, those of the next one.
+        """
+        book, log = self._world.ledger.members, committer.copies.memory
+        configuration = book.in_force(log, index if book.is_written(index, term) else None)
+        holders = [other for other in self._world.members.values() if other.copies.holds_durably(index, term)]
+        holder_ids = [holder.node_id for holder in holders]
+        require(
+            has_majorities(halves_of(configuration), holder_ids),
+            "committed means durable on a majority",
+            f"{committer.node_id} commits ({index}, {term}), durable on {holder_ids} of {halves_of(configuration)}",
+        )
+        return holders
+
+    def _check_later_leader(self, member: Member, leader_term: int, index: int, term: int) -> None:
+        """Leader completeness seen from the commit: who leads a later term already must have the entry."""
+        node = member.node
+        if node is None or node.core.role is not Role.LEADER or node.core.term <= leader_term:
+            return
+        memory = member.copies.memory
+        require(
+            index <= memory.base.index or memory.term_at(index) == term,
+            "leader completeness",
+            f"({index}, {term}) is committed in term {leader_term},",
+            f"and {member.node_id} leads {node.core.term} without it",
+        )
+
+    def _recover_aside(self, member: Member, index: int, term: int) -> None:
+        """The true check: what is durable *now* on a member's disk, recovered, holds the committed entry."""
+        opened = recover_aside(member)
+        require(isinstance(opened, OpenedStorage), "what is durable can be recovered", member.node_id, repr(opened))
+        assert isinstance(opened, OpenedStorage)
+        require(
+            opened.hard_state.term >= member.copies.durable.hard_state.term,
+            "terms never go back",
+            f"{member.node_id} recovers {opened.hard_state}, had {member.copies.durable.hard_state}",
+        )
+        if index <= opened.snapshots.latest().header.index:
+            return
+        found = opened.log.first_index <= index <= opened.log.last_index
+        terms = [run.term for run in opened.log.term_runs() if run.index <= index]
+        require(
+            found and terms[-1] == term,
+            "committed means durable on a majority",
+            f"{member.node_id} recovers {opened.log.first_index}..{opened.log.last_index}, not ({index}, {term})",
+        )

@@ -1,0 +1,211 @@
+"""What a long run must reach: marks that every campaign of CAMPAIGN_SEEDS_MIN seeds has to hit, or it proves nothing.
+
+Most marks are names of trace events, faults and whatever the simulated world tells. Those that need two facts at once
+are recognised here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from harness.sim.checks.leader_loss import BEGAN_AN_ELECTION, WAS_WRONG
+from harness.sim.checks.refusals import GHOST_ENDED, TOLD_BY_REFUSAL
+from harness.sim.faults.disk_loss import HASTY
+from harness.sim.faults.membership import NAMED
+from harness.sim.faults.upgrades import PIN_GAVE_WAY
+from harness.sim.plan.draw_faults import KINDS
+from harness.sim.world.log_rot import READ_BACK
+from harness.sim.world.peer_connections import HUNG_UP, NO_WAY, PAUSED
+from harness.sim.world.probes import LONE_PUTS
+from raft import Effects, InstallSnapshot, Node, ReadsReady, TraceEvent
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.member import Member
+
+CAMPAIGN_SEEDS_MIN = 1_000
+"""From so many seeds on a wanted mark that was never hit fails the campaign; fewer only show it."""
+
+OFTEN, SELDOM, RARE = 20, 100, 300
+"""A mark may be hit in one of so many seeds, and is told to be too rare below. Never at all is what fails."""
+
+FIGURE_8 = "figure 8: an entry on a majority, not committed, was overwritten"
+SILENCE = "a leader stepped down: its quorum is silent"
+PRE_VOTE = "a pre-vote was refused: a leader is heard"
+SPLIT = "an election was split"
+ABANDONED = "a read round was abandoned"
+WHILE_WRITING = "a snapshot was installed while writes went on"
+INTERRUPTED = "a snapshot was installed after an interrupted transfer"
+ROLLED_BACK = "a configuration was rolled back"
+OUTLIVED = "a joint configuration outlived its leader"
+TOLD = "a removed member learned that it is one"
+
+WANTED: dict[str, int] = {
+    **dict.fromkeys(KINDS, SELDOM),
+    "truncated": OFTEN,
+    "stepped_down": OFTEN,
+    "snapshot_installed": OFTEN,
+    "compacted": OFTEN,
+    "append_rejected": OFTEN,
+    "duplicate_append_ignored": OFTEN,
+    "a retry found its result in the session": OFTEN,
+    "a crash lost un-synced writes": OFTEN,
+    "a crash kept un-synced writes": OFTEN,
+    "un-synced bytes cut short": SELDOM,
+    "un-synced sectors mixed": SELDOM,
+    "a torn tail was cut": SELDOM,
+    "disk_full": SELDOM,
+    "disk_has_room": SELDOM,
+    "a node stopped after a failed sync": SELDOM,
+    "a node stopped after a failed read": SELDOM,
+    "a member refused to start on a rotten log": SELDOM,
+    "the log rotted in use": SELDOM,
+    READ_BACK: SELDOM,
+    "a member refused to start on a rotten snap": RARE,
+    "a member noticed a lying disk": RARE,
+    "a write was lost": SELDOM,
+    "a write was misdirected": SELDOM,
+    "a half-open connection was made anew": SELDOM,
+    "a member started from short reads": SELDOM,
+    "a disk was lost": SELDOM,
+    "a member refused to start on an empty disk": SELDOM,
+    "a hello was refused: wrong_incarnation": SELDOM,
+    "a member that lost its disk was replaced": SELDOM,
+    GHOST_ENDED: SELDOM,
+    HASTY: RARE,
+    PIN_GAVE_WAY: SELDOM,
+    TOLD_BY_REFUSAL: SELDOM,
+    LONE_PUTS: SELDOM,
+    "a slow process was behind": SELDOM,
+    "clients were left with a leader without a quorum": SELDOM,
+    SILENCE: OFTEN,
+    PRE_VOTE: OFTEN,
+    SPLIT: OFTEN,
+    ABANDONED: SELDOM,
+    BEGAN_AN_ELECTION: SELDOM,
+    WAS_WRONG: SELDOM,
+    WHILE_WRITING: SELDOM,
+    INTERRUPTED: SELDOM,
+    "a snapshot overtook what waited to be applied": RARE,
+    "died amid an install": RARE,
+    "transfer_given_up": RARE,
+    "disk_hangs": RARE,
+    "leadership was transferred": OFTEN,
+    "a member stopped in order": OFTEN,
+    "a session expired": SELDOM,
+    "a request came after it was closed": RARE,
+    "a member came back: kill": SELDOM,
+    "members came back to a calm quorum": SELDOM,
+    FIGURE_8: RARE,
+    "a read was let through: lease": OFTEN,
+    "a read was let through: asked": OFTEN,
+    "a read was let through: bounded": OFTEN,
+    "a change ended: Applied": OFTEN,
+    "a change was refused: behind": SELDOM,
+    "a change was refused: used_id": RARE,
+    "a hello was refused: removed": SELDOM,
+    "a leader began to remove itself": SELDOM,
+    ROLLED_BACK: RARE,
+    NAMED: SELDOM,
+    HUNG_UP: SELDOM,
+    NO_WAY: SELDOM,
+    PAUSED: SELDOM,
+    OUTLIVED: SELDOM,
+    TOLD: SELDOM,
+    "level 2 is in force": SELDOM,
+    "a level was refused: silent_member": SELDOM,
+    "a level was refused: old_member": RARE,
+    "a hello was refused: feature_level": RARE,
+    "a member stopped at a level that its build does not know": SELDOM,
+    "a member was taken back while a level was raised": RARE,
+    "answered revision_compacted": SELDOM,
+    "answered revision_ahead": SELDOM,
+    "a client closed its session": SELDOM,
+    "a client left its session open": SELDOM,
+}
+"""mark: one of how many seeds should hit it."""
+
+
+def never(marks: Counter[str]) -> list[str]:
+    """The wanted marks that were never hit."""
+    return sorted(mark for mark in WANTED if not marks[mark])
+
+
+def is_too_rare(mark: str, hits: int, seeds: int) -> bool:
+    """True if a wanted mark was hit less often than it may be."""
+    return mark in WANTED and hits * WANTED[mark] < seeds
+
+
+class Sometimes:
+    """Looks at each event of a run, and marks what has happened. It decides nothing."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._candidates: dict[int, set[str]] = {}  # By term.
+        self._led: set[int] = set()  # Terms that had a leader.
+        self._handed_over: set[int] = set()  # Terms for which a leader had asked somebody to campaign.
+        self._transfers: dict[str, set[tuple[str, int]]] = {}  # Of snapshots, to each member, since its last one.
+        self._reading: set[str] = set()  # Leaders that have begun a round of reads since reads were last let through.
+
+    def look(self, member: Member, node: Node, message: object, effects: Effects) -> None:
+        """After one event on one member, before the disk has done anything of what it asks for."""
+        if isinstance(message, InstallSnapshot):
+            self._transfers.setdefault(member.node_id, set()).add((node.core.leader_id or "", message.transfer_id))
+        names = [event.name for event in effects.events]
+        if ("truncated", "members_changed") in pairwise(names):
+            self._world.mark(ROLLED_BACK)
+        for event in effects.events:
+            self._look_at(member, node, event)
+        if self._reading and any(isinstance(completion, ReadsReady) for completion in effects.completions):
+            self._reading.discard(member.node_id)
+
+    def _look_at(self, member: Member, node: Node, event: TraceEvent) -> None:
+        mark, fields, core = self._world.mark, event.fields, node.core
+        match event.name:
+            case "truncated" if self._is_on_a_majority(fields["from_index"], fields["removed_term"]):
+                mark(FIGURE_8)
+            case "stepped_down":
+                if fields["reason"] == "its quorum is silent":
+                    mark(SILENCE)
+                if member.node_id in self._reading:
+                    mark(ABANDONED)
+            case "vote_refused" if fields["pre_vote"] and fields["reason"] == "a leader is heard":
+                mark(PRE_VOTE)
+            case "became_leader":
+                self._led.add(core.term)
+                if core.configuration.is_joint:
+                    mark(OUTLIVED)
+                self._reading.discard(member.node_id)
+                if core.term in self._handed_over:
+                    mark("leadership was transferred")
+            case "members_committed" if fields["removed"]:
+                mark(TOLD)
+            case "became_candidate":
+                if fields["transfer"]:
+                    self._handed_over.add(core.term)
+                self._stand(member.node_id, core.term)
+            case "read_round":
+                self._reading.add(member.node_id)
+            case "snapshot_installed":
+                if self._world.ledger.commit_index > fields["index"]:
+                    mark(WHILE_WRITING)
+                if len(self._transfers.pop(member.node_id, ())) > 1:
+                    mark(INTERRUPTED)
+
+    def _stand(self, node_id: str, term: int) -> None:
+        """Two asked for votes in one term that never had a leader, and a later one is needed (Raft §5.2)."""
+        self._candidates.setdefault(term, set()).add(node_id)
+        earlier = [len(who) for old, who in self._candidates.items() if old < term and old not in self._led]
+        if earlier and max(earlier) > 1:
+            self._world.mark(SPLIT)
+
+    def _is_on_a_majority(self, index: int, term: int) -> bool:
+        """Raft §5.4.2, figure 8: what is being cut is durable on a majority; that it is not committed is a rule.
+
+        Copies of an uncommitted entry only go away when they are cut, so at the first cut all of them are there.
+        """
+        members = self._world.members.values()
+        holders = sum(other.copies.durable.term_at(index) == term for other in members)
+        return 2 * holders > len(members)

@@ -1,0 +1,62 @@
+"""A damaged member: what it must notice, at a start or while it runs, and what nobody can."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.errors import require
+from harness.sim.world.damage import SEALED_PATHS
+from harness.sim.world.log_rot import READ_BACK
+from harness.sim.world.probes import LOG_FOLDER
+from raft import LogPosition
+from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage
+
+if TYPE_CHECKING:
+    from harness.sim.world.member import Member
+
+
+def check_refusal(member: Member, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
+    """It has noticed that it is damaged: for a rotten snapshot or sealed file it must say which."""
+    rotten, is_log = member.proven.rotten_path, refusal.path.startswith(LOG_FOLDER)
+    is_named = refusal.path == rotten or (is_log and rotten.startswith(LOG_FOLDER))
+    require(is_named or (is_log and not rotten), "a refusal names the damage", member.node_id, rotten, repr(refusal))
+    kind = "log" if is_log else refusal.path.rpartition(".")[2]
+    member.world.mark(f"a member refused to start on a rotten {kind}" if rotten else "a member noticed a lying disk")
+
+
+def check_damage_read(member: Member, refusal: CorruptLog) -> None:
+    """While it runs, it has read what has rotted: it must say which file that is, and end."""
+    rotten = member.proven.rotten_path
+    require(refusal.path == rotten, "a refusal names the damage", member.node_id, rotten, repr(refusal))
+    member.has_read_damage = True
+    member.world.mark(READ_BACK)
+
+
+def is_whole(member: Member, opened: OpenedStorage) -> bool:
+    """It starts although damaged. False if it cannot know what it lost, which is for no checksum to see.
+
+    What rotted must then be in no use, and what a later frame proves must have been noticed.
+
+    See docs/reference/specification.md#48-torn-tail-and-damage.
+    """
+    rotten, latest = member.proven.rotten_path, opened.snapshots.latest()
+    header = latest.header
+    require(
+        rotten not in SEALED_PATHS and not rotten.endswith(f"/{latest.name}"),
+        "what has rotted is never used",
+        member.node_id,
+        rotten,
+    )
+    warned = {warning.path for warning in opened.warnings}
+    require(warned <= {rotten}, "no snapshot is damaged but the one that rotted", member.node_id, warned, rotten)
+    if warned:
+        member.world.mark("an older snapshot stood in for a rotten one")
+    position = LogPosition(header.index, header.term)
+    if not rotten and not member.copies.are_all_in(opened.log, opened.hard_state, position):
+        require(not member.proven.is_lie_proven, "a loss that later frames prove is noticed", member.node_id)
+        member.world.mark("no checksum can tell what a lying disk lost")
+        return False
+    if not member.image.is_lying and not warned:
+        member.is_damaged = False
+        member.proven.forget_damage()
+    return True

@@ -1,0 +1,52 @@
+"""The true check of durability: recover, aside and without time, what a member's disk is sure to hold now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.errors import require
+from harness.sim.engine.rng import stream
+from harness.sim.world.damage import SNAPSHOT_FOLDER
+from harness.sim.world.disk import Immediately, SimFiles
+from harness.sim.world.probes import LOG_FOLDER
+from storage import OpenedStorage, open_storage
+
+if TYPE_CHECKING:
+    from harness.sim.world.member import Member
+
+
+def recover_aside(member: Member) -> OpenedStorage | BaseException:
+    """What the production recovery makes of only that which was synced. The member's own disk is not touched."""
+    plan = member.world.plan
+    aside, random = Immediately(), stream(plan.seed, "aside")
+    files = SimFiles(member.image.synced_copy(), plan.disks[member.node_id], random, aside)
+    outcome: list[OpenedStorage | BaseException] = []
+    open_storage(
+        files,
+        identity=member.identity,
+        limits=plan.storage,
+        done=outcome.append,
+        random_bytes=random.randbytes,
+    )
+    aside.run()
+    return outcome[0]
+
+
+def check_is_durable(member: Member, opened: OpenedStorage) -> None:
+    """What recovery hands out would be found again if power failed now (docs/reference/specification.md#35-recovery).
+
+    By its names too: with these alone the next process has no reason to sync a folder that it changes nothing in.
+    """
+    loose = [path for folder in (LOG_FOLDER, SNAPSHOT_FOLDER) for path in member.image.loose_names(folder)]
+    require(not loose, "the names that recovery found are durable", member.node_id, loose)
+    if member.image.is_lying:
+        return  # What is there in truth is seen when power is lost.
+    again = recover_aside(member)
+    require(isinstance(again, OpenedStorage), "what recovery keeps is durable", member.node_id, repr(again))
+    assert isinstance(again, OpenedStorage)
+    # A deletion may be forgotten, so the log may begin earlier; where it ends, and in which term, is the same.
+    was, would_be = (
+        (log.last_index, [run.term for run in log.term_runs()[-1:]], state.term, state.voted_for)
+        for log, state in ((opened.log, opened.hard_state), (again.log, again.hard_state))
+    )
+    require(was == would_be, "what recovery keeps is durable", f"{member.node_id}: {was}, then {would_be}")

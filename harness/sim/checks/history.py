@@ -1,0 +1,263 @@
+"""What the clients of a simulated run wrote down, what really became of it, and whether both agree.
+
+Every written value is unique, so a value in the log names the operation that wrote it.
+
+See docs/reference/specification.md#95-outcomes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cbor2
+
+from harness.recording.history import Row
+from harness.sim.engine.errors import Violation, broken, require
+from harness.workload.row_fields import answered, asked
+from kvstore import (
+    Command,
+    CommandKind,
+    CompareAndSet,
+    Consistency,
+    OperationFailed,
+    Put,
+    Response,
+    Result,
+    ResultCode,
+    Txn,
+    command_body,
+    read_result,
+)
+from spark_audit import check_rows
+
+CONFIGURATIONS_MAX = 200_000
+"""How far the checker searches where no witness decides. Simulated histories have one: this is never reached."""
+
+NO_FIELDS: Row = dict.fromkeys(
+    ("session", "key", "value", "expected", "expected_mod_revision", "request", "output", "error", "return_ns")
+) | dict.fromkeys(("revision", "consistency", "node"))
+
+PROPOSED = "what was proposed is what is committed"
+
+BODY_ITEMS = {
+    CommandKind.PUT: 2,
+    CommandKind.GET: 1,
+    CommandKind.DELETE: 1,
+    CommandKind.COMPARE_AND_SET: 3,
+    CommandKind.TXN: 3,
+}
+"""Of commands in the log: what stands behind their kind."""
+
+NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUEST_CLOSED}
+"""Answers that are not kept: a later attempt under the same number may end otherwise."""
+
+
+class HistoryBook:
+    """All rows of a run. `mark` is told what is worth telling."""
+
+    def __init__(self, seed: int, mark: Callable[[str], None], *, trusts_clocks: bool = True) -> None:
+        self._trusts_clocks = trusts_clocks
+        self._told: list[tuple[int, int]] = []  # (true ns, the greatest revision told), both rising.
+        self._run_id, self._mark = f"simulation-{seed}", mark
+        self.rows: list[Row] = []
+        self._by_request: dict[tuple[int, int], Any] = {}  # What a session's request gave when it was carried out.
+        self._op_of: dict[bytes, int] = {}  # Who wrote, or tried to write, a value.
+        self._asked: dict[bytes, Command] = {}  # By value, with what.
+        self._results: dict[int, Any] = {}  # By op_id, of writes that were carried out.
+        self._failed: dict[bytes, int] = {}  # Values whose write was reported as certainly failed: op_id.
+        self._written: dict[bytes, int] = {}  # Values that were written: at which index.
+        self._told_revision = 0  # The greatest that any client has been told.
+        self._revision_min: list[int] = []  # By op_id: what had been told when it was called.
+
+    def counts(self) -> dict[str, int]:
+        """How operations ended."""
+        statuses = [str(row["status"]) for row in self.rows]
+        return {f"operations {status}": statuses.count(status) for status in ("ok", "fail", "unknown")}
+
+    # What clients write down.
+
+    def called(self, client: str, session_id: int, command: Command, now_ns: int) -> Row:
+        """An operation begins: its row, `unknown` until somebody says otherwise."""
+        row: Row = {
+            "run_id": self._run_id,
+            "op_id": len(self.rows),
+            "client": client,
+            "session": session_id or None,
+            **asked(command),
+            "call_ns": now_ns,
+            "clock_id": "simulation",
+            "status": "unknown",
+        }
+        for value in values_of(command):
+            self._op_of[value] = len(self.rows)
+            self._asked[value] = command
+        self._revision_min.append(self._told_revision)
+        self.rows.append(row)
+        return row
+
+    def failed(self, row: Row, command: Command, error: OperationFailed, now_ns: int) -> None:
+        """It certainly had no effect, and never will have one."""
+        row |= {"status": "fail", "error": error.word, "return_ns": now_ns}
+        for value in values_of(command):
+            require(
+                value not in self._written,
+                "what failed for certain is never carried out",
+                f"{row} was written at {self._written.get(value)}",
+            )
+            self._failed[value] = self._op_of[value]
+
+    def answered(self, row: Row, response: Response, now_ns: int) -> Result:
+        """A member answered; returns what it said. Unless asked for what one member has, that is never out of date."""
+        op_id, consistency = int(str(row["op_id"])), Consistency(response.consistency or Consistency.LINEARIZABLE)
+        if consistency is Consistency.BOUNDED:
+            self._check_age(row, response)
+        elif response.revision < self._revision_min[op_id] and consistency is not Consistency.LOCAL:
+            broken(
+                "an answer is not older than what was told before it was asked for",
+                f"{row} is answered at revision {response.revision}, {self._revision_min[op_id]} had been told",
+            )
+        if response.revision > self._told_revision:
+            self._told_revision = response.revision
+            self._told.append((now_ns, response.revision))
+        result = read_result((response.code, response.revision, *response.fields))
+        row |= {
+            "status": "ok",
+            "return_ns": now_ns,
+            "output": answered(result),
+            "revision": response.revision,
+            "consistency": consistency.word,
+            "node": response.node_id,
+        }
+        return result
+
+    def _check_age(self, row: Row, response: Response) -> None:
+        """It shows all that was told to anybody so long before it was asked for."""
+        if not self._trusts_clocks:
+            return
+        since_ns = int(str(row["call_ns"])) - int(response.fields[1]) * 1_000_000
+        place = bisect_left(self._told, (since_ns, 0))
+        if place and self._told[place - 1][1] > response.revision:
+            broken(
+                "a bounded read is no older than it says",
+                f"{row} is answered at {response.revision}, {response.fields[1]} ms old",
+                f"{self._told[place - 1]} had been told",
+            )
+
+    # What really happened.
+
+    def carried_out(self, index: int, command: Sequence[Any], result: Any) -> None:
+        """A command of the log, as it was first applied anywhere, with its result."""
+        session_id, request_no, _, kind, *body = command
+        if result[0] != ResultCode.OK:
+            self._mark(f"answered {ResultCode(result[0]).name.lower()}")
+        if result[0] in NOT_CARRIED_OUT:
+            return
+        if session_id and request_no:
+            known = self._by_request.get((session_id, request_no))
+            self._by_request[session_id, request_no] = result
+            if known is not None:
+                require(
+                    known == result,
+                    "a session's request is carried out at most once",
+                    f"request {request_no} of session {session_id} gave {known}, and {result} at {index}",
+                )
+                self._mark("a retry found its result in the session")
+                return
+        for value in written_values(kind, body, result):
+            asked_for = self._asked.get(value)
+            if asked_for is None or as_in_log(command_body(asked_for)) != as_in_log((kind, *body)):
+                broken(PROPOSED, f"{command} is committed at {index}, and what was asked for is {asked_for}")
+            self._wrote(value, index, result)
+
+    def _wrote(self, value: bytes, index: int, result: Any) -> None:
+        require(value not in self._written, "nothing is carried out twice", value, index, self._written.get(value))
+        require(
+            value not in self._failed,
+            "what failed for certain is never carried out",
+            f"{value!r} is written at {index}, operation {self._failed.get(value)} had failed",
+        )
+        self._written[value] = index
+        self._results[self._op_of[value]] = result
+
+    # Whether the two agree.
+
+    def check(self) -> None:
+        """Judge the whole history: first as the clients saw it; if that does not decide it, with hindsight."""
+        rows = [NO_FIELDS | row for row in self.rows]
+        if not self._is_decided(rows):
+            self._mark("a history was decided with hindsight")
+            if not self._is_decided([self._with_hindsight(row) for row in rows]):
+                self._mark("a history stayed undecided")
+
+    def _is_decided(self, rows: Sequence[Row]) -> bool:
+        """False if the checker cannot tell. Raises Violation."""
+        verdict = check_rows(rows, configurations_max=CONFIGURATIONS_MAX)
+        if verdict.violations:
+            words = "; ".join(violation.words() for violation in verdict.violations)
+            raise Violation("what clients saw is linearizable", words)
+        return verdict.exit_code == 0
+
+    def _with_hindsight(self, row: Row) -> Row:
+        """An unknown write which was carried out is answered at the end of the run; one which was not has failed."""
+        if row["status"] != "unknown" or row["op"] == "delete":
+            return row
+        end_ns = max(int(str(other["call_ns"])) for other in self.rows) + 1
+        result = self._results.get(int(str(row["op_id"])))
+        if result is None:
+            return row | {"status": "fail", "return_ns": end_ns}
+        output = answered(read_result(result))
+        return row | {"status": "ok", "return_ns": end_ns, "output": output, "revision": result[1]}
+
+
+def read_commands(index: int, payload: bytes) -> tuple[int, list[list[Any]]]:
+    """The leader_time and the commands of a committed entry. Raises Violation if it is no list of commands."""
+    try:
+        leader_time, *commands = cbor2.loads(payload)
+        are_sound = isinstance(leader_time, int) and all(map(is_command, commands))
+    except (ValueError, TypeError, EOFError, cbor2.CBORDecodeError):
+        are_sound = False
+    if not are_sound:
+        broken(PROPOSED, f"at {index} nobody can read {payload.hex()}")
+    return leader_time, commands
+
+
+def is_command(item: Any) -> bool:
+    """True if it looks like a command in the log: three numbers, its kind, and as much behind it as the kind wants."""
+    return (
+        isinstance(item, list)
+        and len(item) > 3
+        and all(isinstance(number, int) for number in item[:4])
+        and BODY_ITEMS.get(item[3], len(item) - 4) == len(item) - 4
+    )
+
+
+def as_in_log(item: Any) -> Any:
+    """Tuples as lists, and numbers without their names."""
+    return [as_in_log(part) for part in item] if isinstance(item, tuple | list) else item
+
+
+def values_of(command: Command) -> list[bytes]:
+    """What a command would write; every value is unique in a run."""
+    match command:
+        case Put(value=value) | CompareAndSet(value=value):
+            return [value]
+        case Txn(success=success, failure=failure):
+            return [operation.value for operation in (*success, *failure) if isinstance(operation, Put)]
+    return []
+
+
+def written_values(kind: int, body: Sequence[Any], result: Sequence[Any]) -> list[bytes]:
+    """What a command, as it stands in the log, has written, by its result."""
+    if result[0] != ResultCode.OK:
+        return []
+    match kind:
+        case CommandKind.PUT:
+            return [body[1]]
+        case CommandKind.COMPARE_AND_SET if result[2][1]:
+            return [body[1]]
+        case CommandKind.TXN:
+            branch = body[1] if result[2][1] else body[2]
+            return [operation[2] for operation in branch if operation[0] == CommandKind.PUT]
+    return []

@@ -1,0 +1,284 @@
+"""The rules about one leader: it is heard by a majority, and its reads wait for what they must (thesis §6.2, §6.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.sim.checks.cluster import Ledger
+from harness.sim.checks.membership import Halves
+from harness.sim.engine.errors import broken, require
+from raft import (
+    AppendAccepted,
+    AppendRejected,
+    InstallSnapshotProgress,
+    Message,
+    RaftConfig,
+    RaftCore,
+    ReadIndexRequest,
+    ReadIndexResponse,
+    Role,
+)
+
+HANG_TIMEOUTS_MAX = 2
+"""Election time-outs that a sync of a leader's log may take before it asks somebody to take over, as it promises."""
+
+
+class LeadingWatch:
+    """One life of one member, whenever it leads. Nobody believes its own books: answers are counted as they arrive."""
+
+    def __init__(
+        self,
+        node_id: str,
+        peer_ids: list[str],
+        config: RaftConfig,
+        ledger: Ledger,
+        halves: Callable[[], Halves] | None = None,
+    ) -> None:
+        """`halves`: whose majorities are needed, if these are not for ever this member and its peers."""
+        self._node_id, self._peer_ids, self._ledger = node_id, peer_ids, ledger
+        self._silence_ns_max = config.election_timeout_max_ns + config.heartbeat_interval_ns
+        self._halves: Callable[[], Halves] = halves or (lambda: ((node_id, *peer_ids),))
+        self._term = 0
+        self._heard_at: dict[str, int] = {}
+        self._silent_at = 0  # Not before this moment is a majority silent for too long.
+        self._answered: dict[str, int] = {}  # The highest read round that each peer has answered in this term.
+        self._matched: dict[str, int] = {}  # What each peer has acknowledged in this term.
+        self._round = 0
+        self._confirmed = 0  # The highest round that majorities have answered, by the members of that moment.
+        self._promised = 0  # The same of those that cannot forget what they promise for leases.
+        self._reads: dict[int, tuple[int, int]] = {}  # ticket → (mark when it was asked, earliest round for it)
+        self._config, self._now = config, 0  # ns: the time that it was told last, by which it goes in all things.
+        self._began: list[tuple[int, int]] = []  # (round, when it was sent), both rising.
+        self._by_lease: dict[int, int] = {}  # ticket → when it was asked
+        self._questions: dict[tuple[str, int], tuple[int, int, int]] = {}  # (peer, number) → (mark, round, asked at)
+        self._asked: dict[str, tuple[int, int]] = {}  # Who was asked to campaign: (the end of the log, when it left)
+        self._transfer_began_at = -1
+        self._sync_since: int | None = None  # When the sync of the log that is under way was first seen.
+        self._successor_since: int | None = None  # Since then somebody else could lead while this sync lasts.
+
+    @property
+    def now(self) -> int:
+        """The time that the node was told last (ns, by its own clock)."""
+        return self._now
+
+    @property
+    def term(self) -> int:
+        """The last one in which it led."""
+        return self._term
+
+    def seen(self, core: RaftCore, now: int) -> None:
+        """After an event in which it leads: if the term is new, all peers count as heard, and no round has begun."""
+        if core.term == self._term:
+            return
+        self._term, self._round, self._confirmed, self._promised = core.term, 0, 0, 0
+        self._heard_at = dict.fromkeys(self._peer_ids, now)
+        self._answered = dict.fromkeys(self._peer_ids, 0)
+        self._matched = dict.fromkeys(self._peer_ids, 0)
+        for of_the_last_term in (self._reads, self._began, self._by_lease, self._questions, self._asked):
+            of_the_last_term.clear()
+        self._silent_at = now + self._silence_ns_max
+        self.sync_ended()
+
+    def received(self, core: RaftCore, peer_id: str, message: Message, now: int) -> None:
+        """It led in this term before it was handed a message."""
+        if isinstance(message, AppendAccepted):
+            self._acknowledged(core, peer_id, message)
+        if message.term != self._term or core.term != self._term:
+            return
+        match message:
+            case AppendAccepted(read_counter=counter) | AppendRejected(read_counter=counter):
+                self._answered[peer_id] = max(counter, self._answered[peer_id])
+                self._heard_at[peer_id] = now
+            case InstallSnapshotProgress():
+                self._heard_at[peer_id] = now
+            case ReadIndexRequest(number=number):
+                first = self._ledger.commit_index, self._round + 1, now
+                self._questions.setdefault((peer_id, number), first)  # Repeated: answers to the first are right, too.
+            case _:
+                pass
+        if self._reads or self._by_lease or self._questions:
+            self._count_answers()
+
+    def _count_answers(self) -> None:
+        """What is confirmed stays so while a read waits to be applied, though the members may change."""
+        self._confirmed = max(self._confirmed, self._of_majorities(self._answered))
+        promised_at = self._ledger.members.promised_at
+        bound = {peer_id: round_ for peer_id, round_ in self._answered.items() if self._matched[peer_id] >= promised_at}
+        self._promised = max(self._promised, self._of_majorities(dict.fromkeys(self._peer_ids, 0) | bound))
+
+    def _of_majorities(self, answered: dict[str, int]) -> int:
+        """The latest round that majorities have answered, by the members of this moment."""
+        known = answered | {self._node_id: self._round}
+        halves = [sorted((known[voter] for voter in half), reverse=True) for half in self._halves()]
+        return min(half[len(half) // 2] for half in halves)
+
+    def _acknowledged(self, core: RaftCore, peer_id: str, message: AppendAccepted) -> None:
+        """Raft §5.3: what a peer acknowledged to an earlier leadership may have been cut since."""
+        if message.term == core.term == self._term:
+            self._matched[peer_id] = max(message.match_index, self._matched[peer_id])
+        believed = next((peer.match_index for peer in core.peers_status() if peer.peer_id == peer_id), 0)
+        if core.term == self._term and believed > self._matched[peer_id]:
+            broken(
+                "a copy counts when it is acknowledged in this term",
+                f"{self._node_id} believes that {peer_id} has {believed}, and was told {self._matched[peer_id]}",
+            )
+
+    def ticked(self, core: RaftCore, now: int) -> None:
+        """It was told the time: with a silent majority it does not lead any more.
+
+        The bound is the check of the quorum, one election time-out, and a heartbeat. However long the process stood
+        still before: the first thing that it learns afterwards is the time.
+        """
+        self._now = now
+        if self._sync_since is not None:
+            self._look_for_a_successor(core)
+        if core.role is not Role.LEADER or core.term != self._term or now < self._silent_at:
+            return
+        known = self._heard_at | {self._node_id: now}
+        halves = [sorted((known[voter] for voter in half), reverse=True) for half in self._halves()]
+        heard_at = min(half[len(half) // 2] for half in halves)
+        self._silent_at = heard_at + self._silence_ns_max
+        if now >= self._silent_at:
+            silent_ms = (now - heard_at) / 1e6
+            broken("a leader whose quorum is silent steps down", f"{self._node_id} leads on after {silent_ms:.0f} ms")
+
+    # Handing over
+
+    def transfer_began(self) -> None:
+        """It begins to hand over (thesis §3.10)."""
+        self._transfer_began_at = self._now
+
+    def sync_ended(self) -> None:
+        """The log's disk has ended a sync. If the next one begins at once, it is another one."""
+        self._sync_since = self._successor_since = None
+
+    def step_is_over(self, core: RaftCore, *, syncs: bool, is_disk_full: bool) -> None:
+        """After a step in which it leads, and after all that it told: its handovers end, and its disk does not hang."""
+        if core.successor_id is not None and self._now >= self._transfer_began_at + self._silence_ns_max:
+            broken(
+                "a handover ends within an election time-out and a heartbeat",
+                f"{self._node_id} hands over to {core.successor_id} since {self._transfer_began_at}, now {self._now}",
+            )
+        if not syncs or is_disk_full or core.term != self._term:
+            self.sync_ended()
+        elif self._sync_since is None:
+            self._sync_since = self._successor_since = self._now
+        else:
+            self._check_hang()
+
+    def _look_for_a_successor(self, core: RaftCore) -> None:
+        """At each time that it is told while a sync is under way: by then it has asked, if it asks now."""
+        if core.successor_id is not None or core.term != self._term or not self._can_somebody_lead(core):
+            self._successor_since = None
+        elif self._successor_since is None:
+            self._successor_since = self._now
+
+    def _check_hang(self) -> None:
+        """It asks once the sync has lasted too long; if nobody can take over then, after as long a time again."""
+        assert self._sync_since is not None
+        if self._successor_since is None:
+            return
+        patience_ns = HANG_TIMEOUTS_MAX * self._config.election_timeout_max_ns
+        asks_at = self._sync_since + patience_ns
+        if self._successor_since > self._sync_since:
+            asks_at = max(asks_at, self._successor_since) + patience_ns
+        if self._now >= asks_at and self._transfer_began_at < self._sync_since:
+            broken(
+                "a leader whose disk hangs hands over",
+                f"{self._node_id} syncs since {self._sync_since}, has asked nobody, and it is {self._now}",
+            )
+
+    def _can_somebody_lead(self, core: RaftCore) -> bool:
+        """A voter was heard within an election time-out, and has the whole log, by what it said itself."""
+        silent_at = self._now - self._config.election_timeout_max_ns
+        return any(
+            self._matched.get(voter) == core.last_index and self._heard_at[voter] > silent_at
+            for voter in core.configuration.voter_ids
+            if voter != self._node_id
+        )
+
+    # Reads
+
+    def read_asked(self, ticket: int) -> None:
+        """A read was taken. Rounds that have begun are no answer to it."""
+        self._reads[ticket] = (self._ledger.commit_index, self._round + 1)
+
+    def round_began(self, counter: int) -> None:
+        """Rounds are told apart by their counter."""
+        require(counter > self._round, "each round of reads has its own counter", self._node_id, counter, self._round)
+        self._round = counter
+        self._began.append((counter, self._now))
+        self._count_answers()  # A leader that is alone has its majority at once, and may be less alone a moment later.
+
+    def read_ready(self, ticket: int, last_applied: int) -> None:
+        """A read is let through: all that anybody had committed when it was asked is applied, and a round says so."""
+        if ticket not in self._reads:
+            return  # It was not asked for as one that needs a round (`read_book`).
+        self._count_answers()
+        mark, round_min = self._reads.pop(ticket)
+        if last_applied < mark:
+            broken(
+                "a read waits until its index is applied",
+                f"{self._node_id} has applied {last_applied}, and {mark} was committed when the read came",
+            )
+        if self._confirmed < round_min:
+            broken(
+                "a read is confirmed by answers to its own round",
+                f"{self._node_id} is at round {self._round}, wants {round_min}, and was answered {self._answered}",
+            )
+
+    def read_refused(self, ticket: int) -> None:
+        """The end of a read, or of a command, whose ticket this is."""
+        self._reads.pop(ticket, None)
+        self._by_lease.pop(ticket, None)
+
+    # Leases
+
+    def lease_asked(self, ticket: int) -> None:
+        """A read was taken that may go by lease."""
+        self._by_lease[ticket] = self._now
+
+    def asked_to_campaign(self, peer_id: str, last_index: int) -> None:
+        """It asks a peer to take over, for as long as the log ends at `last_index`."""
+        self._asked[peer_id] = (last_index, self._now)
+
+    def lease_ready(self, ticket: int, promise_ns: int) -> None:
+        """A read is let through by lease: one held when it was asked, or has begun since (thesis §6.4.1)."""
+        asked_at = self._by_lease.pop(ticket, None)
+        if asked_at is None:
+            return
+        self._count_answers()
+        self._check_lease(asked_at, promise_ns)
+
+    def told_a_peer(self, peer_id: str, message: ReadIndexResponse, promise_ns: int) -> None:
+        """A peer is told how far it must have applied: behind a round that began since it asked, or by lease."""
+        question = self._questions.get((peer_id, message.number))
+        if question is None or message.term != self._term:
+            return
+        mark, round_min, asked_at = question
+        self._count_answers()
+        if message.read_index < mark:
+            broken(
+                "a read waits until its index is applied",
+                f"{self._node_id} tells {peer_id} {message.read_index}, and {mark} was committed when it asked",
+            )
+        if self._confirmed < round_min:
+            self._check_lease(asked_at, promise_ns)
+
+    def _check_lease(self, asked_at: int, promise_ns: int) -> None:
+        sent_at = next((at for counter, at in reversed(self._began) if counter <= self._promised), None)
+        drift_ppm = self._config.clock_drift_ppm_max  # Our clock may be so slow, and that of who promised so quick.
+        lease_ns = promise_ns * (1_000_000 - drift_ppm) // (1_000_000 + drift_ppm)
+        ends_at = -1 if sent_at is None else sent_at + lease_ns
+        if asked_at >= ends_at:
+            broken(
+                "a lease begins when its round was sent",
+                f"{self._node_id} was asked at {asked_at}; round {self._promised}, the last that a majority",
+                f"has answered, was sent at {sent_at}, and the promise is {promise_ns} ns",
+            )
+        for peer_id, (last_index, left_at) in self._asked.items():
+            if left_at < asked_at and self._matched[peer_id] <= last_index:
+                broken(
+                    "nobody reads by lease while somebody may campaign for it",
+                    f"{self._node_id} asked {peer_id} at {left_at}, and the read came at {asked_at}",
+                )

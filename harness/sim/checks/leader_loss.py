@@ -1,0 +1,137 @@
+"""What a member may do when the connections with its leader end: ask for pre-votes early, and no more (thesis §9.6).
+
+The end of a connection is a hint, which may be wrong. So a member that hears a leader grants no pre-vote, nobody is a
+candidate without the pre-votes of majorities, no hint is heeded where a leader may read by lease, and at most one is
+heeded per election time-out. Together: no hint raises a term while a majority hears a leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from harness.sim.checks.membership import Halves, has_majorities
+from harness.sim.engine.errors import broken
+from raft import (
+    AppendEntries,
+    InstallSnapshot,
+    Message,
+    PreVoteRequest,
+    PreVoteResponse,
+    RaftConfig,
+    RaftCore,
+    Role,
+    TraceEvent,
+)
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+
+BEGAN_AN_ELECTION = "a hint began an election"
+WAS_WRONG = "a hint was wrong and did no harm"
+
+
+class LeaderLossWatch:
+    """One life of one member. Times are its own clock's, in ns; it keeps books of its own of whom the member hears."""
+
+    def __init__(self, world: Simulation, node_id: str, config: RaftConfig, halves: Callable[[], Halves]) -> None:
+        self._world, self._node_id, self._config, self._halves = world, node_id, config, halves
+        self._heard: tuple[str, int, int] | None = None  # (leader, term, when)
+        self._lost: tuple[str, int] | None = None  # (leader, term), from a heeded hint until the leader is heard again.
+        self._heeded_at: int | None = None
+        self._ended: str | None = None  # Whose connections have ended in this step.
+        self._early_term: int | None = None  # For which it asks for pre-votes because of a hint.
+        self._asked: set[tuple[str, int]] = set()  # (who, next_term): a pre-vote asked for while no leader was heard.
+        self._granted: dict[int, set[str]] = {}  # By next_term.
+
+    def connections_ended(self, peer_id: str) -> None:
+        """Before the node is told."""
+        self._ended = peer_id
+
+    def received(self, core: RaftCore, sender: str, message: Message, now: int) -> None:
+        """The node has taken a message."""
+        match message:
+            case AppendEntries(term=term) | InstallSnapshot(term=term):
+                if (core.leader_id, core.term) == (sender, term):
+                    self._leader_spoke(sender, term, now)
+            case PreVoteRequest(next_term=next_term):
+                if not self._hears_a_leader(core, now):
+                    self._asked.add((sender, next_term))
+            case PreVoteResponse(next_term=next_term, granted=True):
+                self._granted.setdefault(next_term, set()).add(sender)
+            case _:
+                pass
+
+    def sent(self, receiver: str, message: Message) -> None:
+        """A message leaves. An answer may have waited for the disk: what counts is when it was asked for."""
+        if not isinstance(message, PreVoteResponse) or not message.granted:
+            return
+        if (receiver, message.next_term) not in self._asked:
+            broken(
+                "who hears a leader grants no pre-vote",
+                f"{self._node_id} grants {receiver} one for term {message.next_term}, and has heard {self._heard}",
+            )
+
+    def told(self, core: RaftCore, event: TraceEvent, now: int) -> None:
+        """What the node says that it did."""
+        match event.name:
+            case "leader_connection_lost":
+                self._hint_heeded(core, event.fields["leader_id"], now)
+            case "became_pre_candidate":
+                self._early_term = event.fields["next_term"] if event.fields["early"] else None
+            case "became_candidate" if not event.fields["transfer"]:
+                self._check_candidate(event.fields["term"])
+            case _:
+                pass
+
+    def step_is_over(self) -> None:
+        """After all events of one step were told."""
+        self._ended = None
+
+    def _leader_spoke(self, leader_id: str, term: int, now: int) -> None:
+        self._heard = leader_id, term, now
+        if self._lost == (leader_id, term):
+            leader = self._world.members[leader_id].node
+            if leader is not None and leader.core.role is Role.LEADER and leader.core.term == term:
+                self._world.mark(WAS_WRONG)
+        self._lost = None
+
+    def _hears_a_leader(self, core: RaftCore, now: int) -> bool:
+        """Thesis §4.2.3: one of this term spoke within the least election time-out, and its connections stand."""
+        if core.role is Role.LEADER:
+            return True
+        if self._heard is None or self._lost is not None:
+            return False
+        leader_id, term, heard_at = self._heard
+        is_recent = now < heard_at + self._config.election_timeout_min_ns
+        return is_recent and (core.leader_id, core.term) == (leader_id, term)
+
+    def _hint_heeded(self, core: RaftCore, leader_id: str, now: int) -> None:
+        if leader_id != self._ended or self._heard is None or self._heard[0] != leader_id:
+            broken(
+                "only the end of the leader's connections is a hint",
+                f"{self._node_id} has lost {leader_id}, heard {self._heard}, and those of {self._ended} have ended",
+            )
+        if core.configuration.lease_ns:
+            broken(
+                "where leaders read by lease no hint is heeded",
+                f"{self._node_id} has promised {leader_id} its silence for {core.configuration.lease_ns} ns",
+            )
+        if self._heeded_at is not None and now < self._heeded_at + self._config.election_timeout_min_ns:
+            broken(
+                "at most one hint is heeded per election time-out",
+                f"{self._node_id} heeds one at {now}, and did at {self._heeded_at}",
+            )
+        self._heeded_at, self._lost = now, (leader_id, core.term)
+
+    def _check_candidate(self, term: int) -> None:
+        granted = self._granted.get(term, set()) | {self._node_id}
+        if not has_majorities(self._halves(), granted):
+            broken(
+                "a candidate has the pre-votes of a majority",
+                f"{self._node_id} stands in term {term} with those of {sorted(granted)}, needs {self._halves()}",
+            )
+        if self._early_term == term:
+            self._world.mark(BEGAN_AN_ELECTION)
+        self._asked = {(who, next_term) for who, next_term in self._asked if next_term >= term}
+        self._granted = {next_term: who for next_term, who in self._granted.items() if next_term > term}

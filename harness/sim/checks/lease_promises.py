@@ -1,0 +1,67 @@
+"""What a member owes to leaders that may read by lease: its silence when others ask for votes (thesis §6.4.1).
+
+Every leader that it hears may take it that for `lease_ns`, by the member's own clock, it votes for nobody else,
+whatever the term is by then. Only a campaign for which a leader asked itself is excepted. And since a process that has
+just started has forgotten whom it heard, it begins with as long a silence towards everybody.
+"""
+
+from __future__ import annotations
+
+from harness.sim.engine.errors import broken
+from raft import AppendEntries, Configuration, InstallSnapshot, Message, RaftCore, TimeoutNow, VoteRequest
+
+
+class Pledge:
+    """Of one life of one member. Times are its own clock's, in ns."""
+
+    def __init__(self, core: RaftCore, now: int) -> None:
+        self._silent_until = now + core.configuration.lease_ns
+        self._heard: tuple[str, int, int] | None = None  # The leader that it heard last, when, and the promise of then.
+        self._vote = core.term, core.voted_for
+        self._asked_to_campaign_in: int | None = None  # The term of its campaign.
+
+    def received(self, core: RaftCore, sender: str, message: Message, now: int) -> None:
+        """It has taken a message: if that is one of its leader's, it has promised anew.
+
+        One that comes late, of a leader of which it knows that it was removed, is not heard.
+        """
+        is_from_its_leader = core.leader_id == sender and core.term == message.term
+        if sender in core.committed_configuration.removed:
+            return
+        if is_from_its_leader and isinstance(message, AppendEntries | InstallSnapshot):
+            self._heard = sender, now, core.configuration.lease_ns
+
+    def check(self, core: RaftCore, message: object, now: int, committed: Configuration) -> None:
+        """After an event, which may have been this message: has it voted, and was it free to?
+
+        `committed`: the newest members that anybody has committed. If there is one voter only, nobody else leads.
+        """
+        vote = core.term, core.voted_for
+        if vote == self._vote:
+            return
+        self._vote, candidate = vote, core.voted_for
+        is_to_campaign = isinstance(message, TimeoutNow)
+        if is_to_campaign and candidate == core.node_id:
+            self._asked_to_campaign_in = core.term
+        is_alone = committed.voter_ids == (core.node_id,) and not committed.is_joint
+        if candidate is None or is_alone:
+            return
+        is_asked_for = is_to_campaign or (isinstance(message, VoteRequest) and message.transfer)
+        is_silent = now < self._silent_until and not is_to_campaign
+        if is_silent or (self._is_bound(candidate, core.configuration.lease_ns, now) and not is_asked_for):
+            broken(
+                "who has promised a leader its silence votes for nobody else",
+                f"{core.node_id} votes for {candidate} in term {core.term} at {now},",
+                f"was to be silent until {self._silent_until}, and has heard {self._heard}",
+            )
+
+    def check_request(self, core: RaftCore, request: VoteRequest) -> None:
+        """It asks for votes; who is told that a leader wants it may break a promise."""
+        if request.transfer and request.term != self._asked_to_campaign_in:
+            broken("a campaign that breaks promises is one that a leader asked for", core.node_id, request)
+
+    def _is_bound(self, candidate: str, promise_ns: int, now: int) -> bool:
+        if self._heard is None or self._heard[0] == candidate:
+            return False
+        _, heard_at, promised_ns = self._heard
+        return now < heard_at + min(promised_ns, promise_ns)

@@ -1,0 +1,239 @@
+"""What one member holds of the log, in memory and on its disk, known from the outside.
+
+`Copies` sees every write that the node hands to its log, and when the disk has truly synced it; it trusts neither
+the node nor the log about what is durable. After a crash it knows what recovery may find: what was synced, followed
+by any number of the writes that were not, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from harness.sim.checks.cluster import Ledger
+from harness.sim.engine.errors import broken, require
+from raft import Entry, HardState, LogPosition, LogStore, LogWrite
+
+LOG_BYTES_MAX = 1 << 40
+"""Everything: a simulated log is small."""
+
+
+class ShadowLog:
+    """The terms of one log: entries up to `base` are in a snapshot, `terms` are those behind it."""
+
+    __slots__ = ("base", "hard_state", "terms")
+
+    def __init__(self, base: LogPosition, terms: list[int], hard_state: HardState) -> None:
+        self.base, self.terms, self.hard_state = base, terms, hard_state
+
+    def copy(self) -> ShadowLog:
+        """An independent copy."""
+        return ShadowLog(self.base, list(self.terms), self.hard_state)
+
+    @property
+    def last_index(self) -> int:
+        """The end of the log, inclusive."""
+        return self.base.index + len(self.terms)
+
+    def term_at(self, index: int) -> int | None:
+        """The term of the entry at `index`; None where the log does not say."""
+        place = index - self.base.index
+        if place > 0:
+            return self.terms[place - 1] if place <= len(self.terms) else None
+        return self.base.term if place == 0 else None
+
+    def carry_out(self, write: LogWrite) -> None:
+        """Take one step of the write stream."""
+        if write.hard_state is not None:
+            self.hard_state = write.hard_state
+        if write.reset is not None:
+            self.base, self.terms = write.reset, []
+        elif write.replace_from is not None:
+            del self.terms[max(0, write.replace_from - self.base.index - 1) :]
+        for entry in write.entries:
+            self.terms.append(entry.term)
+
+    def tail(self, first_index: int) -> list[int]:
+        """The terms from `first_index` on."""
+        return self.terms[max(0, first_index - self.base.index - 1) :]
+
+
+class Copies:
+    """One member's log over all its lives."""
+
+    def __init__(self, node_id: str, ledger: Ledger) -> None:
+        self.node_id, self._ledger = node_id, ledger
+        self.durable = ShadowLog(LogPosition(0, 0), [], HardState())
+        self.memory = self.durable.copy()
+        self.waiting: list[LogWrite] = []
+
+    def append(self, write: LogWrite) -> None:
+        """The node handed this write to its log."""
+        memory, ledger = self.memory, self._ledger
+        self._check_hard_state(write.hard_state)
+        self._check_cut(write)
+        self.waiting.append(write)
+        memory.carry_out(
+            LogWrite(sequence=0, hard_state=write.hard_state, reset=write.reset, replace_from=write.replace_from)
+        )
+        for entry in write.entries:
+            if entry.index != memory.last_index + 1:
+                broken("no gap in a log", f"{self.node_id} appends {entry.index} after {memory.last_index}")
+            before = memory.term_at(entry.index - 1)
+            assert before is not None
+            if not before <= entry.term <= memory.hard_state.term:
+                broken("entry terms never fall", self.node_id, entry)
+            ledger.wrote(self.node_id, entry, before)
+            memory.terms.append(entry.term)
+
+    def was_read(self, entries: Sequence[Entry]) -> None:
+        """The log gave these to the node: they are what was written, and what is in force."""
+        for entry in entries:
+            term = self.memory.term_at(entry.index)
+            require(
+                term in (None, entry.term) and self._ledger.has_written(entry),
+                "what is read back is what was written",
+                f"{self.node_id} read ({entry.index}, {entry.term}), in force is term {term}",
+            )
+
+    def _check_hard_state(self, new: HardState | None) -> None:
+        if new is None:
+            return
+        old = self.memory.hard_state
+        require(new.term >= old.term, "terms never go back", self.node_id, old, new)
+        if new.term == old.term and old.voted_for is not None:
+            require(new.voted_for == old.voted_for, "one vote per term", self.node_id, old, new)
+
+    def _check_cut(self, write: LogWrite) -> None:
+        index = write.replace_from
+        if index is None or index > self.memory.last_index:
+            return
+        term, own = self.memory.term_at(index), (write.hard_state or self.memory.hard_state).term
+        # Who has not come to the term in which it was committed is none of those that it was counted on, and may hear a
+        # leader of before that (Raft §5.4.2): what that one overwrites comes again.
+        is_kept = (
+            term is not None and self._ledger.is_committed(index, term) and own >= self._ledger.committed_in(index)
+        )
+        require(
+            term is not None and not is_kept,
+            "a committed entry is never cut",
+            f"{self.node_id} cuts from {index}, term {term}; committed up to {self._ledger.commit_index}",
+        )
+
+    def synced(self, count: int) -> None:
+        """The disk has synced the oldest `count` of the waiting writes."""
+        for write in self.waiting[:count]:
+            self.durable.carry_out(write)
+        del self.waiting[:count]
+
+    def holds_durably(self, index: int, term: int) -> bool:
+        """True if the committed entry (index, term) would survive any crash of this member."""
+        return index <= self.durable.base.index or self.durable.term_at(index) == term
+
+    def recovered(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> str:
+        """Check what recovery found after a crash, which counts as durable from here on. Returns a mark."""
+        candidate = self.durable.copy()
+        kept = self._whole_in(candidate, log, hard_state, snapshot)
+        if kept is None:
+            broken(
+                "recovery finds what was promised",
+                f"{self.node_id} was sure of {describe(self.durable)}, might have had {describe(candidate)},",
+                f"and recovered {log.first_index}..{log.last_index} {log.term_runs()} {hard_state} snapshot {snapshot}",
+            )
+        lost = len(self.waiting) - kept
+        self.waiting.clear()
+        if is_behind(candidate, snapshot):
+            candidate.base, candidate.terms = snapshot, []
+        candidate.hard_state = hard_state
+        self._check_contents(log, candidate)
+        self.durable, self.memory = candidate, candidate.copy()
+        return "a crash lost un-synced writes" if lost else "a crash kept un-synced writes" if kept else ""
+
+    def are_all_in(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> bool:
+        """True if recovery found what was promised: to be asked of a disk that has lied, instead of required.
+
+        Such a disk may have lost entries. What it still has is what was written, or a checksum would tell.
+        """
+        found = ShadowLog(LogPosition(log.first_index - 1, 0), expand(log.term_runs(), log.last_index), HardState())
+        self._check_contents(log, found, first_index=log.first_index + 1)
+        return self._whole_in(self.durable.copy(), log, hard_state, snapshot) is not None
+
+    def _whole_in(
+        self, candidate: ShadowLog, log: LogStore, hard_state: HardState, snapshot: LogPosition
+    ) -> int | None:
+        """Move `candidate` on to what was found: how many of the waiting writes are whole; None if nothing fits."""
+        terms = expand(log.term_runs(), log.last_index)
+        for kept in self._might_be(candidate):
+            if holds(candidate, terms, log, snapshot) and self._may_be_in_force(kept, hard_state, snapshot):
+                return kept
+        return None
+
+    def _might_be(self, candidate: ShadowLog) -> Iterator[int]:
+        """Turn `candidate` into one state after the other that a crash may leave, and say how many writes are whole.
+
+        Writes are kept in order. One sync may be several frames: then of a write its first entries may be kept, with
+        what it cuts, never one without the other (docs/reference/specification.md#34-cut-and-replacement).
+        """
+        yield 0
+        for count, write in enumerate(self.waiting):
+            candidate.carry_out(replace(write, entries=write.entries[:1]))
+            yield count + (len(write.entries) <= 1)
+            for place, entry in enumerate(write.entries[1:], start=2):
+                candidate.terms.append(entry.term)
+                yield count + (place == len(write.entries))
+
+    def _may_be_in_force(self, whole: int, found: HardState, snapshot: LogPosition) -> bool:
+        """Term and vote are as of that write or a later one: written with, or before, entries.
+
+        See docs/reference/specification.md#33-term-and-vote-come-first.
+        """
+        state = self.durable.hard_state
+        allowed = []
+        for count, write in enumerate([LogWrite(sequence=0), *self.waiting]):
+            state = write.hard_state or state
+            if count >= whole:
+                allowed.append((state.term, state.voted_for))
+        if (found.term, found.voted_for) in allowed:
+            return True  # Otherwise: whoever has an entry of a term, if only in a snapshot, knows the term.
+        return found == replace(found, term=snapshot.term, voted_for=None) and allowed[0][0] < snapshot.term
+
+    def _check_contents(self, log: LogStore, shadow: ShadowLog, first_index: int = 0) -> None:
+        """Log matching again, for what was read back: the same entries as when they were written."""
+        first_index = max(first_index, log.first_index)
+        if first_index > log.last_index:
+            return
+        for entry in log.read(first_index, log.last_index, LOG_BYTES_MAX):
+            before = shadow.term_at(entry.index - 1)
+            if before is not None:
+                self._ledger.wrote(self.node_id, entry, before)
+
+
+def expand(runs: Sequence[LogPosition], last_index: int) -> list[int]:
+    """Terms run by run → one per entry."""
+    terms: list[int] = []
+    for place, run in enumerate(runs):
+        end = runs[place + 1].index if place + 1 < len(runs) else last_index + 1
+        terms.extend([run.term] * (end - run.index))
+    return terms
+
+
+def is_behind(shadow: ShadowLog, snapshot: LogPosition) -> bool:
+    """True if the log ends before the snapshot or differs there: start drops all of it.
+
+    See docs/reference/specification.md#55-choice-at-start.
+    """
+    if snapshot.index < shadow.base.index:
+        return False
+    return shadow.term_at(snapshot.index) != snapshot.term
+
+
+def holds(shadow: ShadowLog, terms: list[int], log: LogStore, snapshot: LogPosition) -> bool:
+    """True if the recovered log has exactly the entries of `shadow`, or was dropped for a newer snapshot."""
+    if is_behind(shadow, snapshot):
+        return log.last_index == snapshot.index and not terms
+    return log.last_index == shadow.last_index and shadow.tail(log.first_index) == terms
+
+
+def describe(shadow: ShadowLog) -> str:
+    """One line for an error."""
+    return f"{shadow.base}..{shadow.last_index} last term {shadow.term_at(shadow.last_index)} {shadow.hard_state}"

@@ -1,0 +1,331 @@
+"""The rules about one member, checked after every event, and what its taps tell.
+
+See docs/reference/specification.md#3-order-of-durability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.sim.checks.leader import LeadingWatch
+from harness.sim.checks.leader_loss import LeaderLossWatch
+from harness.sim.checks.lease_promises import Pledge
+from harness.sim.checks.membership import Halves, halves_of, has_majorities
+from harness.sim.checks.proposal_ends import ProposalEnds
+from harness.sim.checks.reads import ReadWatch
+from harness.sim.checks.snapshots import check_built
+from harness.sim.engine.errors import broken, require
+from harness.sim.faults.membership import check_standing
+from harness.sim.world.probes import NodeTap
+from raft import (
+    Effects,
+    Entry,
+    Message,
+    Node,
+    PreVoteResponse,
+    RaftCore,
+    ReadIndexResponse,
+    ReadReady,
+    ReadWay,
+    Refused,
+    Role,
+    TimeoutNow,
+    TraceEvent,
+    VoteRequest,
+    one_by_one,
+)
+from storage import OpenedStorage
+
+if TYPE_CHECKING:
+    from harness.sim.world.member import Member
+
+HASH_EVERY_ENTRIES = 8
+"""States are compared after entries whose index this divides, after snapshots, and at the end."""
+
+
+class Watch:
+    """One life of one member. Everything is constant cost per event, state hashes aside."""
+
+    def __init__(self, member: Member, storage: OpenedStorage) -> None:
+        self._member, self._storage = member, storage
+        self._world, self._copies, self._node_id = member.world, member.copies, member.node_id
+        header = storage.snapshots.latest().header
+        self.term = storage.hard_state.term
+        self._commit_index = self._last_applied = self._applied_index = header.index
+        self._low_watermark = 0
+        self.level = 1  # The feature level in force, as far as it was seen.
+        peer_ids = [peer_id for peer_id in self._world.plan.members if peer_id != self._node_id]
+        self.leading = LeadingWatch(
+            self._node_id, peer_ids, self._world.plan.raft_of(self._node_id), self._world.ledger, lambda: self._halves
+        )
+        config = self._world.plan.raft_of(self._node_id)
+        self.leader_loss = LeaderLossWatch(self._world, self._node_id, config, lambda: self._halves)
+        self._reads = ReadWatch(member)
+        self._proposal_ends = ProposalEnds(self._node_id, config.outcome_wait_ns)
+        self._pledge: Pledge
+
+    def begins(self, node: NodeTap) -> None:
+        """The node of this life is there."""
+        self._pledge = Pledge(node.core, self._member.now())
+        node.read_asked = self.read_asked
+        node.proposed = self._proposal_ends.opened
+
+    def read_asked(self, ticket: int) -> None:
+        """The node has taken a read."""
+        self._reads.asked(ticket)
+        self.leading.read_asked(ticket)  # What counts is how it is let through, not how it was asked for.
+        self.leading.lease_asked(ticket)
+
+    def received(self, core: RaftCore, sender: str, message: Message) -> None:
+        """The node was handed a message."""
+        now = self._member.now()
+        self._pledge.received(core, sender, message, now)
+        self.leader_loss.received(core, sender, message, now)
+        if core.role is Role.LEADER or core.term == self.leading.term:  # It may lead no more because of it.
+            self.leading.received(core, sender, message, now)
+
+    def voted(self, core: RaftCore, message: object) -> None:
+        """After an event: if it has voted, it was free to."""
+        self._pledge.check(core, message, self._member.now(), self._world.ledger.members.committed)
+
+    @property
+    def _halves(self) -> Halves:
+        """Whose majorities this member needs, by its log."""
+        book, log = self._world.ledger.members, self._copies.memory
+        return halves_of(book.in_force(log))
+
+    def check(self, node: Node) -> None:
+        """After an event: nothing went back, and the marks are in order. Across members the ledger looks."""
+        core, node_id = node.core, self._node_id
+        if core.term != self.term:
+            require(core.term > self.term, "terms never go back", node_id, self.term, core.term)
+            self.term = core.term
+        if core.role is Role.LEADER:
+            self.leading.seen(core, self._member.now())
+            if self._world.ledger.leads(node_id, self._member.life, core.term):
+                self._check_leader_completeness(core.term)
+                self._check_votes(core.term)
+        self._judge_step(core, is_last=node.failure is not None)
+        commit, applied = core.commit_index, core.last_applied
+        if applied != self._last_applied:
+            require(applied > self._last_applied, "applied never falls", node_id, self._last_applied, applied)
+            self._last_applied = applied
+        if not core.first_index - 1 <= core.snapshot_index <= applied <= commit <= core.last_index:
+            marks = (core.first_index, core.snapshot_index, applied, commit, core.last_index)
+            broken("order of the marks", node_id, marks)
+        if core.durable_index > max(self._copies.durable.last_index, core.snapshot_index):
+            broken("durable means synced", node_id, core.durable_index, self._copies.durable.last_index)
+        if applied != self._applied_index:
+            broken("applied is what was applied", node_id, applied, self._applied_index)
+        check_standing(self._member, node)
+
+    def stopped(self, core: RaftCore) -> None:
+        """The node ended in the middle of an event, applying what its build does not know."""
+        self._judge_step(core, is_last=True)
+
+    def _judge_step(self, core: RaftCore, *, is_last: bool) -> None:
+        """What it has committed, written about the members, and told the others in this step.
+
+        In a step in which it ends, of whatever, it tells nobody; what it wrote before that may be on its disk, and is
+        judged by the mark of this life, for the next one has another.
+        """
+        commit = core.commit_index
+        if commit != self._commit_index:
+            require(
+                commit > self._commit_index, "the mark never falls in a life", self._node_id, self._commit_index, commit
+            )
+            self._commit_index = commit
+            self._world.commitment.reached(self._member, commit)
+        self._check_changes(commit)
+        if not is_last and core.low_watermark != self._low_watermark:
+            self._check_low_watermark(core)
+
+    def _check_changes(self, commit_index: int) -> None:
+        """What this member has appended about the members since it was asked last."""
+        ledger = self._world.ledger
+        if ledger.members.fresh:
+            committed_term = ledger.committed_term(commit_index)
+            ledger.members.check_fresh(self._node_id, self._copies.memory, commit_index, committed_term)
+
+    def _check_low_watermark(self, core: RaftCore) -> None:
+        """A leader says it, of all who are members then; the others repeat what was said."""
+        mark, book = core.low_watermark, self._world.ledger.members
+        require(mark > self._low_watermark, "the low-water mark never falls", self._node_id, mark)
+        self._low_watermark = mark
+        if core.role is not Role.LEADER and mark <= book.low_watermark_max:
+            return
+        book.low_watermark_max = max(mark, book.low_watermark_max)
+        for each in book.in_force(self._copies.memory).members:
+            member = self._world.members[each.node_id]
+            require(
+                mark <= min(member.applied_max, member.copies.durable.last_index),
+                "the low-water mark is applied and durable everywhere",
+                f"{self._node_id} says {mark}, {member.node_id} has applied {member.applied_max}",
+                f"and holds {member.copies.durable.last_index}",
+            )
+
+    def _check_votes(self, term: int) -> None:
+        """Raft §5.2: a leader has the votes of a majority, given in its own term."""
+        votes = self._world.ledger.votes_for(self._node_id, term, self._world.plan.members)
+        require(
+            has_majorities(self._halves, votes),
+            "a leader has the votes of a majority",
+            f"{self._node_id} leads term {term} with those of {votes}, and needs {self._halves}",
+        )
+
+    def _check_leader_completeness(self, term: int) -> None:
+        ledger, memory = self._world.ledger, self._copies.memory
+        index = ledger.last_committed_before(term)
+        require(
+            index <= memory.base.index or memory.term_at(index) == ledger.committed_term(index),
+            "leader completeness",
+            f"{self._node_id} leads term {term} without committed entry ({index}, {ledger.committed_term(index)})",
+        )
+
+    def told(self, effects: Effects) -> None:
+        """What the node says that it did: rounds of reads, and reads that are over."""
+        for event in effects.events:
+            self._world.mark(event.name)
+            self._told_of_elections(event)
+            if event.name == "read_round":
+                self._read_round(event.fields["term"], event.fields["read_index"])
+                self.leading.round_began(event.fields["counter"])
+            elif event.name == "lease_round":
+                self.leading.round_began(event.fields["counter"])
+            elif event.name == "transfer_began":
+                self.leading.transfer_began()
+            elif event.name == "snapshot_built":
+                check_built(self._member, self._storage)
+        for completion in one_by_one(effects.completions):
+            self._proposal_ends.ended(completion.ticket)
+            match completion:
+                case ReadReady(ticket=ticket, way=way):
+                    node = self._member.node
+                    assert node is not None
+                    self._reads.ready(ticket, way)
+                    if way is ReadWay.ROUND:
+                        self.leading.read_ready(ticket, node.core.last_applied)
+                    elif way is ReadWay.LEASE:
+                        self.leading.lease_ready(ticket, node.core.committed_configuration.lease_ns)
+                    self.leading.read_refused(ticket)
+                case Refused(ticket=ticket):
+                    self._reads.refused(ticket)
+                    self.leading.read_refused(ticket)
+                case _:
+                    pass
+        for peer_id, sent in effects.send:
+            self._sent(peer_id, sent)
+        self._step_is_over()
+
+    def _step_is_over(self) -> None:
+        node = self._member.node
+        assert node is not None
+        self.leader_loss.step_is_over()
+        self._proposal_ends.step_is_over(node.core.leading_term, self.leading.now)
+        if node.core.leading_term is None:
+            self.leading.sync_ended()
+        elif not node.is_stopped:
+            self.leading.step_is_over(node.core, syncs=node.is_syncing, is_disk_full=self._storage.log.is_disk_full)
+
+    def _told_of_elections(self, event: TraceEvent) -> None:
+        node = self._member.node
+        if node is not None:
+            self.leader_loss.told(node.core, event, self._member.now())
+
+    def _sent(self, peer_id: str, sent: Message) -> None:
+        node = self._member.node
+        assert node is not None
+        match sent:
+            case TimeoutNow(last_index=last_index):
+                self.leading.asked_to_campaign(peer_id, last_index)
+            case ReadIndexResponse():
+                self.leading.told_a_peer(peer_id, sent, node.core.committed_configuration.lease_ns)
+            case PreVoteResponse():
+                self.leader_loss.sent(peer_id, sent)
+            case VoteRequest():
+                self._pledge.check_request(node.core, sent)
+            case _:
+                pass
+
+    def _read_round(self, term: int, read_index: int) -> None:
+        """Reads wait for `read_index`, which is not behind what earlier leaders committed (thesis §6.4)."""
+        committed = self._world.ledger.last_committed_before(term)
+        require(
+            read_index >= committed,
+            "a read sees what was acknowledged before it",
+            f"{self._node_id} reads at {read_index} in term {term}; up to {committed} was committed before",
+        )
+
+    # What the taps tell.
+
+    def applying(self, entry: Entry) -> None:
+        """Before an entry is applied: it is committed, it is the next one, and it is durable here.
+
+        See docs/reference/specification.md#32-copies-count-when-durable.
+        """
+        require(
+            entry.index == self._applied_index + 1,
+            "entries are applied in order",
+            f"{self._node_id} applies {entry.index} after {self._applied_index}",
+        )
+        node = self._member.node
+        self._world.commitment.reached(self._member, entry.index if node is None else node.core.commit_index)
+        require(
+            self._copies.holds_durably(entry.index, entry.term),
+            "applied only when durable here",
+            f"{self._node_id} applies ({entry.index}, {entry.term}), durable to {self._copies.durable.last_index}",
+        )
+
+    def applied(self, entry: Entry, results: Sequence[Any]) -> None:
+        """After it."""
+        self._applied_index = entry.index
+        self._member.applied_max = max(self._member.applied_max, entry.index)
+        if self._world.ledger.applied(self._node_id, entry, results):
+            self._world.load.on_first_applied(entry, results)
+        if self._world.plan.upgrades:
+            self._world.upgrading.applied(self._member)
+        if entry.index % HASH_EVERY_ENTRIES == 0:
+            self._hash_state()
+
+    def snapshot_taken(self) -> None:
+        """The node takes a picture of its state: whoever installs it must be in the same state."""
+        self._hash_state()
+
+    def restored(self) -> None:
+        """A snapshot has replaced the state: that which is newest now."""
+        node = self._member.node
+        if node is not None and node.core.commit_index > self._applied_index:
+            self._world.mark("a snapshot overtook what waited to be applied")
+        self._applied_index = self._storage.snapshots.latest().header.index
+        self._member.applied_max = max(self._member.applied_max, self._applied_index)
+        if self._applied_index:
+            self._hash_state()
+
+    def restore_given_up(self) -> None:
+        """The log was faster than a snapshot that was being read."""
+        self._world.mark("a snapshot that was being installed was overtaken by the log")
+
+    def _hash_state(self) -> None:
+        machine = self._member.machine
+        assert machine is not None
+        self._world.ledger.hashed(self._node_id, self._applied_index, machine.state_hash())
+
+    def dropping(self, index: int) -> None:
+        """The log forgets entries below `index`: all of them must be in a durable snapshot.
+
+        See docs/reference/specification.md#65-compaction.
+        """
+        info = self._storage.snapshots.latest()
+        require(
+            index - 1 <= info.header.index,
+            "only what a snapshot holds is forgotten",
+            f"{self._node_id} drops below {index}, its snapshot is {info.header.index}",
+        )
+        image, name = self._member.image, info.name.rpartition("/")[2]
+        require(
+            any(image.is_durable(path) for path in image.names if path.endswith(name)),
+            "a snapshot is durable before the log is cut",
+            self._node_id,
+            info.name,
+        )

@@ -1,0 +1,123 @@
+"""Who the members were, read off the entries that were written and not off the cores (Raft §6, thesis §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
+
+from harness.sim.engine.errors import require
+from raft import Configuration, Entry, EntryKind, LogPosition
+
+Halves = tuple[tuple[str, ...], ...]
+"""The voters of each half; one half unless a configuration is joint."""
+
+
+class Shadow(Protocol):
+    """Of a log (`copies.ShadowLog`)."""
+
+    base: LogPosition
+
+    @property
+    def last_index(self) -> int:
+        """The end of the log, inclusive."""
+
+    def term_at(self, index: int) -> int | None:
+        """The term of the entry at `index`; None where the log does not say."""
+
+
+def halves_of(configuration: Configuration) -> Halves:
+    """Whose majorities are needed."""
+    voters = configuration.voter_ids
+    return (voters, configuration.outgoing_ids) if configuration.is_joint else (voters,)
+
+
+def has_majorities(halves: Iterable[Collection[str]], who: Collection[str]) -> bool:
+    """True if `who` is a majority of each half."""
+    return all(2 * sum(voter in who for voter in half) > len(half) for half in halves)
+
+
+class MembersBook:
+    """Every configuration that was ever written, and how those that were committed follow each other."""
+
+    def __init__(self, founding: Configuration, is_committed: Callable[[int, int], bool]) -> None:
+        self._founding, self._is_committed = founding, is_committed
+        self._written: dict[tuple[int, int], Configuration] = {}  # By (index, term).
+        self._newest_first: list[tuple[int, int]] = []
+        self.fresh: list[tuple[str, int, int]] = []  # (leader, index, term): appended, and not looked at yet.
+        self.committed = founding  # The newest that anybody has committed.
+        self.promised_at = 0  # Whoever has acknowledged this entry knows what it promises for leases, if there are any.
+        self.low_watermark_max = 0  # Told by any leader.
+
+    @property
+    def has_changes(self) -> bool:
+        """True once anybody has written a configuration."""
+        return bool(self._written)
+
+    def wrote(self, node_id: str, entry: Entry) -> None:
+        """An entry is written for the first time, by the leader of its term."""
+        if entry.kind is EntryKind.CONFIGURATION:
+            self._written[entry.index, entry.term] = Configuration.decode(entry.payload)
+            self._newest_first = sorted(self._written, reverse=True)
+            self.fresh.append((node_id, entry.index, entry.term))
+
+    @property
+    def ever(self) -> frozenset[str]:
+        """Everybody that any of them names."""
+        everybody = (self._founding, *self._written.values())
+        return frozenset(member.node_id for configuration in everybody for member in configuration.members)
+
+    def that_may_be_in_force(self, commit_index: int) -> list[Configuration]:
+        """The one that is committed, and what was written behind it."""
+        return [self.committed, *(made for (index, _), made in self._written.items() if index > commit_index)]
+
+    def is_written(self, index: int, term: int) -> bool:
+        """True if the entry (index, term) is a configuration."""
+        return (index, term) in self._written
+
+    def in_force(self, log: Shadow, last_index: int | None = None) -> Configuration:
+        """The newest one in `log`, or in its part up to `last_index`."""
+        key = self._newest(log, log.last_index if last_index is None else last_index)
+        return self._founding if key is None else self._written[key]
+
+    def _newest(self, log: Shadow, last_index: int) -> tuple[int, int] | None:
+        for index, term in self._newest_first:
+            if index > last_index:
+                continue
+            held = self._is_committed(index, term) if index <= log.base.index else log.term_at(index) == term
+            if held:
+                return index, term
+        return None
+
+    def check_fresh(self, node_id: str, log: Shadow, commit_index: int, committed_term: int) -> None:
+        """What this leader has appended: one change at a time, and none before a commit of its own term."""
+        for _, index, term in [each for each in self.fresh if each[0] == node_id]:
+            before = self._newest(log, index - 1)
+            require(
+                before is None or before[0] <= commit_index,
+                "one change of the members at a time",
+                f"{node_id} changes them at {index}, and {before} is not committed: its mark is {commit_index}",
+            )
+            require(
+                committed_term == term,
+                "members change behind a commit of the leader's own term",
+                f"{node_id} changes them at {index} in term {term}; ({commit_index}, {committed_term}) is committed",
+            )
+        self.fresh = [each for each in self.fresh if each[0] != node_id]
+
+    def reached(self, index: int, term: int) -> None:
+        """The entry (index, term) is committed: configurations that follow each other share majorities (Raft §6)."""
+        new = self._written.get((index, term))
+        if new is None:
+            return
+        old, self.committed = self.committed, new
+        if new.lease_ns and not old.lease_ns:
+            self.promised_at = index
+        if old.is_joint:
+            shares = not new.is_joint and new.voter_ids == old.voter_ids
+        elif new.is_joint:
+            shares = new.outgoing_ids == old.voter_ids
+        else:
+            shares = new.voter_ids == old.voter_ids
+        require(shares, "configurations that follow each other share majorities", f"{old} → {new} at {index}")
+        back = {member.node_id for member in new.members} & {*old.removed}
+        require(not back, "an id is never used again", sorted(back), "at", index)

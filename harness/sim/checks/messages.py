@@ -1,0 +1,132 @@
+"""What a message promises must be on the sender's disk before it leaves.
+
+See docs/reference/specification.md#31-messages-wait-for-the-disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.errors import broken
+from raft import (
+    AppendAccepted,
+    AppendEntries,
+    AppendRejected,
+    InstallSnapshotProgress,
+    Message,
+    Node,
+    PreVoteRequest,
+    PreVoteResponse,
+    Role,
+    VoteRequest,
+    VoteResponse,
+)
+
+if TYPE_CHECKING:
+    from harness.sim.world.member import Member
+
+ANSWERS = (AppendAccepted, AppendRejected, InstallSnapshotProgress, PreVoteResponse, VoteResponse)
+
+
+def check_promise(member: Member, node: Node, receiver: str, message: Message) -> None:
+    """Raise Violation if `message`, which now leaves `member` for `receiver`, says more than its disk holds.
+
+    What belongs to a term that is over (on that disk) is history: nobody counts it any more.
+    """
+    durable = member.copies.durable
+    state = durable.hard_state
+    if message.term > state.term:
+        broken("a term is durable before it is told", f"{member.node_id} sends {message}, its disk says {state}")
+    is_current = message.term == state.term
+    if isinstance(message, ANSWERS):
+        check_pin(member, receiver)
+    match message:
+        case VoteResponse(term=term, granted=True):
+            check_vote(member, term, receiver, is_current)
+        case VoteRequest(term=term, last_index=index, last_term=last_term):
+            check_vote(member, term, member.node_id, is_current)
+            if is_current:
+                check_tail(member, index, last_term)
+        case PreVoteRequest(last_index=index, last_term=last_term) if is_current:
+            check_tail(member, index, last_term)
+        case AppendAccepted(match_index=index):
+            check_leads(member, message.term, receiver)
+            if is_current:
+                check_acknowledgement(member, node, message.term, index)
+                check_equality(member, receiver, message.term, index)
+        case AppendEntries(commit_index=commit_index):
+            committed = member.world.ledger.commit_index
+            if commit_index > committed:
+                broken("nothing is shown above the mark", f"{member.node_id} tells {commit_index} of {committed}")
+        case _:
+            pass
+
+
+def check_pin(member: Member, receiver: str) -> None:
+    """Nothing of a peer is used, let alone answered, before its pin is durable.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
+    pins = member.image.durable_names.get("pins")
+    incarnation_id = member.world.members[receiver].identity.incarnation_id
+    if not member.is_damaged and (pins is None or incarnation_id not in pins.durable):
+        broken("a pin is durable before its peer is answered", f"{member.node_id} answers {receiver}")
+
+
+def check_leads(member: Member, term: int, receiver: str) -> None:
+    """Whoever appends without being the leader of the term is refused (Raft §5.1)."""
+    leader = member.world.ledger.leader_of(term)
+    if receiver != leader:
+        broken(
+            "an append is acknowledged to the leader of the term",
+            f"{member.node_id} acknowledges to {receiver} in term {term}, which {leader} leads",
+        )
+
+
+def check_vote(member: Member, term: int, candidate: str, is_current: bool) -> None:
+    """One vote per term, and durable before it is told."""
+    member.world.ledger.voted(member.node_id, term, candidate)
+    state = member.copies.durable.hard_state
+    if is_current and state.voted_for != candidate:
+        broken(
+            "a vote is durable before it is told",
+            f"{member.node_id} votes for {candidate} in term {term}, its disk says {state}",
+        )
+
+
+def check_acknowledgement(member: Member, node: Node, term: int, index: int) -> None:
+    """The log is durable up to what is acknowledged, and is the one that the member has in memory."""
+    durable = member.copies.durable
+    held = member.copies.memory.term_at(index)
+    is_other = node.core.term == term and held is not None and durable.term_at(index) != held
+    if index > durable.last_index or is_other:
+        broken(
+            "an entry is durable before it is acknowledged",
+            f"{member.node_id} acknowledges ({index}, {held}) in term {term},",
+            f"its disk ends at {durable.last_index} and has term {durable.term_at(index)} there",
+        )
+
+
+def check_equality(member: Member, receiver: str, term: int, index: int) -> None:
+    """Raft §5.3: what is acknowledged is what the leader has, as long as it leads. It is counted as a copy of that."""
+    leader = member.world.members[receiver]
+    if leader.node is None or (leader.node.core.term, leader.node.core.role) != (term, Role.LEADER):
+        return
+    theirs, ours = leader.copies.memory, member.copies.durable.term_at(index)
+    expected = theirs.term_at(index)
+    if index > theirs.last_index or (ours != expected and ours is not None and expected is not None):
+        broken(
+            "an acknowledgement says what the leader has",
+            f"{member.node_id} acknowledges ({index}, {ours}) in term {term},",
+            f"the log of {receiver} ends at {theirs.last_index} and has term {expected} there",
+        )
+
+
+def check_tail(member: Member, index: int, term: int) -> None:
+    """A log tail is durable before it is told. While it waited for that, a snapshot that says more may have come."""
+    durable = member.copies.durable
+    if index >= durable.base.index and durable.term_at(index) != term:
+        broken(
+            "a tail is durable before it is told",
+            f"{member.node_id} tells of ({index}, {term}), its disk has {durable.last_index}, {durable.term_at(index)}",
+        )

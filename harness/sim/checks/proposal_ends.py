@@ -1,0 +1,46 @@
+"""Whatever was proposed by a leadership that is over has ended `outcome_wait_ns` later.
+
+See docs/reference/specification.md#96-end-of-a-proposal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from harness.sim.engine.errors import broken
+
+
+class ProposalEnds:
+    """One life of one member. Times are those that its node was told, in ns."""
+
+    def __init__(self, node_id: str, wait_ns: int) -> None:
+        self._node_id, self._wait_ns = node_id, wait_ns
+        self._leading_term: int | None = None
+        self._open: set[int] = set()  # Tickets of the leadership of now.
+        self._left: deque[tuple[int, set[int]]] = deque()  # (until when, tickets), of leaderships that are over.
+
+    def opened(self, tickets: Sequence[int]) -> None:
+        """The node has taken these proposals."""
+        self._open.update(tickets)
+
+    def ended(self, ticket: int) -> None:
+        """The end of a proposal, or of something else."""
+        self._open.discard(ticket)
+        for _, tickets in self._left:
+            tickets.discard(ticket)
+
+    def step_is_over(self, leading_term: int | None, now: int) -> None:
+        """After a step, and after all that it told: `now` is the time that the node was told last."""
+        if leading_term != self._leading_term:
+            self._leading_term = leading_term
+            if self._open:
+                self._left.append((now + self._wait_ns, self._open))
+                self._open = set()
+        while self._left and (self._left[0][0] <= now or not self._left[0][1]):
+            until, tickets = self._left.popleft()
+            if tickets:
+                broken(
+                    "a proposal of a leadership that is over has an end",
+                    f"{self._node_id} was to say until {until} how {len(tickets)} proposals ended, and it is {now}",
+                )

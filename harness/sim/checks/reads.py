@@ -1,0 +1,70 @@
+"""What reads must show, by whichever way they were let through: nobody believes a member about its own state.
+
+The book knows when the cluster has committed what. A linearizable read shows all that anybody had committed when it was
+asked for, be it by a round, by lease, or on a follower; one of a bounded age all that was committed so long ago.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.errors import broken
+from raft import ReadWay
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.member import Member
+
+
+class ReadBook:
+    """Of a whole run."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._times: list[int] = []  # True ns at which the mark of the cluster rose,
+        self._marks: list[int] = []  # and to what.
+
+    def committed(self, index: int) -> None:
+        """The mark of the cluster has risen."""
+        self._times.append(self._world.heap.now)
+        self._marks.append(index)
+
+    def mark_at(self, time_ns: int) -> int:
+        """What was committed at a true moment."""
+        place = bisect_right(self._times, time_ns)
+        return self._marks[place - 1] if place else 0
+
+
+class ReadWatch:
+    """The open reads of one life of one member."""
+
+    def __init__(self, member: Member) -> None:
+        self._member, self._world = member, member.world
+        self._marks: dict[int, int] = {}  # ticket → the mark of the cluster when it was asked for
+
+    def asked(self, ticket: int) -> None:
+        """A read was taken."""
+        self._marks[ticket] = self._world.ledger.commit_index
+
+    def ready(self, ticket: int, way: ReadWay) -> None:
+        """It is let through now."""
+        node, mark = self._member.node, self._marks.pop(ticket)
+        assert node is not None
+        self._world.mark(f"a read was let through: {way.value}")
+        if way is ReadWay.BOUNDED:
+            age_ns = node.core.state_age_ns
+            assert age_ns is not None
+            mark = self._world.read_book.mark_at(self._world.heap.now - age_ns - 1)
+            if not self._world.plan.trusts_clocks:
+                return
+        if node.core.last_applied < mark:
+            rule = "a bounded read is no older than it says" if way is ReadWay.BOUNDED else "a read sees what was told"
+            broken(
+                rule,
+                f"{self._member.node_id} has applied {node.core.last_applied} and reads ({way.value}), {mark} was due",
+            )
+
+    def refused(self, ticket: int) -> None:
+        """The end of a read, or of a command, whose ticket this is."""
+        self._marks.pop(ticket, None)

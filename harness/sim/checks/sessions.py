@@ -1,0 +1,85 @@
+"""What the log says about sessions, followed by other means than the store's: who lives, and which requests are closed.
+
+A second, slow implementation of the rules for sessions, fed with what was applied first, wherever that was.
+
+See docs/reference/specification.md#92-judging-a-request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.sim.engine.errors import require
+from kvstore import CommandKind, ResultCode
+
+
+@dataclass(slots=True)
+class Followed:
+    """One session. `kept`: the numbers above `floor` that were carried out."""
+
+    ttl_ns: int
+    deadline: int
+    floor: int = 0
+    kept: set[int] = field(default_factory=set)
+
+
+class SessionBook:
+    """All sessions of a run. `results_max`: how many results each may have kept; `mark` is told what was seen."""
+
+    def __init__(self, results_max: int, mark: Callable[[str], None]) -> None:
+        self._results_max, self._mark = results_max, mark
+        self._sessions: dict[int, Followed] = {}
+        self._last_id = 0
+
+    def applied(self, leader_time: int, commands: Sequence[Any], results: Sequence[Any]) -> None:
+        """The next batch of the log. Its commands find the sessions that live at `leader_time`."""
+        for command, result in zip(commands, results, strict=True):
+            if command[0]:
+                self._under_a_session(leader_time, command, result)
+            elif command[3] == CommandKind.REGISTER_SESSION and result[0] == ResultCode.OK:
+                _, session_id, ttl_ns = result[2]
+                require(session_id > self._last_id, "a session id is given once", session_id, self._last_id)
+                self._last_id = session_id
+                self._sessions[session_id] = Followed(ttl_ns, leader_time + ttl_ns)
+
+    def _under_a_session(self, leader_time: int, command: Sequence[Any], result: Any) -> None:
+        session_id, _, acknowledged_up_to, kind = command[:4]
+        session = self._sessions.get(session_id)
+        if session is not None and session.deadline <= leader_time:
+            del self._sessions[session_id]
+            session = None
+        require(
+            (session is None) == (result[0] == ResultCode.SESSION_EXPIRED),
+            "a session lives for its time after each of its commands, and no longer",
+            f"session {session_id} at {leader_time}: {session}, and the answer is {result}",
+        )
+        if session is None:
+            self._mark("a session expired")
+            return
+        session.deadline = leader_time + session.ttl_ns
+        if acknowledged_up_to > session.floor:
+            session.floor = acknowledged_up_to
+            session.kept = {number for number in session.kept if number > acknowledged_up_to}
+        if kind == CommandKind.CLOSE_SESSION:
+            del self._sessions[session_id]
+        elif kind != CommandKind.KEEP_ALIVE:
+            self._numbered(session, command, result)
+
+    def _numbered(self, session: Followed, command: Sequence[Any], result: Any) -> None:
+        session_id, request_no = command[:2]
+        require(
+            (request_no <= session.floor) == (result[0] == ResultCode.REQUEST_CLOSED),
+            "what was acknowledged is closed, and nothing else is",
+            f"request {request_no} of session {session_id}: {session}, and the answer is {result}",
+        )
+        if request_no <= session.floor:
+            self._mark("a request came after it was closed")
+        elif request_no not in session.kept and result[0] != ResultCode.BUSY:
+            session.kept.add(request_no)
+            require(
+                len(session.kept) <= self._results_max,
+                "no more results are kept than the bound allows",
+                f"request {request_no} of session {session_id}: {session}, the bound is {self._results_max}",
+            )

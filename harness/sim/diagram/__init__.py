@@ -1,0 +1,1 @@
+"""One run drawn as a space-time diagram."""

@@ -1,0 +1,216 @@
+"""Records a run for a picture: events on members and clients, and which bytes went from which event to which.
+
+A `Simulation` that looks on. Bytes are followed by identity: what is put on the heap on its way to somebody is the
+same object when it is there. A run that is not drawn pays nothing for any of it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from harness.sim.engine.event_queue import Action, EventHeap
+from harness.sim.load.client import SimClient
+from harness.sim.load.service import ServiceLoad
+from harness.sim.plan.draw import Plan
+from harness.sim.simulation import SeedResult, Simulation
+from harness.sim.world.member import Member
+from raft import Effects, Node, decode_message
+
+FLIGHTS_MAX = 20_000
+"""So many messages are remembered, the newest; a picture of the end of a run needs no more."""
+
+UNLABELLED = ("commit_advanced", "low_watermark_advanced")
+"""Trace events that happen all the time: they are told when the mouse is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something happened at `place`, a member or a client. `labels` are short, `words` is the whole line."""
+
+    number: int
+    time_ns: int
+    place: str
+    role: str
+    labels: tuple[str, ...]
+    words: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Flight:
+    """Bytes from one event to another. `due_ns` is None if they were lost at once; `received` if they never came."""
+
+    sender: int
+    receiver: str
+    content: bytes
+    due_ns: int | None = None
+    received: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """The end of a run. `faults`: (time in ns, words); `downs`: (member, from, to) in ns, to None if it stays."""
+
+    title: str
+    places: tuple[str, ...]
+    events: list[Event]
+    flights: list[Flight]
+    faults: list[tuple[int, str]]
+    downs: list[tuple[str, int, int | None]]
+    end_ns: int
+    violation: str | None
+
+
+class TappedHeap(EventHeap):
+    """Tells `scheduled` of bytes that are on their way."""
+
+    __slots__ = ("scheduled",)
+
+    scheduled: Callable[[int, bytes], None]
+
+    def at(self, time_ns: int, action: Action, *arguments: Any) -> None:
+        """See EventHeap."""
+        super().at(time_ns, action, *arguments)
+        for argument in arguments:
+            if isinstance(argument, bytes):
+                self.scheduled(time_ns, argument)
+
+
+class RecordedSimulation(Simulation):
+    """A run that remembers its last events."""
+
+    def __init__(self, plan: Plan, write_line: Callable[[str], None] | None = None, *, last: int) -> None:
+        self._events: deque[Event] = deque(maxlen=last)
+        self._number = 0
+        self._flights: OrderedDict[int, Flight] = OrderedDict()  # By the identity of what flies.
+        self._all_flights: deque[Flight] = deque(maxlen=FLIGHTS_MAX)
+        self._faults: list[tuple[int, str]] = []
+        self._down_since: dict[str, int] = {}
+        self._downs: list[tuple[str, int, int | None]] = []
+        self._seen: dict[str, tuple[str, int, int]] = {}  # Role, term and mark when last seen.
+        self._receiver = ""  # Of what is being sent now.
+        heap = TappedHeap()
+        heap.scheduled = self._scheduled
+        super().__init__(plan, write_line, heap=heap)
+        self._tap_network()
+        if isinstance(self.load, ServiceLoad):
+            self._tap_clients(self.load)
+
+    def picture(self, result: SeedResult) -> Picture:
+        """What has been recorded, after the run."""
+        clients = sorted({event.place for event in self._events} - set(self.members))
+        downs = [*self._downs, *((node_id, since, None) for node_id, since in self._down_since.items())]
+        return Picture(
+            title=self.plan.words(),
+            places=(*self.members, *clients),
+            events=list(self._events),
+            flights=list(self._all_flights),
+            faults=self._faults,
+            downs=downs,
+            end_ns=self.heap.now,
+            violation=None if result.violation is None else str(result.violation),
+        )
+
+    # -- what is looked on
+
+    def note(self, member: Member, node: Node, what: str, content: bytes, message: object, effects: Effects) -> None:
+        """See Simulation."""
+        super().note(member, node, what, content, message, effects)
+        core = node.core
+        self._see_who_is_up()
+        before = self._seen.get(member.node_id)
+        now = (core.role.value, core.term, core.commit_index)
+        self._seen[member.node_id] = now
+        labels = [event.name for event in effects.events if event.name not in UNLABELLED]
+        if before is None or before[:2] != now[:2]:
+            labels.insert(0, f"{core.role.value} t{core.term}")
+        if before is not None and before[2] != now[2]:
+            labels.append(f"commit {core.commit_index}")
+        told = "".join(f"\n  {event.name} {event.fields}" for event in effects.events)
+        out = "".join(f"\n  to {peer_id}: {sent}" for peer_id, sent in effects.send)
+        came = what if message is None else f"{what}: {message}"
+        self._event(member.node_id, core.role.value, tuple(labels), f"{member.state_words()}\n{came}{told}{out}")
+        self._arrived(content)
+
+    def note_client(self, name: str, content: bytes) -> None:
+        """See Simulation."""
+        super().note_client(name, content)
+        self._event(name, "", (), "is answered")
+        self._arrived(content)
+
+    def note_world(self, what: str) -> None:
+        """See Simulation."""
+        super().note_world(what)
+        self._faults.append((self.heap.now, what))
+        self._see_who_is_up()
+
+    def _tap_network(self) -> None:
+        send = self.network.send
+
+        def sent(sender: str, receiver: str, frame: bytes) -> None:
+            self._begin_flight(receiver, frame)
+            send(sender, receiver, frame)
+            self._receiver = ""
+
+        self.network.send = sent  # type: ignore[method-assign]
+
+    def _tap_clients(self, load: ServiceLoad) -> None:
+        send = load.lines.send
+
+        def sent(client: SimClient, connection_id: int, data: bytes) -> None:
+            self._event(client.name, "", (), f"sends {len(data)} bytes")
+            send(client, connection_id, data)
+
+        load.lines.send = sent  # type: ignore[method-assign]
+
+    # -- inside
+
+    def _event(self, place: str, role: str, labels: tuple[str, ...], words: str) -> None:
+        self._number += 1
+        self._events.append(
+            Event(number=self._number, time_ns=self.heap.now, place=place, role=role, labels=labels, words=words)
+        )
+
+    def _begin_flight(self, receiver: str, content: bytes) -> Flight:
+        self._receiver = receiver
+        flight = Flight(sender=self._number, receiver=receiver, content=content)
+        self._flights[id(content)] = flight
+        self._all_flights.append(flight)
+        if len(self._flights) > FLIGHTS_MAX:
+            self._flights.popitem(last=False)
+        return flight
+
+    def _scheduled(self, time_ns: int, content: bytes) -> None:
+        """Bytes are on their way; those of clients are told of here first, and where they go when they are there."""
+        flight = self._flights.get(id(content))
+        if flight is None:
+            flight = self._begin_flight("", content)
+        if flight.received is None:
+            flight.due_ns = time_ns
+
+    def _arrived(self, content: bytes) -> None:
+        flight = self._flights.get(id(content)) if content else None
+        if flight is None:
+            return
+        if flight.received is not None:  # A duplicate.
+            flight = Flight(sender=flight.sender, receiver=flight.receiver, content=content, due_ns=flight.due_ns)
+            self._all_flights.append(flight)
+        flight.received = self._number
+
+    def _see_who_is_up(self) -> None:
+        now = self.heap.now
+        for node_id, member in self.members.items():
+            if member.is_up and node_id in self._down_since:
+                self._downs.append((node_id, self._down_since.pop(node_id), now))
+            elif not member.is_up and node_id not in self._down_since:
+                self._down_since[node_id] = now
+                self._seen.pop(node_id, None)
+
+
+def label_of(flight: Flight) -> str:
+    """The kind of a message between members; nothing for bytes of clients."""
+    if not flight.receiver:
+        return ""
+    return type(decode_message(flight.content)[1]).__name__

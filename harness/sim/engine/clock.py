@@ -1,0 +1,94 @@
+"""Monotonic clocks of simulated machines: each begins anywhere, runs at its own rate, jumps forwards, and stands still.
+
+No clock ever goes back while a process can look at it. Nothing here reads a wall clock, because the product reads none:
+`leader_time` comes from the leader's monotonic clock (docs/reference/specification.md#812-leader-time).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from harness.sim.engine.event_queue import EventHeap
+from harness.sim.engine.rng import stream
+
+FS_PER_NS: Final = 1_000_000
+"""Femtoseconds. The rate of a clock is what it shows more, in fs, per true nanosecond: a million if it is exact."""
+
+BEGINS_NS_MAX = 10**12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockPlan:
+    """How wrong the clocks of a seed may be: each runs at a rate from 1 / spread to spread, of its own and for ever.
+
+    `at_edges`: those of members run at one of these two. `grain_ns`: those of members show multiples of it only, so
+    that times and deadlines meet exactly.
+    """
+
+    spread: float = 1.01
+    client_spread: float = 1.01
+    at_edges: bool = False
+    grain_ns: int = 1
+
+
+GOOD_CLOCKS = ClockPlan()
+
+
+class Clock:
+    """One clock. It is linear between two changes; all of it is integers, so nothing drifts by rounding."""
+
+    __slots__ = ("_grain_ns", "_heap", "_random", "_rate", "_shown_fs", "_since", "usual_rate")
+
+    def __init__(
+        self, heap: EventHeap, seed: int, name: str, spread: float, *, at_edges: bool = False, grain_ns: int = 1
+    ) -> None:
+        self._heap, self._grain_ns = heap, grain_ns
+        self._random = stream(seed, f"clock/{name}")
+        self._since = heap.now  # In the future while it stands still.
+        self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS  # At `_since`.
+        place = 2 * self._random.random() - 1
+        self.usual_rate = int(FS_PER_NS * spread ** (math.copysign(1, place) if at_edges else place))
+        self._rate = self.usual_rate
+
+    def now(self) -> int:
+        """What it shows, in ns."""
+        elapsed_ns = self._heap.now - self._since
+        shown_ns = (self._shown_fs + elapsed_ns * self._rate if elapsed_ns > 0 else self._shown_fs) // FS_PER_NS
+        return shown_ns - shown_ns % self._grain_ns
+
+    def due(self, shown_ns: int) -> int:
+        """The first true moment, not before now, at which it shows `shown_ns` or more, if nothing changes it."""
+        shown_ns += -shown_ns % self._grain_ns
+        missing_fs = shown_ns * FS_PER_NS - self._shown_fs
+        return max(self._heap.now, self._since + -(-missing_fs // self._rate) if missing_fs > 0 else 0)
+
+    def jump(self, by_ns: int) -> None:
+        """It shows so much more from now on. Timers have to be armed anew."""
+        assert by_ns >= 0, by_ns
+        self._shown_fs += by_ns * FS_PER_NS
+
+    def run_at(self, rate: int) -> None:
+        """It runs at another rate from now on. Timers have to be armed anew."""
+        assert rate > 0, rate
+        elapsed_ns = self._heap.now - self._since
+        if elapsed_ns > 0:
+            self._shown_fs += elapsed_ns * self._rate
+            self._since = self._heap.now
+        self._rate = rate
+
+    def stand_still(self, until: int) -> None:
+        """It shows the same until the true moment `until`. Timers that are armed will fire too early."""
+        self.run_at(self._rate)
+        self._since = max(self._since, until)
+
+    def go_on(self) -> None:
+        """It stands still no longer, and runs at its usual rate."""
+        self._since = min(self._since, self._heap.now)
+        self.run_at(self.usual_rate)
+
+    def begin_anew(self) -> None:
+        """The machine has lost its power: its clock begins anywhere, even before what it showed."""
+        self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS
+        self._since, self._rate = self._heap.now, self.usual_rate

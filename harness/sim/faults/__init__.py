@@ -1,0 +1,1 @@
+"""What goes wrong in a run, when, and how it is healed."""

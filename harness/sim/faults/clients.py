@@ -1,0 +1,97 @@
+"""Faults between clients and members: clients are cut off, hang on dead connections, or stay with a minority."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from harness.sim.faults.clocks import HOUR_NS, HOUR_SHARE
+from harness.sim.faults.network import between
+from harness.sim.plan.plan import Fault, Kinds
+from harness.sim.world.cuts import Link
+from raft import Role
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.member import Member
+
+CLIENT_KINDS: Kinds = {
+    "cut clients off": (0.3, 3.0),  # One member from all clients: what they say waits, or what it answers, or both.
+    "cut a client off": (0.3, 3.0),  # One client from all members, likewise.
+    "clients hang": (0.3, 0.0),  # The connections of one member carry nothing one way any more, and nobody is told.
+    "cut in two with clients": (0.4, 3.0),  # A minority, with some of the clients. Often it is the leader's.
+    "a client's clock jumps": (0.3, 3.0),  # Forwards, by an hour now and then: all that it waits for is over at once.
+}
+
+
+WAYS = (0, 1, 2)
+"""In which a cut may go: towards the member, towards the client, both."""
+
+BOTH_WAYS = 2
+
+
+class ClientFaults:
+    """Carries them out. Programs that share a process with their member (`DirectLoad`) have no connections to cut."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._clients = [f"c{number}" for number in range(world.plan.load.clients)]
+
+    def strike(self, fault: Fault, member: Member) -> None:
+        """Carry out one step of CLIENT_KINDS; it ends by itself."""
+        world, lines = self._world, self._world.load.lines
+        if fault.kind == "cut in two with clients":
+            side, clients = minority(fault, member.node_id, world.plan.members, self._clients)
+            others = [node_id for node_id in world.plan.members if node_id not in side]
+            links = between(side, others)
+            if links and lines is not None and member.node is not None and member.node.core.role is Role.LEADER:
+                world.mark("clients were left with a leader without a quorum")
+            world.network.cut(links)
+            world.heap.after(fault.duration_ns, world.network.mend, links)
+            strangers = [client for client in self._clients if client not in clients]
+            client_links = between(clients, others) + between(strangers, side)
+            if lines is not None and links:
+                lines.cut(client_links)
+                world.heap.after(fault.duration_ns, lines.mend, client_links)
+        elif fault.kind == "a client's clock jumps":
+            self._world.load.jump(fault.shape, HOUR_NS if fault.shape * 100 % 1 < HOUR_SHARE else fault.duration_ns)
+        elif lines is not None:
+            if fault.kind == "clients hang":
+                lines.hang(member, side=0 if fault.shape < 0.5 else 1)
+            else:
+                client_links = self._links(fault, member.node_id)
+                lines.cut(client_links)
+                world.heap.after(fault.duration_ns, lines.mend, client_links)
+
+    def heal(self) -> None:
+        """End all that is under way. Who hangs goes on hanging: nobody told them."""
+        if self._world.load.lines is not None:
+            self._world.load.lines.heal()
+
+    def _links(self, fault: Fault, target: str) -> list[Link]:
+        random = Random(int(fault.shape * 2**53))
+        if fault.kind == "cut clients off":
+            clients, members = self._clients, [target]
+        else:
+            clients, members = [random.choice(self._clients)], list(self._world.plan.members)
+        links = between(clients, members)
+        way = random.choice(WAYS)
+        return links if way == BOTH_WAYS else links[way::2]
+
+
+def cuts_both_ways(shape: float, clients: int) -> bool:
+    """True if a fault of this shape cuts one of so many clients off in both directions."""
+    random = Random(int(shape * 2**53))
+    random.choice(range(clients))
+    return random.choice(WAYS) == BOTH_WAYS
+
+
+def minority(fault: Fault, target: str, members: Sequence[str], clients: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The members and the clients, at least one, on the target's side; the members are fewer than half."""
+    random = Random(int(fault.shape * 2**53))
+    others = [member for member in members if member != target]
+    random.shuffle(others)
+    side = [target, *others[: random.randrange(max(1, (len(members) - 1) // 2))]]
+    with_it = [client for client in clients if random.random() < 0.5]
+    return side, with_it or [random.choice(clients)]

@@ -1,0 +1,57 @@
+"""Faults of clocks: a monotonic clock jumps forwards, runs at a wrong rate, or stands still with its machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.clock import FS_PER_NS
+from harness.sim.plan.plan import Fault, Kinds
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.member import Member
+
+CLOCK_KINDS: Kinds = {
+    "clock jumps": (0.3, 3.0),  # As where a suspended machine counts the time that it missed; by an hour now and then.
+    "clock runs wild": (0.3, 3.0),  # At half to twice its rate.
+    "suspend": (0.3, 1.5),  # The machine stands still with its clock: nobody there can know that time has passed.
+}
+
+HOUR_NS = 3_600 * 10**9
+HOUR_SHARE = 0.1
+WILD_SPREAD = 2.0
+
+
+class ClockFaults:
+    """Carries them out."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+
+    def strike(self, fault: Fault, member: Member) -> None:
+        """Carry out one step of CLOCK_KINDS; it ends by itself."""
+        heap = self._world.heap
+        match fault.kind:
+            case "clock jumps":
+                member.clock.jump(HOUR_NS if fault.shape < HOUR_SHARE else fault.duration_ns)
+                member.clock_changed()
+            case "clock runs wild":
+                member.clock.run_at(int(FS_PER_NS * WILD_SPREAD ** (2 * fault.shape - 1)))
+                member.clock_changed()
+                heap.after(fault.duration_ns, self._tame, member)
+            case "suspend":
+                if member.is_up:
+                    member.attention.pause(heap.now + fault.duration_ns)
+                    member.clock.stand_still(heap.now + fault.duration_ns)
+            case _:
+                raise AssertionError(fault.kind)
+
+    def heal(self) -> None:
+        """All clocks run at their usual rates. What they show is not taken back."""
+        for member in self._world.members.values():
+            member.clock.go_on()
+            member.clock_changed()
+
+    def _tame(self, member: Member) -> None:
+        member.clock.run_at(member.clock.usual_rate)
+        member.clock_changed()

@@ -1,0 +1,30 @@
+"""How many disks may be damaged: so many that a quorum of good copies always stays. Whatever fails then is a bug."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.member import Member
+
+
+class DamageBudget:
+    """At most a minority of the members is damaged or lost, over the whole run, by all kinds of damage together.
+
+    A member counts from the moment of the damage on, whether it has noticed or not: a copy that is acknowledged from a
+    disk that lied is no good copy. It counts no more once it has started from a disk that holds all it promised, since
+    what was damaged was something of which nothing is made. A member that is lost counts for ever: to the others it is
+    a machine that never comes back.
+    """
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+
+    def allows(self, member: Member) -> bool:
+        """True if `member` may be damaged now. One damage at a time: what a second one hides, nobody must see."""
+        if self._world.plan.founders:
+            return False  # A minority of which members? See `with_changes`, `with_losses`.
+        members = self._world.members.values()
+        spent = sum(other.is_damaged or other.is_lost for other in members)
+        return not (member.is_damaged or member.is_lost) and spent < (len(members) - 1) // 2

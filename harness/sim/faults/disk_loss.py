@@ -1,0 +1,274 @@
+"""Members that lose their disk, with every file: the old id never works again, and a new member takes the place.
+
+Somebody starts the process again as ever. Without files it refuses. If the command line says `--bootstrap` it makes a
+folder anew, under the old id: it is another incarnation, which has forgotten its votes, and all that had met the first
+one refuse to hear it, or to talk to it. The first refusal ends it (`refusals.py`). Then an operator adds
+a spare machine and, once it has caught up, gives it the place of the lost one in one step, as docs/operations.md says,
+while other faults go on.
+
+Who has never met the first incarnation cannot tell it from the second one: `--bootstrap` says that it is new, and is
+believed. So nobody here makes a folder anew before all that were ever members have met the first incarnation.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.errors import require
+from harness.sim.engine.rng import identifier, stream
+from harness.sim.faults.insisting import PAUSE_NS, Operator
+from harness.sim.plan.plan import SECOND_NS, Fault
+from harness.sim.world.disk import DiskPlan, Immediately, SimFiles
+from harness.sim.world.member import Member
+from raft import MEMBERS_MAX, MembershipChange, Node, PeerRefused
+from raft import Member as Voter
+from storage import OpenedStorage, StorageError, open_storage
+
+if TYPE_CHECKING:
+    from harness.sim.plan.draw import Plan
+    from harness.sim.simulation import Simulation
+
+LOSSES_SHARE = 0.12
+"""Of the seeds in which the members do not change otherwise."""
+
+LOSS = "lose a disk"
+
+VOTERS_MIN = 3
+LOSSES_MAX = 3
+SPARES_MAX = 3
+LAST_LOSS_SHARE = 0.8
+"""Of the time in which faults happen: behind it there is none left to replace anybody."""
+
+REBORN_SHARE = 0.5
+"""Of the members without a disk: so many are started with `--bootstrap`."""
+
+HASTY_SHARE = 0.25
+"""So many do not wait until somebody has read the log of the one made anew: once it was refused, the spare is added."""
+
+HASTY = "a spare was added as soon as a ghost was refused"
+
+REBORN_TIMEOUTS = 5
+"""For so many of the longest election time-outs it runs, until somebody reads in its log why nobody talks to it."""
+
+
+def with_losses(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
+    """The plan, with disks that are lost and machines to take the place of their members, if its seed has any.
+
+    `disks` has one for each machine that there may be. Other damage is left out, and nobody stays dead: what there is
+    of both must leave a quorum, and is counted in one place only (`Losing.allows`).
+    """
+    random = stream(plan.seed, "plan/losses")
+    founders = len(plan.members)
+    if random.random() >= LOSSES_SHARE or plan.changes or founders < VOTERS_MIN:
+        return plan
+    count = min(founders + random.randrange(SPARES_MAX + 1), MEMBERS_MAX)
+    machines = tuple(f"n{number}" for number in range(1, count + 1))
+    losses = [
+        Fault(
+            at_ns=int(plan.until_ns * LAST_LOSS_SHARE * random.random()),
+            kind=LOSS,
+            duration_ns=int(SECOND_NS * 0.5 * random.random()),
+            target=None if random.random() < 0.5 else random.random() * founders / count,
+            shape=random.random(),
+        )
+        for _ in range(random.randrange(1, LOSSES_MAX + 1))
+    ]
+    return replace(
+        plan,
+        members=machines,
+        founders=founders,
+        disks={machine: plan.disks.get(machine, disks[machine]) for machine in machines},
+        faults=tuple(sorted([*plan.faults, *losses], key=lambda fault: fault.at_ns)),
+        heal=replace(plan.heal, dead=(), returns=False),
+    )
+
+
+class Losing:
+    """Carries it out, and is the operator who replaces who is lost."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._operator = Operator(world)
+        self._to_replace: list[str] = []
+        self._spares: dict[str, str] = {}  # Who takes whose place, from the first try on.
+        self._reborn: Member | None = None  # At most one at a time.
+        self._is_refused = False  # And it knows: by the first one that refused it.
+        self._is_hasty = False  # Whoever replaces it.
+
+    def allows(self, member: Member) -> bool:
+        """True if a quorum keeps its disks, by every configuration that may be in force."""
+        book = self._world.ledger.members
+        if self._world.plan.changes or member.is_lost or not book.committed.is_voter(member.node_id):
+            return False
+        members = self._world.members
+        lost = {m.node_id for m in members.values() if m.is_damaged or m.is_lost} | {member.node_id}
+        return all(
+            2 * len(lost & set(half)) < len(half)
+            for configuration in book.that_may_be_in_force(self._world.ledger.commit_index)
+            for half in (configuration.voter_ids, configuration.outgoing_ids)
+            if half
+        )
+
+    def lose(self, fault: Fault, member: Member) -> None:
+        """All files are gone, and the process with them. After the fault's duration somebody starts it again."""
+        if not self.allows(member):
+            return
+        world = self._world
+        world.striker.take_down([member], replace(fault, kind="lose power"))
+        member.lose_disk()
+        world.mark("a disk was lost")
+        world.heap.after(fault.duration_ns, self._start_as_ever, member, fault)
+
+    def stop(self) -> None:
+        """Nothing more is begun."""
+        self._operator.is_stopped = True
+        self._end_reborn()
+
+    # Its process is started again.
+
+    def _start_as_ever(self, member: Member, fault: Fault) -> None:
+        if self._operator.is_stopped:
+            return
+        if fault.shape < REBORN_SHARE and self._is_known_to_all(member):
+            self._is_hasty = fault.shape < HASTY_SHARE
+            self._make_anew(member)
+        else:
+            self.check_refuses(member)
+            self._replace(member)
+
+    def check_refuses(self, member: Member) -> None:
+        """What the production makes of a folder with nothing in it. It writes nothing there, either."""
+        aside, random = Immediately(), stream(self._world.plan.seed, "aside")
+        files = SimFiles(member.image, self._world.plan.disks[member.node_id], random, aside)
+        outcome: list[OpenedStorage | BaseException] = []
+        open_storage(
+            files,
+            identity=member.identity,
+            limits=self._world.plan.storage,
+            done=outcome.append,
+            random_bytes=random.randbytes,
+        )
+        aside.run()
+        require(
+            isinstance(outcome[0], StorageError) and not member.image.names,
+            "a member without its files does not start",
+            f"{member.node_id}: {outcome[0]!r}, and there is {sorted(member.image.names)}",
+        )
+        self._world.mark("a member refused to start on an empty disk")
+
+    def _is_known_to_all(self, member: Member) -> bool:
+        """True if all that were ever members have met it, and will know that it is another one."""
+        everybody = self._world.ledger.members.ever
+        others = [self._world.members[name] for name in sorted(everybody) if name != member.node_id]
+        known = member.identity.incarnation_id
+        pins = [other.image.durable_names.get("pins") for other in others if not other.is_lost]
+        is_met = all(inode is not None and known in inode.durable for inode in pins)
+        is_alone = self._reborn is None and not self._to_replace
+        return is_met and is_alone and member.node_id in self._world.plan.voters
+
+    def _make_anew(self, member: Member) -> None:
+        world = self._world
+        world.note_world(f"{member.node_id} is made anew under its old id")
+        world.mark("a member without its files was made anew")
+        reborn = Member(world, member.node_id)
+        incarnation_id = identifier(world.plan.seed, f"incarnation/{member.node_id}/anew")
+        reborn.identity = reborn.says_it_is = replace(member.identity, incarnation_id=incarnation_id)
+        reborn.initialize()
+        member.stand_in, member.says_it_is = reborn, reborn.identity
+        self._reborn, self._is_refused = reborn, False
+        reborn.boot()
+        world.heap.after(REBORN_TIMEOUTS * world.plan.election_timeout_max_ns, self._is_noticed, member)
+
+    def _is_noticed(self, member: Member) -> None:
+        self._end_reborn()
+        if member.node_id not in self._to_replace:  # In haste somebody has begun already.
+            self._replace(member)
+
+    def was_told(self, ghost: Member) -> None:
+        """The one made anew was refused by a member that knows the first folder."""
+        if self._reborn is not ghost:
+            return
+        self._is_refused = True
+        if self._is_hasty and not self._operator.is_stopped:
+            self._is_hasty = False
+            self._world.mark(HASTY)
+            self._replace(self._world.members[ghost.node_id])
+
+    def ghost_ended(self, ghost: Member) -> None:
+        """Its process is over; nobody has looked yet."""
+        if self._reborn is ghost:
+            self._end_reborn()
+
+    def _end_reborn(self) -> None:
+        if self._reborn is not None:
+            reborn, self._reborn = self._reborn, None
+            self._world.members[reborn.node_id].stand_in = None
+            reborn.crash(power=False)
+
+    # What it hears, and says.
+
+    def deliver(self, reborn: Member, sender: str, frame: bytes) -> None:
+        """A frame for who is made anew. Whoever dials it is told who it is, and says nothing if it knows another."""
+        other = self._world.members[sender]
+        if other.node is None:
+            return
+        try:
+            self._world.upgrading.greet(other.node, other.machine, reborn.identity)
+        except PeerRefused as error:
+            self._world.mark(f"a hello was refused: {error.code}")
+            return
+        self.greeted(other, reborn.node_id)
+        reborn.deliver(sender, frame)
+
+    def greeted(self, member: Member, peer_id: str) -> None:
+        """`member` has taken the hello of `peer_id`."""
+        peer = self._world.members[peer_id]
+        require(
+            peer.says_it_is == peer.identity,
+            "who has lost its disk is heard by nobody who knew it",
+            f"{member.node_id} hears {peer_id}, which has forgotten what it said",
+        )
+
+    # It is replaced.
+
+    def _replace(self, member: Member) -> None:
+        self._to_replace.append(member.node_id)
+        if len(self._to_replace) == 1:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """One step, or one try at it; the next one a little later."""
+        if self._operator.is_stopped or not self._to_replace:
+            return
+        lost = self._to_replace[0]
+        committed, spare = self._world.ledger.members.committed, self._spare_for(lost)
+        is_replaced = committed.member(lost) is None and not committed.is_joint
+        if is_replaced:
+            self._world.mark("a member that lost its disk was replaced")
+        if is_replaced or spare is None:
+            del self._to_replace[0]
+        elif self._reborn is None or self._is_refused:
+            self._operator.ask(
+                "a replacement", f"replace {lost} by {spare}", lambda node: self._step(node, lost, spare), 1
+            )
+        self._world.heap.after(PAUSE_NS, self._go_on)
+
+    def _spare_for(self, lost: str) -> str | None:
+        taken = {*self._world.ledger.members.ever, *self._spares.values()}
+        free = next((name for name in self._world.plan.members if name not in taken), None)
+        if free is not None:
+            self._spares.setdefault(lost, free)
+        return self._spares.get(lost)
+
+    def _step(self, node: Node, lost: str, spare: str) -> None:
+        now = node.core.configuration
+        if now.member(spare) is None:
+            change = MembershipChange(add=(Voter(spare, client_address=f"{spare}:1"),))
+        elif spare in now.learner_ids:
+            change = MembershipChange(promote=(spare,), remove=(lost,))
+        else:
+            return  # It is about to be done.
+        self._world.changing.propose(node, change)

@@ -1,0 +1,200 @@
+"""Faults of disks: they fail and lie, fill up, rot, hang, and are slow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.rng import stream
+from harness.sim.faults.damage_budget import DamageBudget
+from harness.sim.plan.plan import Fault, Kinds
+from harness.sim.world.damage import SNAPSHOT_FOLDER
+from harness.sim.world.log_rot import LOOK_NS, rot_what_is_read_next
+from harness.sim.world.probes import LOG_FOLDER
+from storage import SyncFile, SyncFolder
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.member import Member
+
+DISK_KINDS: Kinds = {
+    "slow disk": (0.3, 2.0),
+    "hanging disk": (0.2, 6.0),  # What it is asked for does not end for a while; reads do.
+    "leader's disk hangs": (0.3, 0.0),  # For so many of its election time-outs that it must hand over.
+    "fail a sync": (0.4, 2.0),  # The next one of some files or of a folder fails; the process must stop.
+    "fail a read": (0.2, 1.0),
+    "short reads": (0.3, 3.0),  # The system gives half of what it is asked for, again and again.
+    "full disk": (0.3, 3.0),  # No room for a while, or for a few bytes only.
+    "bit rot": (0.4, 1.0),  # Power is lost, and one bit of what must be noticed changes; or one of a snapshot in use.
+    "rotting log": (0.3, 2.0),  # A frame that is going to be read back changes, or another one stands in its place.
+    "lose a disk": (0.0, 0.5),  # With every file. Drawn by `with_losses` alone, with machines for new members.
+    "lying disk": (0.3, 3.0),  # A write of the log is lost or misdirected, and its sync succeeds; power is lost later.
+}
+
+SLOW_FACTOR = 20
+LEADER_HANG_TIMEOUTS = 3
+"""Longest election time-outs, at least, and up to twice as many: a leader waits out two."""
+
+ROOM_BYTES_MAX = 4_000
+ROT_IN_USE_SHARE = 0.3
+
+FAILING_SYNCS = (
+    SyncFile(LOG_FOLDER),
+    SyncFile(LOG_FOLDER),
+    SyncFolder(LOG_FOLDER),
+    SyncFile(SNAPSHOT_FOLDER),
+    SyncFolder(SNAPSHOT_FOLDER),
+    SyncFile(""),
+    SyncFolder(""),
+)
+"""Of a file in this folder, or of the folder itself. At the top there are `meta` and `pins`."""
+
+FAILING_READS = (LOG_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER, "meta", "pins")
+
+
+class DiskFaults:
+    """Carries them out."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._rot_random = stream(world.plan.seed, "rot")
+        self._log_rot_random = stream(world.plan.seed, "log rot")
+        self._budget = DamageBudget(world)
+        self._failing: dict[str, Fault] = {}
+        self._is_healed = False
+
+    def strike(self, fault: Fault, member: Member) -> None:
+        """Carry out one step of DISK_KINDS; it ends by itself."""
+        world = self._world
+        match fault.kind:
+            case "fail a sync":
+                self._failing[member.node_id] = fault
+                member.image.fails_sync = FAILING_SYNCS[int(fault.shape * len(FAILING_SYNCS))]
+            case "fail a read":
+                self._failing[member.node_id] = fault
+                member.image.fails_read_of = FAILING_READS[int(fault.shape * len(FAILING_READS))]
+            case "short reads":
+                member.image.reads_are_short = True
+                world.heap.after(fault.duration_ns, self._read_whole, member)
+            case "full disk":
+                self._failing[member.node_id] = fault
+                member.image.size_bytes_max = member.image.size_bytes + int(ROOM_BYTES_MAX * fault.shape**2)
+                world.heap.after(fault.duration_ns, self._give_room, member)
+            case "bit rot":
+                if member.is_up and fault.shape < ROT_IN_USE_SHARE and self._budget.allows(member):
+                    self._rot_in_use(member, fault)
+                elif member.files is not None and self._budget.allows(member):
+                    world.striker.take_down([member], fault)
+                    member.rot(self._rot_random)
+            case "rotting log":
+                until_ns = world.heap.now + fault.duration_ns
+                self._rot_log(member, until_ns)
+            case "lying disk":
+                if member.is_up and self._budget.allows(member):
+                    self._let_lie(member, fault)
+            case "lose a disk":
+                world.losing.lose(fault, member)
+            case "slow disk":
+                if member.files is not None:
+                    member.files.slow_factor = SLOW_FACTOR
+                    world.heap.after(fault.duration_ns, self._quicken, member, member.life)
+            case "hanging disk":
+                if member.files is not None:
+                    member.files.hangs = True
+                    world.heap.after(fault.duration_ns, self._let_answer, member, member.life)
+            case "leader's disk hangs":
+                self._hang_leader(fault)
+            case _:
+                raise AssertionError(fault.kind)
+
+    def _hang_leader(self, fault: Fault) -> None:
+        world = self._world
+        leader = world.members[world.striker.aim(None)]
+        if leader.files is not None:
+            leader.files.hangs = True
+            hang_ns = int(LEADER_HANG_TIMEOUTS * (1 + fault.shape) * world.plan.election_timeout_max_ns)
+            world.heap.after(hang_ns, self._let_answer, leader, leader.life)
+
+    def heal(self) -> None:
+        """End all that is under way; what is damaged stays damaged."""
+        self._is_healed = True
+        for member in self._world.members.values():
+            member.image.size_bytes_max = None
+            member.image.reads_are_short = False
+            member.image.fails_sync = member.image.fails_read_of = None
+            if member.files is not None:
+                member.files.slow_factor = 1
+                member.files.lies_about = None
+                member.files.answer()
+            if member.is_up and member.proven.rotten_path:
+                self._restart(member, "kill")  # Nobody else could give a member that is behind what has rotted.
+
+    def has_failed(self, member: Member) -> None:
+        """Its process has seen that a sync failed, and ends now. With it, or a little later, the power may go."""
+        self._world.heap.after(0, self._take_down_failed, member, member.life)
+
+    def _take_down_failed(self, member: Member, life: int) -> None:
+        if member.life == life:
+            fault = self._failing[member.node_id]
+            kind = "kill" if fault.shape * 100 % 1 < 0.5 else "lose power"
+            duration_ns = 0 if self._is_healed else fault.duration_ns
+            self._world.striker.take_down([member], replace(fault, kind=kind, duration_ns=duration_ns))
+
+    def _let_lie(self, member: Member, fault: Fault) -> None:
+        """The next sync of the log is a lie, if the budget still allows it then. A while later power is lost."""
+        files = member.files
+        assert files is not None
+
+        def lied(how: str) -> None:
+            member.is_damaged = True
+            member.proven.lied()
+            self._world.mark(how)
+            self._world.note_world(f"{member.node_id}: {how}")
+            self._world.heap.after(fault.duration_ns, self._uncover, member)
+
+        files.lies_about, files.on_lie = LOG_FOLDER, lied
+        files.may_lie = lambda: self._budget.allows(member)
+
+    def _uncover(self, member: Member) -> None:
+        if not self._is_healed and member.image.is_lying:
+            self._restart(member, "lose power")
+
+    def _rot_in_use(self, member: Member, fault: Fault) -> None:
+        """A bit of its newest snapshot changes, which it may be sending. After a while it starts anew, and notices."""
+        member.is_damaged = member.proven.rot_snapshot(self._rot_random)
+        self._world.mark("a snapshot rotted in use")
+        self._world.heap.after(fault.duration_ns, self._reread, member)
+
+    def _rot_log(self, member: Member, until_ns: int) -> None:
+        """As soon as there is something to rot. If nobody reads it, the next start must notice."""
+        heap = self._world.heap
+        if self._is_healed or not self._budget.allows(member):
+            return
+        if rot_what_is_read_next(member, self._log_rot_random):
+            member.is_damaged = True
+            self._world.mark("the log rotted in use")
+            heap.after(max(0, until_ns - heap.now), self._reread, member)
+        elif heap.now < until_ns:
+            heap.after(LOOK_NS, self._rot_log, member, until_ns)
+
+    def _reread(self, member: Member) -> None:
+        if member.proven.rotten_path:
+            self._restart(member, "kill")
+
+    def _restart(self, member: Member, kind: str) -> None:
+        fault = Fault(at_ns=self._world.heap.now, kind=kind, duration_ns=0, target=None, shape=0.0)
+        self._world.striker.take_down([member], fault)
+
+    def _give_room(self, member: Member) -> None:
+        member.image.size_bytes_max = None
+
+    def _read_whole(self, member: Member) -> None:
+        member.image.reads_are_short = False
+
+    def _quicken(self, member: Member, life: int) -> None:
+        if member.life == life and member.files is not None:
+            member.files.slow_factor = 1
+
+    def _let_answer(self, member: Member, life: int) -> None:
+        if member.life == life and member.files is not None:
+            member.files.answer()

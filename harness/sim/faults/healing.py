@@ -1,0 +1,172 @@
+"""The end of the faults: a quorum is healed, and may be left alone with members that stay dead; some come back late.
+
+Healing everybody hides whoever needs everybody. What is asked of a working quorum is asked within a limit; of the
+dead nothing is asked but safety.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.errors import require
+from harness.sim.engine.rng import stream
+from harness.sim.faults.network import cut_links
+from harness.sim.plan.plan import Fault
+from raft import Role
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.member import Member
+
+DEAD_KINDS = ("kill", "lose power", "cut off", "pause")
+"""Gone for good, with or without what was not synced; running and heard by nobody; standing still for ever."""
+
+DEAD_MAX = 4
+"""More than a minority of the largest cluster: who is drawn twice counts once."""
+
+EVER_NS = 1 << 62
+CUT_FOR_GOOD = 1 << 30
+
+CALM_ELECTION_TIMEOUTS = 3
+"""For so many of the longest election time-outs a quorum is watched before and after the dead come back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dead:
+    """One who is left dead, and how (DEAD_KINDS). `target` is a share of the members in order, or who leads then."""
+
+    kind: str
+    target: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealPlan:
+    """Who stays dead when the rest is healed: at most a minority, members lost for other reasons counted in.
+
+    `dead` is in the order in which they are taken. `returns`: they come back when the quorum has shown that it works.
+    """
+
+    dead: tuple[Dead, ...] = ()
+    returns: bool = False
+
+
+ALL_HEALED = HealPlan()
+
+
+def draw_heal(seed: int) -> HealPlan:
+    """Everybody is healed in a third of the seeds; else one member stays dead, or as many as there may be.
+
+    Half of the time who leads is among them: then the others have to elect, from whatever the faults have left.
+    """
+    random = stream(seed, "heal")
+    count = random.choice((0, 1, DEAD_MAX))
+    targets = [random.random() if place or random.random() < 0.5 else None for place in range(count)]
+    dead = tuple(Dead(kind=random.choice(DEAD_KINDS), target=target) for target in targets)
+    return HealPlan(dead=dead, returns=random.random() < 0.5)
+
+
+class Healing:
+    """Carries it out."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._dead: dict[str, str] = {}  # How a member is dead that could live.
+        self._term_when_cut: dict[str, int] = {}
+
+    @property
+    def dead_count(self) -> int:
+        """How many members are left dead, those that are lost for good included."""
+        return len(self._world.members) - len(self.living())
+
+    def living(self) -> list[Member]:
+        """The members of which something is asked. Machines that are none yet, or no more, are not among them."""
+        members = self._world.ledger.members.committed
+        healed = [m for m in self._world.members.values() if not m.is_lost and m.node_id not in self._dead]
+        former = self._world.former_folders
+        return [m for m in healed if members.member(m.node_id) is not None and not former.waits(m.node_id)]
+
+    def heal(self) -> None:
+        """All faults end, but for those that are chosen to stay dead."""
+        world = self._world
+        dead = self._choose()
+        behind = {member.node_id for member in world.members.values() if member.is_paused or member.attention}
+        world.striker.heal()
+        for node_id, kind in dead.items():
+            world.note_world(f"{node_id} stays dead: {kind}")
+            world.mark(f"a member stayed dead: {kind}")
+            self._leave(world.members[node_id], kind)
+            member = world.members[node_id]
+            if kind == "cut off" and member.is_up and node_id not in behind:  # What it has not read, it hears.
+                self._term_when_cut[node_id] = member.current_term
+        self._dead = dead
+
+    def _choose(self) -> dict[str, str]:
+        members = self._world.members
+        left = (len(members) - 1) // 2 - sum(m.is_damaged or m.is_lost for m in members.values())
+        chosen: dict[str, str] = {}
+        for dead in self._world.plan.heal.dead:
+            member = members[self._world.striker.aim(dead.target)]
+            if len(chosen) < left and not (member.is_damaged or member.is_lost or member.node_id in chosen):
+                chosen[member.node_id] = dead.kind
+        return chosen
+
+    def _leave(self, member: Member, kind: str) -> None:
+        fault = Fault(at_ns=self._world.heap.now, kind=kind, duration_ns=0, target=None, shape=0.0)
+        match kind:
+            case "cut off":
+                links = cut_links(fault, member.node_id, self._world.plan.members)
+                self._world.network.cut(links, count=CUT_FOR_GOOD)
+            case "pause":
+                member.attention.pause(EVER_NS)
+            case _:
+                self._world.striker.take_down([member], fault)
+                member.is_lost = True
+
+    # -- the dead come back
+
+    def latest_term_of_the_dead(self) -> int:
+        """The latest term that one of them has written down; if it alone knows that term, it deposes a leader."""
+        dead = [self._world.members[node_id] for node_id in self._dead]
+        return max((member.copies.memory.hard_state.term for member in dead), default=0)
+
+    def bring_back(self) -> None:
+        """Those who were left dead live again: cuts are mended, processes start, or go on."""
+        world = self._world
+        dead, self._dead = self._dead, {}
+        self._check_terms()
+        world.network.heal()
+        for node_id, kind in dead.items():
+            world.note_world(f"{node_id} comes back")
+            world.mark(f"a member came back: {kind}")
+            member = world.members[node_id]
+            if kind == "pause":
+                member.attention.wake()  # As if nothing had happened.
+            elif kind != "cut off":
+                member.is_lost = False
+                member.boot()
+
+    def has_dead_to_bring_back(self) -> bool:
+        """True if there is anybody."""
+        return self._world.plan.heal.returns and bool(self._dead)
+
+    def _check_terms(self) -> None:
+        """Pre-vote: who hears nobody may begin the one election that it had been allowed before, and none after it."""
+        for node_id, term in self._term_when_cut.items():
+            member = self._world.members[node_id]
+            if member.is_up:
+                require(
+                    member.current_term <= term + 1,
+                    "who hears nobody leaves its term alone",
+                    f"{node_id} was in term {term} when it was cut off, and is in {member.current_term}",
+                )
+
+    def leadership(self) -> tuple[int, str] | None:
+        """(term, leader) if all who live follow one, else None."""
+        cores = [member.node.core for member in self.living() if member.node is not None]
+        seen = {(core.term, core.leader_id) for core in cores}
+        leads = any(core.role is Role.LEADER for core in cores)
+        if len(cores) < len(self.living()) or len(seen) != 1 or not leads:
+            return None
+        term, leader_id = seen.pop()
+        return None if leader_id is None else (term, leader_id)

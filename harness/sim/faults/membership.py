@@ -1,0 +1,226 @@
+"""Changes of the members: an operator who adds, promotes, removes and replaces, whatever else goes on (thesis §4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.errors import broken, require
+from harness.sim.engine.rng import stream
+from harness.sim.faults.insisting import Operator
+from harness.sim.plan.plan import Fault
+from raft import (
+    MEMBERS_MAX,
+    Applied,
+    Configuration,
+    Effects,
+    Member,
+    MembershipChange,
+    Node,
+    Refused,
+    Role,
+    Unknown,
+    naming_new_voters,
+)
+
+if TYPE_CHECKING:
+    from harness.sim.plan.draw import Plan
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.disk import DiskPlan
+    from harness.sim.world.member import Member as Machine
+
+CHANGED_SHARE = 0.25
+"""Of the seeds."""
+
+CUT_OFF_SHARE = 0.25
+"""Of the changes."""
+
+SILENCED_SHARE = 0.4
+"""Of the changes that remove somebody else than the leader: that member is cut off before it can hear of it."""
+
+SILENCE_TIMEOUTS = 12
+"""So many of the longest election time-outs: longer than a leader tells a removed member (`TELLING_TIMEOUTS_MAX`)."""
+
+NAMED_SHARE = 0.5
+"""Of the seeds: in these, new voters are named with their data folders, as the service of the store has it."""
+
+NAMED = "a new voter was named with its folder"
+
+ADD, PROMOTE, REMOVE, REPLACE = "add", "promote", "remove", "replace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeStep:
+    """What an operator does. `shape` draws whom it is about.
+
+    `cut_off_ns`: for so long the leader is cut off as soon as it has begun, so that others may cut what it has written.
+    """
+
+    at_ns: int
+    what: str
+    shape: float
+    cut_off_ns: int = 0
+
+
+def with_changes(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
+    """The plan, with machines that are no members yet and steps that change who is, if its seed has any.
+
+    `disks` has one for each machine that there may be. Damage is left out of these runs: its budget is a minority of a
+    cluster that has the same members for ever; and nobody stays dead, for the same reason.
+    """
+    random = stream(plan.seed, "plan/changes")
+    if random.random() >= CHANGED_SHARE:
+        return plan
+    founders = len(plan.members)
+    count = min(founders + random.randrange(1, 5), MEMBERS_MAX)
+    machines = tuple(f"n{number}" for number in range(1, count + 1))
+    steps = max(3, int(random.random() * 14))
+    kinds = [random.choices((ADD, PROMOTE, REMOVE, REPLACE), (4, 4, 3, 2))[0] for _ in range(steps)]
+    kinds[0] = random.choice((ADD, REMOVE))
+    moments = sorted(random.random() for _ in kinds)
+    return replace(
+        plan,
+        members=machines,
+        founders=founders,
+        disks={machine: plan.disks.get(machine, disks[machine]) for machine in machines},
+        changes=tuple(
+            ChangeStep(
+                at_ns=int(plan.until_ns * moment),
+                what=kind,
+                shape=random.random(),
+                cut_off_ns=int(4 * random.random() * plan.raft.election_timeout_max_ns)
+                if random.random() < CUT_OFF_SHARE
+                else 0,
+            )
+            for moment, kind in zip(moments, kinds, strict=True)
+        ),
+        silenced_rate=SILENCED_SHARE,
+        heal=replace(plan.heal, dead=(), returns=False),
+    )
+
+
+def names_new_voters(seed: int) -> bool:
+    """True if new voters of this seed are named with their data folders."""
+    return stream(seed, "changes/named").random() < NAMED_SHARE
+
+
+class Changing:
+    """Carries the steps out, and sees what becomes of each."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._random = stream(world.plan.seed, "changes")
+        self._last_ticket = 0
+        self._names = names_new_voters(world.plan.seed)
+        self._silenced = stream(world.plan.seed, "changes/silenced")
+        self._operator = Operator(world)
+
+    def start(self) -> None:
+        """Put the steps on the heap."""
+        for step in self._world.plan.changes:
+            self._world.heap.at(step.at_ns, self._try, step)
+
+    def stop(self) -> None:
+        """Nothing more is begun; what is under way goes on to its end."""
+        self._operator.is_stopped = True
+
+    def propose(self, node: Node, change: MembershipChange) -> None:
+        """Have a leader begin this change, as the service of the store does it, or as another program may."""
+        if self._names:
+            named = naming_new_voters(change, node.core.configuration, node.pinned_incarnation)
+            if named != change:
+                self._world.mark(NAMED)
+            change = named
+        self._last_ticket -= 1
+        node.propose_change(change, self._last_ticket)
+
+    def _try(self, step: ChangeStep) -> None:
+        world = self._world
+
+        def attempt(node: Node) -> None:
+            change = self._change(step, node.core.configuration)
+            if change is None:
+                return
+            self.propose(node, change)
+            world.mark(f"a change was begun: {step.what}")
+            if step.cut_off_ns:
+                world.heap.after(0, self._cut_off, step, node.identity.node_id)
+            if node.identity.node_id in change.remove:
+                world.mark("a leader began to remove itself")
+            elif change.remove and self._silenced.random() < world.plan.silenced_rate:
+                silence_ns = SILENCE_TIMEOUTS * world.plan.election_timeout_max_ns
+                world.heap.after(0, self._cut_off, replace(step, cut_off_ns=silence_ns), change.remove[0])
+
+        self._operator.ask("a change", f"change: {step.what}", attempt)
+
+    def _cut_off(self, step: ChangeStep, node_id: str) -> None:
+        machines = self._world.plan.members
+        target = (machines.index(node_id) + 0.5) / len(machines)
+        now, kind = self._world.heap.now, "cut off"
+        self._world.striker.strike(
+            Fault(at_ns=now, kind=kind, duration_ns=step.cut_off_ns, target=target, shape=step.shape)
+        )
+
+    def _change(self, step: ChangeStep, now: Configuration) -> MembershipChange | None:
+        """What to ask of the leader; None if there is nothing of that kind."""
+        ids = [member.node_id for member in now.members]
+        spares = [name for name in self._world.plan.members if name not in ids and name not in now.removed]
+        learners, voters = now.learner_ids, now.voter_ids
+
+        def one(names: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+            return (names[int(step.shape * len(names))],) if names else ()
+
+        match step.what:
+            case "add":
+                wanted = tuple(spares) if step.shape < 0.3 else one(spares)
+                if step.shape > 0.8 and now.removed:
+                    wanted = now.removed[-1:]  # Which is refused.
+                new = tuple(Member(name, client_address=f"{name}:1") for name in wanted[: MEMBERS_MAX - len(ids)])
+                return MembershipChange(add=new) if new else None
+            case "promote":
+                who = learners if step.shape < 0.5 else one(learners)
+                return MembershipChange(promote=who) if who else None
+            case "replace":
+                return MembershipChange(promote=one(learners), remove=one(voters)) if learners else None
+            case "remove":
+                few = voters[: int(step.shape * 10) % len(voters)] if step.shape < 0.3 else one(ids)
+                return MembershipChange(remove=few or one(ids)) if len(voters) > 1 or learners else None
+        raise AssertionError(step.what)
+
+    def on_flush(self, machine: Machine, effects: Effects) -> None:
+        """See what became of changes, and take these ends from among those of clients."""
+        ours = [
+            each for each in effects.completions if isinstance(each, Applied | Refused | Unknown) and each.ticket < 0
+        ]
+        if not ours:
+            return
+        effects.completions = [each for each in effects.completions if each not in ours]
+        for end in ours:
+            self._world.mark(f"a change ended: {type(end).__name__}")
+            if isinstance(end, Applied):
+                members = self._world.ledger.members.in_force(machine.copies.memory, end.index)
+                require(
+                    end.result == members and not members.is_joint and end.index <= self._world.ledger.commit_index,
+                    "a change that is told to be done is done",
+                    f"{machine.node_id} tells {end}; at {end.index} there is {members}",
+                )
+
+
+def check_standing(machine: Machine, node: Node) -> None:
+    """Who is no voter for certain neither campaigns nor leads; what the core takes for the members is in its log."""
+    book, log = machine.world.ledger.members, machine.copies.memory
+    if not book.has_changes or node.failure is not None:  # It ends, perhaps in the middle of a step.
+        return
+    members = book.in_force(log)
+    if node.core.configuration != members:  # After every event, and the words take 80 µs.
+        broken(
+            "the newest configuration in the log is in force",
+            f"{machine.node_id} has {node.core.configuration}, its log {members}",
+        )
+    if node.core.role is not Role.FOLLOWER and not members.is_voter(machine.node_id):
+        certain = book.in_force(log, node.core.commit_index)
+        require(
+            certain.is_voter(machine.node_id),
+            "who is no voter for certain does not campaign, or lead",
+            f"{machine.node_id} is {node.core.role.value}, and the members are {certain}",
+        )

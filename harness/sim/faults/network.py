@@ -1,0 +1,141 @@
+"""Faults of the network between members: partitions, slow links, and connections that break, or only seem to stand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from harness.sim.plan.plan import MILLISECOND_NS, Fault, Kinds
+from harness.sim.world.cuts import Link
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.member import Member
+
+NETWORK_KINDS: Kinds = {
+    "cut in two": (0.3, 3.0),
+    "cut off": (0.4, 3.0),  # One member hears nobody and is heard by nobody.
+    "cut one way": (0.4, 3.0),
+    "bridge": (0.3, 3.0),  # Two halves that do not see each other, and one member between them that sees both.
+    "ring": (0.3, 3.0),  # Each member sees two neighbours only: everybody a majority, no two the same.
+    "slow link": (0.4, 3.0),  # One direction between two members takes 20 to 200 ms more.
+    "lose connection": (0.5, 0.0),
+    "drop connections": (0.4, 0.0),  # Of one member with all others, at both ends: a proxy between them is restarted.
+    "half-open": (0.4, 4.0),  # From some moment nothing arrives on one connection, and nobody is told before its end.
+}
+
+SLOW_LINK_NS_MIN = 20 * MILLISECOND_NS
+SLOW_LINK_TIMES_MAX = 10
+
+DROP_TOLD_NS_MAX = 5 * MILLISECOND_NS
+"""Each end notices so much later at most."""
+
+
+class NetworkFaults:
+    """Carries them out."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._is_healed = False
+
+    def strike(self, fault: Fault, member: Member) -> None:
+        """Carry out one step of NETWORK_KINDS; it ends by itself."""
+        world, network = self._world, self._world.network
+        if fault.kind in ("lose connection", "half-open", "slow link"):
+            link = self._link_of(fault, member.node_id)
+            if link is not None:
+                self._strike_link(fault, link)
+            return
+        if fault.kind == "drop connections":
+            self._drop_connections(fault, member)
+            return
+        links = cut_links(fault, member.node_id, world.plan.members)
+        network.cut(links)
+        world.heap.after(fault.duration_ns, network.mend, links)
+
+    def heal(self) -> None:
+        """End all that is under way."""
+        self._is_healed = True
+        self._world.network.heal()
+
+    def _link_of(self, fault: Fault, target: str) -> Link | None:
+        """One direction between the target and another member; None if there is no other."""
+        random = Random(int(fault.shape * 2**53))
+        others = [member for member in self._world.plan.members if member != target]
+        if not others:
+            return None
+        other = random.choice(others)
+        return (target, other) if random.random() < 0.5 else (other, target)
+
+    def _strike_link(self, fault: Fault, link: Link) -> None:
+        world, network = self._world, self._world.network
+        sender, receiver = (world.members[node_id] for node_id in link)
+        match fault.kind:
+            case "lose connection":
+                sender.lose_connection(receiver.node_id)
+                receiver.lose_connection(sender.node_id)
+            case "slow link":
+                extra_ns = int(SLOW_LINK_NS_MIN * SLOW_LINK_TIMES_MAX**fault.shape)
+                network.slow_down(link, extra_ns)
+                world.heap.after(fault.duration_ns, self._quicken, link, extra_ns)
+            case "half-open":
+                network.cut([link])
+                world.heap.after(fault.duration_ns, self._reconnect, sender, receiver)
+            case _:
+                raise AssertionError(fault.kind)
+
+    def _drop_connections(self, fault: Fault, member: Member) -> None:
+        """What was on its way is lost. All of them live, and may call each other anew at once."""
+        random, heap = Random(int(fault.shape * 2**53)), self._world.heap
+        for other in self._world.members.values():
+            if other is member:
+                continue
+            for one, peer in ((member, other), (other, member)):
+                self._world.network.reconnect((one.node_id, peer.node_id))
+                heap.after(random.randrange(DROP_TOLD_NS_MAX), one.ways.lose, peer.node_id)
+
+    def _quicken(self, link: Link, extra_ns: int) -> None:
+        if not self._is_healed:
+            self._world.network.slow_down(link, -extra_ns)
+
+    def _reconnect(self, sender: Member, receiver: Member) -> None:
+        """Both learn that the connection was dead; the next one begins with a hello."""
+        link = (sender.node_id, receiver.node_id)
+        self._world.network.mend([link])
+        self._world.network.reconnect(link)
+        receiver.ways.hung_up(sender.node_id)
+        sender.lose_connection(receiver.node_id)
+        self._world.mark("a half-open connection was made anew")
+
+
+def cut_links(fault: Fault, target: str, members: Sequence[str]) -> list[Link]:
+    """The directed links that a partition cuts; none if the cluster is too small for it."""
+    random = Random(int(fault.shape * 2**53))
+    others = [member for member in members if member != target]
+    match fault.kind:
+        case "cut off":
+            return [(target, other) for other in others] + [(other, target) for other in others]
+        case "cut one way":
+            return [(target, other) if fault.shape < 0.5 else (other, target) for other in others]
+        case "cut in two":
+            side = {member for member in members if random.random() < 0.5} | {target}
+            return between(side, [member for member in members if member not in side])
+        case "bridge":
+            random.shuffle(others)
+            return between(others[: len(others) // 2], others[len(others) // 2 :])
+        case "ring":
+            random.shuffle(others)
+            ring = [target, *others]
+            return [
+                (a, b)
+                for place, a in enumerate(ring)
+                for other_place, b in enumerate(ring)
+                if 1 < abs(place - other_place) < len(ring) - 1
+            ]
+    raise AssertionError(fault.kind)
+
+
+def between(side: Collection[str], other_side: Collection[str]) -> list[Link]:
+    """All links from one side to the other, both ways."""
+    return [link for a in side for b in other_side for link in ((a, b), (b, a))]

@@ -1,0 +1,159 @@
+"""Faults of processes and machines: they die, lose power, stand still, and are slow."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.rng import stream
+from harness.sim.plan.plan import MILLISECOND_NS, Fault, Kinds
+from raft import Node, NodeStopped, NotLeader, TransferRefused
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.disk import SimFiles
+    from harness.sim.world.member import Member
+
+PROCESS_KINDS: Kinds = {
+    "kill": (0.6, 2.0),  # The process dies; what the operating system has taken survives.
+    "lose power": (0.6, 2.0),  # What was not synced is settled by a draw.
+    "lose power everywhere": (0.2, 1.0),
+    "stop": (0.4, 1.0),  # The process is asked to end, as for a rolling restart: a leader hands over first.
+    "transfer": (0.4, 1.0),  # A leader is asked to hand over, and stays.
+    "take over": (0.0, 0.0),  # Whoever leads is asked to hand over to this member.
+    "pause": (0.3, 1.5),  # The process stands still and then goes on as if nothing had happened.
+    "slow process": (0.3, 2.0),  # Starved of processor time: each event takes a while, and the next ones wait.
+}
+
+SERVICE_NS_MIN = MILLISECOND_NS // 5
+SERVICE_TIMES_MAX = 100
+
+AMID_A_SYNC_SHARE = 0.7
+"""Of the crashes of one member: most moments are idle ones, in which little can go wrong."""
+
+INSTALL_DEATH_NS = 20 * MILLISECOND_NS
+
+CONNECTION_LOSS_TOLD_RATE = 0.7
+CONNECTION_LOSS_TOLD_NS_MAX = 20_000_000
+
+
+class ProcessFaults:
+    """Carries them out."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._random = stream(world.plan.seed, "connections")
+        self._installs = stream(world.plan.seed, "installs")
+        self._stopping: dict[str, Fault] = {}  # Who was asked to stop, in this life.
+        self._stays_down: set[str] = set()
+        self._is_healed = False
+
+    def strike(self, fault: Fault, member: Member) -> None:
+        """Carry out one step of PROCESS_KINDS; it ends by itself."""
+        world = self._world
+        match fault.kind:
+            case "kill" | "lose power" if member.files is not None and fault.shape < AMID_A_SYNC_SHARE:
+                self._take_down_amid_a_sync(member, member.files, fault)
+            case "kill" | "lose power":
+                self.take_down([member], fault)
+            case "lose power everywhere":
+                self.take_down(list(world.members.values()), fault)
+            case "stop":
+                if member.is_up:
+                    self._stopping[member.node_id] = fault
+                    member.call("stop", member.begin_stop)
+            case "transfer":
+                if member.is_up:
+                    member.call("transfer", self._transfer)
+            case "take over":
+                leader = world.members[world.striker.aim(None)]
+                if leader.is_up and leader is not member:
+                    leader.call("hand over", lambda node: self._transfer(node, member.node_id))
+            case "pause":
+                if member.is_up:
+                    member.attention.pause(world.heap.now + fault.duration_ns)
+            case "slow process":
+                if member.is_up:
+                    member.attention.service_ns = int(SERVICE_NS_MIN * SERVICE_TIMES_MAX**fault.shape)
+                    world.heap.after(fault.duration_ns, self._quicken, member, member.life)
+            case _:
+                raise AssertionError(fault.kind)
+
+    def has_stopped(self, member: Member) -> None:
+        """It did what it was asked to: it starts again after the fault's duration."""
+        fault = self._stopping.pop(member.node_id)
+        self._world.mark("a member stopped in order")
+        member.is_lost |= member.node_id in self._stays_down
+        self.take_down([member], replace(fault, kind="kill", duration_ns=0 if self._is_healed else fault.duration_ns))
+
+    def is_stopping(self, member: Member) -> bool:
+        """True if its process was asked to stop, and runs on."""
+        return member.node_id in self._stopping
+
+    def ends_when_stopped(self, member: Member, restart_ns: int | None) -> None:
+        """It was removed, and is stopping: somebody starts it again after so long, or nobody ever does."""
+        if restart_ns is None:
+            self._stays_down.add(member.node_id)
+        at_ns = self._world.heap.now
+        fault = Fault(at_ns=at_ns, kind="stop", duration_ns=restart_ns or 0, target=None, shape=0.0)
+        self._stopping.setdefault(member.node_id, fault)
+
+    def _transfer(self, node: Node, successor_id: str | None = None) -> None:
+        with suppress(NotLeader, TransferRefused, NodeStopped):
+            node.transfer_leadership(successor_id)
+
+    def amid_an_install(self, member: Member) -> None:
+        """A snapshot that it received is durable, and the log that it has instead of its own is not."""
+        world = self._world
+        if self._installs.random() < world.plan.install_death_rate:
+            world.mark("died amid an install")
+            kind = self._installs.choice(("kill", "lose power"))
+            fault = Fault(at_ns=world.heap.now, kind=kind, duration_ns=INSTALL_DEATH_NS, target=None, shape=0.0)
+            world.heap.after(0, self._end_life, member, member.life, fault)
+
+    def heal(self) -> None:
+        """End all that is under way, and start who is down. Who was asked to stop still does, and starts at once."""
+        self._is_healed = True
+        for member in self._world.members.values():
+            member.attention.wake()
+            if member.files is None and not member.is_lost:
+                member.boot()
+
+    def take_down(self, members: list[Member], fault: Fault) -> None:
+        """Their processes die, with their power unless the fault is a kill, and start again after its duration."""
+        world = self._world
+        for place, member in enumerate(members):
+            if member.files is None:
+                continue
+            self._stopping.pop(member.node_id, None)
+            member.crash(power=fault.kind != "kill")
+            world.load.on_down(member)
+            for other in world.members.values():
+                if other is not member and self._random.random() < CONNECTION_LOSS_TOLD_RATE:
+                    delay = self._random.randrange(CONNECTION_LOSS_TOLD_NS_MAX)
+                    ends = other.ways.lose if fault.kind == "kill" else other.lose_connection  # Without power: silence.
+                    world.heap.after(delay, ends, member.node_id)
+            world.heap.after(fault.duration_ns * (place + 1), self._bring_up, member)
+
+    def _take_down_amid_a_sync(self, member: Member, files: SimFiles, fault: Fault) -> None:
+        """Wait until the disk has something to do, and strike before it is done."""
+        life = member.life
+        files.on_start = lambda duration_ns: self._world.heap.after(
+            int(duration_ns * fault.shape / AMID_A_SYNC_SHARE), self._end_life, member, life, fault
+        )
+
+    def _end_life(self, member: Member, life: int, fault: Fault) -> None:
+        if member.life == life:
+            self.take_down([member], fault)
+
+    def _quicken(self, member: Member, life: int) -> None:
+        if member.life == life:
+            if len(member.attention) > 1:
+                self._world.mark("a slow process was behind")
+            member.attention.quicken()
+
+    def _bring_up(self, member: Member) -> None:
+        if member.files is None and not member.is_lost:
+            self._world.note_world(f"{member.node_id} starts")
+            member.boot()

@@ -1,0 +1,292 @@
+"""Upgrades: members get other builds one after another, somebody raises the feature level, some go back.
+
+A build is what it knows: `LevelRange(1, highest)`. There is nothing new in a level here but its number, and that is
+enough: who applies what its build does not know, or is led there though it was never able to go, breaks a rule.
+
+See docs/reference/specification.md#713-feature-levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.errors import require
+from harness.sim.engine.rng import stream
+from harness.sim.faults.insisting import PAUSE_NS, TRIES_MAX, Operator
+from harness.sim.faults.membership import ADD, ChangeStep
+from harness.sim.plan.plan import Fault
+from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
+from raft import (
+    MEMBERS_MAX,
+    AppliedBatch,
+    Effects,
+    Identity,
+    LevelRange,
+    Node,
+    StateMachine,
+)
+
+if TYPE_CHECKING:
+    from harness.sim.plan.draw import Plan
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.disk import DiskPlan
+    from harness.sim.world.member import Member
+
+UPGRADED_SHARE = 0.2
+"""Of the seeds."""
+
+LEVEL_MAX = 3
+"""What the newest build of a run knows; the first ones know 1."""
+
+OUR_TICKETS = -1_000_000
+"""From here downwards: neither a client's nor those of changes of the members."""
+
+HASTY_SHARE = 0.5
+"""Of the proposals of a level: at that moment somebody takes a member back to the build before, which lacks it."""
+
+OBSERVED_SHARE = 0.5
+"""Of the seeds with upgrades and without other machines: one more machine joins as a learner, and stays one."""
+
+PIN_GAVE_WAY = "a pin gave way to what the configuration says"
+
+LEFT_OUT_SHARE = 0.6
+"""Of the machines that are no voters at first: whoever rolls builds out does not know of them."""
+
+ROLL, RAISE, BACK = "roll", "raise", "back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeStep:
+    """What an operator does: `roll` a build out that knows one level more, `raise` the level, take one member `back`.
+
+    `shape` draws how fast, or whom.
+    """
+
+    at_ns: int
+    what: str
+    shape: float
+
+
+def with_upgrades(plan: Plan) -> Plan:
+    """The plan, with upgrades if its seed has any."""
+    random = stream(plan.seed, "plan/upgrades")
+    if random.random() >= UPGRADED_SHARE:
+        return plan
+    kinds = [ROLL, *random.choices((ROLL, RAISE, BACK), (3, 5, 3), k=random.randrange(2, 9))]
+    moments = sorted(random.random() for _ in kinds)
+    steps = [
+        UpgradeStep(at_ns=int(plan.until_ns * moment), what=what, shape=random.random())
+        for moment, what in zip(moments, kinds, strict=True)
+    ]
+    return replace(plan, upgrades=tuple(steps))
+
+
+def with_observer(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
+    """The plan, with a machine that watches: a learner that nobody promotes, and whom a roll-out may forget.
+
+    The level is asked for behind the first of the builds that know more, and again. `disks` has one for each machine
+    that there may be. As in `with_changes` damage is left out, and nobody stays dead.
+    """
+    random, founders = stream(plan.seed, "plan/observer"), len(plan.members)
+    if random.random() >= OBSERVED_SHARE or not plan.upgrades or plan.founders or founders == MEMBERS_MAX:
+        return plan
+    observer = f"n{founders + 1}"
+    moments = [(0.25, ROLL), *((0.4 + 0.5 * random.random(), RAISE) for _ in range(2))]
+    asked = [
+        UpgradeStep(at_ns=int(plan.until_ns * moment), what=what, shape=0.4 + 0.6 * random.random())
+        for moment, what in moments
+    ]
+    joins = ChangeStep(at_ns=int(plan.until_ns * 0.3 * random.random()), what=ADD, shape=0.5)
+    return replace(
+        plan,
+        members=(*plan.members, observer),
+        founders=founders,
+        disks={**plan.disks, observer: disks[observer]},
+        changes=(joins,),
+        upgrades=tuple(sorted([*plan.upgrades, *asked], key=lambda step: step.at_ns)),
+        heal=replace(plan.heal, dead=(), returns=False),
+    )
+
+
+class Upgrading:
+    """Carries the steps out, and knows which build every member has, and ever had."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        members = world.plan.members
+        random = stream(world.plan.seed, "upgrades")
+        newest = len(world.plan.voters)  # Machines that come later bring any build.
+        self._next = {name: 1 if place < newest else random.randint(1, LEVEL_MAX) for place, name in enumerate(members)}
+        self.levels = {name: LevelRange(1, highest) for name, highest in self._next.items()}
+        self.best = dict(self._next)  # The newest build that each ever ran.
+        forgets = stream(world.plan.seed, "upgrades/forgotten")
+        self._forgotten = {name for name in members[newest:] if forgets.random() < LEFT_OUT_SHARE}
+        self._haste = stream(world.plan.seed, "upgrades/haste")
+        self._rolled = 1
+        self._said: dict[str, dict[str, LevelRange]] = {name: {} for name in members}  # To each, on what stands.
+        self._asked: list[tuple[int, frozenset[str]]] = []  # Levels that were proposed, and the members then.
+        self._last_ticket = OUR_TICKETS
+        self._operator = Operator(world)
+
+    def start(self) -> None:
+        """Put the steps on the heap."""
+        for step in self._world.plan.upgrades:
+            self._world.heap.at(step.at_ns, self._carry_out, step)
+
+    def stop(self) -> None:
+        """In the end every member gets the newest build: who has an older one could not follow."""
+        self._operator.is_stopped = True
+        if self._world.plan.upgrades:
+            for member in self._world.members.values():
+                if self._next[member.node_id] < LEVEL_MAX:  # It may run a newer one still, or be down.
+                    self._give(member, LEVEL_MAX, 0)
+
+    def starts(self, member: Member) -> LevelRange:
+        """The build of the process that starts there now."""
+        name = member.node_id
+        levels = self.levels[name] = LevelRange(1, self._next[name])
+        self._said[name].clear()
+        self.best[name] = max(self.best[name], levels.highest)
+        return levels
+
+    def _carry_out(self, step: UpgradeStep) -> None:
+        world = self._world
+        if self._operator.is_stopped:
+            return
+        world.mark(f"upgrade: {step.what}")
+        members = list(world.members.values())
+        match step.what:
+            case "roll":
+                self._rolled = min(self._rolled + 1, LEVEL_MAX)
+                pause = int(step.shape * world.plan.election_timeout_max_ns)
+                known = [member for member in members if member.node_id not in self._forgotten]
+                for place, member in enumerate(known):
+                    world.heap.after(place * pause, self._reach, member, self._rolled, pause)
+            case "raise":
+                self._raise(1 + int(step.shape * LEVEL_MAX))
+            case "back":
+                member = members[int(step.shape * len(members))]
+                self._give(member, max(1, self._next[member.node_id] - 1), PAUSE_NS)
+            case _:
+                raise AssertionError(step.what)
+
+    def _reach(self, member: Member, highest: int, pause_ns: int) -> None:
+        """It is its turn in a build that is being rolled out; in the end everybody has the newest one already."""
+        if not self._operator.is_stopped:
+            self._give(member, highest, pause_ns)
+
+    def _give(self, member: Member, highest: int, pause_ns: int) -> None:
+        """Its process ends, and another build starts in its place."""
+        self._next[member.node_id] = highest
+        self._world.note_world(f"{member.node_id} gets a build that knows levels up to {highest}")
+        now = self._world.heap.now
+        fault = Fault(at_ns=now, kind="kill", duration_ns=pause_ns, target=None, shape=0.0)
+        self._world.striker.take_down([member], fault)
+
+    def _raise(self, level: int, tries_max: int = TRIES_MAX) -> None:
+        def attempt(node: Node) -> None:
+            machine = self._world.members[node.identity.node_id].machine
+            assert machine is not None
+            if level > machine.feature_level:
+                node.check_raise(level)
+                self._check_asked(level, node)
+            self._last_ticket -= 1
+            node.propose(encode_command(RaiseFeatureLevel(level)), self._last_ticket)
+            self._world.mark("a level was proposed")
+            if level > machine.feature_level and self._haste.random() < HASTY_SHARE:
+                self._world.heap.after(0, self._take_back, level)
+
+        self._operator.ask("a level", f"raise the level to {level}", attempt, tries_max)
+
+    def _take_back(self, level: int) -> None:
+        """Of those that lead nobody, one is given a build that lacks `level`, before it has heard of it."""
+        leader_id = self._world.striker.aim(None)
+        others = [member for member in self._world.members.values() if member.node_id != leader_id]
+        if others and level > 1 and not self._operator.is_stopped:
+            self._world.mark("a member was taken back while a level was raised")
+            self._give(self._haste.choice(others), level - 1, PAUSE_NS)
+
+    def _check_asked(self, level: int, node: Node) -> None:
+        """A leader would raise the level now."""
+        ids = frozenset(member.node_id for member in node.core.configuration.members)
+        behind = sorted(name for name in ids if self.best[name] < level)
+        require(
+            not behind,
+            "a level is raised only when every member knows it",
+            f"{node.identity.node_id} raises it to {level}, which {behind} never knew",
+        )
+        said = self._said[node.identity.node_id]
+        unsaid = sorted(name for name in ids - {node.identity.node_id} if name not in said or level not in said[name])
+        require(
+            not unsaid,
+            "a level is raised only when every member says that it knows it",
+            f"{node.identity.node_id} raises it to {level}; on connections that stand it was told {said}",
+        )
+        self._asked.append((level, ids))
+
+    # What members report.
+
+    def connection_lost(self, member: Member, peer_id: str) -> None:
+        """Its node is told that a connection is gone: what that peer has said may be true no more."""
+        self._said[member.node_id].pop(peer_id, None)
+
+    def applied(self, member: Member) -> None:
+        """It has applied an entry."""
+        assert member.machine is not None
+        level, levels = member.machine.feature_level, self.levels[member.node_id]
+        require(level in levels, "nobody applies what its build does not know", f"{member.node_id}: {level}, {levels}")
+        if level == member.watch.level:
+            return
+        require(level > member.watch.level, "a level never falls", f"{member.node_id}: {member.watch.level}, {level}")
+        member.watch.level = level
+        self._world.mark(f"level {level} is in force")
+
+    def greet(self, node: Node, machine: StateMachine | None, sender: Identity) -> None:
+        """`sender` says its hello, behind which its messages are taken. Raises PeerRefused."""
+        assert machine is not None
+        levels, level = self.levels[sender.node_id], machine.feature_level
+        pinned = node.pinned_incarnation(sender.node_id)
+        node.peer_hello(sender.node_id, sender.incarnation_id, levels)
+        self._said[node.identity.node_id][sender.node_id] = levels
+        if pinned not in (b"", sender.incarnation_id):
+            self._world.mark(PIN_GAVE_WAY)
+        require(
+            levels.highest >= level,
+            "who does not know the level in force is heard by nobody who does",
+            f"{node.identity.node_id} is at {level}, {sender.node_id} knows {levels}",
+        )
+
+    def has_stopped(self, member: Member, error: UnsupportedFeatureLevel) -> None:
+        """Its build does not know what it has to apply: it must have been given that build later, or have come later.
+
+        The operator sees it, and gives it the build that the others have.
+        """
+        if member.node is not None:  # It did run, and its last step is not looked at in any other way.
+            member.watch.stopped(member.node.core)
+        name, levels = member.node_id, self.levels[member.node_id]
+        require(error.level not in levels, "a build goes on at every level that it knows", f"{name}, {levels}: {error}")
+        could = self.best[name] >= error.level
+        came_later = any(level >= error.level and name not in ids for level, ids in self._asked)
+        require(could or came_later, "nobody is led where its build cannot go", f"{name}: {error}")
+        self._world.mark("a member stopped at a level that its build does not know")
+        self._give(member, LEVEL_MAX, PAUSE_NS)
+
+    def take_own(self, effects: Effects) -> None:
+        """Leave the ends of our commands out: nobody waits for them."""
+        kept: list[object] = []
+        for told in effects.completions:
+            if isinstance(told, AppliedBatch):
+                places = [place for place, ticket in enumerate(told.tickets) if ticket > OUR_TICKETS]
+                if len(places) < len(told.tickets):
+                    told = AppliedBatch(_at(told.tickets, places), told.index, _at(told.results, places))
+                if places:
+                    kept.append(told)
+            elif getattr(told, "ticket", 0) > OUR_TICKETS:
+                kept.append(told)
+        effects.completions = kept  # type: ignore[assignment]
+
+
+def _at(items: Sequence[int], places: list[int]) -> list[int]:
+    return [items[place] for place in places]

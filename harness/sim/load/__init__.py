@@ -1,0 +1,1 @@
+"""What the clients of a run do."""

@@ -1,0 +1,156 @@
+"""One simulated client: the production retry machine, hosted in virtual time, and what it writes down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.clock import Clock
+from harness.sim.engine.errors import require
+from harness.sim.engine.rng import stream
+from harness.sim.world.client_connections import Lines
+from kvstore import CallEnded, ClientCore, ClientLimits, Request
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+
+Ended = Callable[[CallEnded], None]
+
+FLUSHES_IN_PLACE_MAX = 1_000
+"""A machine that wants to be called again so often without time passing is stuck."""
+
+CONNECTIONS_MAX = 1 << 20
+"""Of one process: the next one's have numbers behind these, so that what comes late for the first finds nobody."""
+
+
+class SimClient:
+    """The host of one `ClientCore`: dials, moves bytes, keeps time, hands out how calls ended."""
+
+    def __init__(
+        self, world: Simulation, lines: Lines, name: str, endpoints: Sequence[str], limits: ClientLimits, ttl_ns: int
+    ) -> None:
+        self.name = name
+        self._world, self._lines = world, lines
+        self._clock = Clock(world.heap, world.plan.seed, name, world.plan.clocks.client_spread)
+        self._endpoints, self._limits = endpoints, limits
+        self._core = self._new_core(ttl_ns)
+        self._waiting: dict[int, Ended] = {}
+        self._last_ticket = 0
+        self._timer_at: int | None = None
+        self._flushes_in_place = 0
+        self._first_id = 0  # Of the connections of this process.
+
+    def _new_core(self, ttl_ns: int) -> ClientCore:
+        return ClientCore(
+            self._endpoints,
+            random=stream(self._world.plan.seed, f"client/{self.name}"),
+            now=self._clock.now(),
+            limits=self._limits,
+            session_ttl_ns=ttl_ns,
+        )
+
+    def vanish(self) -> None:
+        """Its process dies, and says so to nobody but by its connections. The next one asks for nothing."""
+        self._waiting.clear()
+        self._begin_anew(ttl_ns=0)
+
+    def leave(self, *, is_told: bool, ttl_ns: int) -> None:
+        """Its program ends, and is started again: open calls end. `is_told`: the session is closed, as is in order."""
+        self._core.tick(self._clock.now())
+        self._core.close()
+        effects = self._core.take_effects()
+        for connection_id, data in effects.send if is_told else ():
+            self._lines.send(self, self._first_id + connection_id, data)
+        self._begin_anew(ttl_ns=ttl_ns)
+        for ended in effects.ended:
+            self._waiting.pop(ended.ticket)(ended)
+
+    def _begin_anew(self, *, ttl_ns: int) -> None:
+        self._lines.client_down(self)
+        self._first_id += CONNECTIONS_MAX
+        self._core, self._timer_at = self._new_core(ttl_ns), None
+
+    def jump(self, by_ns: int) -> None:
+        """Its clock shows so much more from now on."""
+        self._clock.jump(by_ns)
+        self._core.tick(self._clock.now())
+        self.flush()
+
+    @property
+    def session_id(self) -> int:
+        """The session in use; 0: none."""
+        return self._core.session_id
+
+    @property
+    def is_full(self) -> bool:
+        """True if nothing more can be submitted now."""
+        return self._core.is_full
+
+    def submit(self, request: Request, deadline: int, ended: Ended) -> None:
+        """Begin a call; `ended` is told how it ended, by `deadline` (true ns), if its clock is right."""
+        self.take(request, deadline, ended)
+        self.flush()
+
+    def take(self, request: Request, deadline: int, ended: Ended) -> None:
+        """As `submit`, of several that leave together with the next `flush`."""
+        self._last_ticket += 1
+        self._waiting[self._last_ticket] = ended
+        now = self._clock.now()
+        self._core.tick(now)
+        self._core.submit(self._last_ticket, request, now + deadline - self._world.heap.now)
+
+    # -- what connections report
+
+    def connected(self, connection_id: int) -> None:
+        """A dialed connection stands."""
+        if connection_id > self._first_id:
+            self._core.tick(self._clock.now())
+            self._core.connected(connection_id - self._first_id)
+            self.flush()
+
+    def receive(self, connection_id: int, data: bytes) -> None:
+        """Bytes from a member."""
+        if connection_id > self._first_id:
+            self._core.tick(self._clock.now())
+            self._core.receive(connection_id - self._first_id, data)
+            self._world.note_client(self.name, data)
+            self.flush()
+
+    def disconnected(self, connection_id: int, reason: str) -> None:
+        """A connection is gone."""
+        if connection_id > self._first_id:
+            self._core.tick(self._clock.now())
+            self._core.disconnected(connection_id - self._first_id, reason)
+            self.flush()
+
+    # -- inside
+
+    def _on_timer(self, time_ns: int) -> None:
+        if self._timer_at == time_ns:
+            self._timer_at = None
+            self._core.tick(self._clock.now())
+            self.flush()
+
+    def flush(self) -> None:
+        """Let out what the core has to say."""
+        effects = self._core.take_effects()
+        for connection_id, address in effects.dial:
+            self._lines.dial(self, self._first_id + connection_id, address)
+        for connection_id, data in effects.send:
+            self._lines.send(self, self._first_id + connection_id, data)
+        for connection_id in effects.close:
+            self._lines.hang_up(self, self._first_id + connection_id)
+        for ended in effects.ended:
+            self._waiting.pop(ended.ticket)(ended)
+        self._arm()
+
+    def _arm(self) -> None:
+        due = self._core.next_deadline()
+        if due is None:
+            return
+        due = self._clock.due(due)
+        self._flushes_in_place = self._flushes_in_place + 1 if due == self._world.heap.now else 0
+        require(self._flushes_in_place < FLUSHES_IN_PLACE_MAX, "timers let time pass", self.name)
+        if self._timer_at is None or due < self._timer_at:
+            self._timer_at = due
+            self._world.heap.at(due, self._on_timer, due)

@@ -1,0 +1,244 @@
+"""Load without a service: programs that share a process with a member and call its node, as an embedder would.
+
+Checks what `Node` promises about tickets: a command that was refused, or ended as certain, is never
+applied; nothing is applied twice; a read sees every write that was acknowledged before it was asked for.
+
+See docs/reference/specification.md#96-end-of-a-proposal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.sim.checks.history import read_commands
+from harness.sim.engine.errors import require
+from harness.sim.engine.rng import stream
+from kvstore import CommandKind, Put, encode_command
+from raft import (
+    Applied,
+    Busy,
+    Effects,
+    Entry,
+    EntryKind,
+    Node,
+    NodeStopped,
+    NotLeader,
+    ReadReady,
+    ReadWay,
+    Refused,
+    TooLarge,
+    one_by_one,
+)
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.client_connections import Lines
+    from harness.sim.world.member import Member
+
+PROBE_PAUSE_NS = 20_000_000
+
+AGES_NS = (0, 10_000_000, 50_000_000, 200_000_000, 2_000_000_000)
+"""How old bounded reads may be."""
+
+
+@dataclass(slots=True)
+class Probe:
+    """The write that shows that a healed cluster works. `index`: where it was applied first."""
+
+    key: bytes
+    index: int | None = None
+
+
+@dataclass(slots=True)
+class Open:
+    """One call that has not ended. `value` is unique; empty for a read."""
+
+    member: str
+    life: int
+    value: bytes
+    acknowledged: int  # The greatest revision that anybody had been told, or had read, when this began.
+    is_bounded: bool = False  # A read that may show what is older.
+
+
+class DirectLoad:
+    """All clients of a seed."""
+
+    def __init__(self, world: Simulation) -> None:
+        self.world, self._plan = world, world.plan.load
+        self._random = [stream(world.plan.seed, f"client/{number}") for number in range(self._plan.clients)]
+        self._ways = stream(world.plan.seed, "ways")
+        self._hint = world.plan.members[0]
+        self._open: dict[int, Open] = {}
+        self._last_ticket = 0
+        self._acknowledged = 0
+        self._certain_not: dict[bytes, str] = {}
+        self._applied: dict[bytes, int] = {}
+        self._stopped = False
+        self._probe: Probe | None = None
+        self.lines: Lines | None = None  # Such programs have no connections.
+        self._counts = {"acknowledged": 0, "refused": 0, "unknown": 0, "reads": 0}
+
+    def start(self) -> None:
+        """Put the first step of every client on the heap."""
+        for number, random in enumerate(self._random):
+            self.world.heap.after(random.randrange(self._plan.think_ns), self._act, number)
+
+    def stop(self) -> None:
+        """No client begins anything more."""
+        self._stopped = True
+
+    def jump(self, whose: float, by_ns: int) -> None:
+        """Such programs have the clock of their member."""
+
+    def counts(self) -> dict[str, int]:
+        """How operations ended."""
+        return dict(self._counts)
+
+    def probe(self, deadline: int) -> Probe:
+        """Try to write until it is applied, or until `deadline`."""
+        self._probe = Probe(b"probe")
+        self._try_probe(deadline)
+        return self._probe
+
+    def _try_probe(self, deadline: int) -> None:
+        assert self._probe is not None
+        if self._probe.index is None and self.world.heap.now < deadline:
+            self._propose(self.world.members[self.world.striker.aim(None)], self._probe.key, b"")
+            self.world.heap.after(PROBE_PAUSE_NS, self._try_probe, deadline)
+
+    @property
+    def is_finished(self) -> bool:
+        """The probe is all that the end waits for."""
+        return True
+
+    def check_history(self) -> None:
+        """Everything was checked as it happened."""
+
+    # -- one client's step
+
+    def _act(self, number: int) -> None:
+        if self._stopped:
+            return
+        world, plan, random = self.world, self._plan, self._random[number]
+        draws = (random.random(), random.random(), random.random(), random.random())
+        member = world.members[self._target(number, draws[0])]
+        if draws[1] < plan.read_share:
+            self._read(member)
+        else:
+            self._propose(member, b"k%d" % int(draws[2] * plan.keys), bytes(int(draws[3] ** 3 * plan.value_bytes_max)))
+        world.heap.after(1 + int(random.expovariate(1) * plan.think_ns), self._act, number)
+
+    def _target(self, number: int, draw: float) -> str:
+        members = self.world.plan.members
+        if number < self._plan.loyal:
+            return members[number % len(members)]
+        return self._hint if draw < 0.8 else members[int(draw * 1e6) % len(members)]
+
+    def _ticket(self, member: Member, value: bytes) -> int:
+        self._last_ticket += 1
+        self._open[self._last_ticket] = Open(member.node_id, member.life, value, self._acknowledged)
+        return self._last_ticket
+
+    def _propose(self, member: Member, key: bytes, padding: bytes) -> None:
+        if not member.is_up or member.is_paused:
+            return
+        value = b"v%d" % (self._last_ticket + 1) + padding
+        ticket = self._ticket(member, value)
+        command = encode_command(Put(key, value))
+        self._take(member, ticket, lambda node: node.propose(command, ticket))
+
+    def _read(self, member: Member) -> None:
+        if member.is_up and not member.is_paused:
+            ticket, way = self._ticket(member, b""), self._way()
+            self._open[ticket].is_bounded = way is ReadWay.BOUNDED
+            age_ns_max = self._ways.choice(AGES_NS) if way is ReadWay.BOUNDED else 0
+            self._take(member, ticket, lambda node: node.read_all((ticket,), way, age_ns_max=age_ns_max))
+
+    def _way(self) -> ReadWay:
+        return self._ways.choice(list(ReadWay)) if self._plan.read_ways else ReadWay.ROUND
+
+    def _take(self, member: Member, ticket: int, action: Any) -> None:
+        def attempt(node: Node) -> None:
+            try:
+                action(node)
+            except NotLeader as error:
+                self._hint = error.leader_id or self._hint
+                self._refused(ticket, error)
+            except (Busy, TooLarge, NodeStopped) as error:
+                self.world.mark(f"refused as {type(error).__name__}")
+                self._refused(ticket, error)
+
+        member.call(f"client {ticket}", attempt)
+
+    # -- how calls end
+
+    def on_flush(self, member: Member, effects: Effects) -> None:
+        """See what became of the calls on this member."""
+        for completion in one_by_one(effects.completions):
+            call = self._open.get(completion.ticket)
+            require(
+                call is not None and (call.member, call.life) == (member.node_id, member.life),
+                "a ticket ends once, where it was given",
+                f"{member.node_id}: {completion}",
+            )
+            assert call is not None
+            match completion:
+                case Applied(ticket, index, result):
+                    require(
+                        self._applied.get(call.value) == index,
+                        "what is acknowledged is applied",
+                        f"{call.value[:16]!r} at {index}: {result}, known at {self._applied.get(call.value)}",
+                    )
+                    self._acknowledged = max(self._acknowledged, result[1])
+                    self._counts["acknowledged"] += 1
+                    del self._open[ticket]
+                case ReadReady(ticket):
+                    assert member.machine is not None
+                    require(
+                        call.is_bounded or member.machine.revision >= call.acknowledged,
+                        "a read sees what was acknowledged before it",
+                        f"{member.node_id} reads at {member.machine.revision}, {call.acknowledged} was told",
+                    )
+                    self._acknowledged = max(self._acknowledged, member.machine.revision)
+                    self._counts["reads"] += 1
+                    del self._open[ticket]
+                case Refused(ticket, error):
+                    self._refused(ticket, error)
+                case _:
+                    self._counts["unknown"] += 1
+                    del self._open[completion.ticket]
+
+    def _refused(self, ticket: int, error: Exception) -> None:
+        call = self._open.pop(ticket)
+        self._counts["refused"] += 1
+        if call.value:
+            require(
+                call.value not in self._applied,
+                "what was refused is never applied",
+                f"{call.value[:16]!r} is refused ({error}), and was applied at {self._applied.get(call.value)}",
+            )
+            self._certain_not[call.value] = str(error)
+
+    def on_down(self, member: Member) -> None:
+        """The process is gone, and its callers with it."""
+        self._open = {t: call for t, call in self._open.items() if call.member != member.node_id}
+
+    def on_first_applied(self, entry: Entry, _results: Sequence[Any]) -> None:
+        """Every committed command comes by here once, in order."""
+        if entry.kind is not EntryKind.COMMANDS:
+            return
+        for command in read_commands(entry.index, entry.payload)[1]:
+            if command[3] != CommandKind.PUT:
+                continue  # Somebody raises the feature level.
+            key, value = command[4], command[5]
+            require(
+                value not in self._certain_not,
+                "what was refused is never applied",
+                f"{value[:20]!r} at {entry.index}, refused with: {self._certain_not.get(value)}",
+            )
+            require(value not in self._applied, "nothing is applied twice", value[:20], self._applied.get(value))
+            self._applied[value] = entry.index
+            if self._probe is not None and key == self._probe.key and self._probe.index is None:
+                self._probe.index = entry.index

@@ -1,0 +1,71 @@
+"""What some seeds' clients ask for besides the usual: transactions that fail half-way, and listings of whole stores.
+
+The usual stream (`harness.workload`) seldom has either: what fails in it fails at a quota, and its reads are mostly of
+single keys, which the service answers by a way of their own. Everything is drawn from a stream of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from harness.sim.engine.rng import stream
+from harness.workload.operation_generator import Planned
+from kvstore import Compare, Comparison, Delete, Operation, Put, Range, Target, Txn
+
+COMPACTED, AHEAD = 1, 2**40
+"""Revisions at which nothing can be read behind a write: the first one is over by then, the other never comes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraPlan:
+    """Shares of a worker's operations."""
+
+    failing_share: float = 0.0
+    listing_share: float = 0.0
+
+
+NO_EXTRAS = ExtraPlan()
+
+
+def draw_extras(random: Random) -> ExtraPlan:
+    """In half of the seeds there is neither."""
+    has_any, failing, listing = random.random() < 0.5, random.choice((0.05, 0.2)), random.choice((0.1, 0.4))
+    return ExtraPlan(failing_share=failing, listing_share=listing) if has_any else NO_EXTRAS
+
+
+class ExtraOperations:
+    """Of one worker."""
+
+    def __init__(self, seed: int, worker: int, keys: Sequence[bytes], plan: ExtraPlan) -> None:
+        self._random = stream(seed, f"extras/{worker}")
+        self._worker, self._keys, self._plan = worker, keys, plan
+        self._written = 0
+
+    def next(self) -> Planned | None:
+        """An operation to be done now, before the usual ones go on; None: these go on."""
+        draw = self._random.random()
+        if draw < self._plan.failing_share:
+            return Planned(self._failing())
+        if draw < self._plan.failing_share + self._plan.listing_share:
+            return Planned(Range(limit=self._random.choice((0, 1, 3)), reverse=self._random.random() < 0.5))
+        return None
+
+    def _failing(self) -> Txn:
+        """Some writes, and behind them a page of a revision that cannot be had: none of them may stay.
+
+        See docs/reference/specification.md#84-transactions.
+        """
+        random = self._random
+        first, *others = random.sample(self._keys, min(2, len(self._keys)))
+        writes = [self._put(first), *(Delete(key) if random.random() < 0.3 else self._put(key) for key in others)]
+        branch: tuple[Operation, ...] = (*writes, Range(revision=random.choice((COMPACTED, AHEAD)), limit=1))
+        if random.random() < 0.5:
+            return Txn((), branch, ())
+        never = Compare(self._keys[0], Target.VERSION, Comparison.LESS, 0)
+        return Txn((never,), (), branch)
+
+    def _put(self, key: bytes) -> Put:
+        self._written += 1
+        return Put(key, b"x%d-%d" % (self._worker, self._written))

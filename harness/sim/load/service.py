@@ -1,0 +1,411 @@
+"""Load as production has it: clients with sessions and retries, over connections, to each member's service.
+
+Every operation becomes a history row. At the end of the run the history is checked for linearizability,
+by a checker that shares no code with the store (`history_book`).
+
+See docs/reference/specification.md#103-row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.recording.history import Row
+from harness.sim.checks.history import HistoryBook, read_commands
+from harness.sim.checks.sessions import SessionBook
+from harness.sim.engine.errors import Violation, require
+from harness.sim.engine.rng import stream
+from harness.sim.load.bursts import EACH_EVERY_NS, Crowd
+from harness.sim.load.bursts import KEYS as CROWD_KEYS
+from harness.sim.load.client import SimClient
+from harness.sim.load.direct import AGES_NS, Probe
+from harness.sim.load.extra_operations import ExtraOperations
+from harness.sim.plan.plan import SECOND_NS
+from harness.sim.world.client_connections import Lines
+from harness.sim.world.member import EXPIRY_NS
+from harness.workload.operation_generator import OperationSource, Planned, View, key_names
+from kvstore import (
+    CallEnded,
+    ClientLimits,
+    Command,
+    CommandKind,
+    CompareAndSet,
+    Consistency,
+    Get,
+    GetResult,
+    KvMachine,
+    OutcomeUnknown,
+    Put,
+    QuotaExceeded,
+    Range,
+    RangeResult,
+    Request,
+    Result,
+    ResultCode,
+    Service,
+    command_request,
+    read_request,
+)
+from raft import Effects, Entry, EntryKind
+
+if TYPE_CHECKING:
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.member import Member
+
+PROBE_VALUE = b"probe"
+SEEN_TO_EXPIRE_NS_MAX = SECOND_NS
+"""Sessions that live longer are not waited for at the end."""
+
+EXPIRY_LOOKS, EXPIRY_ELECTION_TIMEOUTS = 3, 40
+"""How often leaders may have to look, and how long they may have to be found, until nobody's sessions are left."""
+
+TOLD_SHARE = 0.7
+"""Of the clients that leave: so many close their sessions."""
+
+CLOSED_WORDS, INVALID_WORDS = "is closed: all up to", "invalid request"
+"""Of a `RequestClosed` and an `InvalidRequest`."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """One caller: it has one operation open at a time. `life` grows with every unknown outcome.
+
+    See docs/reference/specification.md#103-row.
+    """
+
+    client: SimClient
+    number: int
+    source: OperationSource
+    extras: ExtraOperations
+    life: int = 0
+
+    @property
+    def name(self) -> str:
+        """As in the history."""
+        return f"c{self.number}.{self.life}"
+
+
+class ServiceLoad:
+    """All clients of a seed, and their history."""
+
+    def __init__(self, world: Simulation) -> None:
+        self.world, self._plan = world, world.plan.load
+        self.lines = Lines(world, self._plan.lines)
+        self._keys = key_names(self._plan.keys)
+        self._all_keys = [*self._keys, *(CROWD_KEYS if self._plan.crowd else ())]
+        self._view = View()
+        self._random = stream(world.plan.seed, "workers")
+        self._ways = stream(world.plan.seed, "ways")
+        self._stays = stream(world.plan.seed, "stays")
+        self._endpoints = [f"{machine}:1" for machine in world.plan.members]
+        self._workers: list[Worker] = []
+        self._crowds: list[Crowd[Worker]] = []
+        self._book = HistoryBook(world.plan.seed, world.mark, trusts_clocks=world.plan.trusts_clocks)
+        self._sessions = SessionBook(world.plan.store.results_per_session_max, world.mark)
+        self._probe: Probe | None = None
+        self._was_refused = False  # Something, since the last flush.
+        self._stopped = False
+        self._final_reads_open = 0
+        clients = [self._add_client(number) for number in range(self._plan.clients)]
+        for client in clients if self._plan.crowd else ():
+            self._add_crowd(client)
+
+    def _add_client(self, number: int) -> SimClient:
+        plan = self._plan
+        client = SimClient(
+            self.world, self.lines, f"c{number}", self._endpoints, plan.client_limits, plan.session_ttl_ns
+        )
+        for slot in range(plan.workers):
+            place = number * plan.workers + slot
+            self._workers.append(self._worker(client, place))
+        return client
+
+    def _add_crowd(self, client: SimClient) -> None:
+        first = len(self._workers) + len(self._crowds) * self._plan.crowd
+        callers = [self._worker(client, first + slot) for slot in range(self._plan.crowd)]
+        crowd = Crowd(callers, lambda writes: self._write_together(crowd, writes))
+        self._crowds.append(crowd)
+
+    def _worker(self, client: SimClient, place: int) -> Worker:
+        seed = self.world.plan.seed
+        source = OperationSource(seed=seed, worker=place, keys=self._keys, view=self._view)
+        return Worker(client, place, source, ExtraOperations(seed, place, self._keys, self._plan.extras))
+
+    def start(self) -> None:
+        """Put the first step of every worker on the heap."""
+        for worker in self._workers:
+            self.world.heap.after(self._random.randrange(self._plan.think_ns), self._act, worker)
+        for crowd in self._crowds:
+            self._gather(crowd)
+        if self._plan.stay_ns:
+            for client in self._clients():
+                self._stay(client)
+
+    def _clients(self) -> list[SimClient]:
+        return list({worker.client.name: worker.client for worker in self._workers}.values())
+
+    def _stay(self, client: SimClient) -> None:
+        self.world.heap.after(int(self._stays.expovariate(1) * self._plan.stay_ns), self._leave, client)
+
+    def _leave(self, client: SimClient) -> None:
+        """Its program ends: in order, or without a word to anybody. Another one begins in its place."""
+        if not self._stopped:
+            is_told = self._stays.random() < TOLD_SHARE
+            self.world.mark("a client closed its session" if is_told else "a client left its session open")
+            client.leave(is_told=is_told, ttl_ns=self._plan.session_ttl_ns)
+            self._stay(client)
+
+    def stop(self) -> None:
+        """Nobody begins anything more, and connections stop breaking."""
+        self._stopped = True
+        self.lines.is_calm = True
+
+    def jump(self, whose: float, by_ns: int) -> None:
+        """The clock of one client jumps forwards. `whose`: a share of them, in order."""
+        clients = self._clients()
+        clients[int(whose * len(clients))].jump(by_ns)
+
+    def counts(self) -> dict[str, int]:
+        """How operations ended."""
+        return self._book.counts()
+
+    # -- operations
+
+    def _act(self, worker: Worker) -> None:
+        if self._stopped:
+            return
+        if worker.client.is_full:
+            self._again(worker)
+            return
+        patience = self._plan.patience_ns // (8 if self._random.random() < 0.2 else 1)
+        deadline, extra = self.world.heap.now + patience, worker.extras.next()
+        if extra is None:
+            self._perform(worker, worker.source.next(), deadline, self._again)
+        else:
+            self._perform(worker, extra, deadline, self._again, in_usual_order(extra.command))
+
+    def _again(self, worker: Worker) -> None:
+        delay = 1 + int(self._random.expovariate(1) * self._plan.think_ns)
+        self.world.heap.after(delay, self._act, worker)
+
+    def _perform(
+        self,
+        worker: Worker,
+        planned: Planned,
+        deadline: int,
+        then: Callable[[Worker], None],
+        request: Request | None = None,
+    ) -> None:
+        self._take(worker, planned, deadline, then, request)
+        worker.client.flush()
+
+    def _take(
+        self,
+        worker: Worker,
+        planned: Planned,
+        deadline: int,
+        then: Callable[[Worker], None],
+        request: Request | None = None,
+    ) -> None:
+        row = self._book.called(worker.name, worker.client.session_id, planned.command, self.world.heap.now)
+
+        def ended(end: CallEnded) -> None:
+            self._ended(worker, row, planned, end)
+            then(worker)
+
+        worker.client.take(request or self._request(planned), deadline, ended)
+
+    def _gather(self, crowd: Crowd[Worker]) -> None:
+        if self._stopped:
+            return
+        crowd.act()
+        every_ns = max(self._plan.think_ns, self._plan.crowd * EACH_EVERY_NS)
+        self.world.heap.after(1 + int(self._random.expovariate(1) * every_ns), self._gather, crowd)
+
+    def _write_together(self, crowd: Crowd[Worker], writes: Sequence[tuple[Worker, Planned]]) -> None:
+        deadline = self.world.heap.now + self._plan.patience_ns
+        for worker, planned in writes:
+            if worker.client.is_full:
+                crowd.ended(worker)
+            else:
+                self._take(worker, planned, deadline, crowd.ended)
+        for worker, _ in writes[:1]:
+            worker.client.flush()  # They share it.
+
+    def _request(self, planned: Planned) -> Request:
+        command = planned.command
+        if isinstance(command, Get | Range) and self._random.random() < 0.9:
+            if self._plan.read_ways:
+                return self._any_way(command, planned.local_of)
+            if planned.local_of is None:
+                return read_request(command, Consistency.LINEARIZABLE)
+            address = self._endpoints[planned.local_of % len(self._endpoints)]
+            return read_request(command, Consistency.LOCAL, address)
+        return command_request(command)
+
+    def _any_way(self, command: Get | Range, member: int | None) -> Request:
+        """In any of the ways that there are, on any member or on this one."""
+        ways = [each for each in Consistency if each is not Consistency.LEASE or self.world.plan.raft.lease_reads]
+        way, age_ms = self._ways.choice(ways), self._ways.choice(AGES_NS) // 1_000_000
+        is_anywhere = way not in (Consistency.LINEARIZABLE, Consistency.LEASE)
+        address = self._endpoints[(member or 0) % len(self._endpoints)] if member is not None and is_anywhere else None
+        return read_request(command, way, address, max_staleness_ms=age_ms)
+
+    def _ended(self, worker: Worker, row: Row, planned: Planned, end: CallEnded) -> None:
+        words = str(end.error)  # A lost attempt before it makes a refusal an unknown outcome.
+        require(CLOSED_WORDS not in words, "an open request is never told that it is closed", worker.name, words)
+        require(INVALID_WORDS not in words, "a client asks for nothing that is invalid", worker.name, words)
+        if isinstance(end.error, OutcomeUnknown):
+            worker.life += 1
+            row["error"] = end.error.word
+            return
+        now = self.world.heap.now
+        if end.error is not None:
+            self._book.failed(row, planned.command, end.error, now)
+        else:
+            assert end.response is not None
+            self._learn(planned, self._book.answered(row, end.response, now))
+
+    def _learn(self, planned: Planned, result: Result) -> None:
+        command = planned.command
+        if isinstance(command, Put) or (isinstance(command, CompareAndSet) and getattr(result, "succeeded", False)):
+            assert isinstance(command, Put | CompareAndSet)
+            self._view.saw(command.key, command.value, result.revision)
+        if isinstance(command, Get) and isinstance(result, GetResult):
+            if result.record is None:
+                self._view.gone(command.key)
+            else:
+                self._view.saw(command.key, result.record.value, result.record.mod_revision)
+        if isinstance(result, RangeResult):
+            for item in result.items:
+                if item.value is not None:
+                    self._view.saw(item.key, item.value, item.mod_revision)
+
+    # -- what the world tells
+
+    def on_flush(self, member: Member, effects: Effects) -> None:
+        """A node was flushed: its service answers who waits."""
+        service = member.service
+        if service is not None:
+            service.complete(effects.completions, effects.events)
+            if service.has_work:
+                service.work()
+            check_requests(service)
+            self.lines.flushed(member, service)
+            if self._was_refused and member.machine is not None:
+                self._was_refused = False
+                check_store(member.machine)
+
+    def on_down(self, member: Member) -> None:
+        """The process is gone, with its connections."""
+        self.lines.member_down(member)
+
+    def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:
+        """Every committed command comes by here once, in order."""
+        if entry.kind is not EntryKind.COMMANDS:
+            return
+        leader_time, commands = read_commands(entry.index, entry.payload)
+        self._sessions.applied(leader_time, commands, results)
+        for command, result in zip(commands, results, strict=True):
+            self._was_refused |= result[0] != ResultCode.OK
+            self._book.carried_out(entry.index, command, result)
+            if self._probe is not None and self._probe.index is None and command[3] == CommandKind.PUT:
+                self._probe.index = entry.index if command[5].startswith(PROBE_VALUE) else None
+
+    # -- the end
+
+    def probe(self, deadline: int) -> Probe:
+        """Writes of a new client, one after the other until one is answered, and behind it a read of every key.
+
+        Without a session, which a full store could refuse: whose outcome is unknown is followed by another.
+        """
+        self._probe = Probe(PROBE_VALUE)
+        client = SimClient(self.world, self.lines, "probe", self._endpoints, ClientLimits(), 0)
+        self._final_reads_open = len(self._all_keys)
+        place = len(self._workers) + len(self._crowds) * self._plan.crowd
+        self._try_probe(self._worker(client, place), deadline)
+        return self._probe
+
+    def _try_probe(self, worker: Worker, deadline: int) -> None:
+        place = len(self._book.rows)
+
+        def then(_: Worker) -> None:
+            row = self._book.rows[place]
+            if row["status"] == "ok" or row.get("error") == QuotaExceeded(0, 0).word:
+                self._read_all(worker, list(self._all_keys), deadline)
+            elif self.world.heap.now < deadline:
+                self._try_probe(worker, deadline)
+
+        planned = Planned(Put(self._keys[0], b"%s-%d" % (PROBE_VALUE, place)))
+        self._perform(worker, planned, deadline, then)
+
+    def _read_all(self, worker: Worker, keys: list[bytes], deadline: int) -> None:
+        if keys:
+            rest = keys[1:]
+
+            def then(_: Worker) -> None:
+                self._final_reads_open -= 1
+                self._read_all(worker, rest, deadline)
+
+            read = Get(keys[0])
+            self._perform(worker, Planned(read), deadline, then, read_request(read, Consistency.LINEARIZABLE))
+
+    @property
+    def is_finished(self) -> bool:
+        """True when the last reads have ended."""
+        return self._final_reads_open == 0
+
+    def check_history(self) -> None:
+        """The whole history, judged at once."""
+        for row in self._book.rows[-len(self._all_keys) :]:
+            require(row["status"] == "ok", "a healed cluster answers reads", row)
+        self._book.check()
+        if 0 < self._plan.session_ttl_ns <= SEEN_TO_EXPIRE_NS_MAX:
+            self._see_sessions_expire()
+
+    def _see_sessions_expire(self) -> None:
+        """All clients die, and nobody writes any more: a leader that is idle closes their sessions.
+
+        See docs/reference/specification.md#91-sessions.
+        """
+        heap, plan = self.world.heap, self.world.plan
+        for client in self._clients():
+            client.vanish()
+        patience_ns = self._plan.session_ttl_ns + EXPIRY_LOOKS * EXPIRY_NS
+        patience_ns += EXPIRY_ELECTION_TIMEOUTS * plan.election_timeout_max_ns
+        end = heap.now + int(patience_ns * plan.clocks.spread)
+        while self._are_sessions_open() and (due := heap.next_time()) is not None and due <= end:
+            heap.step()
+        require(not self._are_sessions_open(), "sessions that are over are closed", f"after {patience_ns / 1e9:.1f} s")
+
+    def _are_sessions_open(self) -> bool:
+        machines = [member.machine for member in self.world.healing.living()]
+        return any(machine is None or machine.next_deadline is not None for machine in machines)
+
+
+def in_usual_order(command: Command) -> Request:
+    """A read that the leader answers, by a round of its own; anything else through the log."""
+    if isinstance(command, Get | Range):
+        return read_request(command, Consistency.LINEARIZABLE)
+    return command_request(command)
+
+
+def check_store(machine: KvMachine) -> None:
+    """Something was refused: that leaves no trace, least of all records that are newer than the revision."""
+    try:
+        machine.check()
+    except AssertionError as error:
+        raise Violation("what is refused leaves no trace", repr(error)) from error
+
+
+def check_requests(service: Service) -> None:
+    """The firewall around requests caught nothing: what costs a client its connection is a bug all the same. And what
+    a connection has in flight is open: an answer that is lost would take a place of it for ever."""
+    errors = service.request_errors
+    require(errors.total == 0, "no request meets an unexpected error", errors.places)
+    try:
+        service.check()
+    except AssertionError as error:
+        raise Violation("what is in flight is open", repr(error)) from error

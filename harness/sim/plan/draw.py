@@ -1,0 +1,363 @@
+"""What a seed stands for: cluster size, limits, network, disks, load and faults, all drawn before the run begins.
+
+Swarm testing: each seed turns whole families of faults on or off and moves the limits to extremes, because a run
+in which everything happens a little reaches less than many runs in which few things happen a lot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from harness.sim.engine.clock import GOOD_CLOCKS, ClockPlan
+from harness.sim.engine.rng import stream
+from harness.sim.faults.clocks import CLOCK_KINDS
+from harness.sim.faults.disk_loss import with_losses
+from harness.sim.faults.healing import ALL_HEALED, HealPlan, draw_heal
+from harness.sim.faults.membership import ChangeStep, with_changes
+from harness.sim.faults.upgrades import UpgradeStep, with_observer, with_upgrades
+from harness.sim.load.bursts import with_crowds
+from harness.sim.load.extra_operations import NO_EXTRAS, ExtraPlan, draw_extras
+from harness.sim.plan.coincidences import AS_DRAWN, lapsing, with_coincidences
+from harness.sim.plan.draw_faults import draw_faults
+from harness.sim.plan.odds import with_odds
+from harness.sim.plan.parting import with_partings
+from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.plan.profiles import draw_mood
+from harness.sim.world.client_connections import LinesPlan
+from harness.sim.world.disk import MICROSECOND_NS, DiskPlan
+from harness.sim.world.former_folders import with_former_folders
+from harness.sim.world.log_rot import with_log_rot
+from harness.sim.world.network import NetworkPlan
+from kvstore import ClientLimits, StoreLimits
+from raft import MEMBERS_MAX, RaftConfig
+from storage import StorageLimits
+
+PROBE_ELECTION_TIMEOUTS_MAX = 40
+"""After everything is healed: within so many of the longest election time-outs a probe write is applied on all.
+
+Most seeds need two; frames of up to a second's delay may still be under way, and each may cost an election.
+"""
+
+
+COARSE_SHARE = 0.25
+"""Of the seeds."""
+
+LAPSING_SHARE = 0.8
+"""Of those that nothing else bends."""
+
+GRAINS_NS = (MILLISECOND_NS, 10 * MILLISECOND_NS, 50 * MILLISECOND_NS)
+"""What clocks may be as coarse as; each divides a second, as sessions live."""
+
+OPERATIONS_MAX = 4_000
+"""A busier run ends sooner: what it did not find by then, ten others find in its time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """What clients do. Each of their workers waits `think_ns` on average between its operations.
+
+    `with_service`: over connections to the service, with retries and sessions; otherwise on the node itself.
+    """
+
+    with_service: bool
+    clients: int
+    workers: int
+    think_ns: int
+    keys: int
+    read_share: float
+    value_bytes_max: int
+    patience_ns: int
+    session_ttl_ns: int
+    client_limits: ClientLimits
+    lines: LinesPlan
+    read_ways: bool = False  # Reads of every way, by lease, on followers and of bounded age too.
+    loyal: int = 0  # Without service: so many of the clients ask their own member, whoever leads.
+    extras: ExtraPlan = NO_EXTRAS  # With service.
+    crowd: int = 0  # With service: so many more callers of each client, whose puts leave together.
+    stay_ns: int = 0  # With service: for so long a client's program runs on average, then it is started again; 0: ever.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole run. `until_ns`: when the faults end and the healing begins.
+
+    `turn_ns`: how long a member takes for one slice of what waits to be applied, if nothing else wakes it.
+    `install_death_rate`: of the installs that drop a log, the share amid which the member dies.
+    `silenced_rate`: of the members that are removed, the share that is cut off until their leader has let them go.
+    `former_folders`: machines that were made anew before they were added, and who has met the folder of before.
+    """
+
+    seed: int
+    mood: str  # The name of one of `moods.MOODS`.
+    members: tuple[str, ...]
+    until_ns: int
+    raft: RaftConfig
+    storage: StorageLimits
+    network: NetworkPlan
+    disks: dict[str, DiskPlan]
+    store: StoreLimits
+    load: LoadPlan
+    faults: tuple[Fault, ...]
+    turn_ns: int = 0
+    install_death_rate: float = 0.0
+    silenced_rate: float = 0.0
+    clocks: ClockPlan = GOOD_CLOCKS
+    heal: HealPlan = ALL_HEALED
+    priorities: dict[str, int] = field(default_factory=dict)  # In elections; 0 for who is not named.
+    patience: dict[str, int] = field(default_factory=dict)  # Whose time-outs are so many times as long as `raft` says.
+    leaseless: tuple[str, ...] = ()  # Who does not read by lease when it leads, whatever `raft` says.
+    founders: int = 0  # So many of the machines are voters at first; 0: all.
+    changes: tuple[ChangeStep, ...] = ()
+    upgrades: tuple[UpgradeStep, ...] = ()
+    former_folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def trusts_clocks(self) -> bool:
+        """True if all clocks keep to what leases and proofs of age rest on."""
+        drift, spread = self.raft.clock_drift_ppm_max / 1_000_000, self.clocks.spread
+        is_bounded = spread <= 1 + drift and 1 / spread >= 1 - drift and self.clocks.grain_ns == 1
+        return is_bounded and not any(fault.kind in CLOCK_KINDS for fault in self.faults)
+
+    def raft_of(self, node_id: str) -> RaftConfig:
+        """The settings of one member."""
+        times = self.patience.get(node_id, 1)
+        return replace(
+            self.raft,
+            election_timeout_min_ns=times * self.raft.election_timeout_min_ns,
+            election_timeout_max_ns=times * self.raft.election_timeout_max_ns,
+            lease_reads=self.raft.lease_reads and node_id not in self.leaseless,
+            election_priority=self.priorities.get(node_id, 0),
+        )
+
+    @property
+    def election_timeout_max_ns(self) -> int:
+        """The longest of any member."""
+        return max(self.patience.values(), default=1) * self.raft.election_timeout_max_ns
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Who votes at first."""
+        return self.members[: self.founders] if self.founders else self.members
+
+    def words(self) -> str:
+        """One line for the head of a trace."""
+        counts: dict[str, int] = {}
+        for fault in self.faults:
+            counts[fault.kind] = counts.get(fault.kind, 0) + 1
+        faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(counts.items())) or "no faults"
+        seconds = self.until_ns / SECOND_NS
+        words = f"seed {self.seed}, {self.mood}: {len(self.voters)} members, {seconds:.1f} s, {faults}"
+        words += f", {len(self.changes)} changes of the members" if self.changes else ""
+        return f"{words}, {len(self.upgrades)} steps of upgrades" if self.upgrades else words
+
+
+def draw_plan(seed: int) -> Plan:
+    """The plan of a seed, the same everywhere and for ever (as long as this function does not change)."""
+    random, mood = stream(seed, "plan"), draw_mood(seed)
+    count = random.choices(list(mood.members), weights=list(mood.members.values()))[0]
+    members = tuple(f"n{number}" for number in range(1, count + 1))
+    load = draw_load(stream(seed, "plan/load"))
+    extras, stay_ns = draw_extras(stream(seed, "plan/extras")), draw_stay(stream(seed, "plan/stays"))
+    load = replace(load, extras=extras, stay_ns=stay_ns)
+    busy = load.clients * (load.workers if load.with_service else 1)
+    until = min(int((2 + 8 * random.random()) * SECOND_NS), OPERATIONS_MAX * load.think_ns // busy)
+    disks = {member: draw_disk(stream(seed, f"plan/disk/{member}")) for member in members}
+    plan = Plan(
+        seed=seed,
+        mood=mood.name,
+        members=members,
+        until_ns=until,
+        raft=draw_raft(stream(seed, "plan/raft")),
+        storage=draw_storage(stream(seed, "plan/storage")),
+        network=draw_network(stream(seed, "plan/network")),
+        disks=disks,
+        store=draw_store(stream(seed, "plan/store")),
+        load=load,
+        faults=draw_faults(seed, until),
+        clocks=draw_clocks(stream(seed, "plan/clocks")),
+        heal=draw_heal(seed),
+    )
+    machines = [f"n{number}" for number in range(1, MEMBERS_MAX + 1)]
+    disks = {machine: draw_disk(stream(seed, f"plan/disk/{machine}")) for machine in machines}
+    plan = with_reads(with_coincidences(mood.bend(plan)), stream(seed, "plan/reads"))
+    plan = with_entry_bounds(with_odds(plan, stream(seed, "plan/odds")), stream(seed, "plan/entries"))
+    plan = with_observer(with_upgrades(with_losses(with_changes(plan, disks), disks)), disks)
+    plan = with_former_folders(with_crowds(with_partings(plan, disks)))
+    return with_coarse_clocks(with_log_rot(plan), stream(seed, "plan/coarse clocks"))
+
+
+def with_coarse_clocks(plan: Plan, random: Random) -> Plan:
+    """In some seeds without leases, which need finer ones, the clocks of members show multiples of some ms only.
+
+    A session then ends at the very time of a command, which no other clock would show.
+    """
+    is_coarse = random.random() < COARSE_SHARE
+    plan, was_fine = replace(plan, clocks=replace(plan.clocks, grain_ns=random.choice(GRAINS_NS))), plan
+    if not is_coarse or plan.raft.lease_reads or plan.mood == "stock":
+        return was_fine
+    if plan.mood == AS_DRAWN and len(plan.voters) > 2 and not plan.changes and random.random() < LAPSING_SHARE:
+        return replace(lapsing(plan, random), mood=f"{AS_DRAWN}, lapsing")
+    load = plan.load
+    if load.session_ttl_ns and random.random() < 0.7:
+        load = replace(load, session_ttl_ns=SECOND_NS)
+    return replace(plan, load=load)
+
+
+def with_entry_bounds(plan: Plan, random: Random) -> Plan:
+    """The bounds that count entries and commands, from one upwards. In `stock` they stay what production has."""
+    usual = RaftConfig()
+    append = often(random, 0.4, 1, 9, usual.append_entries_max)
+    window = often(random, 0.4, 1, 17, usual.window_entries_max)
+    applied = often(random, 0.4, 1, 65, usual.apply_commands_max)
+    if plan.mood == "stock":
+        return plan
+    raft = replace(plan.raft, append_entries_max=append, window_entries_max=window, apply_commands_max=applied)
+    return replace(plan, raft=raft)
+
+
+def with_reads(plan: Plan, random: Random) -> Plan:
+    """In half of the seeds reads of every way, in most of these by lease too, and in some of all who prefer a leader.
+
+    Leases trust clocks: with faults of clocks, or very bad ones, there are none; others lose these faults for them.
+    """
+    has_ways, has_leases, has_priorities = random.random() < 0.5, random.random() < 0.8, random.random() < 0.2
+    if has_priorities:
+        plan = replace(plan, priorities={member: random.choice((0, 50, 100)) for member in plan.members})
+    if not has_ways or plan.raft.lease_reads:
+        return plan  # A mood has them already.
+    plan = replace(plan, load=replace(plan.load, read_ways=True, read_share=max(plan.load.read_share, 0.5)))
+    if not has_leases:
+        return plan
+    drift_ppm = random.choice((10_000, 300_000))  # Where clocks are very bad, a bound that is left out is seen.
+    return replace(
+        plan,
+        faults=tuple(fault for fault in plan.faults if fault.kind not in CLOCK_KINDS),
+        clocks=replace(plan.clocks, spread=1 + drift_ppm / 1_000_000),
+        raft=replace(plan.raft, lease_reads=True, clock_drift_ppm_max=drift_ppm),
+    )
+
+
+def often(random: Random, share: float, low: int, high: int, usual: int) -> int:
+    """With probability `share` a number from low to high, small ones as likely as large ones; else the usual one."""
+    tiny = random.random() < share
+    drawn = int(low * (high / low) ** random.random())
+    return drawn if tiny else usual
+
+
+def draw_raft(random: Random) -> RaftConfig:
+    """Bounds, from one of everything to what production uses."""
+    heartbeat_ns = random.choice((20, 50, 50, 100)) * MILLISECOND_NS
+    shortest_ns = int(heartbeat_ns * (3 + 4 * random.random()))
+    return RaftConfig(
+        heartbeat_interval_ns=heartbeat_ns,
+        election_timeout_min_ns=shortest_ns,
+        election_timeout_max_ns=int(shortest_ns * (1.3 + random.random())),
+        batch_bytes_max=often(random, 0.4, 64, 4_000, 1024 * 1024),
+        pending_bytes_max=often(random, 0.3, 500, 10_000, 32 * 1024 * 1024),
+        uncommitted_bytes_max=often(random, 0.3, 500, 10_000, 64 * 1024 * 1024),
+        unapplied_bytes_max=often(random, 0.3, 500, 10_000, 64 * 1024 * 1024),
+        log_cache_bytes_max=often(random, 0.4, 100, 10_000, 64 * 1024 * 1024),
+        append_bytes_max=often(random, 0.4, 50, 4_000, 1024 * 1024),
+        window_messages_max=often(random, 0.4, 1, 8, 64),
+        window_bytes_max=often(random, 0.3, 100, 10_000, 8 * 1024 * 1024),
+        apply_bytes_max=often(random, 0.3, 50, 4_000, 4 * 1024 * 1024),
+        reads_pending_max=often(random, 0.2, 1, 20, 100_000),
+        proposals_pending_max=often(random, 0.2, 1, 20, 100_000),
+        snapshot_log_bytes=often(random, 0.7, 100, 20_000, 64 * 1024 * 1024),
+        snapshot_chunk_bytes=often(random, 0.6, 50, 2_000, 256 * 1024),
+        retention_bytes_max=often(random, 0.6, 100, 20_000, 256 * 1024 * 1024),
+        outcome_wait_ns=int(shortest_ns * (0.2 + 2 * random.random())),
+        room_search_ns=int(shortest_ns * (0.2 + 2 * random.random())),
+    )
+
+
+def draw_storage(random: Random) -> StorageLimits:
+    """Segments of a few hundred bytes in half of the seeds."""
+    return StorageLimits(
+        segment_bytes_max=often(random, 0.6, 300, 10_000, 1024 * 1024),
+        frame_bytes_max=often(random, 0.3, 1_024, 5_000, 64 * 1024 * 1024),
+        ballast_bytes=random.choice((0, 1_000)),
+        ahead_bytes=often(random, 0.6, 500, 20_000, 0),
+    )
+
+
+def draw_network(random: Random) -> NetworkPlan:
+    """From a quiet LAN to one that loses a tenth of all frames, each on its own way."""
+    bad = random.random() < 0.6
+    return NetworkPlan(
+        delay_ns=int(100_000 * 30 ** random.random()),
+        jitter_ns=int(100_000 * 200 ** random.random()),
+        late_rate=0.03 * random.random() if bad and random.random() < 0.5 else 0.0,
+        late_ns=int(SECOND_NS * 2 * random.random()),
+        loss_rate=0.1 * random.random() if bad and random.random() < 0.6 else 0.0,
+        duplicate_rate=0.1 * random.random() if bad and random.random() < 0.6 else 0.0,
+        in_order=random.random() < 0.4,
+        slow_rate=random.random() / 2 if bad and random.random() < 0.3 else 0.0,
+        slow_ns=int(20 * MILLISECOND_NS * 5 ** random.random()),
+    )
+
+
+def draw_clocks(random: Random) -> ClockPlan:
+    """A hundredth fast or slow, as bad ones are; in a fifth of the seeds up to twice as fast, or half as fast."""
+    spreads = (2 ** random.random(), 2 ** random.random())
+    return ClockPlan(spread=spreads[0], client_spread=spreads[1]) if random.random() < 0.2 else GOOD_CLOCKS
+
+
+def draw_disk(random: Random) -> DiskPlan:
+    """From a fast drive to one that takes ten milliseconds per sync and stalls now and then."""
+    return DiskPlan(
+        sync_ns=int(50 * MICROSECOND_NS * 200 ** random.random()),
+        stall_ns=int(400 * MILLISECOND_NS * random.random()),
+        stall_rate=0.02 * random.random() if random.random() < 0.4 else 0.0,
+    )
+
+
+def draw_load(random: Random) -> LoadPlan:
+    """A few clients on a few keys, so that they meet."""
+    bad = random.random() < 0.6
+    return LoadPlan(
+        with_service=random.random() < 0.7,
+        clients=random.randrange(1, 5),
+        workers=random.randrange(1, 4),
+        think_ns=int(2 * MILLISECOND_NS * 100 ** random.random()),
+        keys=random.randrange(1, 12),
+        read_share=random.choice((0.0, 0.2, 0.5, 0.8)),
+        value_bytes_max=random.choice((16, 16, 100, 1_000)),
+        patience_ns=int(SECOND_NS * (0.2 + 4 * random.random())),
+        session_ttl_ns=int(SECOND_NS * random.choice((0, 1, 1, 3, 60, 60))),
+        client_limits=ClientLimits(
+            attempt_timeout_ns=int(SECOND_NS * (0.1 + random.random())),
+            pause_max_ns=int(100 * MILLISECOND_NS * (1 + 4 * random.random())),
+            calls_max=often(random, 0.2, 1, 8, 8_192),
+            in_flight_max=often(random, 0.3, 1, 8, 1_024),
+            open_numbers_max=often(random, 0.3, 1, 8, 1_024),
+            keep_alive_ns=int(SECOND_NS * (0.2 + random.random())),
+        ),
+        lines=LinesPlan(
+            delay_ns=int(100_000 * 30 ** random.random()),
+            jitter_ns=int(100_000 * 200 ** random.random()),
+            break_rate=0.03 * random.random() if bad else 0.0,
+            in_pieces=random.random() < 0.5,
+            late_rate=0.03 * random.random() if bad and random.random() < 0.5 else 0.0,
+            late_ns=int(3 * SECOND_NS * random.random()),
+        ),
+    )
+
+
+def draw_stay(random: Random) -> int:
+    """In three of ten seeds programs come and go: the sessions of some are over while others go on."""
+    comes_and_goes, seconds = random.random() < 0.3, 0.2 * 10 ** random.random()
+    return int(seconds * SECOND_NS) if comes_and_goes else 0
+
+
+def draw_store(random: Random) -> StoreLimits:
+    """Replicated bounds, some of them so small that requests meet them."""
+    return StoreLimits(
+        quota_bytes=often(random, 0.15, 200, 5_000, 2**31),
+        sessions_max=often(random, 0.15, 1, 6, 10_000),
+        results_per_session_max=often(random, 0.2, 1, 8, 4_096),
+        results_bytes_per_session_max=often(random, 0.2, 100, 2_000, 2**23),
+        results_bytes_max=often(random, 0.2, 100, 5_000, 2**28),
+        deletions_max=often(random, 0.3, 1, 10, 100_000),
+    )

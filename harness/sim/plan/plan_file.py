@@ -1,0 +1,265 @@
+"""A plan as a TOML file that a person can read, and that plays the same run when the draws of seeds have changed.
+
+Only what differs from what is usual is written: the defaults of the fields of `Plan` and its parts, and `USUAL` for
+those that have none. Nothing here knows a field by name but `USUAL`, so that fields added tomorrow are in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from harness.errors import BadInput
+from harness.sim.plan.draw import Plan
+from harness.sim.plan.draw_faults import KINDS
+from harness.sim.world.disk import DiskPlan
+from raft import RaftError
+
+Tree = dict[str, Any]
+"""What TOML can say: nested tables of numbers, words, truth values and arrays."""
+
+USUAL: Tree = {
+    "mood": "as drawn",
+    "members": ["n1", "n2", "n3"],
+    "until_ns": 5_000_000_000,
+    "faults": [],
+    "disks": {},
+    "load": {
+        "with_service": False,
+        "clients": 1,
+        "workers": 1,
+        "think_ns": 20_000_000,
+        "keys": 3,
+        "read_share": 0.5,
+        "value_bytes_max": 16,
+        "patience_ns": 2_000_000_000,
+        "session_ttl_ns": 60_000_000_000,
+    },
+}
+"""What a plan that says nothing has, where fields have no default of their own. Changing it changes every kept file."""
+
+GROUPED_FROM = 10_000
+"""Integers from here on are written with their thousands apart."""
+
+SHARES = ("_rate", "_share", "target", "shape")
+"""Fields whose names end so are numbers from 0 to 1."""
+
+
+def write_plan(plan: Plan, path: Path, comment: str) -> None:
+    """Put `plan` into a file, under a comment that says what it shows."""
+    path.write_text(plan_text(plan, comment), encoding="utf-8")
+
+
+def plan_text(plan: Plan, comment: str = "") -> str:
+    """The file: `read_plan` makes an equal plan of it."""
+    tree = differing(to_tree(plan), usual_tree(plan.members) | {"members": USUAL["members"]})
+    lines = [f"# {line}".rstrip() for line in comment.splitlines()]
+    return "\n".join([*lines, *table_lines({"seed": plan.seed, **tree})]) + "\n"
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a file. Raises BadInput, which names file, key and value."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}", "name a file that `simulate --shrink` wrote") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path} is no TOML: {error}", "strings need quotes, tables [brackets]") from error
+    reader = PlanReader(path)
+    members = reader.value(tuple[str, ...], tree.get("members", USUAL["members"]), "members")
+    if not members or len(set(members)) < len(members):
+        raise reader.bad("members", tree["members"], "name each member once, one at least")
+    known = tree.get("disks", {})
+    for name in known if isinstance(known, dict) else ():
+        if name not in members:
+            raise reader.bad(f"disks.{name}", known[name], f"the members are {', '.join(members)}")
+    plan = reader.value(Plan, merged(usual_tree(members), tree), "")
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def plan_of(tree: Tree) -> Plan:
+    """The plan that a whole tree says. Raises BadInput."""
+    plan = PlanReader(Path("plan")).value(Plan, tree, "")
+    assert isinstance(plan, Plan)
+    return plan
+
+
+# -- trees
+
+
+def to_tree(value: Any) -> Any:
+    """A dataclass, with all that is in it, as TOML says it. What is None is left out."""
+    if is_dataclass(value):
+        pairs = ((field.name, getattr(value, field.name)) for field in fields(value))
+        return {name: to_tree(part) for name, part in pairs if part is not None}
+    if isinstance(value, tuple | list):
+        return [to_tree(part) for part in value]
+    if isinstance(value, Mapping):
+        return {str(name): to_tree(part) for name, part in value.items()}
+    return value
+
+
+def usual_tree(members: tuple[str, ...]) -> Tree:
+    """The plan of a file that says nothing but who its members are."""
+    tree = merged(defaults_of(Plan), USUAL)
+    return tree | {"members": list(members), "disks": {member: defaults_of(DiskPlan) for member in members}}
+
+
+def defaults_of(kind: Any) -> Tree:
+    """The defaults of a dataclass and of the dataclasses in it."""
+    tree: Tree = {}
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        if field.default is not MISSING:
+            default = to_tree(field.default)
+        elif field.default_factory is not MISSING:
+            default = to_tree(field.default_factory())
+        else:
+            default = defaults_of(hints[field.name]) if is_dataclass(hints[field.name]) else None
+        if default is not None:
+            tree[field.name] = default
+    return tree
+
+
+def differing(tree: Tree, usual: Tree) -> Tree:
+    """What of `tree` is not as in `usual`."""
+    different: Tree = {}
+    for name, value in tree.items():
+        if isinstance(value, dict) and isinstance(usual.get(name), dict):
+            if part := differing(value, usual[name]):
+                different[name] = part
+        elif name not in usual or usual[name] != value:
+            different[name] = value
+    return different
+
+
+def merged(usual: Tree, tree: Tree) -> Tree:
+    """`usual`, with what `tree` says put upon it."""
+    both = dict(usual)
+    for name, value in tree.items():
+        under = both.get(name)
+        both[name] = merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return both
+
+
+# -- writing
+
+
+def table_lines(tree: Tree, path: str = "") -> list[str]:
+    """A table of TOML: first what is in it, then the tables below."""
+    lines = [f"{key_text(name)} = {inline(value)}" for name, value in tree.items() if not isinstance(value, dict)]
+    if path and lines:
+        lines = ["", f"[{path}]", *lines]
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            lines += table_lines(value, f"{path}.{key_text(name)}" if path else key_text(name))
+    return lines
+
+
+def inline(value: Any) -> str:
+    """A value on one line; an array of tables has each on a line of its own."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return f"{value:_}" if abs(value) >= GROUPED_FROM else str(value)
+        case float():
+            return repr(value)
+        case str():
+            return json.dumps(value)
+        case dict():
+            return "{ " + ", ".join(f"{key_text(name)} = {inline(part)}" for name, part in value.items()) + " }"
+        case list() if value and isinstance(value[0], dict):
+            return "[\n" + "".join(f"    {inline(part)},\n" for part in value) + "]"
+        case list():
+            return "[" + ", ".join(map(inline, value)) + "]"
+    raise AssertionError(value)
+
+
+def key_text(name: str) -> str:
+    """A key, in quotes where it needs them."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+# -- reading
+
+
+class PlanReader:
+    """Builds dataclasses of trees, by the types of their fields."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def bad(self, key: str, value: object, hint: str) -> BadInput:
+        """The error about one key."""
+        return BadInput(f"{self._path}: {key} = {value!r} cannot be played", hint)
+
+    def value(self, kind: Any, tree: Any, key: str) -> Any:
+        """`tree`, which stands at `key`, as a value of type `kind`."""
+        if is_dataclass(kind):
+            return self._dataclass(kind, tree, key)
+        origin, parts = get_origin(kind), get_args(kind)
+        if origin in (Union, UnionType):
+            return self.value(next(part for part in parts if part is not NoneType), tree, key)
+        if origin is tuple:
+            return self._tuple(parts, tree, key)
+        if origin is dict:
+            self._want(isinstance(tree, dict), key, tree, "a table is wanted")
+            return {name: self.value(parts[1], part, f"{key}.{name}") for name, part in tree.items()}
+        return self._scalar(kind, tree, key)
+
+    def _want(self, holds: bool, key: str, tree: object, hint: str) -> None:
+        if not holds:
+            raise self.bad(key, tree, hint)
+
+    def _tuple(self, parts: tuple[Any, ...], tree: Any, key: str) -> tuple[Any, ...]:
+        self._want(isinstance(tree, list), key, tree, "an array is wanted")
+        kinds = [parts[0]] * len(tree) if parts[1:] == (...,) else list(parts)
+        self._want(len(kinds) == len(tree), key, tree, f"an array of {len(kinds)} is wanted")
+        each = enumerate(zip(kinds, tree, strict=True))
+        return tuple(self.value(kind, part, f"{key}[{place}]") for place, (kind, part) in each)
+
+    def _dataclass(self, kind: Any, tree: Any, key: str) -> Any:
+        self._want(isinstance(tree, dict), key, tree, "a table is wanted")
+        hints, before = get_type_hints(kind), f"{key}." if key else ""
+        for name in tree:
+            if name not in hints:
+                near = get_close_matches(name, hints, n=1) or sorted(hints)
+                raise self.bad(f"{before}{name}", tree[name], f"there is no such key; there is {', '.join(near)}")
+        for field in fields(kind):
+            optional = NoneType in get_args(hints[field.name])
+            has_default = field.default is not MISSING or field.default_factory is not MISSING
+            if field.name not in tree and not (optional or has_default):
+                raise BadInput(f"{self._path}: {before}{field.name} is missing", "write it; it has no usual value")
+        values = {name: self.value(hints[name], part, f"{before}{name}") for name, part in tree.items()}
+        missing = {f.name: None for f in fields(kind) if f.name not in tree and NoneType in get_args(hints[f.name])}
+        try:
+            return kind(**missing, **values)
+        except (ValueError, RaftError) as error:
+            raise self.bad(key, tree, str(error)) from error
+
+    def _scalar(self, kind: Any, tree: Any, key: str) -> Any:
+        name = key.rpartition(".")[2]
+        if kind is bool or kind is str:
+            wanted = "true or false" if kind is bool else "words in quotes"
+            self._want(isinstance(tree, kind), key, tree, f"{wanted} are wanted")
+        else:
+            whole = isinstance(tree, int) and not isinstance(tree, bool)
+            is_number = whole or (kind is float and isinstance(tree, float) and math.isfinite(tree))
+            self._want(is_number, key, tree, "a whole number is wanted" if kind is int else "a number is wanted")
+            self._want(tree >= 0 or name == "seed", key, tree, "it must not be below 0")
+            self._want(tree <= 1 or not name.endswith(SHARES), key, tree, "a share from 0 to 1 is wanted")
+            self._want(tree < 1 or name != "target", key, tree, "a share of the members below 1 is wanted")
+        if name == "kind":
+            near = get_close_matches(str(tree), KINDS, n=1) or sorted(KINDS)
+            self._want(tree in KINDS, key, tree, f"no fault has this name; there is {', '.join(near)}")
+        return kind(tree)

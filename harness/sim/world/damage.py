@@ -1,0 +1,137 @@
+"""What a member must notice at its next start: damage to proven bytes of its log, or to another file.
+
+See docs/reference/specification.md#48-torn-tail-and-damage.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from harness.sim.world.disk_image import DiskImage, Inode
+from harness.sim.world.probes import LOG_FOLDER
+
+SNAPSHOT_FOLDER = "groups/0/snapshots"
+SEALED_PATHS = ("meta", "pins")
+
+
+SEGMENTS_GROWING_MAX = 2
+"""Between two syncs one segment may end and another begin; older ones do not grow."""
+
+_LOOK_BYTES = 4096
+_ZEROES = bytes(_LOOK_BYTES)
+
+
+def written_bytes(content: bytes | bytearray) -> int:
+    """Where the zeroes begin that were written ahead of frames; inside of a frame that ends in zeroes, rarely."""
+    end = len(content)
+    while end:
+        start = max(0, end - _LOOK_BYTES)
+        rest = content[start:end]
+        if rest != _ZEROES and (rest := rest.rstrip(b"\0")):  # To compare costs a thirtieth.
+            return start + len(rest)
+        end = start
+    return 0
+
+
+class Proven:
+    """Sizes of the segments of one member, known from the outside, and what has become untrue on its disk.
+
+    A frame says up to which batch it knew the log synced. So once a second sync has ended well, every byte that the
+    first one made durable is proven by what the second one wrote. A write that was lost by the *last* sync is proven by
+    nothing: no checksum can tell such a log from one that ends there.
+    """
+
+    def __init__(self, image: DiskImage) -> None:
+        self._image = image
+        self._synced: dict[str, int] = {}
+        self._proven: dict[str, int] = {}
+        self._syncs_since_lie: int | None = None
+        self._rotten: tuple[str, Inode] | None = None
+
+    def log_synced(self) -> None:
+        """A sync of the log has ended well."""
+        start, before = f"{LOG_FOLDER}/", self._synced
+        segments = sorted(path for path, inode in self._image.names.items() if inode and path.startswith(start))
+        self._proven, self._synced = before, {}
+        for place, path in enumerate(segments, 1):
+            is_settled = path in before and place + SEGMENTS_GROWING_MAX <= len(segments)
+            self._synced[path] = before[path] if is_settled else written_bytes(self._image.file(path).durable)
+        if self._syncs_since_lie is not None:
+            self._syncs_since_lie += 1
+
+    def lied(self) -> None:
+        """The sync of the log that is under way is a lie."""
+        self._syncs_since_lie = 0
+
+    @property
+    def is_lie_proven(self) -> bool:
+        """True if a later sync, which was none, has written that the lie had been synced."""
+        return self._syncs_since_lie is not None and self._syncs_since_lie > 1
+
+    @property
+    def rotten_path(self) -> str:
+        """The file that has rotted, if it is still there; "" if there is none."""
+        if self._rotten is None:
+            return ""
+        path, inode = self._rotten
+        return path if self._image.names.get(path) is inode else ""
+
+    def forget_damage(self) -> None:
+        """The member has started from all that it promised."""
+        self._syncs_since_lie = self._rotten = None
+
+    def rot(self, random: Random) -> bool:
+        """Change one proven bit of the log, in the newest segment as often as in any other; False if there is none."""
+        sizes = []
+        for path in sorted(self._proven):
+            inode = self._image.names.get(path)
+            size = min(self._proven[path], len(inode.durable)) if inode is not None else 0
+            if inode is not None and size:
+                sizes.append((path, inode, size))
+        if not sizes:
+            return False
+        path, inode, size = sizes[-1] if random.random() < 0.5 else random.choice(sizes)
+        return self._rot(path, inode, size, random)
+
+    def rot_elsewhere(self, random: Random) -> bool:
+        """Change one durable bit of a snapshot, or of `meta` or `pins`."""
+        if random.random() < 0.8:
+            return self.rot_snapshot(random)
+        path = random.choice(SEALED_PATHS)
+        return self._rot(path, self._image.file(path), len(self._image.file(path).durable), random)
+
+    def rot_snapshot(self, random: Random) -> bool:
+        """Change one durable bit of the newest snapshot, or now and then of any other."""
+        names = self._image.children(SNAPSHOT_FOLDER)
+        snapshots = [f"{SNAPSHOT_FOLDER}/{name}" for name in names if name.endswith(".snap")]
+        path = snapshots[-1] if random.random() < 0.75 else random.choice(snapshots)
+        inode = self._image.file(path)
+        return self._rot(path, inode, len(inode.durable), random)
+
+    def sizes(self) -> list[tuple[str, int]]:
+        """Each segment that is there, and how many of its bytes are proven."""
+        found = []
+        for path in sorted(self._proven):
+            inode = self._image.names.get(path)
+            size = min(self._proven[path], len(inode.durable)) if inode is not None else 0
+            if size:
+                found.append((path, size))
+        return found
+
+    def flip(self, path: str, offset: int, bit: int) -> None:
+        """This durable bit has changed."""
+        inode = self._image.file(path)
+        inode.rot(offset, bit)
+        self._rotten = path, inode
+
+    def misplace(self, path: str, offset: int, source: int, length: int) -> None:
+        """What is at byte `source` of this file has been written at byte `offset` as well."""
+        inode = self._image.file(path)
+        for content in (inode.durable, inode.current):
+            content[offset : offset + length] = content[source : source + length]
+        self._rotten = path, inode
+
+    def _rot(self, path: str, inode: Inode, size: int, random: Random) -> bool:
+        inode.rot(random.randrange(size), random.randrange(8))
+        self._rotten = path, inode
+        return True

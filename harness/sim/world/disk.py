@@ -1,0 +1,232 @@
+"""`SimFiles`: storage's `Files` over a disk image, in virtual time. One submission is one event.
+
+While a submission is under way nobody sees any of it; when it is done all of it has happened. A crash in between
+draws how many of its operations, in order, had been carried out: a sync under way may or may not have happened.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from harness.sim.world.disk_image import DiskImage, parent
+from harness.sim.world.names import check_rename
+from storage import CreateFile, Done, Operation, Rename, SetSize, SyncFile, SyncFolder, Write, read_all
+
+MICROSECOND_NS = 1_000
+MILLISECOND_NS = 1_000_000
+BALLAST_PATH = "ballast"
+
+Schedule = Callable[[int, Callable[[], None]], None]
+"""Call back after a delay in ns, in the life of the process that asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskPlan:
+    """How fast a seed's disks are. A sync takes `sync_ns` to `2 * sync_ns`, and now and then `stall_ns`."""
+
+    sync_ns: int = 500 * MICROSECOND_NS
+    stall_ns: int = 50 * MILLISECOND_NS
+    stall_rate: float = 0.0
+
+
+class SimFiles:
+    """One life of a process on one disk image. After `crash` it does nothing more and calls nobody."""
+
+    def __init__(self, image: DiskImage, plan: DiskPlan, random: Random, schedule: Schedule) -> None:
+        self._image, self._plan, self._random, self._schedule = image, plan, random, schedule
+        self._queue: deque[tuple[tuple[Operation, ...], Done]] = deque()
+        self._dead = False
+        self.slow_factor = 1
+        self.hangs = False  # Then nothing ends; `answer` ends it.
+        self._is_due = False  # What is under way would have ended while it hung.
+        self.accepted: set[str] = set()
+        self.lies_about: str | None = None  # The next sync of bytes in this folder is a lie.
+        self.may_lie: Callable[[], bool] = lambda: True  # Asked when it would happen.
+        self.on_lie: Callable[[str], None] = lambda _: None  # Told once, in words, when it has happened.
+        self.has_failed = False  # A sync on which something was to rest did.
+        self.has_erred = False  # A sync or a read did.
+        self.has_read_short = False  # The system gave less than it was asked for.
+        self.on_start: Callable[[int], None] | None = None  # Told once, with its duration, when a submission begins.
+        self._owed: set[str] = set()  # Folders that were to get something which found no room, and nothing since.
+
+    def submit(self, operations: Sequence[Operation], done: Done) -> None:
+        """See storage.Files."""
+        assert not self._dead, "a dead process submits nothing"
+        self._queue.append((tuple(operations), done))
+        if len(self._queue) == 1:
+            self._start()
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """See storage.Files."""
+        start = self._image.fails_read_of
+        if start is not None and path.startswith(start):
+            self._image.fails_read_of, self.has_erred = None, True
+            raise OSError(errno.EIO, "Input/output error", path)
+        content = self._image.file(path).current
+        if not self._image.reads_are_short:
+            return bytes(content[offset : offset + length])
+        self.has_read_short = self.has_read_short or length > 1
+        return read_all(lambda wanted, at: bytes(content[at : at + (wanted + 1) // 2]), length, offset)
+
+    def size_bytes(self, path: str) -> int:
+        """See storage.Files."""
+        return len(self._image.file(path).current)
+
+    def names(self, folder: str) -> list[str]:
+        """See storage.Files."""
+        return self._image.children(folder)
+
+    def is_synced(self, folder: str) -> bool:
+        """True if everything ever submitted that puts bytes or names into `folder` is carried out and synced.
+
+        Files of `accepted` do not count: leftovers of an earlier life, of which nothing is needed, and of what found no
+        room. That is owed until the folder takes something again: who says that it is written has written it anew.
+        """
+        start = f"{folder}/"
+        waiting = any(adds_to(operation, start) for operations, _ in self._queue for operation in operations)
+        return not waiting and folder not in self._owed and self._image.unsynced(folder) <= self.accepted
+
+    def crash(self, random: Random) -> None:
+        """The process dies: the submission under way got some way, those behind it never began."""
+        self._dead = True
+        if self._queue:
+            operations, _ = self._queue[0]
+            for operation in operations[: steps_done(operations, random)]:
+                try:
+                    self._image.carry_out(operation)
+                except OSError:
+                    break
+        self._queue.clear()
+
+    def _start(self) -> None:
+        operations, _ = self._queue[0]
+        duration_ns = self._duration_ns(operations)
+        self._schedule(duration_ns, self._finish)
+        if self.on_start is not None:
+            told, self.on_start = self.on_start, None
+            told(duration_ns)
+
+    def _duration_ns(self, operations: tuple[Operation, ...]) -> int:
+        plan, random = self._plan, self._random
+        syncs = sum(isinstance(operation, SyncFile | SyncFolder) for operation in operations)
+        base_ns = 5 * MICROSECOND_NS * (len(operations) - syncs) + int(plan.sync_ns * syncs * (1 + random.random()))
+        stalled = random.random() < plan.stall_rate
+        return self.slow_factor * base_ns + (plan.stall_ns if stalled else 0)  # A slow stall would outlast the run.
+
+    def answer(self) -> None:
+        """It hangs no more: what was due ends now."""
+        self.hangs = False
+        if self._is_due:
+            self._is_due = False
+            self._schedule(0, self._finish)
+
+    def _finish(self) -> None:
+        if self._dead:
+            return
+        self._is_due = self.hangs
+        if self.hangs:
+            return
+        operations, done = self._queue.popleft()
+        error: OSError | None = None
+        try:
+            for place, operation in enumerate(operations):
+                self._carry_out(operation, operations[:place])
+        except OSError as failed:
+            error = failed
+        if error is not None or self._owed:
+            self._note_room(operations, error)
+        if self._queue:
+            self._start()
+        done(error)
+
+    def _note_room(self, operations: Sequence[Operation], error: OSError | None) -> None:
+        folders = {parent(path) for operation in operations if (path := put_at(operation)) is not None}
+        if error is None:
+            self._owed -= folders
+        elif error.errno == errno.ENOSPC:
+            self._owed |= folders
+
+    def _carry_out(self, operation: Operation, before: Sequence[Operation]) -> None:
+        if isinstance(operation, SyncFile | SyncFolder) and self._fails(operation):
+            self._image.fails_sync, self.has_erred = None, True
+            self.has_failed = self.has_failed or any(map(is_relied_on, before))
+            self._image.fail_sync(operation, self._random)
+            raise OSError(errno.EIO, "Input/output error", operation.path)
+        if isinstance(operation, SyncFile) and self._lies(operation.path):
+            self.lies_about = None
+            self.on_lie(self._image.lie(operation.path, self._random))
+            return
+        if isinstance(operation, Rename):
+            check_rename(self._image, operation)
+        try:
+            self._image.carry_out(operation)
+        except OSError as error:
+            if error.errno == errno.ENOSPC and isinstance(operation, Write):
+                self.accepted.add(operation.path)  # Some of it may be there; until it is written again, nobody says so.
+            if error.errno == errno.ENOSPC and isinstance(operation, Rename):
+                self.accepted.add(operation.old_path)
+            raise
+        if isinstance(operation, Write):
+            self.accepted.discard(operation.path)
+        if isinstance(operation, Rename):
+            self.accepted.discard(operation.new_path)
+
+    def _fails(self, operation: SyncFile | SyncFolder) -> bool:
+        match self._image.fails_sync, operation:
+            case SyncFolder(path=folder), SyncFolder(path=path):
+                return path == folder
+            case SyncFile(path=folder), SyncFile(path=path):
+                return parent(path) == folder and path != BALLAST_PATH
+        return False
+
+    def _lies(self, path: str) -> bool:
+        writes = any(isinstance(change, tuple) for change in self._image.file(path).pending)
+        return self.lies_about == parent(path) and writes and self.may_lie()
+
+
+def is_relied_on(operation: Operation) -> bool:
+    """True if this operation puts something there that a sync behind it is to make durable: no mere deletion."""
+    path = put_at(operation)
+    return path is not None and path != BALLAST_PATH
+
+
+def steps_done(operations: Sequence[Operation], random: Random) -> int:
+    """How many operations a crash finds carried out: most often all before one of the syncs, which take the time."""
+    syncs = [place for place, operation in enumerate(operations) if isinstance(operation, SyncFile | SyncFolder)]
+    if syncs and random.random() < 0.6:
+        return random.choice(syncs)
+    return random.randrange(len(operations) + 1)
+
+
+def put_at(operation: Operation) -> str | None:
+    """The path at which this operation puts bytes or a name; None if it is another one."""
+    match operation:
+        case Write(path=path) | SetSize(path=path) | CreateFile(path=path) | Rename(new_path=path):
+            return path
+        case _:
+            return None
+
+
+def adds_to(operation: Operation, start: str) -> bool:
+    """True if this operation puts bytes or a name below the folder whose path, with "/", is `start`."""
+    path = put_at(operation)
+    return path is not None and path.startswith(start)
+
+
+class Immediately:
+    """A schedule without time, to look into an image aside: `run` carries out what was submitted, to the end."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def __call__(self, _delay_ns: int, callback: Callable[[], None]) -> None:
+        self._waiting.append(callback)
+
+    def run(self) -> None:
+        """Call back until nobody waits."""
+        while self._waiting:
+            self._waiting.popleft()()

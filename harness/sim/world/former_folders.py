@@ -1,0 +1,74 @@
+"""Machines that were made anew while they waited to be added: some members have met the folder of before.
+
+These refuse the folder that there is now, until the configuration names it: the leader that makes the machine a voter
+names the folder which has acknowledged the log to it, and earlier pins give way.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.rng import identifier, stream
+from harness.sim.faults.membership import names_new_voters
+from raft import Identity, PeerRefused
+
+if TYPE_CHECKING:
+    from harness.sim.plan.draw import Plan
+    from harness.sim.simulation import Simulation
+    from harness.sim.world.member import Member
+
+MADE_ANEW_SHARE = 0.6
+"""Of the machines that are no voters at first, in seeds whose members change and whose new voters are named."""
+
+
+def with_former_folders(plan: Plan) -> Plan:
+    """The plan, with machines that were made anew, if its seed has any. Never has everybody met the first folder."""
+    random = stream(plan.seed, "plan/former folders")
+    voters = plan.voters
+    if not plan.changes or len(voters) < 2 or not names_new_voters(plan.seed):
+        return plan
+    former = {
+        machine: tuple(sorted(random.sample(voters, random.randint(1, len(voters) // 2))))
+        for machine in plan.members[len(voters) :]
+        if random.random() < MADE_ANEW_SHARE
+    }
+    return replace(plan, former_folders=former)
+
+
+class FormerFolders:
+    """Has the members meet them, and knows who still may refuse the present one."""
+
+    def __init__(self, world: Simulation) -> None:
+        self._world = world
+        self._met = dict(world.plan.former_folders)
+
+    def introduce(self, member: Member) -> None:
+        """The first process of `member` runs, and hears no leader yet: it takes the hellos of strangers."""
+        for machine, met_by in self._met.items():
+            if member.life == 1 and member.node_id in met_by and member.node is not None:
+                with suppress(PeerRefused):  # By its build, which may be behind.
+                    self._world.upgrading.greet(member.node, member.machine, self._former(machine))
+
+    def _former(self, machine: str) -> Identity:
+        incarnation_id = identifier(self._world.plan.seed, f"incarnation/{machine}/former")
+        return replace(self._world.members[machine].identity, incarnation_id=incarnation_id)
+
+    def may_be_refused(self, machine: str, by: str) -> bool:
+        """True if `by` has met the former folder, and what it has of the configuration names no folder yet."""
+        if by not in self._met.get(machine, ()):
+            return False
+        members = self._world.ledger.members.in_force(self._world.members[by].copies.memory)
+        known = members.member(machine)
+        return known is None or not known.incarnation_id
+
+    def waits(self, machine: str) -> bool:
+        """True if this machine may never get further than to be a learner: its leader may have met the former folder.
+
+        Nothing is asked of it until it is named.
+        """
+        known = self._world.ledger.members.committed.member(machine)
+        return machine in self._met and known is not None and not known.incarnation_id

@@ -1,0 +1,128 @@
+"""A network that loses, delays, reorders, duplicates and cuts. It carries frames (bytes), as the real one does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+
+from harness.sim.engine.event_queue import EventHeap
+from harness.sim.engine.rng import stream
+from harness.sim.world.cuts import Cuts, Link
+
+Deliver = Callable[[str, str, bytes], None]
+"""Called with (from, to, frame) when a frame arrives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkPlan:
+    """What every link of a seed does. Rates are per frame; a frame takes `delay_ns` plus up to `jitter_ns`."""
+
+    delay_ns: int = 500_000
+    jitter_ns: int = 1_000_000
+    late_rate: float = 0.0  # Frames that take `late_ns` at most instead: whole elections may pass meanwhile.
+    late_ns: int = 1_000_000_000
+    loss_rate: float = 0.0
+    duplicate_rate: float = 0.0
+    in_order: bool = True  # Like one TCP connection; otherwise each frame takes its own time.
+    slow_rate: float = 0.0  # Links whose frames take up to `slow_ns` more, for good: one line of a cluster is longer.
+    slow_ns: int = 0
+
+
+CALM = NetworkPlan()
+
+
+class Network:
+    """All directed links between members. The same number of draws per frame, whatever happens to it."""
+
+    def __init__(self, seed: int, plan: NetworkPlan, heap: EventHeap, deliver: Deliver) -> None:
+        self._seed, self.plan, self._heap, self._deliver = seed, plan, heap, deliver
+        self._random: dict[Link, Random] = {}
+        self._last_arrival: dict[Link, int] = {}
+        self._cuts = Cuts()  # How many partitions cut this direction now.
+        self._extra_ns: dict[Link, int] = {}  # What slow links take more.
+        self._connections: dict[Link, int] = {}  # How often each was made anew.
+        self.marks: set[str] = set()
+
+    def send(self, sender: str, receiver: str, frame: bytes) -> None:
+        """Give one frame to the network; it may arrive never, once, or twice."""
+        link = (sender, receiver)
+        random = self._random.get(link)
+        if random is None:
+            random = self._open(link)
+        plan = self.plan
+        draws = (random.random(), random.random(), random.random(), random.random())
+        if link in self._cuts:
+            return
+        if draws[0] < plan.loss_rate:
+            self.marks.add("a frame was lost")
+            return
+        self._carry(link, frame, draws[1], draws[2], in_order=plan.in_order)
+        if draws[3] < plan.duplicate_rate:
+            self.marks.add("a frame was duplicated")
+            self._carry(link, frame, draws[2], draws[3] / plan.duplicate_rate, in_order=False)
+
+    def _open(self, link: Link) -> Random:
+        """The first frame of a link: what is drawn for it."""
+        random = stream(self._seed, f"net/{link[0]}>{link[1]}")
+        self._random[link] = random
+        slow = stream(self._seed, f"net/slow/{link[0]}>{link[1]}")
+        if slow.random() < self.plan.slow_rate:
+            self.slow_down(link, 1 + int(self.plan.slow_ns * slow.random()))
+        return random
+
+    def _carry(self, link: Link, frame: bytes, delay: float, late: float, *, in_order: bool) -> None:
+        plan = self.plan
+        arrival = self._heap.now + plan.delay_ns + int(plan.jitter_ns * delay * delay)
+        if late < plan.late_rate:
+            arrival += int(plan.late_ns * delay)
+            self.marks.add("a frame was late")
+        if self._extra_ns and link in self._extra_ns:
+            arrival += self._extra_ns[link]
+            self.marks.add("a frame took a slow link")
+        last = self._last_arrival.get(link, 0)
+        if in_order:
+            arrival = max(arrival, last)
+        elif arrival < last:
+            self.marks.add("a frame overtook another")
+        self._last_arrival[link] = max(arrival, last)
+        self._heap.at(arrival, self._arrive, link, self._connections.get(link), frame)
+
+    def _arrive(self, link: Link, connection: int | None, frame: bytes) -> None:
+        if link in self._cuts:
+            return
+        if connection != self._connections.get(link):
+            self.marks.add("a frame was lost with its connection")
+            return
+        self._deliver(link[0], link[1], frame)
+
+    def cut(self, links: Iterable[Link], count: int = 1) -> None:
+        """Let nothing pass on these directed links. Cuts add up: `count` of them need as many calls of `mend`."""
+        self._cuts.add(links, count)
+
+    def mend(self, links: Iterable[Link]) -> None:
+        """Undo one `cut` of each of these links; those that have been healed meanwhile are left alone."""
+        self._cuts.remove(links)
+
+    def is_cut(self, sender: str, receiver: str) -> bool:
+        """True if nothing passes from `sender` to `receiver` now."""
+        return (sender, receiver) in self._cuts
+
+    def reconnect(self, link: Link) -> None:
+        """The connection of this direction is made anew: what is under way on the old one never arrives."""
+        self._connections[link] = self._connections.get(link, 0) + 1
+        self._last_arrival.pop(link, None)
+
+    def slow_down(self, link: Link, extra_ns: int) -> None:
+        """Each frame on this link takes so much more. It adds up, and a negative number takes it back."""
+        left = self._extra_ns.get(link, 0) + extra_ns
+        if left > 0:
+            self._extra_ns[link] = left
+        else:
+            self._extra_ns.pop(link, None)
+
+    def heal(self) -> None:
+        """End all cuts and faults; frames that are under way still arrive, however late."""
+        self._cuts.clear()
+        self._extra_ns.clear()
+        self.plan = CALM

@@ -1,0 +1,117 @@
+"""One simulated member's connections, as its transport would have them (`raft.runtime`): whom its frames reach at all.
+
+They leave to those whom the node wants, and to strangers that have called here and were taken. The first frame on a
+connection comes behind two hellos; if either end does not take the other's, the caller tries again after a pause. Who
+is wanted no more is hung up on, in both directions, and what is under way to it is lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.sim.engine.errors import Violation
+from raft import Node, PeerRefused
+
+if TYPE_CHECKING:
+    from harness.sim.world.member import Member
+
+PAUSE_NS_MIN, PAUSE_NS_MAX = 50_000_000, 1_000_000_000
+"""Between two calls of somebody who refuses them; each is twice the one before."""
+
+HUNG_UP = "who is wanted no more was hung up on"
+NO_WAY = "there was no way to whom a member would answer"
+PAUSED = "a call waited, since the last one was refused"
+
+
+class Ways:
+    """Of the process that runs on `member`; `begin` for each new one."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self.begin()
+
+    def begin(self) -> None:
+        """A new process: it has no connections yet."""
+        self._wanted: frozenset[str] = frozenset()
+        self._callers: set[str] = set()  # Whose connections to this member stand.
+        self._pauses: dict[str, tuple[int, int]] = {}  # By called peer: until when, and how long the next one is.
+
+    def lead_to(self, peer_id: str) -> bool:
+        """True if a frame for this peer leaves."""
+        if peer_id in self._wanted or peer_id in self._callers:
+            return True
+        self._member.world.mark(NO_WAY)
+        return False
+
+    def take(self, caller: Member) -> bool:
+        """A frame of `caller` has come here: may it be heard? Raises Violation where nobody has a reason to refuse."""
+        own_id, world = self._member.node_id, self._member.world
+        if caller.node_id in self._callers:
+            return True
+        if caller.ways._waits_for(own_id):
+            world.mark(PAUSED)
+            return False
+        try:
+            world.connect(caller, self._member)
+        except PeerRefused as refused:
+            if not world.may_refuse(refused.code, refused.peer_id, by=self._other(caller, refused.peer_id)):
+                raise Violation("peers understand each other", f"{caller.node_id} → {own_id}: {refused}") from refused
+            world.mark(f"a hello was refused: {refused.code}")
+            caller.ways._was_refused_by(own_id)
+            if refused.peer_id == own_id:  # By the caller: until then this member knew it to be there.
+                self._hurry(caller.node_id)
+            else:  # A caller reads why; in place of a message nobody but the log is told.
+                world.refusals.tell(caller, own_id, refused.code)
+            return False
+        self._callers.add(caller.node_id)
+        caller.ways._pauses.pop(own_id, None)
+        self._hurry(caller.node_id)
+        return True
+
+    def hung_up(self, peer_id: str) -> None:
+        """The connection of this peer to here is gone: its next one begins with a hello."""
+        self._callers.discard(peer_id)
+
+    def lose(self, peer_id: str) -> None:
+        """Both connections with a peer end, and the peer, or something between the two, has ended them."""
+        member = self._member
+
+        def tell(node: Node) -> None:
+            member.watch.leader_loss.connections_ended(peer_id)
+            node.peer_gone(peer_id)
+
+        member.lose_connection(peer_id)
+        if member.node is not None:
+            member.call(f"lost both of {peer_id}", tell)
+
+    def want(self, node: Node) -> None:
+        """The node wants other peers than before, or the same ones at other addresses."""
+        world, own_id = self._member.world, self._member.node_id
+        wanted = frozenset(peer.node_id for peer in node.peers)
+        gone, self._wanted = self._wanted - wanted, wanted
+        for peer_id in sorted(gone):
+            self.hung_up(peer_id)
+            world.mark(HUNG_UP)
+            for link in ((peer_id, own_id), (own_id, peer_id)):
+                world.network.reconnect(link)
+            world.heap.after(world.plan.network.delay_ns, world.members[peer_id].lose_connection, own_id)
+            world.heap.after(0, self._lost, self._member.life, peer_id)
+
+    def _lost(self, life: int, peer_id: str) -> None:
+        if life == self._member.life:
+            self._member.lose_connection(peer_id)
+
+    def _other(self, caller: Member, refused_id: str) -> str:
+        return caller.node_id if refused_id == self._member.node_id else self._member.node_id
+
+    def _waits_for(self, peer_id: str) -> bool:
+        return peer_id in self._pauses and self._member.world.heap.now < self._pauses[peer_id][0]
+
+    def _was_refused_by(self, peer_id: str) -> None:
+        _, pause_ns = self._pauses.get(peer_id, (0, PAUSE_NS_MIN))
+        self._pauses[peer_id] = (self._member.world.heap.now + pause_ns, min(2 * pause_ns, PAUSE_NS_MAX))
+
+    def _hurry(self, peer_id: str) -> None:
+        """That peer has called, so it is there: no pause keeps this member from calling it."""
+        if peer_id in self._pauses:
+            self._pauses[peer_id] = (0, self._pauses[peer_id][1])

@@ -1,0 +1,267 @@
+"""Between a node and what it is handed: its log and its state machine, and who reads, watched as they are used.
+
+The production objects do the work; a tap only looks on, and checks at the moment when something is said or done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from harness.sim.checks.log_copies import Copies
+from kvstore import KvMachine
+from raft import (
+    Done,
+    Entry,
+    LogPosition,
+    LogStore,
+    LogWrite,
+    MembershipChange,
+    Node,
+    ReadWay,
+    StateRestore,
+    StateSnapshot,
+)
+from storage import CorruptLog
+
+LOG_FOLDER = "groups/0/log"
+
+LONE_PUTS = "lone puts were applied in a run"
+
+
+class LogTap:
+    """A LogStore that tells `copies` what is written, and what the disk has truly synced."""
+
+    def __init__(
+        self,
+        log: LogStore,
+        copies: Copies,
+        is_synced: Callable[[str], bool],
+        dropping: Callable[[int], None],
+        damage_read: Callable[[CorruptLog], None],
+    ):
+        self._log, self._copies, self._is_synced, self._dropping = log, copies, is_synced, dropping
+        self._damage_read = damage_read
+
+    @property
+    def first_index(self) -> int:
+        """See raft.LogStore."""
+        return self._log.first_index
+
+    @property
+    def last_index(self) -> int:
+        """See raft.LogStore."""
+        return self._log.last_index
+
+    @property
+    def has_unproven_batch(self) -> bool:
+        """See raft.LogStore."""
+        return self._log.has_unproven_batch
+
+    @property
+    def size_bytes(self) -> int:
+        """See raft.LogStore."""
+        return self._log.size_bytes
+
+    @property
+    def is_disk_full(self) -> bool:
+        """See raft.LogStore."""
+        return self._log.is_disk_full
+
+    @property
+    def lacks_descriptors(self) -> str:
+        """See raft.LogStore."""
+        return self._log.lacks_descriptors
+
+    def look_for_room(self) -> None:
+        """See raft.LogStore."""
+        self._log.look_for_room()
+
+    def term_runs(self) -> Sequence[LogPosition]:
+        """See raft.LogStore."""
+        return self._log.term_runs()
+
+    def configuration_indexes(self) -> Sequence[int]:
+        """See raft.LogStore."""
+        return self._log.configuration_indexes()
+
+    def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
+        """See raft.LogStore."""
+        try:
+            entries = self._log.read(first_index, last_index, bytes_max)
+        except CorruptLog as error:
+            self._damage_read(error)
+            raise
+        self._copies.was_read(entries)
+        return entries
+
+    def append(self, write: LogWrite) -> None:
+        """See raft.LogStore."""
+        self._copies.append(write)
+        self._log.append(write)
+
+    def sync(self, commit_hint: int, done: Done) -> None:
+        """See raft.LogStore."""
+        count = len(self._copies.waiting)
+
+        def synced(error: BaseException | None) -> None:
+            if error is None and self._is_synced(LOG_FOLDER):
+                self._copies.synced(count)
+            done(error)
+
+        self._log.sync(commit_hint, synced)
+
+    def drop_before(self, index: int) -> None:
+        """See raft.LogStore."""
+        self._dropping(index)
+        self._log.drop_before(index)
+
+
+class NodeTap(Node):
+    """A Node that tells which reads and proposals it has taken."""
+
+    read_asked: Callable[[int], None]
+    proposed: Callable[[Sequence[int]], None]
+
+    def propose(self, command: bytes, ticket: int) -> None:
+        """See raft.Node."""
+        super().propose(command, ticket)
+        self.proposed((ticket,))
+
+    def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
+        """See raft.Node."""
+        super().propose_all(commands, tickets)
+        self.proposed(tickets)
+
+    def propose_change(self, change: MembershipChange, ticket: int) -> None:
+        """See raft.Node."""
+        super().propose_change(change, ticket)
+        self.proposed((ticket,))
+
+    def read_all(self, tickets: Sequence[int], way: ReadWay = ReadWay.ROUND, *, age_ns_max: int = 0) -> None:
+        """See raft.Node; `read` comes by here too."""
+        super().read_all(tickets, way, age_ns_max=age_ns_max)
+        for ticket in tickets:
+            self.read_asked(ticket)
+
+
+class Watcher(Protocol):
+    """Who is told what a state machine goes through."""
+
+    def applying(self, entry: Entry) -> None:
+        """This entry is about to be applied."""
+
+    def applied(self, entry: Entry, results: Sequence[Any]) -> None:
+        """It was."""
+
+    def snapshot_taken(self) -> None:
+        """A picture was taken."""
+
+    def restored(self) -> None:
+        """The state was replaced by a snapshot's."""
+
+    def restore_given_up(self) -> None:
+        """It was not, after all."""
+
+
+class RestoreTap:
+    """A StateRestore that tells `watcher` when the state has been replaced."""
+
+    def __init__(self, restoring: StateRestore, watcher: Watcher) -> None:
+        self._restoring, self._watcher = restoring, watcher
+
+    @property
+    def is_restored(self) -> bool:
+        """See raft.StateRestore."""
+        return self._restoring.is_restored
+
+    def step(self) -> bool:
+        """See raft.StateRestore."""
+        was_restored = self._restoring.is_restored
+        has_more = self._restoring.step()
+        if self._restoring.is_restored and not was_restored:
+            self._watcher.restored()
+        return has_more
+
+    def give_up(self) -> None:
+        """See raft.StateRestore."""
+        self._watcher.restore_given_up()
+        self._restoring.give_up()
+
+
+class StoreTap(KvMachine):
+    """A KvMachine that marks what its quick loop for entries of one put each has carried out."""
+
+    def __init__(self, mark: Callable[[str], None] = lambda _: None, **options: Any) -> None:
+        super().__init__(**options)
+        self._mark = mark
+        self._left = 0  # To the loop that can do everything, of what the quick one was given.
+
+    def _apply_lone_puts(self, rows: Sequence[Any]) -> list[list[Any]]:
+        self._left = 0
+        results = super()._apply_lone_puts(rows)
+        if len(rows) - self._left > 1:
+            self._mark(LONE_PUTS)
+        return results
+
+    def _apply_batches(self, batches: Sequence[Any]) -> list[list[Any]]:
+        self._left = len(batches)
+        return super()._apply_batches(batches)
+
+
+class MachineTap:
+    """A StateMachine that tells `watcher` what it goes through."""
+
+    def __init__(self, machine: KvMachine, watcher: Watcher, looks_every: int) -> None:
+        """`watcher` looks at the state when it is told of an entry whose index is a multiple of `looks_every`."""
+        self._machine, self._watcher, self._looks_every = machine, watcher, looks_every
+
+    @property
+    def leader_time(self) -> int:
+        """See raft.StateMachine."""
+        return self._machine.leader_time
+
+    @property
+    def feature_level(self) -> int:
+        """See raft.StateMachine."""
+        return self._machine.feature_level
+
+    def apply(self, entry: Entry) -> Sequence[Any]:
+        """See raft.StateMachine."""
+        self._watcher.applying(entry)
+        results = self._machine.apply(entry)
+        self._watcher.applied(entry, results)
+        return results
+
+    def apply_run(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
+        """See raft.node.apply; as runs that end where the watcher looks."""
+        results: list[Sequence[Any]] = []
+        first = 0
+        for end, entry in enumerate(entries, start=1):
+            if end == len(entries) or entry.index % self._looks_every == 0:
+                run = entries[first:end]
+                run_results = self._machine.apply_run(run)
+                for each, each_results in zip(run, run_results, strict=True):
+                    self._watcher.applying(each)
+                    self._watcher.applied(each, each_results)
+                results += run_results
+                first = end
+        return results
+
+    def snapshot(self) -> StateSnapshot:
+        """See raft.StateMachine."""
+        self._watcher.snapshot_taken()
+        return self._machine.snapshot()
+
+    def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
+        """See raft.StateMachine."""
+        self._machine.restore(header, chunks)
+        self._watcher.restored()
+
+    def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> StateRestore:
+        """See raft.snapshots.installer."""
+        return RestoreTap(self._machine.begin_restore(header, chunks), self._watcher)
+
+    def state_hash(self) -> bytes:
+        """See raft.StateMachine."""
+        return self._machine.state_hash()

@@ -1,0 +1,79 @@
+"""When a process gets round to what happens: at once, later because it stands still, or one after the other, slowly."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from harness.sim.engine.event_queue import Action, EventHeap
+
+
+class Attention:
+    """One process's. Whatever waits is dealt with in the order in which it came.
+
+    A pause keeps everything until its end; then all of it is there at once. A process that is starved of processor
+    time takes `service_ns` for each event, so that what comes faster than that waits longer and longer.
+    """
+
+    __slots__ = ("_heap", "_is_on_turn", "_turn", "_waiting", "paused_until", "service_ns")
+
+    def __init__(self, heap: EventHeap) -> None:
+        self._heap = heap
+        self.paused_until = 0
+        self.service_ns = 0
+        self._waiting: deque[tuple[Action, tuple[Any, ...]]] = deque()
+        self._turn = 0  # The number of the turn that counts; others were called off.
+        self._is_on_turn = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def is_paused(self) -> bool:
+        """True while the process stands still."""
+        return self.paused_until > self._heap.now
+
+    def postpones(self, action: Action, *arguments: Any) -> bool:
+        """True if `action(*arguments)` has to wait for its turn, and will be called then; then this says False."""
+        if self._is_on_turn or not (self._waiting or self.service_ns or self.paused_until > self._heap.now):
+            return False
+        self._waiting.append((action, arguments))
+        if len(self._waiting) == 1:
+            self._plan_next()
+        return True
+
+    def pause(self, until: int) -> None:
+        """Stand still until then, or longer if it does so already."""
+        self.paused_until = max(self.paused_until, until)
+
+    def quicken(self) -> None:
+        """It has all the processor time it wants: what waits is dealt with, now or after the pause."""
+        self.service_ns = 0
+        if self._waiting:
+            self._plan_next()
+
+    def wake(self) -> None:
+        """It neither stands still nor is it slow: what waits is dealt with now."""
+        self.paused_until = 0
+        self.quicken()
+
+    def forget(self) -> None:
+        """The process is gone, and what waited for it too."""
+        self._waiting.clear()
+        self._turn += 1
+        self.paused_until = self.service_ns = 0
+
+    def _plan_next(self) -> None:
+        self._turn += 1
+        self._heap.at(max(self._heap.now + self.service_ns, self.paused_until), self._take_turn, self._turn)
+
+    def _take_turn(self, turn: int) -> None:
+        if turn != self._turn:
+            return
+        if not self.is_paused:
+            action, arguments = self._waiting.popleft()
+            self._is_on_turn = True
+            action(*arguments)
+            self._is_on_turn = False
+        if self._waiting:
+            self._plan_next()

@@ -1,0 +1,52 @@
+"""Somebody takes a member's lock file for a stale one, removes it, and opens the member's folder once more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from harness.cluster.cluster import Cluster
+from harness.recording.history import RunWriter
+from storage import FolderLocked, open_data_folder
+
+_PAUSE_SECONDS = 10.0
+_SETTLED_SECONDS = 3.0
+
+
+@dataclass(slots=True)
+class FolderIntruder:
+    """Counts `refused`, as it must be, and `let in`."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    async def intrude(self, cluster: Cluster, writer: RunWriter) -> None:
+        """Try the members in turn until cancelled, then record an event `folder_intruder`."""
+        try:
+            while True:
+                for node_id in list(cluster.members):
+                    await trio.sleep(_PAUSE_SECONDS)
+                    await self._try(cluster, node_id)
+        finally:
+            writer.event("folder_intruder", counts=dict(self.counts))
+
+    async def _try(self, cluster: Cluster, node_id: str) -> None:
+        """As `hwm serve` does first, in this process: a program of its own could still hold the folder of a member
+        that is killed meanwhile, when that one is started again."""
+        member = cluster.members.get(node_id)
+        if member is None or not member.running:
+            return
+        pid = member.pid
+        await trio.sleep(_SETTLED_SECONDS)
+        if not member.running or member.pid != pid:
+            return  # It was started again meanwhile, and may not hold its folder yet.
+        folder = Path(member.arguments[1])
+        (folder / "LOCK").unlink(missing_ok=True)
+        try:
+            open_data_folder(folder).close()
+        except FolderLocked:
+            self.counts["refused"] += 1
+        else:
+            self.counts["let in" if member.died() is None else "met a dead member"] += 1

@@ -1,0 +1,168 @@
+"""What the clients do: a seeded stream of operations over a few contended keys, every written value unique."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from harness.workload.read_modes import BY_ROUND, ReadingWay, ReadWays
+from kvstore import Command, Compare, CompareAndSet, Comparison, Delete, Get, Operation, Put, Range, Target, Txn
+
+KEYS_MAX = 10_000
+LOCAL_READ_SHARE = 0.2  # Of single reads, where no ways are given.
+_HOT_SHARE = 0.5  # Half of all operations go to a quarter of the keys: contention is where bugs are.
+_WEIGHTS = {"put": 30, "get": 38, "delete": 5, "cas": 15, "range": 4, "txn": 8}
+_KINDS, _CUMULATIVE = (
+    list(_WEIGHTS),
+    [sum(list(_WEIGHTS.values())[: i + 1]) for i in range(len(_WEIGHTS))],
+)
+
+
+def key_names(count: int) -> list[bytes]:
+    """The keys of a run. Two of them are awkward on purpose: not UTF-8, and text that looks like an encoding."""
+    keys = [f"key-{number:03d}".encode() for number in range(count)]
+    for place, awkward in ((5, b"\xffkey-005"), (6, b"base64:key-006")):
+        if place < count:
+            keys[place] = awkward
+    return keys
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The record of a key as somebody last saw it: what a compare-and-set goes on."""
+
+    value: bytes
+    mod_revision: int
+
+
+class View:
+    """What the clients of a run have seen of each key. Possibly stale: then a comparison fails, as it should."""
+
+    def __init__(self) -> None:
+        self._seen: dict[bytes, Seen] = {}
+        self.revision = 0  # The latest change that anybody has seen.
+
+    def saw(self, key: bytes, value: bytes, mod_revision: int) -> None:
+        self.revision = max(self.revision, mod_revision)
+        before = self._seen.get(key)
+        if before is None or before.mod_revision < mod_revision:
+            self._seen[key] = Seen(value, mod_revision)
+
+    def gone(self, key: bytes) -> None:
+        self._seen.pop(key, None)
+
+    def of(self, key: bytes) -> Seen | None:
+        return self._seen.get(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One operation to do. `way`: of a read, where the stream has ways; where it has none, `local_of`: a read of
+    whatever this one member has applied (a number, modulo members)."""
+
+    command: Command
+    local_of: int | None = None
+    way: ReadingWay = BY_ROUND
+
+
+class OperationSource:
+    """The stream of one worker: the choices come from (seed, worker) alone, expected values from `view`.
+
+    `ways`: how its reads are asked for; None: by a round, but for a fifth of the single ones, which are local.
+    """
+
+    def __init__(
+        self, *, seed: int, worker: int, keys: Sequence[bytes], view: View, ways: ReadWays | None = None
+    ) -> None:
+        self._random = Random(f"workload {seed} {worker}")
+        self._ways, self._ways_random = ways, Random(f"ways {seed} {worker}")
+        self._worker, self._keys, self._view = worker, keys, view
+        self._written = 0
+
+    def next(self) -> Planned:
+        """The next operation of this worker."""
+        planned = self._next()
+        if self._ways is not None and isinstance(planned.command, Get | Range):
+            return Planned(planned.command, way=self._ways.next(planned.command, self._ways_random))
+        return planned
+
+    def _next(self) -> Planned:
+        match self._random.choices(_KINDS, cum_weights=_CUMULATIVE)[0]:
+            case "put":
+                return Planned(Put(self._key(), self._value()))
+            case "get":
+                local = self._random.random() < LOCAL_READ_SHARE
+                return Planned(Get(self._key()), self._random.randrange(2**16) if local else None)
+            case "delete":
+                return Planned(Delete(self._key()))
+            case "cas":
+                return Planned(self._compare_and_set())
+            case "range":
+                return Planned(self._range())
+            case _:
+                return Planned(self._txn())
+
+    def _compare_and_set(self) -> CompareAndSet:
+        """By value, by revision, or if absent."""
+        key, value = self._key(), self._value()
+        seen = self._view.of(key)
+        if seen is None or self._random.random() < 0.1:
+            return CompareAndSet(key, value, 0)
+        return CompareAndSet(key, value, seen.value if self._random.random() < 0.5 else seen.mod_revision)
+
+    def _range(self) -> Range:
+        """What lies between two keys, or has a prefix; now and then a later page of a listing that somebody began."""
+        random = self._random
+        start, end = sorted((self._key(), self._key()))
+        if random.random() < 0.15:
+            prefix = start[:-1]
+            return Range(start=prefix, end=prefix[:-1] + bytes([prefix[-1] + 1]))
+        return Range(
+            start=b"" if random.random() < 0.2 else start,
+            end=None if random.random() < 0.2 or start == end else end,
+            revision=self._view.revision if random.random() < 0.1 else 0,
+            limit=random.choice((0, 0, 3)),
+            reverse=random.random() < 0.3,
+            keys_only=random.random() < 0.1,
+            count_only=random.random() < 0.1,
+        )
+
+    def _txn(self) -> Txn:
+        """Two keys change together, if all is as it was seen; else both are read, or one of them changes."""
+        first, second = self._key(), self._key()
+        compares = [self._compare(first)]
+        if self._random.random() < 0.2:
+            compares.append(self._compare(second))
+        success: list[Operation] = [Put(first, self._value()), Get(first)]
+        if second != first:  # No key is written twice (docs/reference/specification.md#84-transactions).
+            success.append(Delete(second) if self._random.random() < 0.2 else Put(second, self._value()))
+        failure: tuple[Operation, ...] = (Get(first), Get(second))
+        if self._random.random() < 0.2:
+            failure = (Put(second, self._value()), Range(limit=3))
+        return Txn(tuple(compares), tuple(success), failure)
+
+    def _compare(self, key: bytes) -> Compare:
+        """Mostly "as it was seen"; else by order, of whatever there is to compare."""
+        random, seen = self._random, self._view.of(key)
+        if random.random() < 0.2:
+            target = random.choice((Target.VERSION, Target.CREATE_REVISION, Target.MOD_REVISION))
+            comparison = random.choice((Comparison.NOT_EQUAL, Comparison.LESS, Comparison.GREATER))
+            return Compare(key, target, comparison, seen.mod_revision if seen and random.random() < 0.7 else 1)
+        if seen is None:
+            return Compare(key, Target.VERSION, Comparison.EQUAL, 0)
+        if random.random() < 0.5:
+            return Compare(key, Target.VALUE, Comparison.EQUAL, seen.value)
+        return Compare(key, Target.MOD_REVISION, Comparison.EQUAL, seen.mod_revision)
+
+    def _key(self) -> bytes:
+        hot = max(1, len(self._keys) // 4)
+        return self._keys[self._random.randrange(hot if self._random.random() < _HOT_SHARE else len(self._keys))]
+
+    def _value(self) -> bytes:
+        """Unique in the run: worker and number. A few are not UTF-8, or look like an encoding."""
+        self._written += 1
+        name = f"w{self._worker}-{self._written}".encode()
+        if self._written % 41 == 0:
+            return b"\xff" + name
+        return b"base64:" + name if self._written % 43 == 0 else name
