@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 
-from benchmarks.conductor import Conductor
-from benchmarks.machine import describe, is_real_disk
-from benchmarks.plan import CONTENDERS, PLANS, narrowed
-from benchmarks.plots import draw
-from benchmarks.systems import etcd_version, missing
-from benchmarks.table import report
+from benchmarks.compare.conductor import Conductor
+from benchmarks.compare.plots import draw
+from benchmarks.compare.table import report
+from benchmarks.load.plan import CONTENDERS, PLANS, narrowed
+from benchmarks.measure.machine import describe, is_real_disk
+from benchmarks.systems.run import etcd_version, missing
 
 REPETITIONS_MIN = 3
 """Of a run that becomes `latest.json`: fewer have no median worth the name."""

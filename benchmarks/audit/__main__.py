@@ -16,7 +16,7 @@ from benchmarks.audit.making import make
 from benchmarks.audit.plan import RIVAL, SEED, Case, full, quick
 from benchmarks.audit.report import report
 from benchmarks.audit.rows import Row, row_of
-from benchmarks.machine import describe
+from benchmarks.measure.machine import describe
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 GIVEN_UP = ("time-out", "out of memory", "unknown")

@@ -20,7 +20,7 @@ import click
 import numpy as np
 
 from benchmarks.audit.histories import SHAPES, Shape, generate, table
-from benchmarks.machine import describe
+from benchmarks.measure.machine import describe
 from spark_audit.columnar import OK, Columns, encode, witness, zones
 
 T = TypeVar("T")

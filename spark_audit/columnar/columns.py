@@ -1,8 +1,8 @@
 """Operations of many keys as columns: numbers only, sorted by (key, call), each text encoded exactly once.
 
 Left out are rows that say nothing to a key's order: failed ones, and reads of unknown outcome. Apart (`weak`) are reads
-that promise less than linearizability: `local` ones, pinned pages. A listing's part (`split.py`) is a read. Parts of
-transactions and appends are of kind OTHER: their keys are left to the Python path.
+that promise less than linearizability: `local` ones, pinned pages. A listing's part (`history/projection.py`) is a
+read. Parts of transactions and appends are of kind OTHER: their keys are left to the Python path.
 
 A *token* stands for a value of one key. Arrow's dictionary compares the texts themselves, so equal tokens are equal
 texts, whatever their hashes. Tokens of key k are `tokens[k]` up to `tokens[k + 1]`; the first of them is its absence.

@@ -38,7 +38,7 @@ def with_hidden(proposal: Proposal) -> Proposal:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """Of an order, whatever revisions it is told: `before` and `counts` (order.py) of each place.
+    """Of an order, whatever revisions it is told: `before` and `counts` (columnar/verify_order.py) of each place.
 
     `deadline`: by when a write put there must have been called: the least return from there on (see Block).
     """

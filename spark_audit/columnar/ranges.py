@@ -78,7 +78,8 @@ def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanc
 
 
 def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
-    """Whether every read that promises less fits its own revision, as far as this range shows; see `fits.py`.
+    """Whether every read that promises less fits its own revision, as far as this range shows; see
+    `columnar/weak_reads.py`.
 
     All acknowledged writes of the key at the revisions of the range are there, left ones too.
     """

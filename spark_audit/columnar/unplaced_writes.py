@@ -1,4 +1,6 @@
-"""Hidden writes in a proposed order: which of them, and what is left open about their revisions. See `slots.py`."""
+"""Hidden writes in a proposed order: which of them, and what is left open about their revisions. See
+`key/unplaced_writes.py`.
+"""
 
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +20,7 @@ def _none() -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Unknown writes in a verified order, by row of the columns: see `traces.py`.
+    """Unknown writes in a verified order, by row of the columns: see `store/revision_claims.py`.
 
     `told`, `revision`: whose revision a record showed. `slot`, `low`, `high`: whose revision nobody told; in the order
     of their places. `mover`, `first`, `last`: a slot (by its row), and a stretch that it may have instead.
@@ -262,7 +264,7 @@ def _within(begins: Int64s, ends: Int64s) -> Int64s:
 
 
 def _kinds(order: Order, places: Int64s, hidden: Bools, stops: Bools) -> Int64s:
-    """Of these places, of which those are hidden puts, and those stop; see `slots.py`."""
+    """Of these places, of which those are hidden puts, and those stop; see `key/unplaced_writes.py`."""
     told = order.revision[places] > 0
     blind = (order.writes[places] >= 0) & (order.finds[places] == NOTHING) & (order.expected_revision[places] < 0)
     kinds = np.where(told, np.where(blind, BLIND, LOOKS), np.where(blind, UNTOLD_PUT, UNTOLD))

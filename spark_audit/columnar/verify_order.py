@@ -1,7 +1,7 @@
 """An order, verified: does it respect real time, and does every answer follow from the state at its place?
 
 Whoever proposed it, a verified order is a proof: this is the only part of the witness that must be right. It is
-stricter than `model.py` in one point: a number that a response tells of a record whose write has none is refused.
+stricter than `model/key.py` in one point: a number that a response tells of a record whose write has none is refused.
 """
 
 from dataclasses import dataclass, replace

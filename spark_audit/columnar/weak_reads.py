@@ -1,8 +1,8 @@
 """Reads that promise less than linearizability, asked only whether they fit the revision that they carry.
 
 The rules are those of `key/weak_reads.py`, for all keys at once. What fits here fits there; of the others (few, in a
-sound history) `weak.py` says what is wrong with them, if anything: it is exact where a value was written twice, and
-across clocks.
+sound history) `key/weak_reads.py` says what is wrong with them, if anything: it is exact where a value was written
+twice, and across clocks.
 """
 
 import numpy as np

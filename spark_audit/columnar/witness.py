@@ -3,8 +3,8 @@
 1. Order by (key, revision, writer first, call).
 2. A write of unknown outcome takes part only if its effect was observed, immediately before its first observer: its
    return is infinite, so the latest place is the best one. Chains of unknown compare-and-sets are followed backwards
-   (`unknowns.py`). Versions and creation revisions show hidden ones (`hidden.py`).
-3. The order is verified (`order.py`). A key whose order fails is suspect, not wrong.
+   (`columnar/observed_unknowns.py`). Versions and creation revisions show hidden ones (`columnar/hidden_unknowns.py`).
+3. The order is verified (`columnar/verify_order.py`). A key whose order fails is suspect, not wrong.
 """
 
 from dataclasses import dataclass

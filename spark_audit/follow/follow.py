@@ -3,7 +3,7 @@
 A cut is a place in the order of revisions: (revision, reads, call). What ranks before it is decided and forgotten, but
 for the carry; what ranks behind waits. That what comes later ranks behind the cut is expected, not assumed: a row that
 does not has the run read again from its first row. So the verdict on all rows does not depend on where cuts were.
-Pure: rows come in, and are read again, through functions; `incremental_state.py` does files.
+Pure: rows come in, and are read again, through functions; `follow/state.py` does files.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,9 +44,9 @@ class RunCarry:
     `clients`: the last operation of each: (call, return or None). `writes`: revisions of closed changes: how many,
     least, greatest.
 
-    Of writes of unknown outcome (`traces.py`): `reached`: by the call of each that may have happened, the highest
-    revision that had returned before; or, of an early one, a bound above that. `slots`: what each of those in
-    the carried keys that nobody told may have. `taken`: the revisions of closed changes, and told ones. `latest` is
+    Of writes of unknown outcome (`store/revision_claims.py`): `reached`: by the call of each that may have happened,
+    the highest revision that had returned before; or, of an early one, a bound above that. `slots`: what each of those
+    in the carried keys that nobody told may have. `taken`: the revisions of closed changes, and told ones. `latest` is
     that of their calls too. `off_revisions`: slots do not say all of it.
     """
 

@@ -143,7 +143,7 @@ def _places_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
 
 
 def _reads_fit(carry: KeyCarry, told: Sequence[Operation], unknown: Iterable[Operation], clocks: Clocks) -> bool:
-    """Whether each read fits its own revision (`weak.py`), as far as the tail reaches back; beyond it: no."""
+    """Whether each read fits its own revision (`key/weak_reads.py`), as far as the tail reaches back; beyond it: no."""
     tail = [op for row in carry.tail for op in operation_of(row)]
     if not carry.complete:
         oldest = min(op.revision or 0 for op in tail)

@@ -1,7 +1,7 @@
 """An operation as one key sees it: an interval of time, what it did to the key, and what it said about it.
 
-Everything that decides works on these; rows (`rows.py`) are turned into them by `operation_of`. A transaction or a
-range is first cut into one row per key (`split.py`), so each row given here concerns one key.
+Everything that decides works on these; rows (`history/rows.py`) are turned into them by `operation_of`. A transaction
+or a range is first cut into one row per key (`history/projection.py`), so each row given here concerns one key.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The row of a recorded run as data: fields, types, and the rules that make an object an operation.
 
 Each rule is given twice, for a row in hand and as a Spark SQL condition over columns; a test runs malformed rows
-through both. `request.py` adds what only parsing the request can tell.
+through both. `history/requests.py` adds what only parsing the request can tell.
 
 See docs/reference/specification.md#103-row.
 """

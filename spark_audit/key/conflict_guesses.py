@@ -1,5 +1,6 @@
-"""Likely violations, guessed from the times alone, each of a few operations. They are only proposed here: `kernel.py`
-completes each to a sound excerpt and lets `search` confirm it, so that a wrong guess costs time and no truth.
+"""Likely violations, guessed from the times alone, each of a few operations. They are only proposed here:
+`key/decide.py` completes each to a sound excerpt and lets `search` confirm it, so that a wrong guess costs time and no
+truth.
 
 With a value per write, all that one value did is a block: its write and its reads; f = least return, s = greatest call.
 Two blocks are impossible together iff f(A) < s(B) and f(B) < s(A) (Gibbons and Korach 1997), so the four operations

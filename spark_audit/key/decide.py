@@ -29,7 +29,8 @@ class Decision:
     shown that the order of revisions itself explains the key (it may): the replay of the whole store can tell.
 
     `counterexample`: impossible by itself; what its operations do not show was left out on purpose. `suspicion`: why
-    the witness did not do. `slots`: what the witness's order leaves open about unknown writes (`traces.py`).
+    the witness did not do. `slots`: what the witness's order leaves open about unknown writes
+    (`store/revision_claims.py`).
     """
 
     status: str
@@ -79,7 +80,7 @@ def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Deci
 
     Operations are strict, of one key, without appends, and of one clock. `writers`: every other write, unknown ones
     too, of a value that one of the core found, or of a revision that it compared with. All else of the key was left
-    out, so whatever depends on it is forgotten (excerpt.py has the proof).
+    out, so whatever depends on it is forgotten (key/counterexample.py has the proof).
     """
     excerpt = Excerpt([*core, *writers])
     kept = [_alone(op, excerpt) for op in core]

@@ -1,5 +1,5 @@
-"""The slots (`traces.py`) of one key: where in its order unknown writes stand whose revision nobody told, and where
-else they might.
+"""The slots (`store/revision_claims.py`) of one key: where in its order unknown writes stand whose revision nobody
+told, and where else they might.
 
 A put that nobody saw and that some version only counts says little about its place. It may stand anywhere on the
 same record between two answers that count versions, if the next operation there does not look at the record: no answer

@@ -11,7 +11,7 @@ return. Memory is bounded by the concurrency, not by the length.
 - A read that agrees with the state and changes nothing takes effect at once: it can only help.
 - What no response shows is forgotten: a number of the state that nobody reports, a value that nobody reads.
 - A value that calls to come must still find, and that nobody is left to write, is not overwritten.
-- Each change has a revision of its own: what is told of an unknown write is no other's (`distinct.py`).
+- Each change has a revision of its own: what is told of an unknown write is no other's (`key/revision_uniqueness.py`).
 - When a put takes effect, open puts that nobody reads take effect before it: it overwrites them, so they cost nothing
   (unless something depends on a record without naming its value, as a deletion that found one).
 - `ordered`: acknowledged writes take effect in the order of their revisions. What is found so is an order like any

@@ -9,7 +9,7 @@
 4. Replay: every answer must follow from the state at its place, and a revision is told of one write only.
 
 Cost: O(n log n) for n operations of a key, and a bounded search at each gap that unknown writes must fill. A key that
-fails here is suspect, not wrong: `kernel.py` then looks for a violation, or for another order.
+fails here is suspect, not wrong: `key/decide.py` then looks for a violation, or for another order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

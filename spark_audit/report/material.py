@@ -1,7 +1,7 @@
 """What a page shows beside its verdict, gathered from the history: bounded, however long that is.
 
-`page_local.py` gathers it from a history in memory, `page_spark.py` in Spark; both give the same. Numbers are integers,
-so that the same history gives the same page, byte by byte, however it was cut into partitions.
+`local/page_material.py` gathers it from a history in memory, `spark/page_material.py` in Spark; both give the same.
+Numbers are integers, so that the same history gives the same page, byte by byte, however it was cut into partitions.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""What keys say, as rows of Spark's; the whole-store replay as a Spark stage. `table_keys.py`, `replay.py` decide."""
+"""What keys say, as rows of Spark's; the whole-store replay as a Spark stage. `tables/decide_keys.py`, `replay.py`
+decide.
+"""
 
 import json
 from collections import Counter

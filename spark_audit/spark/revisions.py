@@ -1,6 +1,6 @@
-"""What `held.py` asks of the rows of all runs, answered by Spark in one more pass: tasks read the files once again as
-Arrow, chunks answer in numpy (`local/revisions.py`), and the driver puts that together. It holds a number for each call
-asked about, and the revisions of changes as far as slots reach.
+"""What `verdict/cross_key.py` asks of the rows of all runs, answered by Spark in one more pass: tasks read the files
+once again as Arrow, chunks answer in numpy (`local/revisions.py`), and the driver puts that together. It holds a number
+for each call asked about, and the revisions of changes as far as slots reach.
 """
 
 import zlib

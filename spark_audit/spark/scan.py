@@ -1,5 +1,5 @@
-"""The audit's one pass over the data as Spark stages: tasks read files in chunks and cut them into pieces (`scan.py`),
-one shuffle brings the pieces of a partition together, and tasks decide what is in them.
+"""The audit's one pass over the data as Spark stages: tasks read files in chunks and cut them into pieces
+(`tables/shuffle.py`), one shuffle brings the pieces of a partition together, and tasks decide what is in them.
 
 The shuffle moves Arrow streams, not rows; a task reads its file itself, as Arrow. Rows of Spark's own cost ten times
 as much (docs/audit.md).

@@ -1,4 +1,4 @@
-"""The explicit Spark schema of a history row, made from the one table of fields in `rows.py`."""
+"""The explicit Spark schema of a history row, made from the one table of fields in `history/rows.py`."""
 
 from pyspark.sql import types as spark
 

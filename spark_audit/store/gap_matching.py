@@ -1,4 +1,6 @@
-"""Unknown writes matched with free revisions, one for each: whether all slots of a run (`traces.py`) find one."""
+"""Unknown writes matched with free revisions, one for each: whether all slots of a run (`store/revision_claims.py`)
+find one.
+"""
 
 from bisect import bisect_right
 from collections import deque

@@ -1,10 +1,12 @@
-"""Slots (`traces.py`) that find no revision: their keys are decided again near them, with the revisions that are free.
+"""Slots (`store/revision_claims.py`) that find no revision: their keys are decided again near them, with the revisions
+that are free.
 
 The order that proved a key is one of several, chosen without a look at other keys. Once all are known, so is what is
 free. Between two operations that show a whole record, or absence, nothing of a key depends on what is beyond, but for
-which unknown writes are used up: such a stretch is decided again by `refit.py`, exactly, with the revisions offered
-that no change has, and dearer ones that slots of other stretches have. Those look for another one then, or are decided
-again in their turn. Each stretch is verified, and all slots are matched again: docs/audit-proofs.md, section 8.
+which unknown writes are used up: such a stretch is decided again by `store/segment_solver.py`, exactly, with the
+revisions offered that no change has, and dearer ones that slots of other stretches have. Those look for another one
+then, or are decided again in their turn. Each stretch is verified, and all slots are matched again:
+docs/audit-proofs.md, section 8.
 """
 
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""What is asked of the rows of a run when keys are decided again near some revisions (`mending.py`)."""
+"""What is asked of the rows of a run when keys are decided again near some revisions (`store/gap_reassignment.py`)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The store-wide properties that revisions alone decide, for rows in hand (the Spark form is `spark_order.py`).
+"""The store-wide properties that revisions alone decide, for rows in hand (the Spark form is `spark/order.py`).
 
 Order: over all keys, no operation carries a revision lower than one that a completed operation carried before its call;
 a write that changed something, its own, carries a higher one. In the order (revision, writer first, call) that is: no

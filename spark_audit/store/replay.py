@@ -2,7 +2,8 @@
 
 A listing must show exactly the live keys of its interval at its revision, in order, with limit and count; a transaction
 must find its comparisons as it said. Without writes of unknown outcome the rows are streamed, and the store is all that
-is kept. With them, `choices.py` searches for where each took effect; all answers, of single keys too, have to follow.
+is kept. With them, `store/backtracking.py` searches for where each took effect; all answers, of single keys too, have
+to follow.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

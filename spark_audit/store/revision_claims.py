@@ -40,7 +40,8 @@ class Told:
 class Slot:
     """An unknown write, called at `call_ns`, that had a revision from `low` to `high`. Those of a key are in order.
 
-    `also`: or one of these instead, which changes nothing that anybody saw (`slots.py`). `op_id`: -1: not known.
+    `also`: or one of these instead, which changes nothing that anybody saw (`key/unplaced_writes.py`). `op_id`: -1: not
+    known.
     """
 
     key: str

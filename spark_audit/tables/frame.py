@@ -25,7 +25,7 @@ _ATOMS: dict[str, pa.DataType] = {"string": pa.large_string(), "long": pa.int64(
 
 
 def arrow_type(wanted: Type) -> pa.DataType:
-    """The Arrow type of a field of rows.py."""
+    """The Arrow type of a field of history/rows.py."""
     if isinstance(wanted, str):
         return _ATOMS[wanted]
     if isinstance(wanted, list):

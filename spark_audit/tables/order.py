@@ -1,4 +1,5 @@
-"""The order over all keys, and unique revisions, of one run in numpy: what `order.py` says, without a row in Python.
+"""The order over all keys, and unique revisions, of one run in numpy: what `store/order.py` says, without a row in
+Python.
 
 Only the few rows that are shown become Python objects, and the words are those of `findings.py`.
 """
@@ -19,7 +20,7 @@ _SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "r
 def check_order(frame: Frame, run_id: str, ordered: Int64s, changed: Bools, clocks: Clocks, verdict: Verdict) -> None:
     """Record what breaks the order of one run, and revisions that several writes carry.
 
-    `ordered`: the rows that take part, sorted by `rank` (order.py). `changed`: per row of the frame.
+    `ordered`: the rows that take part, sorted by `rank` (store/order.py). `changed`: per row of the frame.
     """
     verdict.properties["order"].checked += len(ordered)
     late, early = _late(frame, ordered, clocks)

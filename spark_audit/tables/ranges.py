@@ -161,7 +161,7 @@ class _Walk:
         self._waiting = together([*write, left])
 
     def _trace(self, placed: Placed, rows: int, chosen: Int64s) -> None:
-        """What is held against other keys; see `traces.py`."""
+        """What is held against other keys; see `store/revision_claims.py`."""
         key, (clock,) = self.name[1], self._clocks
         told, slot = chosen[placed.told - rows], chosen[placed.slot - rows]
         by = zip(self._op_id[told].tolist(), self._called[told].tolist(), strict=True)

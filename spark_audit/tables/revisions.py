@@ -1,4 +1,4 @@
-"""What `held.py` asks of the rows of a run, answered in numpy: of all rows of a run, or of a part of them."""
+"""What `verdict/cross_key.py` asks of the rows of a run, answered in numpy: of all its rows, or of a part of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -131,7 +131,7 @@ def _taking(frame: Frame) -> Bools:
 
 
 def changed(frame: Frame) -> Bools:
-    """Per row whether it is an acknowledged change of one key; what order.py calls `changed`."""
+    """Per row whether it is an acknowledged change of one key; what store/order.py calls `changed`."""
     op, ok = frame.codes("op"), frame.codes("status").among("ok")
     changes = op.among("put", "append")
     changes |= op.among("delete") & frame.output_flag("found")

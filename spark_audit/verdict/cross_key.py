@@ -1,4 +1,5 @@
-"""The traces of a run (`traces.py`) held against all of its rows: what is wrong, and whether a replay is still needed.
+"""The traces of a run (`store/revision_claims.py`) held against all of its rows: what is wrong, and whether a replay is
+still needed.
 
 The same for all engines; each says in its own way what it is asked of the rows (`Rows`).
 """

@@ -47,7 +47,7 @@ class KeyHistory:
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> "KeyHistory":
-        """Of parts of rows (`split.py`) that concern this key alone, in any order."""
+        """Of parts of rows (`history/projection.py`) that concern this key alone, in any order."""
         made = cls()
         for row in sorted(rows, key=lambda row: (row["call_ns"], row["op_id"])):
             before = len(made.operations)
@@ -60,7 +60,7 @@ class KeyHistory:
 
 
 def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configurations_max: int) -> KeyFindings:
-    """Decide one key. `rows` are parts of rows (`split.py`) that concern this key alone."""
+    """Decide one key. `rows` are parts of rows (`history/projection.py`) that concern this key alone."""
     history = KeyHistory.of(rows)
     decision = decide(history.operations, clocks, configurations_max=configurations_max, key=key)
     result = findings_from(run_id, key, history, decision, clocks)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bare_node import Store
-from benchmarks.plan import CONTENDERS, Contender
-from benchmarks.spec import LoadSpec
-from benchmarks.systems import running
+from benchmarks.load.plan import CONTENDERS, Contender
+from benchmarks.load.spec import LoadSpec
+from benchmarks.systems.bare_node import Store
+from benchmarks.systems.run import running
 from raft import encode_item
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.client import plan_of, table
-from benchmarks.conductor import row_of
-from benchmarks.plan import CONTENDERS, KEY_BYTES
+from benchmarks.compare.conductor import row_of
+from benchmarks.load.plan import CONTENDERS, KEY_BYTES
+from benchmarks.single.client import plan_of, table
 from tests.benchmarks.test_report import a_result
 
 CLIENT = next(each for each in CONTENDERS if each.name == "highwatermark-client")
@@ -47,7 +47,7 @@ def test_a_row_that_is_not_verified_says_so() -> None:
 def test_a_run_on_real_members_keeps_every_repetition(tmp_path: Path) -> None:
     options = ["--tasks", "16", "--repetitions", "2", "--seconds", "0.2"]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.client", *options, "--folder", tmp_path / "data", "--out", tmp_path],
+        [sys.executable, "-m", "benchmarks.single.client", *options, "--folder", tmp_path / "data", "--out", tmp_path],
         capture_output=True,
         text=True,
         timeout=110,

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.endurance import report
-from benchmarks.endurance_judge import MIB, Bounds, Finding, Sample, judge, recovery_seconds, thirds
-from benchmarks.endurance_load import EnduranceSpec, EnduringLoad
-from benchmarks.endurance_plot import spans
+from benchmarks.endurance.__main__ import report
+from benchmarks.endurance.judge import MIB, Bounds, Finding, Sample, judge, recovery_seconds, thirds
+from benchmarks.endurance.load import EnduranceSpec, EnduringLoad
+from benchmarks.endurance.plot import spans
 from tests.benchmarks.test_load import AnsweringServer, a_spec
 from tests.benchmarks.test_load import server as server
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from benchmarks import etcd_wire
-from benchmarks.etcd_wire import (
+from benchmarks.load import etcd_wire
+from benchmarks.load.etcd_wire import (
     ACK,
     DATA,
     END_HEADERS,
@@ -25,7 +25,7 @@ from benchmarks.etcd_wire import (
     revision_of,
     varint,
 )
-from benchmarks.workload import key_of
+from benchmarks.load.workload import key_of
 
 FIRST_STREAM = 2 * SETUP_STREAMS + 1
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.highwatermark_wire import FIRST, HighwatermarkDialect
-from benchmarks.workload import key_of
+from benchmarks.load.highwatermark_wire import FIRST, HighwatermarkDialect
+from benchmarks.load.workload import key_of
 from kvstore import Code, Consistency, Get, Put, command_request, read_request
 from kvstore.protocol.messages import encode_request, encode_response
 from raft import FrameSplitter, encode_item, frame

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.load import Load
-from benchmarks.spec import LoadResult, LoadSpec
+from benchmarks.load.generator import Load
+from benchmarks.load.spec import LoadResult, LoadSpec
 from kvstore.protocol.messages import encode_response
 from raft import FrameSplitter, Hello, HelloRole, decode_item, frame
 
@@ -85,7 +85,7 @@ def run(spec: LoadSpec) -> LoadResult:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnsweringServer]:
-    monkeypatch.setattr("benchmarks.load.cpu_seconds", lambda _: {})  # From an optional package.
+    monkeypatch.setattr("benchmarks.load.generator.cpu_seconds", lambda _: {})  # From an optional package.
     monkeypatch.setattr("gc.freeze", lambda: None)  # This process goes on after the load.
     monkeypatch.setattr("gc.disable", lambda: None)
     answering = AnsweringServer()

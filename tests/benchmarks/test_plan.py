@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from benchmarks.plan import CONTENDERS, PLANS, SHAPES, Cell, Group, full_plan, narrowed, quick_plan, smoke_plan
+from benchmarks.load.plan import CONTENDERS, PLANS, SHAPES, Cell, Group, full_plan, narrowed, quick_plan, smoke_plan
 
 BY_NAME = {contender.name: contender for contender in CONTENDERS}
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.conductor import row_of
-from benchmarks.plan import CONTENDERS, Cell, Group
-from benchmarks.plots import curves
-from benchmarks.spec import LoadResult, LoadSpec
-from benchmarks.statistics import medians
-from benchmarks.table import losses, report
+from benchmarks.compare.conductor import row_of
+from benchmarks.compare.plots import curves
+from benchmarks.compare.table import losses, report
+from benchmarks.load.plan import CONTENDERS, Cell, Group
+from benchmarks.load.spec import LoadResult, LoadSpec
+from benchmarks.measure.statistics import medians
 from tests.benchmarks.test_statistics import a_row
 
 BY_NAME = {contender.name: contender for contender in CONTENDERS}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.statistics import latencies_ms, median, medians, percentile
+from benchmarks.measure.statistics import latencies_ms, median, medians, percentile
 
 
 def a_row(system: str, ops: float, repetition: int = 1, **changed: Any) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import systems
-from benchmarks.plan import CONTENDERS
-from benchmarks.systems import free_ports, missing
+from benchmarks.load.plan import CONTENDERS
+from benchmarks.systems import run as systems
+from benchmarks.systems.run import free_ports, missing
 
 BY_NAME = {contender.name: contender for contender in CONTENDERS}
 

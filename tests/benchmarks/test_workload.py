@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-from benchmarks.plan import KEY_BYTES
-from benchmarks.workload import drawn, filling, key_of, values_of
+from benchmarks.load.plan import KEY_BYTES
+from benchmarks.load.workload import drawn, filling, key_of, values_of
 
 
 def test_keys_have_one_length_and_sort_like_their_numbers() -> None:

@@ -56,7 +56,9 @@ class Member:
             node_id=node_id,
             incarnation_id=identifier(plan.seed, f"incarnation/{node_id}"),
         )
-        self.says_it_is = self.identity  # In hellos: who has lost its disk may come as another incarnation (losing.py).
+        self.says_it_is = (
+            self.identity
+        )  # In hellos: who has lost its disk may come as another incarnation (faults/disk_loss.py).
         self.stand_in: Member | None = None  # And is then another process, with another disk.
         self.image = DiskImage()
         self.copies = Copies(node_id, world.ledger)
@@ -72,7 +74,7 @@ class Member:
             world.heap, plan.seed, node_id, clocks.spread, at_edges=clocks.at_edges, grain_ns=clocks.grain_ns
         )
         self.applied_max = 0  # Over all lives.
-        self.is_damaged = False  # A bit has rotted, or its disk has lied (budget.py).
+        self.is_damaged = False  # A bit has rotted, or its disk has lied (faults/damage_budget.py).
         self.has_read_damage = False  # In this life.
         self.is_lost = False  # It has refused to start on that, or cannot know what it lost, or is removed; stays down.
         self.is_blank = False  # The process that runs began with an empty log.

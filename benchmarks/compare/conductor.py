@@ -9,9 +9,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plan import Cell, Contender, Group, Plan
-from benchmarks.spec import LoadResult, LoadSpec
-from benchmarks.systems import Running, SystemFailed, running
+from benchmarks.load.plan import Cell, Contender, Group, Plan
+from benchmarks.load.spec import LoadResult, LoadSpec
+from benchmarks.systems.run import Running, SystemFailed, running
 
 FILL_ATTEMPTS_MAX = 3
 """Filling again puts the same keys: an election on the way costs time, not the cell. It is told as a failure."""

@@ -1,5 +1,7 @@
-"""The protocol of `benchmarks.bare_node`: as little as can be. A request is [request id, key, value] in CBOR, an answer
-twelve bytes."""
+"""The protocol of `systems.bare_node`: as little as can be.
+
+A request is [request id, key, value] in CBOR, an answer twelve bytes.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import struct
 from collections import Counter
 from collections.abc import Sequence
 
-from benchmarks.dialect import receive_exactly
-from benchmarks.workload import Operation
+from benchmarks.load.dialect import receive_exactly
+from benchmarks.load.workload import Operation
 from raft import encode_item
 
 ANSWER = struct.Struct(">IQ")  # request id, revision

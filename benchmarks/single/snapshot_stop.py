@@ -1,4 +1,4 @@
-"""`python -m benchmarks.snapshot_stop`: does a snapshot stop the world?
+"""`python -m benchmarks.single.snapshot_stop`: does a snapshot stop the world?
 
 Three members on loopback with 10⁶ keys (16-byte keys, 128-byte values), every write synced, and puts at a steady rate.
 In windows that take turns, one follower is killed and started again; in every second window the leader also builds a
@@ -24,15 +24,15 @@ from typing import Any
 import click
 import trio
 
-from benchmarks.machine import describe
-from benchmarks.snapshot_member import summary
-from benchmarks.startup import state_of
-from benchmarks.systems import free_ports
+from benchmarks.measure.machine import describe
+from benchmarks.single.snapshot_member import summary
+from benchmarks.single.startup import state_of
+from benchmarks.systems.run import free_ports
 from kvstore import Client, StoreError
 from raft import Configuration, Identity, Member, derive_cluster_id
 from storage import create_data_folder
 
-RESULTS = Path(__file__).resolve().parent / "results"
+RESULTS = Path(__file__).resolve().parent.parent / "results"
 FULL = 1_000_000
 NAMES = ("n1", "n2", "n3")
 TASKS = 32
@@ -45,9 +45,9 @@ class MemberProcess:
     """One member, and the lines to and from it."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        arguments = [sys.executable, "-m", "benchmarks.snapshot_member", str(folder), json.dumps(settings)]
+        arguments = [sys.executable, "-m", "benchmarks.single.snapshot_member", str(folder), json.dumps(settings)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.child", str(os.getpid()), *arguments],
+            [sys.executable, "-m", "benchmarks.systems.child", str(os.getpid()), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -176,7 +176,7 @@ class Load:
 
 
 def _keys_of_the_state(keys: int) -> list[int]:
-    draw = random.Random(1)  # As `benchmarks.startup.drawn_keys` has it for new keys.
+    draw = random.Random(1)  # As `benchmarks.single.startup.drawn_keys` has it for new keys.
     return [draw.getrandbits(64) for _ in range(keys)]
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import cbor2
 
-from benchmarks.dialect import receive_exactly
-from benchmarks.plan import KEY_BYTES
-from benchmarks.workload import Operation
+from benchmarks.load.dialect import receive_exactly
+from benchmarks.load.plan import KEY_BYTES
+from benchmarks.load.workload import Operation
 from raft import Hello, HelloRole, encode_item, frame
 
 FIRST = 1 << 16

@@ -13,11 +13,11 @@ from typing import IO, Any
 
 import trio
 
-from benchmarks.endurance_judge import Sample
-from benchmarks.endurance_load import WINDOW_MAX, EnduranceSpec
-from benchmarks.spec import LoadSpec
-from benchmarks.systems import Running
-from benchmarks.workload import key_of, values_of
+from benchmarks.endurance.judge import Sample
+from benchmarks.endurance.load import WINDOW_MAX, EnduranceSpec
+from benchmarks.load.spec import LoadSpec
+from benchmarks.load.workload import key_of, values_of
+from benchmarks.systems.run import Running
 from kvstore import Busy, Client, StoreError
 
 SAMPLE_SECONDS = 1.0
@@ -65,10 +65,10 @@ class Generator:
         self.name = name
         self._said, self._complaint = folder / f"{name}.jsonl", folder / f"{name}.err"
         self._half = ""
-        command = [sys.executable, "-m", "benchmarks.child", str(os.getpid()), sys.executable, "-m"]
+        command = [sys.executable, "-m", "benchmarks.systems.child", str(os.getpid()), sys.executable, "-m"]
         with self._said.open("w") as out, self._complaint.open("w") as err:
             self._process = subprocess.Popen(
-                [*command, "benchmarks.endurance_load"], stdin=subprocess.PIPE, stdout=out, stderr=err, text=True
+                [*command, "benchmarks.endurance.load"], stdin=subprocess.PIPE, stdout=out, stderr=err, text=True
             )
         assert self._process.stdin is not None
         self._process.stdin.write(spec.to_json())

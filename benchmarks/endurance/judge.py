@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.statistics import median, percentile
+from benchmarks.measure.statistics import median, percentile
 
 MIB = 1 << 20
 

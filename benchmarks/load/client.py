@@ -1,6 +1,6 @@
 """The same closed loops through the production client: `kvstore.Client`, sessions, retries and all.
 
-Started as `python -m benchmarks.client_load` with a `LoadSpec` on stdin; prints a `LoadResult`. One process; as many
+Started as `python -m benchmarks.load.client` with a `LoadSpec` on stdin; prints a `LoadResult`. One process; as many
 clients (each keeps one connection to the leader) as the spec has connections, and one task per request in flight that
 awaits one call after the other.
 """
@@ -15,10 +15,10 @@ from collections.abc import Iterator
 
 import trio
 
-from benchmarks.spec import LoadResult, LoadSpec
-from benchmarks.statistics import latencies_ms
-from benchmarks.usage import cpu_seconds
-from benchmarks.workload import Operation, drawn, values_of
+from benchmarks.load.spec import LoadResult, LoadSpec
+from benchmarks.load.workload import Operation, drawn, values_of
+from benchmarks.measure.statistics import latencies_ms
+from benchmarks.measure.usage import cpu_seconds
 from kvstore import Client, StoreError
 
 

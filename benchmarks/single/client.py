@@ -1,4 +1,4 @@
-"""`python -m benchmarks.client`: one process, one `Client`, many tasks that each await one call after the other.
+"""`python -m benchmarks.single.client`: one process, one `Client`, many tasks that each await one call after the other.
 
 How many calls per second that makes, and what a call costs the client's process in CPU time. Three real members run
 beside it, started anew for every repetition, which then goes through all works and numbers of tasks. Where members and
@@ -19,10 +19,10 @@ from typing import Any
 import click
 
 from benchmarks.__main__ import RESULTS, data_folder
-from benchmarks.conductor import Conductor
-from benchmarks.machine import describe
-from benchmarks.plan import CONTENDERS, Group, Plan, closed
-from benchmarks.statistics import medians
+from benchmarks.compare.conductor import Conductor
+from benchmarks.load.plan import CONTENDERS, Group, Plan, closed
+from benchmarks.measure.machine import describe
+from benchmarks.measure.statistics import medians
 
 KEYS = 10_000
 WARMUP_SECONDS = 0.5

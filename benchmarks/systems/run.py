@@ -21,8 +21,8 @@ from typing import TypeVar
 
 import trio
 
-from benchmarks.plan import Contender
-from benchmarks.spec import LoadResult, LoadSpec
+from benchmarks.load.plan import Contender
+from benchmarks.load.spec import LoadResult, LoadSpec
 from kvstore import Client, StoreError
 
 READY_SECONDS = 60.0
@@ -113,7 +113,7 @@ def _stop(servers: Servers) -> None:
 def _spawn(arguments: Sequence[str], log: Path, *, piped: bool = False) -> subprocess.Popen[str]:
     with log.open("ab") as words:
         return subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.child", str(os.getpid()), *arguments],
+            [sys.executable, "-m", "benchmarks.systems.child", str(os.getpid()), *arguments],
             stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
             stdout=subprocess.PIPE if piped else words,
             stderr=words,
@@ -154,7 +154,7 @@ def _generated(module: str) -> Callable[[str, LoadSpec], LoadResult]:
 
     def run(_leader: str, spec: LoadSpec) -> LoadResult:
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.child", str(os.getpid()), sys.executable, "-m", module],
+            [sys.executable, "-m", "benchmarks.systems.child", str(os.getpid()), sys.executable, "-m", module],
             input=spec.to_json(),
             capture_output=True,
             text=True,
@@ -198,8 +198,8 @@ def _start_highwatermark(contender: Contender, members: int, folder: Path, serve
         except StoreError:
             return None
 
-    module = "benchmarks.client_load" if contender.generator == "client" else "benchmarks.load"
-    fill, measure = _generated("benchmarks.load"), _generated(module)
+    module = "benchmarks.load.client" if contender.generator == "client" else "benchmarks.load.generator"
+    fill, measure = _generated("benchmarks.load.generator"), _generated(module)
     return Running(
         servers,
         of_client,
@@ -238,7 +238,7 @@ def _start_etcd(contender: Contender, members: int, folder: Path, servers: Serve
 
     of_client = {name: client for name, (_, client) in urls.items()}
     find = partial(_await, "a leader", find_leader, servers, folder)
-    return Running(servers, of_client, find, _generated("benchmarks.load"))
+    return Running(servers, of_client, find, _generated("benchmarks.load.generator"))
 
 
 def _start_pysyncobj(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
@@ -247,7 +247,7 @@ def _start_pysyncobj(contender: Contender, members: int, folder: Path, servers: 
     for name, address in addresses.items():
         partners = [each for each in addresses.values() if each != address]
         given = {"own": address, "partners": partners, "journal": str(folder / name), "tuned": contender.tuned}
-        arguments = [sys.executable, "-m", "benchmarks.pysyncobj_node", json.dumps(given)]
+        arguments = [sys.executable, "-m", "benchmarks.systems.pysyncobj_node", json.dumps(given)]
         servers[name] = _spawn(arguments, folder / f"{name}.log", piped=True)
     for name in servers:
         if _line_of(servers[name]) != "ready":
@@ -271,11 +271,11 @@ def _start_bare(contender: Contender, members: int, folder: Path, servers: Serve
             "file": str(folder / name),
             "records": "records" in contender.options,
         }
-        arguments = [sys.executable, "-m", "benchmarks.bare_node", json.dumps(given)]
+        arguments = [sys.executable, "-m", "benchmarks.systems.bare_node", json.dumps(given)]
         servers[name] = _spawn(arguments, folder / f"{name}.log", piped=True)
         if _line_of(servers[name]) != "ready":
             raise SystemFailed(f"{name} of the bare path did not start; see {folder / name}.log")
-    return Running(servers, addresses, lambda: leader, _generated("benchmarks.load"))
+    return Running(servers, addresses, lambda: leader, _generated("benchmarks.load.generator"))
 
 
 def _leader_of(servers: Servers) -> str | None:

@@ -1,4 +1,4 @@
-"""Started as `python -m benchmarks.child PARENT_PID PROGRAM ARGUMENT…`: becomes PROGRAM, and ends with its parent."""
+"""`python -m benchmarks.systems.child PARENT_PID PROGRAM ARGUMENT…`: becomes PROGRAM, and ends with its parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.startup`: how long a member takes to come back, by phase, and how much memory that takes.
+"""`python -m benchmarks.single.startup`: how long a member takes to come back, by phase, and in how much memory.
 
 A log of puts (16-byte keys out of 100,000, or all new; 128-byte values; under sessions that acknowledge, as clients do)
 is opened, read and applied; a snapshot is opened, which verifies it, and restored. Each measurement runs in a fresh
@@ -22,15 +22,15 @@ from typing import Any
 
 import click
 
-from benchmarks.machine import describe
-from benchmarks.memory import peak_bytes
+from benchmarks.measure.machine import describe
+from benchmarks.single.memory import peak_bytes
 from kvstore.protocol.commands import Put, RegisterSession, encode_command
 from kvstore.store.machine import KvMachine
 from raft import Configuration, Entry, EntryKind, HardState, Identity, LogWrite, Member, encode_batch
 from raft.node.apply import apply_run
 from storage import InlineFiles, OpenedStorage, Operation, SyncFile, SyncFolder, create_data_folder, open_storage
 
-RESULTS = Path(__file__).resolve().parent / "results" / "startup.json"
+RESULTS = Path(__file__).resolve().parent.parent / "results" / "startup.json"
 IDENTITY = Identity(cluster_id=bytes(15) + b"b", group_id=0, node_id="s1", incarnation_id=bytes(16))
 CONFIGURATION = Configuration.of([Member("s1")])
 SESSIONS = 16

@@ -1,4 +1,4 @@
-"""One member of a PySyncObj cluster, and the load on it: `python -m benchmarks.pysyncobj_node JSON`.
+"""One member of a PySyncObj cluster, and the load on it: `python -m benchmarks.systems.pysyncobj_node JSON`.
 
 PySyncObj is a library without a client protocol, so the load is made inside the leader's process, by direct calls of a
 replicated method: no client, no connection, no bytes of requests. That is its best case, and there is no CPU time of a
@@ -24,10 +24,10 @@ from typing import Any
 
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, replicated
 
-from benchmarks.spec import LoadResult, LoadSpec
-from benchmarks.statistics import latencies_ms
-from benchmarks.usage import cpu_seconds
-from benchmarks.workload import drawn, filling, values_of
+from benchmarks.load.spec import LoadResult, LoadSpec
+from benchmarks.load.workload import drawn, filling, values_of
+from benchmarks.measure.statistics import latencies_ms
+from benchmarks.measure.usage import cpu_seconds
 
 TUNED: dict[str, Any] = {
     "autoTick": False,

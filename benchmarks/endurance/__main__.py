@@ -14,7 +14,7 @@ import click
 import trio
 
 from benchmarks.__main__ import RESULTS, data_folder
-from benchmarks.endurance_judge import (
+from benchmarks.endurance.judge import (
     LIGHT_SECONDS_MAX,
     MIB,
     PHASES,
@@ -28,13 +28,13 @@ from benchmarks.endurance_judge import (
     thirds,
     waits,
 )
-from benchmarks.endurance_plot import draw
-from benchmarks.endurance_run import Course, EnduranceRun
-from benchmarks.machine import describe
-from benchmarks.plan import KEY_BYTES, Contender
-from benchmarks.spec import LoadSpec
-from benchmarks.statistics import latencies_ms, median
-from benchmarks.systems import Running, SystemFailed, running
+from benchmarks.endurance.plot import draw
+from benchmarks.endurance.run import Course, EnduranceRun
+from benchmarks.load.plan import KEY_BYTES, Contender
+from benchmarks.load.spec import LoadSpec
+from benchmarks.measure.machine import describe
+from benchmarks.measure.statistics import latencies_ms, median
+from benchmarks.systems.run import Running, SystemFailed, running
 
 OURS = Contender("highwatermark", "highwatermark", "lean")
 MEMBERS = 3

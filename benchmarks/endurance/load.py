@@ -1,6 +1,6 @@
-"""The lean generator for hours: the loops of `benchmarks.load`, told second by second, with memory that stays flat.
+"""The lean generator for hours: the loops of `load.generator`, told second by second, with memory that stays flat.
 
-Started as `python -m benchmarks.endurance_load` with an `EnduranceSpec` on stdin. Prints a tick, one JSON object, for
+Started as `python -m benchmarks.endurance.load` with an `EnduranceSpec` on stdin. Prints a tick, one JSON object, for
 every second, and one with `ended` at the end. Moments are of the system's monotonic clock, so that they can be laid
 beside those of other processes. At a rate it is an open loop whose connections have `window` requests open at most, as
 any client has a bound of its own: what is due while a window is full is *held back*, and counted.
@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
-from benchmarks.load import Load
-from benchmarks.spec import LoadSpec
-from benchmarks.statistics import latencies_ms
-from benchmarks.workload import DRAWS_MAX, Operation, key_of
+from benchmarks.load.generator import Load
+from benchmarks.load.spec import LoadSpec
+from benchmarks.load.workload import DRAWS_MAX, Operation, key_of
+from benchmarks.measure.statistics import latencies_ms
 
 TICK_SECONDS = 1.0
 
@@ -68,7 +68,7 @@ class EnduringLoad(Load):
         super().__init__(spec.load)
 
     def _operations(self, connection: int) -> Iterator[Operation]:
-        """Uniformly drawn keys; drawn in advance, as in `benchmarks.workload`, and repeated."""
+        """Uniformly drawn keys; drawn in advance, as in `benchmarks.load.workload`, and repeated."""
         random = Random(f"{self.spec.seed} {connection}")
         numbers = random.choices(range(self.spec.existing_keys), k=DRAWS_MAX // self.spec.connections)
         share = self.endurance.put_share

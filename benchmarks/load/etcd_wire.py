@@ -15,9 +15,9 @@ import struct
 from collections import Counter
 from collections.abc import Sequence
 
-from benchmarks.dialect import receive_exactly
-from benchmarks.plan import KEY_BYTES
-from benchmarks.workload import Operation
+from benchmarks.load.dialect import receive_exactly
+from benchmarks.load.plan import KEY_BYTES
+from benchmarks.load.workload import Operation
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plan import USUAL_MEMBERS, USUAL_VALUE_BYTES
-from benchmarks.statistics import medians
+from benchmarks.load.plan import USUAL_MEMBERS, USUAL_VALUE_BYTES
+from benchmarks.measure.statistics import medians
 
 
 def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[dict[str, Any]]]]:

@@ -1,4 +1,4 @@
-"""What a put costs at the least: `python -m benchmarks.bare_node JSON`, one of a leader and its followers.
+"""What a put costs at the least: `python -m benchmarks.systems.bare_node JSON`, one of a leader and its followers.
 
 The path of a put and nothing else, to tell the price of Python and of the machine from that of a store: requests are
 split, gathered into a batch, written and synced by all, sent to the followers, decoded on every member and put into a
@@ -23,8 +23,8 @@ from typing import Any
 
 import cbor2
 
-from benchmarks.bare_wire import ANSWER, REVISION_ASKED
-from benchmarks.dialect import dialed
+from benchmarks.load.bare_wire import ANSWER, REVISION_ASKED
+from benchmarks.load.dialect import dialed
 
 RECEIVE_BYTES_MAX = 1 << 16
 FILE_BYTES = 32 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.statistics import CELL_FIELDS, medians
+from benchmarks.measure.statistics import CELL_FIELDS, medians
 
 OURS = "highwatermark"
 RIVALS = ("etcd", "pysyncobj", "pysyncobj-tuned")

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.reads`: gets by a round and gets by lease, in turns, on the same three members.
+"""`python -m benchmarks.single.reads`: gets by a round and gets by lease, in turns, on the same three members.
 
 One process, one `Client`, tasks that each await one get after the other. Both are asked for by `Client.execute`, so
-that they cost the client alike; that is more than its usual get (`python -m benchmarks.client`). What is left is the
-round: messages to both followers and back, and what the leader does for them.
+that they cost the client alike; that is more than its usual get (`python -m benchmarks.single.client`). What is left is
+the round: messages to both followers and back, and what the leader does for them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import click
 import trio
 
 from benchmarks.__main__ import RESULTS, data_folder
-from benchmarks.client import write
-from benchmarks.machine import describe
-from benchmarks.plan import Contender
-from benchmarks.statistics import latencies_ms, median
-from benchmarks.systems import Running, running
-from benchmarks.usage import cpu_seconds
+from benchmarks.load.plan import Contender
+from benchmarks.measure.machine import describe
+from benchmarks.measure.statistics import latencies_ms, median
+from benchmarks.measure.usage import cpu_seconds
+from benchmarks.single.client import write
+from benchmarks.systems.run import Running, running
 from kvstore import Client, Consistency, Get
 
 KEYS = 10_000

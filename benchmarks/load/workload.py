@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from random import Random
 
-from benchmarks.plan import KEY_BYTES, MIXED_PUT_SHARE
+from benchmarks.load.plan import KEY_BYTES, MIXED_PUT_SHARE
 
 VALUES_MAX = 64
 """Different values, random bytes: nothing in the path can compress or intern them away."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from benchmarks.workload import Operation
+from benchmarks.load.workload import Operation
 
 RECEIVE_BYTES_MAX = 1 << 18
 

@@ -1,4 +1,4 @@
-"""A member that measures itself: `python -m benchmarks.snapshot_member FOLDER SETTINGS`, SETTINGS in JSON.
+"""A member that measures itself: `python -m benchmarks.single.snapshot_member FOLDER SETTINGS`, SETTINGS in JSON.
 
 It obeys lines on standard input (`begin`, `snapshot`, `marks`, `end`), and answers each with one line of JSON. What is
 measured between `begin` and `end`: how late the loop is, asked every 5 ms; how long each slice of the snapshots' own

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.statistics import median
+from benchmarks.measure.statistics import median
 
 _SYNCS = 200
 _MEMORY_FILESYSTEMS = {"tmpfs", "ramfs"}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks.endurance_judge import MIB, Sample
+from benchmarks.endurance.judge import MIB, Sample
 
 _SHADES = {"greedy": "C1", "overload": "C3", "recovery": "C2"}
 

@@ -1,7 +1,7 @@
 """The lean load generator: one process, one loop, many connections; closed loop, open loop, or filling.
 
-Started as `python -m benchmarks.load` with a `LoadSpec` on stdin; prints a `LoadResult`. A latency runs from just
-before a request is handed to the kernel (closed loop), or from when it was *due* (open loop: a late generator or a
+Started as `python -m benchmarks.load.generator` with a `LoadSpec` on stdin; prints a `LoadResult`. A latency runs from
+just before a request is handed to the kernel (closed loop), or from when it was *due* (open loop: a late generator or a
 stalled server cannot hide it), until the answer has been read out of the socket.
 """
 
@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from benchmarks.bare_wire import BareDialect
-from benchmarks.dialect import RECEIVE_BYTES_MAX, Dialect, dialed
-from benchmarks.etcd_wire import EtcdDialect
-from benchmarks.highwatermark_wire import HighwatermarkDialect
-from benchmarks.spec import LoadResult, LoadSpec
-from benchmarks.statistics import latencies_ms
-from benchmarks.usage import cpu_seconds
-from benchmarks.workload import Operation, drawn, filling, values_of
+from benchmarks.load.bare_wire import BareDialect
+from benchmarks.load.dialect import RECEIVE_BYTES_MAX, Dialect, dialed
+from benchmarks.load.etcd_wire import EtcdDialect
+from benchmarks.load.highwatermark_wire import HighwatermarkDialect
+from benchmarks.load.spec import LoadResult, LoadSpec
+from benchmarks.load.workload import Operation, drawn, filling, values_of
+from benchmarks.measure.statistics import latencies_ms
+from benchmarks.measure.usage import cpu_seconds
 
 DRAIN_SECONDS_MAX = 20.0
 """After the window: what is not answered by then is counted as unanswered."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.memory`: what a key and a log entry cost beyond their bytes, and what the collector pays.
+"""`python -m benchmarks.single.memory`: what keys and log entries cost beyond their bytes, and what the collector pays.
 
 Each measurement runs in a fresh process. A key has 16 bytes, its value 128; "over key and value" is resident memory
 per key less these 144 bytes.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-RESULTS = Path(__file__).resolve().parent / "results" / "memory.json"
+RESULTS = Path(__file__).resolve().parent.parent / "results" / "memory.json"
 FULL = 1_000_000
 KEY_AND_VALUE_BYTES = 16 + 128
 
@@ -45,7 +45,7 @@ def resident_bytes() -> int:
 
 def measure(what: str, count: int) -> Row:
     """Build `count` of something in this process, and collect."""
-    from benchmarks.startup import log_entries, state_of
+    from benchmarks.single.startup import log_entries, state_of
 
     state_of(1000)  # What importing and the first use cost is not theirs.
     before = resident_bytes()

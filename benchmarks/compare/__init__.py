@@ -1,0 +1,1 @@
+"""Systems side by side: the conductor, its tables and plots."""

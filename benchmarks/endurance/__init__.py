@@ -1,0 +1,1 @@
+"""Minutes of full load, and what is judged about them."""

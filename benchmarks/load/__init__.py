@@ -1,0 +1,1 @@
+"""Load on a system through its own protocol: plans, workloads, and the bytes of each dialect."""
