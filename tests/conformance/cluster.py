@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from raft.config import RaftConfig
 from raft.protocol.messages import AppendEntries, AppendRejected, Message
 from raft.types import Entry, LogPosition, Role
-from tests.raft.bench import CONFIG, Bench
+from tests.raft.support.core_fixture import CONFIG, Bench
 
 DELIVERIES_MAX = 10_000
 """A cluster that is left alone comes to rest long before this; one that does not has a message storm."""

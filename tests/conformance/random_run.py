@@ -16,8 +16,8 @@ from raft.encoding.command_batch import batch_leader_time
 from raft.errors import Busy, NotLeader
 from raft.protocol.messages import InstallSnapshot, Message
 from raft.types import LogPosition, Role
-from tests.raft.bench import BEGINNING, Bench, milliseconds
-from tests.raft.memory_log import MemoryLog
+from tests.raft.support.core_fixture import BEGINNING, Bench, milliseconds
+from tests.raft.support.memory_log import MemoryLog
 
 SMALL_BOUNDS = RaftConfig(
     append_bytes_max=150,

@@ -14,7 +14,7 @@ from raft.protocol.messages import (
     VoteResponse,
 )
 from raft.types import EntryKind, HardState, Role
-from tests.raft.bench import (
+from tests.raft.support.core_fixture import (
     CONFIG,
     a_candidate,
     a_follower,

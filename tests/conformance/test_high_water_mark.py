@@ -7,7 +7,15 @@ import pytest
 from raft.protocol.messages import AppendAccepted, AppendEntries
 from raft.types import Role
 from tests.conformance.cluster import Cluster, entries_to
-from tests.raft.bench import CONFIG, a_follower, a_leader, a_leader_with_commits, accepted, append, heartbeat
+from tests.raft.support.core_fixture import (
+    CONFIG,
+    a_follower,
+    a_leader,
+    a_leader_with_commits,
+    accepted,
+    append,
+    heartbeat,
+)
 
 COMMANDS = [f"c{index}" for index in range(2, 8)]  # Entry 1 is the leader's no_op; "c7" is entry 7.
 MARK_DELAY_NS = CONFIG.heartbeat_interval_ns // 10

@@ -38,7 +38,7 @@ def test_a_function_of_the_map_exists(name: str) -> None:
 
 def test_the_tests_of_the_map_exist() -> None:
     """A renamed test takes its line of the map along."""
-    files = [*(PROJECT / "tests" / "raft").glob("test_*.py"), *(PROJECT / "tests" / "conformance").glob("test_*.py")]
+    files = [*(PROJECT / "tests" / "raft").rglob("test_*.py"), *(PROJECT / "tests" / "conformance").glob("test_*.py")]
     written = set(re.findall(r"def (test_\w+)\(", "\n".join(file.read_text(encoding="utf-8") for file in files)))
 
     assert set(TESTS) - written == set()

@@ -41,7 +41,7 @@ from raft import (
 )
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.fuzz.structures import Item, Structures
-from tests.raft.memory_stores import Disk, MemoryLog, MemoryPins, MemorySnapshots
+from tests.raft.support.memory_stores import Disk, MemoryLog, MemoryPins, MemorySnapshots
 
 MS = 1_000_000
 CONNECTIONS_PER_MEMBER = 300

@@ -36,8 +36,8 @@ from storage.wal.segment import HEADER_BYTES
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.fuzz.structures import Structures
 from tests.kvstore.conftest import quick_folder
-from tests.kvstore.feeding import Fed
-from tests.storage.builders import (
+from tests.kvstore.support.machine_fixture import Fed
+from tests.storage.support.builders import (
     CONFIGURATION,
     IDENTITY,
     LOG,
@@ -53,7 +53,7 @@ from tests.storage.builders import (
     synced,
     write,
 )
-from tests.storage.memory_files import MemoryFiles
+from tests.storage.support.memory_files import MemoryFiles
 
 __all__ = ["quick_folder"]
 

@@ -54,8 +54,8 @@ from raft.node.peer_identity import PeerRefused
 from raft.runtime.errors import ConnectionRefusedByPeer
 from raft.runtime.handshake import HELLO_BYTES_MAX, decode_peer_message, receive_hello
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
-from tests.raft.memory_stores import ListMachine
-from tests.raft.node_world import CLUSTER_ID, MS, OneNode, World, incarnation_of
+from tests.raft.support.memory_stores import ListMachine
+from tests.raft.support.node_cluster import CLUSTER_ID, MS, OneNode, World, incarnation_of
 
 HELLO_SEED, FRAME_SEED = 20_261, 20_262
 BATCH_INPUTS = 100

@@ -13,7 +13,7 @@ import pytest
 from harness.sim.plan.plan_file import read_plan
 from harness.sim.simulation import Simulation, run_seed
 from raft import AppendEntries, LogPosition
-from tests.raft.bench import Bench, a_leader, accepted
+from tests.raft.support.core_fixture import Bench, a_leader, accepted
 
 SEEDS = {5: "after a lost connection the leader looked for entries that it had compacted"}
 """Each dies of the mutant of that bug. Of the mark that was told without end none of the first 160 dies any more: it

@@ -12,7 +12,7 @@ from harness.sim.checks.cluster import Ledger
 from harness.sim.checks.log_copies import Copies
 from harness.sim.engine.errors import Violation
 from raft import Entry, EntryKind, HardState, LogPosition, LogWrite, encode_batch
-from tests.raft.memory_log import MemoryLog
+from tests.raft.support.memory_log import MemoryLog
 
 SIMULATOR = Path(__file__).parents[2] / "harness/sim"
 

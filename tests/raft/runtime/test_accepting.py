@@ -13,7 +13,7 @@ import trio.testing
 
 from raft.runtime import Acceptor
 from raft.runtime.accepting import EPISODE_SECONDS_MIN
-from tests.raft.runtime.descriptors import no_descriptor_left
+from tests.raft.support.descriptors import no_descriptor_left
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from raft import InstallSnapshot, Message
-from tests.raft.runtime.machines import until
 from tests.raft.runtime.test_real_files import SMALL_SNAPSHOTS, VOTERS, Life, Lives, lives_in
+from tests.raft.support.machines import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -15,7 +15,7 @@ import trio.testing
 from raft import Node, NodeStopped, RaftConfig, Role, Told, TraceEvent
 from raft.runtime import CompletionQueue, Driver
 from raft.runtime.driver import ROUNDS_MAX, ROUNDS_NS_MAX, SECOND_NS, TOLD_TO_NOBODY
-from tests.raft.runtime.machines import Machine, until
+from tests.raft.support.machines import Machine, until
 
 pytestmark = pytest.mark.timeout(30)
 

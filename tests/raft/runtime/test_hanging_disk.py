@@ -14,8 +14,8 @@ import trio
 from raft import NodeStopped, RaftConfig
 from raft.node.disk_health import HANG_TIMEOUTS
 from storage.files import disk
-from tests.raft.runtime.machines import until
 from tests.raft.runtime.test_real_files import Life, lives_in
+from tests.raft.support.machines import until
 
 pytestmark = pytest.mark.timeout(60)
 

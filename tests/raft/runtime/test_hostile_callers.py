@@ -14,9 +14,9 @@ import raft.runtime.handshake
 from raft import Message, VoteResponse, encode_message, frame
 from raft.protocol.hello import FEATURE_LEVEL_SAID_MAX
 from raft.runtime.addresses import is_dialable
-from tests.raft.bench import heartbeat
-from tests.raft.runtime.machines import Machine, a_listener, peer_hello, until
 from tests.raft.runtime.test_telling import events
+from tests.raft.support.core_fixture import heartbeat
+from tests.raft.support.machines import Machine, a_listener, peer_hello, until
 
 pytestmark = pytest.mark.timeout(30)
 

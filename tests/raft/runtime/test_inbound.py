@@ -12,9 +12,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from raft import Refusal, encode_message, frame
 from raft.runtime.inbound import Inbound
-from tests.raft.bench import heartbeat
-from tests.raft.runtime.machines import Machine, a_listener, peer_hello, until
 from tests.raft.runtime.test_telling import events
+from tests.raft.support.core_fixture import heartbeat
+from tests.raft.support.machines import Machine, a_listener, peer_hello, until
 
 pytestmark = pytest.mark.timeout(30)
 

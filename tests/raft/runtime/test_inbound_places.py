@@ -22,10 +22,10 @@ from raft.runtime.inbound_places import (
 )
 from raft.runtime.peer_routes import STRANGERS_MAX
 from raft.runtime.transport import FRAME_SECONDS_MAX
-from tests.raft.bench import heartbeat
-from tests.raft.runtime.machines import Machine, until
 from tests.raft.runtime.test_hostile_callers import a_member, greeted, is_closed, says
 from tests.raft.runtime.test_telling import events
+from tests.raft.support.core_fixture import heartbeat
+from tests.raft.support.machines import Machine, until
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -12,8 +12,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from raft import Identity, RaftConfig, Refusal, Role, encode_message, frame
 from raft.runtime.outbound import Outbound
-from tests.raft.bench import heartbeat
-from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_listener, peer_hello, the_leader, until
+from tests.raft.support.core_fixture import heartbeat
+from tests.raft.support.machines import CLUSTER_ID, Machine, a_listener, peer_hello, the_leader, until
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -14,7 +14,7 @@ from raft import RaftConfig, ReadReady, ReadWay, Role, encode_item
 from raft.runtime import Driver, Lingerer, lingering
 from raft.runtime.driver import SECOND_NS
 from raft.runtime.lingering import ARRIVALS_MAX, WAITS_SPARED
-from tests.raft.runtime.machines import Machine, until
+from tests.raft.support.machines import Machine, until
 
 pytestmark = pytest.mark.timeout(30)
 

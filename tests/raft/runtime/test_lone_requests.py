@@ -13,7 +13,7 @@ from raft import Member, ReadReady, Role, encode_item
 from raft.protocol.messages import Message
 from raft.runtime import Driver
 from raft.runtime.driver import SECOND_NS
-from tests.raft.runtime.machines import Machine, until
+from tests.raft.support.machines import Machine, until
 
 pytestmark = pytest.mark.timeout(30)
 

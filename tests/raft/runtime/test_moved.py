@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from raft import Identity, Member, MembershipChange
 from raft.runtime.outbound import Outbound
-from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_listener, peer_hello, the_leader, until
+from tests.raft.support.machines import CLUSTER_ID, Machine, a_listener, peer_hello, the_leader, until
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from raft import FrameSplitter, Hello, HelloRole, Identity, PeerRefused, decode_hello, frame
 from raft.runtime.outbound import Outbound
-from tests.raft.runtime.machines import CLUSTER_ID, a_listener, peer_hello, until
+from tests.raft.support.machines import CLUSTER_ID, a_listener, peer_hello, until
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -25,8 +25,8 @@ from raft import (
 from raft.runtime import PeerWays
 from raft.runtime.outbound import Outbound
 from raft.runtime.peer_routes import STRANGERS_MAX
-from tests.raft.bench import heartbeat
-from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_listener, peer_hello, the_leader, until
+from tests.raft.support.core_fixture import heartbeat
+from tests.raft.support.machines import CLUSTER_ID, Machine, a_listener, peer_hello, the_leader, until
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -16,8 +16,8 @@ import trio
 from raft import Configuration, Identity, Member, Node, RaftConfig, Role, encode_item
 from raft.runtime import CompletionQueue, Driver, Transport, now_ns
 from storage import OpenedStorage, create_data_folder, open_data_folder, open_storage
-from tests.raft.memory_stores import ListMachine
-from tests.raft.runtime.machines import Recorder, a_listener, until
+from tests.raft.support.machines import Recorder, a_listener, until
+from tests.raft.support.memory_stores import ListMachine
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -40,7 +40,7 @@ from raft.runtime import (
 )
 from raft.runtime.connection_log import COMPLAINTS_MAX
 from raft.runtime.handshake import HELLO_BYTES_MAX
-from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_cluster, a_listener, peer_hello, the_leader, until
+from tests.raft.support.machines import CLUSTER_ID, Machine, a_cluster, a_listener, peer_hello, the_leader, until
 
 pytestmark = pytest.mark.timeout(30)
 

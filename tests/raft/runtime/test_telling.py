@@ -16,7 +16,7 @@ from raft import Hello, HelloRole, Refusal, TraceEvent, frame
 from raft.node.peer_identity import REMOVED, WRONG_INCARNATION
 from raft.runtime import HELLO_REFUSALS, Lingerer
 from raft.runtime.connection_log import ConnectionLog
-from tests.raft.runtime.machines import CLUSTER_ID, Machine, a_cluster, a_listener, the_leader, until
+from tests.raft.support.machines import CLUSTER_ID, Machine, a_cluster, a_listener, the_leader, until
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -17,7 +17,7 @@ from raft.runtime.handshake import PeerHello
 from raft.runtime.transport import TURN_ENTRIES_MAX
 from raft.types import Entry, EntryKind
 from raft.wire import encode_batch, encode_message, frame
-from tests.raft.runtime.machines import CLUSTER_ID, Machine, until
+from tests.raft.support.machines import CLUSTER_ID, Machine, until
 
 pytestmark = pytest.mark.timeout(30)
 

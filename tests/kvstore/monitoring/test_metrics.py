@@ -1,0 +1,283 @@
+"""What the collector tells of members in memory; the buckets; and that nothing of it is loaded without `--metrics`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+from prometheus_client.metrics_core import Metric
+
+from kvstore.monitoring.log_format import JsonFormatter
+from kvstore.monitoring.metrics import EVENT_TEXTS, PREFIX, MemberCollector, exposition, registry_of
+from kvstore.monitoring.metrics_counts import (
+    BOUNDS,
+    EVENTS,
+    REASONS,
+    CountingApplication,
+    CountingService,
+    Counts,
+    reason_of,
+)
+from kvstore.monitoring.metrics_http import method_and_path
+from kvstore.protocol.commands import Put
+from kvstore.refusals import InvalidRequest, QuotaExceeded, Reason, StoreBusy
+from raft import Busy, DiskFull, LevelRange, NodeStopped, NotLeader, RaftConfig, Refused, TooLarge, TraceEvent
+from raft.runtime import HELLO_REFUSALS, CompletionQueue, Histogram, MeasuredDriver, Transport
+from raft.runtime.driver import TOLD_TO_PEOPLE, TROUBLES
+from tests.kvstore.support.in_memory_cluster import Cluster, Host
+
+pytestmark = pytest.mark.timeout(30)
+
+DOCS = (Path(__file__).resolve().parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
+
+
+class Nobody:
+    """An application that is told everything and does nothing."""
+
+    def complete(self, completions: object, events: object) -> None:
+        """From the driver."""
+
+
+def collector_of(host: Host, counts: Counts | None = None) -> MemberCollector:
+    service = CountingService(host.node, host.machine)
+    service.counts = counts or Counts()
+    driver = MeasuredDriver(host.node, completions=CompletionQueue(), application=Nobody())
+    return MemberCollector(node=host.node, machine=host.machine, config=RaftConfig(), service=service, driver=driver)
+
+
+def collected(host: Host, counts: Counts | None = None) -> dict[str, Metric]:
+    return {metric.name: metric for metric in collector_of(host, counts).collect()}
+
+
+def value(metrics: dict[str, Metric], name: str, **labels: str) -> float:
+    (sample,) = [each for each in metrics[PREFIX + name].samples if each.labels == labels]
+    return sample.value
+
+
+def test_every_metric_has_the_prefix_a_help_text_and_a_base_unit(quick_folder: Path) -> None:
+    """https://prometheus.io/docs/practices/naming/"""
+    cluster = Cluster(quick_folder, 3)
+    for metric in collected(cluster.hosts[cluster.leader()]).values():
+        assert re.fullmatch(rf"{PREFIX}[a-z_]+", metric.name), metric.name
+        assert metric.documentation, metric.name
+        assert not re.search(r"_(ms|ns|kb|mb|millis|total)($|_)", metric.name), metric.name
+        assert (metric.type == "histogram") == metric.name.endswith("_seconds"), metric.name
+        for sample in metric.samples:
+            assert sample.name.endswith("_total") == (metric.type == "counter"), sample.name
+
+
+def test_no_label_has_values_without_end(quick_folder: Path) -> None:
+    cluster = Cluster(quick_folder, 3)
+    counts = Counts()
+    application = CountingApplication(Nobody(), counts)
+    odd = [Busy(f"bound {number}", number) for number in range(50)]
+    application.complete([Refused(1, error) for error in odd], [TraceEvent(f"event {n}", {}) for n in range(50)])
+
+    values: dict[str, set[str]] = {}
+    for metric in collected(cluster.hosts[cluster.leader()], counts).values():
+        for sample in metric.samples:
+            for label, each in sample.labels.items():
+                values.setdefault(label, set()).add(each)
+
+    assert values.pop("reason") == REASONS
+    assert values.pop("peer") < set(cluster.hosts)
+    assert set(values) == {"node_id", "cluster_id", "version", "buffer", "what", "le"}
+    assert counts.refusals == {"other_bound": 50}
+    assert not counts.events
+
+
+def test_the_leader_tells_which_peer_holds_the_low_water_mark_back(quick_folder: Path) -> None:
+    cluster = Cluster(quick_folder, 3)
+    leader = cluster.leader()
+    slow, quick = sorted(set(cluster.hosts) - {leader})
+    cluster.cut.add(slow)
+    cluster.client().do(Put(b"key", b"value"))
+    cluster.wait(0.2)
+
+    metrics = collected(cluster.hosts[leader])
+
+    assert value(metrics, "is_leader") == 1
+    assert value(metrics, "commit_index") == cluster.hosts[leader].node.core.commit_index
+    assert value(metrics, "peer_match_lag_entries", peer=slow) > 0
+    assert value(metrics, "peer_match_lag_entries", peer=quick) == 0
+    assert value(metrics, "peer_holds_low_watermark", peer=slow) == 1
+    assert value(metrics, "peer_holds_low_watermark", peer=quick) == 0
+
+
+def test_what_happened_is_counted_by_name() -> None:
+    counts = Counts()
+    CountingApplication(Nobody(), counts).complete(
+        [Refused(1, NotLeader("s1", None)), Refused(2, DiskFull("s1"))],
+        [TraceEvent("became_leader", {}), TraceEvent("stepped_down", {}), TraceEvent("became_leader", {})],
+    )
+
+    assert counts.refusals == {"not_leader": 1, "disk_full": 1}
+    assert counts.events == {"elections_won": 2, "step_downs": 1}
+
+
+def test_every_refusal_has_a_reason_from_the_list() -> None:
+    errors: dict[Exception, str] = {
+        Busy("pending_bytes_max", 1): "pending_bytes_max",
+        StoreBusy("sessions_max", 1): "sessions_max",
+        StoreBusy("another", 1): "other_bound",
+        TooLarge("a command", 2, 1): "too_large",
+        NodeStopped("s1", "it failed"): "stopped",
+        QuotaExceeded(2, 1): "quota_exceeded",
+        InvalidRequest(Reason.KEY_EMPTY): "invalid_request",
+    }
+    assert {error: reason_of(error) for error in errors} == errors  # type: ignore[arg-type]
+    assert set(errors.values()) <= REASONS
+
+
+def test_every_bound_that_is_a_reason_exists() -> None:
+    """A bound that is given another name would be counted as `other_bound`."""
+    from kvstore.limits import StoreLimits
+    from kvstore.server.service import ServiceLimits
+
+    known = {*RaftConfig.__dataclass_fields__, *StoreLimits.names(), *ServiceLimits.__dataclass_fields__}
+    assert known >= BOUNDS
+
+
+def test_buckets_hold_what_is_at_most_their_bound() -> None:
+    histogram = Histogram((0.001, 0.01))
+    random, durations = Random(1), [1_000_000, 1_000_001, 10_000_000, 10_000_001]
+    random.shuffle(durations)
+    for duration in durations:
+        histogram.observe(duration)
+
+    assert histogram.cumulative() == [1, 3, 4]
+    assert histogram.sum_seconds == pytest.approx(0.022_000_002)
+
+
+def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
+    """The tables in docs/metrics.md against the collector's own list."""
+    cluster = Cluster(quick_folder, 3)
+    documented = set(re.findall(rf"^\| `({PREFIX}[a-z_]+)", DOCS, re.MULTILINE))
+    told = {
+        metric.name + ("_total" if metric.type == "counter" else "")
+        for metric in collected(cluster.hosts[cluster.leader()]).values()
+    }
+    of_the_shell = {  # Need files or a transport: seen in tests/process/test_metrics.py.
+        f"{PREFIX}{name}"
+        for name in (
+            "log_segments", "peer_connected", "peer_queued_bytes", "peer_queued_limit_bytes",
+            "peer_messages_dropped_total", "peer_hellos_refused_total",
+            "peer_validation_faults_total", "duplicate_member",
+        )
+    }  # fmt: skip
+
+    assert documented == told | of_the_shell
+    assert set(EVENT_TEXTS) == set(EVENTS.values())
+    assert all(f"`{reason}`" in DOCS for reason in REASONS)
+
+
+def test_every_code_with_which_a_hello_is_refused_is_told_from_the_beginning(quick_folder: Path) -> None:
+    """An alert on its increase needs a value before the first one. The same codes as in docs/metrics.md."""
+    host = Cluster(quick_folder, 3).hosts["s1"]
+    configuration = host.node.core.configuration
+    transport = Transport(identity=host.identity, configuration=configuration, random=Random(1))
+    transport._log.count_refusal("removed")
+    transport._log.count_refusal("of a later build")
+    collector = collector_of(host)
+    collector._transport = transport
+    metrics = {metric.name: metric for metric in collector.collect()}
+
+    told = {each.labels["code"]: each.value for each in metrics[f"{PREFIX}peer_hellos_refused"].samples}
+
+    assert set(told) == HELLO_REFUSALS
+    assert {code for code, count in told.items() if count} == {"removed", "other"}
+    assert all(f"`{code}`" in DOCS for code in HELLO_REFUSALS)
+
+
+def test_the_table_of_events_says_which_metric_counts_each_and_from_which_level_on_it_is_told() -> None:
+    """docs/metrics.md against what is counted, and what the driver tells."""
+    table = DOCS[DOCS.index("| event | level | metric |") :]
+    rows = re.findall(r"^\| `(\w+)`(?:, `\w+`)* \| (\w+) \| ?(?:`(\w+)`)?", table, re.MULTILINE)
+    levels = {event: level for event, level, _ in rows}
+    documented = set(re.findall(rf"^\| `{PREFIX}([a-z_]+)", DOCS, re.MULTILINE))
+
+    counted = {event: metric.removesuffix("_total") for event, _, metric in rows if event in EVENTS}
+    assert counted == EVENTS
+    assert {metric for _, _, metric in rows if metric} <= documented
+    assert set(levels) >= TOLD_TO_PEOPLE | TROUBLES
+    for event in TOLD_TO_PEOPLE | set(EVENTS):
+        told_from = "warning" if event in TROUBLES else "info" if event in TOLD_TO_PEOPLE else "debug"
+        assert levels[event] == told_from, event
+
+
+def test_the_exposition_has_the_process_in_it(quick_folder: Path) -> None:
+    text = exposition(registry_of(collector_of(Cluster(quick_folder, 1).hosts["s1"]))).decode()
+
+    assert f"# TYPE {PREFIX}commit_latency_seconds histogram" in text
+    assert f"{PREFIX}commit_index " in text
+    assert "python_gc_collections_total" in text
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (b"GET /metrics HTTP/1.1\r\nHost: a", ("GET", "/metrics")),
+        (b"GET /metrics?x=1 HTTP/1.0", ("GET", "/metrics")),
+        (b"DELETE / HTTP/1.1", ("DELETE", "/")),
+        (b"GET /metrics HTTP/2", None),
+        (b"GET  /metrics HTTP/1.1", None),
+        (b"get /metrics HTTP/1.1", None),
+        (b"GET /\xff HTTP/1.1", None),
+        (b"GET / HTTP/1.1\r\n folded", None),
+        (b"GET / HTTP/1.1\r\nA: b\nC: d", None),
+        (b"", None),
+    ],
+)
+def test_the_head_of_a_request_is_one_or_is_none(head: bytes, expected: tuple[str, str] | None) -> None:
+    assert method_and_path(head) == expected
+
+
+def test_a_trace_event_is_one_json_object_with_its_fields() -> None:
+    record = logging.makeLogRecord({"name": "raft.driver", "levelname": "INFO", "created": 1.5})
+    record.msg = "%(node_id)s: %(event)s %(fields)s"
+    record.args = {"node_id": "s1", "event": "became_leader", "fields": {"term": 3, "odd": b"\n"}}
+
+    assert json.loads(JsonFormatter().format(record)) == {
+        "time": "1970-01-01T00:00:01.500000+00:00", "level": "info", "logger": "raft.driver", "node_id": "s1",
+        "event": "became_leader", "fields": {"term": 3, "odd": "b'\\n'"},
+    }  # fmt: skip
+    assert record.getMessage().startswith("s1: became_leader {")
+
+
+def test_a_message_with_a_line_break_stays_one_line() -> None:
+    record = logging.makeLogRecord(
+        {"name": "kvstore.member", "levelname": "WARNING", "msg": "%s: a\nb", "args": ("s1",)}
+    )
+
+    line = JsonFormatter().format(record)
+
+    assert "\n" not in line
+    assert json.loads(line)["message"] == "s1: a\nb"
+
+
+def test_a_member_without_metrics_loads_nothing_of_it() -> None:
+    code = (
+        "import sys, kvstore.cli.serve, kvstore.cli.process; "
+        "print([m for m in sys.modules if 'prometheus' in m or m.startswith('kvstore.monitoring.metrics')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+
+    assert done.stdout == "[]\n"
+
+
+def test_the_feature_level_in_force_and_what_the_build_knows_are_told(quick_folder: Path) -> None:
+    """docs/versions.md: from these an operator sees when `hwm upgrade` has something to do."""
+    cluster = Cluster(quick_folder, 1)
+    leader = cluster.leader()
+    cluster.kill(leader)
+    cluster.start(leader, LevelRange(1, 3))
+    cluster.leader()
+    metrics = collected(cluster.hosts[leader])
+
+    assert (value(metrics, "feature_level"), value(metrics, "feature_level_known")) == (1, 3)

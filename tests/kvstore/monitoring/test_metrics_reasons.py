@@ -1,0 +1,139 @@
+"""Why requests were refused, as the metrics tell it: every code of an answer has a word of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvstore.monitoring.metrics_counts import REASONS, CountingApplication, CountingService, Counts, reason_of
+from kvstore.protocol.commands import Get, Put
+from kvstore.protocol.error_codes import error_fields
+from kvstore.protocol.messages import (
+    Code,
+    Consistency,
+    encode_client_hello,
+    encode_request,
+    members_request,
+    read_request,
+)
+from kvstore.refusals import REFUSALS, InvalidRequest, KvError, QuotaExceeded, Reason, ResultCode, StoreBusy
+from kvstore.server.service import ServiceLimits
+from raft import (
+    Busy,
+    ChangeRefusal,
+    ChangeRefused,
+    Compacted,
+    LevelRefusal,
+    LevelRefused,
+    NodeStopped,
+    NotCommitted,
+    NotLeader,
+    RaftError,
+    Refused,
+    TooLarge,
+    TooStale,
+    TransferRefused,
+    Unknown,
+    encode_item,
+    frame,
+)
+from tests.kvstore.support.in_memory_cluster import Cluster
+
+pytestmark = pytest.mark.timeout(30)
+
+WORDS: dict[RaftError | KvError, str] = {
+    NotLeader("s1", None): "not_leader",
+    Busy("pending_bytes_max", 1): "pending_bytes_max",
+    NotCommitted(2, 1): "not_committed",
+    Compacted(1, 2): "compacted",
+    NodeStopped("s1", "it failed"): "stopped",
+    TooLarge("a command", 2, 1): "too_large",
+    TransferRefused("not_ready", "words"): "transfer_refused",
+    ChangeRefused(ChangeRefusal.PENDING, "words"): "change_refused",
+    LevelRefused(LevelRefusal.CHANGING, "words"): "level_refused",
+    TooStale("s1", None, 1): "too_stale",
+    InvalidRequest(Reason.KEY_EMPTY): "invalid_request",
+    QuotaExceeded(2, 1): "quota_exceeded",
+    StoreBusy("sessions_max", 1): "sessions_max",
+}
+WITHOUT_AN_ERROR = {Code.OK, Code.UNKNOWN, Code.UNSUPPORTED, Code.INTERNAL_ERROR, Code.MALFORMED}
+"""What the service answers by itself: below."""
+
+
+def watched(cluster: Cluster, name: str, limits: ServiceLimits | None = None) -> CountingService:
+    """The service of a member, made anew as one that counts, with one client that has said hello."""
+    host = cluster.hosts[name]
+    host.service = service = CountingService(host.node, host.machine, limits)
+    service.counts = Counts()
+    service.connected(1)
+    service.receive(1, frame(encode_client_hello()))
+    fetch(service)
+    return service
+
+
+def fetch(service: CountingService) -> None:
+    for connection_id, data in service.take_output():
+        service.sent(connection_id, len(data))
+
+
+@pytest.mark.parametrize(("error", "word"), WORDS.items(), ids=WORDS.values())
+def test_an_error_has_its_own_word(error: RaftError | KvError, word: str) -> None:
+    assert reason_of(error) == word
+    assert word in REASONS
+
+
+def test_no_code_of_an_answer_is_told_as_other() -> None:
+    """A code that is new needs an example here."""
+    told = {error_fields(error, lambda _: None)[0] for error in WORDS if isinstance(error, RaftError)}
+
+    assert told | WITHOUT_AN_ERROR == set(Code)
+    assert {code.name.lower() for code in REFUSALS if code is not ResultCode.BUSY} <= REASONS
+    assert "other" not in WORDS.values()
+
+
+def test_what_the_service_refuses_by_itself_is_counted(quick_folder: Path) -> None:
+    """A request of a kind that is not known, and one that makes no sense."""
+    cluster = Cluster(quick_folder, 1)
+    service = watched(cluster, "s1")
+
+    service.receive(1, frame(encode_item([1, 99])))
+    service.receive(1, frame(encode_request(2, read_request(Get(b"a"), Consistency.LEASE))))
+    service.receive(1, frame(encode_item([0, 1])))
+
+    assert service.counts.refusals == {"unsupported": 2, "protocol": 1}
+
+
+def test_an_unknown_outcome_is_counted_once() -> None:
+    class Nobody:
+        def complete(self, completions: object, events: object) -> None:
+            """From the driver."""
+
+    counts = Counts()
+    CountingApplication(Nobody(), counts).complete([Unknown(1, "it stopped"), Refused(2, TooStale("s1", None, 1))], [])
+
+    assert counts.refusals == {"outcome_unknown": 1, "too_stale": 1}
+
+
+def test_a_bounded_read_that_grew_too_old_while_it_waited_for_room_is_counted(quick_folder: Path) -> None:
+    """No error was raised: it was young enough when it was asked for."""
+    cluster = Cluster(quick_folder, 3)
+    cluster.client().do(Put(b"a", b"1"))
+    cluster.wait(0.5)
+    follower = min(set(cluster.hosts) - {cluster.leader()})
+    cluster.clients.clear()  # Nobody else takes what this service says.
+    service = watched(cluster, follower, ServiceLimits(unsent_bytes_max=1))
+
+    def read(request_id: int) -> bytes:
+        return frame(encode_request(request_id, read_request(Get(b"a"), Consistency.BOUNDED, max_staleness_ms=5_000)))
+
+    service.receive(1, read(1))
+    cluster.wait(0.1)
+    fetch(service)
+    cluster.cut = {follower}
+    service.receive(1, read(2) + frame(encode_request(3, members_request())))
+    cluster.wait(6)  # Within the first of these seconds it could have been answered.
+    assert not service.counts.refusals
+    fetch(service)
+
+    assert service.counts.refusals == {"too_stale": 1}

@@ -1,0 +1,253 @@
+"""When the port asks the node to take what came, once for all of a turn or at once; and how long it waits for more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import cbor2
+import pytest
+import trio
+import trio.testing
+
+from kvstore.protocol.commands import Put
+from kvstore.protocol.messages import Code, command_request, decode_response, encode_client_hello, encode_request
+from kvstore.server import client_listener as client_port
+from kvstore.server.client_listener import (
+    HALF_FRAME_SECONDS_MAX,
+    HELLO_SECONDS_MAX,
+    RECEIVE_BYTES_MAX,
+    TURN_BYTES_MAX,
+    ClientPort,
+)
+from kvstore.server.service import ServiceLimits
+from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, frame
+from tests.kvstore.support.in_memory_cluster import Cluster
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class OneWatched:
+    """Stands for a lingerer: the test says when it takes something from the last connection, and what."""
+
+    take: Callable[[bytes], None]
+    may_take: Callable[[], bool]
+
+    @contextmanager
+    def watched(
+        self, stream: trio.abc.Stream, take: Callable[[bytes], None], may_take: Callable[[], bool]
+    ) -> Iterator[None]:
+        del stream
+        self.take, self.may_take = take, may_take
+        yield
+
+
+async def test_a_client_that_is_alone_is_served_at_once_and_several_together(quick_folder: Path) -> None:
+    with trio.fail_after(20):
+        cluster = Cluster(quick_folder, 1)
+        port = ClientPort(cluster.hosts[cluster.leader()].service)
+        asked: list[str] = []
+        port.attach(lambda: asked.append("soon"), lambda: asked.append("now"), lambda: len(asked))
+        streams = [trio.testing.memory_stream_pair() for _ in range(2)]
+
+        async def said_after(*senders: int) -> list[str]:
+            """What the port asks for when each of these clients has brought a byte of its hello."""
+            asked.clear()
+            for sender in senders:
+                await streams[sender][0].send_all(b"\0")
+                await trio.testing.wait_all_tasks_blocked()
+            return list(asked)
+
+        async with trio.open_nursery() as nursery:
+            for _, ours in streams:
+                nursery.start_soon(port.serve_stream, ours)
+            await trio.testing.wait_all_tasks_blocked()
+
+            assert await said_after(0, 0) == ["soon", "now"]
+            assert await said_after(1) == ["soon"]
+            assert await said_after(0, 1) == ["soon", "soon"]
+            assert await said_after(1) == ["now"]
+            nursery.cancel_scope.cancel()
+        cluster.kill("s1")
+
+
+async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear_and_all_in_their_turn(
+    quick_folder: Path,
+) -> None:
+    """What else was read waits, in hand, for the next one: a node that gets no turn sends no heartbeats."""
+    with trio.fail_after(20):
+        cluster = Cluster(quick_folder, 1)
+        service = cluster.hosts[cluster.leader()].service
+        port = ClientPort(service)
+        turns, taken = 0, []
+        port.attach(lambda: None, lambda: None, lambda: turns)
+        service.receive = lambda connection_id, data: taken.append(connection_id)  # type: ignore[method-assign]  # noqa: ARG005
+        clients, per_turn = 20, TURN_BYTES_MAX // RECEIVE_BYTES_MAX
+
+        async def send_always(stream: trio.abc.SendStream) -> None:
+            while True:
+                await stream.send_all(bytes(RECEIVE_BYTES_MAX))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(clients):
+                theirs, ours = trio.testing.memory_stream_pair()
+                nursery.start_soon(port.serve_stream, ours)
+                nursery.start_soon(send_always, theirs)
+            for turn in range(1, 10 * clients // per_turn):
+                for _ in range(20):
+                    await trio.lowlevel.checkpoint()
+                assert len(taken) == turn * per_turn
+                turns += 1
+            nursery.cancel_scope.cancel()
+        assert all(len(set(taken[at : at + clients])) == clients for at in range(0, len(taken) - clients, clients))
+        cluster.kill("s1")
+
+
+@pytest.mark.parametrize("is_served_later", [False, True])
+async def test_nonsense_that_comes_while_the_member_lingers_ends_its_connection_as_any_does(
+    is_served_later: bool, quick_folder: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its reader sleeps meanwhile, and nothing more need ever come that wakes it."""
+    del autojump_clock
+    with trio.fail_after(60):
+        cluster = Cluster(quick_folder, 1, ServiceLimits(in_flight_max=1))
+        lingerer = OneWatched()
+        port = ClientPort(cluster.hosts[cluster.leader()].service, lingerer)  # type: ignore[arg-type]
+        port.attach(lambda: None, lambda: None, lambda: 0)
+        theirs, ours = trio.testing.memory_stream_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(port.serve_stream, ours)
+            await theirs.send_all(frame(encode_client_hello()))
+            await trio.testing.wait_all_tasks_blocked()
+            assert lingerer.may_take()
+
+            put = frame(encode_request(1, command_request(Put(b"k", b"v"))))
+            lingerer.take((put if is_served_later else b"") + frame(b"nonsense"))
+            assert not lingerer.may_take()
+            cluster.settle()
+            port.complete([], [])
+
+            heard = b"".join([data async for data in theirs])  # Up to its end.
+        *answers, last_words = FrameSplitter(FRAME_BYTES_MAX_CLIENT).feed(heard)
+        assert [decode_response(body).request_id for body in answers[1:]] == [1] * is_served_later
+        assert cbor2.loads(last_words)[1] == Code.MALFORMED
+        cluster.kill("s1")
+
+
+async def test_half_a_frame_that_comes_while_the_member_lingers_is_waited_for_as_any_is(
+    quick_folder: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """For so long, and the rest of it makes an end of that."""
+    del autojump_clock
+    cluster = Cluster(quick_folder, 1)
+    lingerer = OneWatched()
+    port = ClientPort(cluster.hosts[cluster.leader()].service, lingerer)  # type: ignore[arg-type]
+    port.attach(lambda: None, cluster.settle, lambda: 0)
+    theirs, ours = trio.testing.memory_stream_pair()
+    put = frame(encode_request(1, command_request(Put(b"k", b"v"))))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(port.serve_stream, ours)
+        await theirs.send_all(frame(encode_client_hello()))
+        await trio.testing.wait_all_tasks_blocked()
+
+        lingerer.take(put[:9])
+        await trio.sleep(HALF_FRAME_SECONDS_MAX - 1)
+        lingerer.take(put[9:])
+        await trio.sleep(HALF_FRAME_SECONDS_MAX + 1)
+        assert lingerer.may_take()
+
+        began = trio.current_time()
+        lingerer.take(put[:9])
+        async for _ in theirs:
+            pass
+        assert trio.current_time() - began == pytest.approx(HALF_FRAME_SECONDS_MAX)
+    cluster.kill("s1")
+
+
+async def test_bytes_do_not_renew_the_deadline_of_a_frame(
+    quick_folder: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    del autojump_clock
+    cluster = Cluster(quick_folder, 1)
+    async with trio.open_nursery() as nursery:
+        theirs, _ = await greeted(cluster, nursery)
+
+        async def trickle() -> None:
+            with suppress(trio.BrokenResourceError):
+                await theirs.send_all((1_000).to_bytes(4, "big"))
+                while True:
+                    await theirs.send_all(b"x")
+                    await trio.sleep(1)
+
+        began = trio.current_time()
+        nursery.start_soon(trickle)
+        with trio.fail_after(2 * HALF_FRAME_SECONDS_MAX):
+            async for _ in theirs:
+                pass
+        assert trio.current_time() - began == pytest.approx(HALF_FRAME_SECONDS_MAX)
+    cluster.kill("s1")
+
+
+async def test_a_slow_upload_has_as_long_as_its_size_needs(
+    quick_folder: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Longer than a small frame has, and frames that follow each other have their own time each."""
+    del autojump_clock
+    monkeypatch.setattr(client_port, "BYTES_PER_SECOND_MIN", 10_000 / (3 * HALF_FRAME_SECONDS_MAX))
+    large, small = (frame(encode_request(1, command_request(Put(b"k", bytes(size))))) for size in (10_000, 20))
+    cluster = Cluster(quick_folder, 1)
+    async with trio.open_nursery() as nursery:
+        theirs, port = await greeted(cluster, nursery)
+        splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
+
+        async def codes_of(data: bytes, pieces: int, seconds: float, answers: int) -> list[int]:
+            """What is answered to bytes that come in so many pieces, in so many seconds."""
+            size = -(-len(data) // pieces)
+            for place in range(0, len(data), size):
+                await trio.sleep(seconds / pieces)
+                await theirs.send_all(data[place : place + size])
+            await trio.testing.wait_all_tasks_blocked()
+            cluster.settle()
+            port.complete([], [])
+            codes: list[int] = []
+            while len(codes) < answers:
+                codes += [decode_response(body).code for body in splitter.feed(await theirs.receive_some())]
+            return codes
+
+        with trio.fail_after(10 * HALF_FRAME_SECONDS_MAX):
+            assert await codes_of(large, 5, 2.5 * HALF_FRAME_SECONDS_MAX, 1) == [Code.OK]
+            assert await codes_of(8 * small, 20, 4 * HALF_FRAME_SECONDS_MAX, 8) == [Code.OK] * 8
+        nursery.cancel_scope.cancel()
+    cluster.kill("s1")
+
+
+async def greeted(cluster: Cluster, nursery: trio.Nursery) -> tuple[trio.abc.Stream, ClientPort]:
+    """A connection that has said its hello and read the answer, and the port that serves it."""
+    port = ClientPort(cluster.hosts[cluster.leader()].service)
+    port.attach(lambda: None, cluster.settle, lambda: 0)
+    theirs, ours = trio.testing.memory_stream_pair()
+    nursery.start_soon(port.serve_stream, ours)
+    await theirs.send_all(frame(encode_client_hello()))
+    assert await theirs.receive_some()
+    return theirs, port
+
+
+async def test_a_stranger_that_had_to_wait_for_its_turn_still_has_only_so_long_for_its_hello(
+    quick_folder: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    del autojump_clock
+    cluster = Cluster(quick_folder, 1)
+    port = ClientPort(cluster.hosts[cluster.leader()].service)
+    port.attach(lambda: None, lambda: None, lambda: 0)
+    monkeypatch.setattr(client_port, "TURN_BYTES_MAX", 0)
+    theirs, ours = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(port.serve_stream, ours)
+        await theirs.send_all(b"\0")
+        for _ in range(10):
+            await trio.lowlevel.checkpoint()
+        monkeypatch.setattr(client_port, "TURN_BYTES_MAX", 1)
+        with trio.fail_after(2 * HELLO_SECONDS_MAX):
+            assert await theirs.receive_some() == b""
+    cluster.kill("s1")

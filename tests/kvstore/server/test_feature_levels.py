@@ -1,0 +1,148 @@
+"""Clusters of members of two builds: what keeps a level from being raised, and who stops when it was.
+
+See docs/reference/specification.md#713-feature-levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvstore import LevelRefused, MemberStatus, UnsupportedFeatureLevel
+from kvstore.protocol.commands import ChangeLimits, Put, RaiseFeatureLevel
+from kvstore.protocol.messages import Code, status_request
+from kvstore.protocol.results import Acknowledged
+from kvstore.protocol.status import status_from_map, status_to_map
+from raft import LevelRange, LevelRefusal
+from tests.kvstore.support.in_memory_cluster import Cluster
+
+OLDER, NEWER = LevelRange(1, 1), LevelRange(1, 2)
+
+
+@pytest.fixture
+def cluster(quick_folder: Path) -> Iterator[Cluster]:
+    cluster = Cluster(quick_folder, 3)
+    cluster.leader()
+    yield cluster
+    for host in cluster.hosts.values():
+        host.kill()
+
+
+def restart(cluster: Cluster, node_id: str, levels: LevelRange) -> None:
+    """Its process ends, and it starts again with a build that knows `levels`."""
+    if node_id in cluster.hosts:
+        cluster.kill(node_id)
+    cluster.start(node_id, levels)
+    cluster.leader()
+    cluster.wait(1)
+
+
+def upgrade(cluster: Cluster, *node_ids: str) -> None:
+    for node_id in node_ids:
+        restart(cluster, node_id, NEWER)
+
+
+def levels_in_force(cluster: Cluster) -> set[int]:
+    cluster.wait(0.5)
+    return {host.machine.feature_level for host in cluster.hosts.values()}
+
+
+def hashes(cluster: Cluster) -> set[bytes]:
+    return {host.machine.state_hash() for host in cluster.hosts.values()}
+
+
+def test_the_level_rises_when_every_member_has_the_new_build_and_not_before(cluster: Cluster) -> None:
+    """One by one, under writes; a refusal is certain, names who is behind, and changes nothing."""
+    client = cluster.client()
+    for node_id in ("s1", "s2", "s3"):
+        client.do(Put(b"k", node_id.encode()))
+        with pytest.raises(LevelRefused) as caught:
+            client.do(RaiseFeatureLevel(2))
+        assert caught.value.reason in (LevelRefusal.OLD_MEMBER.value, LevelRefusal.UNKNOWN_LEVEL.value)
+        assert levels_in_force(cluster) == {1}
+        upgrade(cluster, node_id)
+
+    assert isinstance(client.do(RaiseFeatureLevel(2)), Acknowledged)
+    client.do(Put(b"k", b"after"))
+
+    assert levels_in_force(cluster) == {2}
+    assert len(hashes(cluster)) == 1
+
+
+def test_a_cluster_that_has_not_raised_its_level_goes_back_to_the_older_build(cluster: Cluster) -> None:
+    """docs/versions.md: until it is raised, what the newer build writes is what the older one reads."""
+    client = cluster.client()
+    upgrade(cluster, "s1", "s2", "s3")
+    client.do(Put(b"k", b"newer"))
+    client.do(ChangeLimits(sessions_max=77))
+
+    for node_id in ("s1", "s2", "s3"):
+        restart(cluster, node_id, OLDER)
+        client.do(Put(b"k", node_id.encode()))
+
+    cluster.wait(0.5)
+    assert len(hashes(cluster)) == 1
+
+
+def test_a_member_that_is_away_keeps_the_level_from_being_raised(cluster: Cluster) -> None:
+    """Nobody knows with which build it will come back."""
+    client = cluster.client()
+    upgrade(cluster, "s1", "s2", "s3")
+    away = next(node_id for node_id in cluster.hosts if node_id != cluster.leader())
+    cluster.kill(away)
+    cluster.wait(2)
+
+    with pytest.raises(LevelRefused, match=f"{away} was not heard lately"):
+        client.do(RaiseFeatureLevel(2))
+
+    restart(cluster, away, NEWER)
+    client.do(RaiseFeatureLevel(2))
+    assert levels_in_force(cluster) == {2}
+
+
+def test_an_older_build_stops_where_its_log_says_so_and_the_newer_one_goes_on(cluster: Cluster) -> None:
+    """A member was given the older build just before: the entry ends it, before its state is another one."""
+    client = cluster.client()
+    upgrade(cluster, "s1", "s2", "s3")
+    behind = next(node_id for node_id in cluster.hosts if node_id != cluster.leader())
+    cluster.cut.add(behind)  # What follows reaches it in its next life.
+    client.do(RaiseFeatureLevel(2), seconds=1)
+    cluster.cut.clear()
+    cluster.kill(behind)
+
+    cluster.start(behind, OLDER, says=NEWER)  # As if its hello had come before the level was in force.
+    with pytest.raises(UnsupportedFeatureLevel, match="at feature level 2, which is final; this build knows 1"):
+        cluster.wait(5)
+
+    cluster.hosts.pop(behind).kill()
+    restart(cluster, behind, NEWER)
+    assert levels_in_force(cluster) == {2}
+    assert len(hashes(cluster)) == 1
+
+
+def test_the_status_tells_the_level_in_force_and_what_the_build_knows(cluster: Cluster) -> None:
+    """And a status of a build that does not tell it is read as level 1."""
+    upgrade(cluster, "s1")
+    response = cluster.client().ask(status_request("s1:1"))
+    assert response.code == Code.OK
+
+    status = status_from_map(response.fields[0])
+
+    assert (status.feature_level, status.feature_level_min, status.feature_level_max) == (1, 1, 2)
+    told = {name: value for name, value in status_to_map(status).items() if not name.startswith("feature_level")}
+    older = status_from_map(told | {"what a later build adds": 1})
+    assert isinstance(older, MemberStatus)
+    assert (older.feature_level, older.feature_level_max) == (1, 1)
+
+
+def test_a_retried_raise_that_has_been_carried_out_is_carried_out(cluster: Cluster) -> None:
+    """Though a member is away by then: to ask for the level in force changes nothing, so nothing forbids it."""
+    client = cluster.client()
+    upgrade(cluster, "s1", "s2", "s3")
+    client.do(RaiseFeatureLevel(2))
+    cluster.kill(next(node_id for node_id in cluster.hosts if node_id != cluster.leader()))
+    cluster.wait(2)
+
+    assert isinstance(client.do(RaiseFeatureLevel(2)), Acknowledged)

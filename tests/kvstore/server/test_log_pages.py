@@ -1,0 +1,27 @@
+"""A page of the log is bounded by what a member may do in one go, however much is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvstore.protocol.commands import Put
+from kvstore.protocol.messages import Code, command_request, encode_request, read_log_request
+from kvstore.server.connections import ServiceLimits
+from tests.kvstore.server.test_service import RawClient
+from tests.kvstore.support.in_memory_cluster import Cluster
+
+
+def test_a_page_of_small_entries_is_a_small_part_of_the_log(quick_folder: Path) -> None:
+    """A MiB of entries of 60 bytes took a member 100 ms; asked for 200 times in one piece it was deaf for 20 s."""
+    cluster = Cluster(quick_folder, 1)
+    cluster.leader()
+    client = RawClient(cluster)
+    for request_id in range(1, 1_501):
+        client.ask(encode_request(request_id, command_request(Put(b"key-%d" % request_id, bytes(100)))))
+
+    page = client.ask(encode_request(2_000, read_log_request(1, 0)))
+
+    assert page.code == Code.OK
+    entries, commit_index = page.fields
+    assert 100 < len(entries) < commit_index
+    assert sum(len(entry[3]) for entry in entries) <= ServiceLimits().log_bytes_max

@@ -1,0 +1,191 @@
+"""What is written for speed says the same as what is written to be read: each has its slow twin here."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from random import Random
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raft.config import MILLISECOND_NS
+from raft.core.elections import drawn
+from raft.core.quorum import Quorum, majority_index
+from raft.core.ready import Ready
+from raft.encoding.cbor import ARRAY, BYTES, INT64_MAX, UNSIGNED, encode_head, encode_item
+from raft.errors import ProtocolError
+from raft.protocol.codec import _Fields, decode_any, decode_message, decode_usual, encode_message
+from raft.protocol.messages import AppendAccepted, AppendEntries, Message
+from raft.types import Entry, EntryKind
+from tests.raft.support.core_fixture import a_leader_with_commits, accepted
+
+NUMBERS = st.one_of(
+    st.integers(0, INT64_MAX),
+    st.sampled_from([0, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, INT64_MAX]),
+)
+
+
+def test_a_ready_with_anything_to_do_in_it_is_not_idle() -> None:
+    """A field that is added later is noticed here. Events are only told, and so are other peers."""
+    assert Ready().is_idle
+
+    for field in dataclasses.fields(Ready):
+        ready = Ready()
+        something: Any = object() if field.name == "write" else [object()]
+        setattr(ready, field.name, something)
+        assert ready.is_idle == (field.name in ("events", "peers_changed")), field.name
+        assert ready.is_about_snapshots == field.name.startswith("snapshot_"), field.name
+
+
+@given(NUMBERS)
+def test_a_head_is_what_the_library_writes(number: int) -> None:
+    assert encode_head(UNSIGNED, number) == cbor2.dumps(number)
+
+
+@given(st.integers(0, 70_000))
+def test_the_head_of_bytes_is_what_the_library_writes(length: int) -> None:
+    data = bytes(length)
+    assert encode_head(BYTES, length) + data == cbor2.dumps(data)
+    assert encode_head(ARRAY, length)[0] & 0xE0 == ARRAY
+    assert encode_head(ARRAY, length)[1:] == encode_head(BYTES, length)[1:]
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+def test_an_acknowledgement_is_the_array_of_its_fields(
+    group_id: int, term: int, match: int, low: int, read: int
+) -> None:
+    message = AppendAccepted(term=term, match_index=match, last_applied=low, read_counter=read)
+    body = encode_message(group_id, message)
+
+    assert body == encode_item([6, group_id, term, match, low, read])
+    assert decode_message(body) == (group_id, message)
+
+
+@given(
+    st.lists(st.one_of(NUMBERS, st.integers(-2, -1), st.booleans(), st.text(max_size=2)), max_size=5), st.integers(1, 4)
+)
+def test_numbers_are_taken_together_as_one_by_one(items: list[Any], count: int) -> None:
+    """The same items, the same refusal with the same words, and the same place to go on from."""
+    together, one_by_one = _Fields([6, *items]), _Fields([6, *items])
+    try:
+        expected = [one_by_one.number() for _ in range(count)]
+    except ProtocolError as error:
+        with pytest.raises(ProtocolError, match=re.escape(str(error))):
+            together.numbers(count)
+    else:
+        assert together.numbers(count) == expected
+        assert together._at == one_by_one._at
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=9))
+def test_a_leader_counts_its_peers_as_its_quorum_does(positions: list[int]) -> None:
+    """The own position first, then those of the peers, is one position per voter."""
+    voters = tuple(f"s{place}" for place in range(len(positions)))
+    assert majority_index(positions) == Quorum(voters).agreed(dict(zip(voters, positions, strict=True)))
+
+
+@given(st.integers(0, 2**32), st.integers(1, 2**40))
+def test_a_time_out_is_drawn_as_the_library_draws_it(seed: int, below: int) -> None:
+    """The same number, and the same ones after it: a simulation with this seed goes on as it would have."""
+    ours, theirs = Random(seed), Random(seed)
+    assert [drawn(ours, below) for _ in range(3)] == [theirs.randrange(below) for _ in range(3)]
+    assert ours.getstate() == theirs.getstate()
+
+
+WAITS_US = st.one_of(st.sampled_from([0, 400, 1_000, 2_500, 5_000]), st.integers(0, 900_000))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["wait", "propose", "accept", "persist", "read"]), WAITS_US), max_size=16))
+def test_a_leader_that_is_calm_has_nothing_to_do_at_a_tick(steps: list[tuple[str, int]]) -> None:
+    """Its quorum, its disk and its deadlines say so one by one: for heartbeats, marks, and reads without answer."""
+    bench = a_leader_with_commits(mark_delay_ns=5 * MILLISECOND_NS)
+    leadership = bench.core._leadership
+    assert leadership is not None
+    bench.core.request_read(-1)
+    bench.flush()
+    bench.step("s2", accepted(1, 1, read_counter=1))  # So it is the one to be asked first.
+    for ticket, (what, microseconds) in enumerate(steps):
+        if what == "propose":
+            bench.propose()
+        elif what == "accept":
+            bench.step("s2", accepted(1, bench.core.last_index, read_counter=leadership.reads.counter))
+        elif what == "read":
+            bench.core.request_read(ticket)
+            bench.flush()
+        elif what == "persist":
+            bench.persist()
+        bench.now += microseconds * MILLISECOND_NS // 1_000
+        bench.core._state.now = bench.now
+        if leadership.is_calm():
+            assert bench.core._state.now < leadership.due_at
+            assert not leadership.has_lost_its_disk()
+            assert not leadership.has_lost_its_quorum
+        bench.advance(0)
+        if bench.core.leading_term is None:
+            break
+
+
+def usual_messages() -> st.SearchStrategy[Message]:
+    """What a lone put is made of, terms and indexes of every length."""
+    accepted = st.builds(
+        AppendAccepted,
+        term=NUMBERS,
+        match_index=NUMBERS,
+        last_applied=NUMBERS,
+        read_counter=NUMBERS,
+        priority=st.sampled_from([0, 0, 7]),
+    )
+    return st.one_of(accepted, st.builds(_an_append, NUMBERS, NUMBERS, st.tuples(*[NUMBERS] * 4), ENTRIES))
+
+
+ENTRIES = st.lists(
+    st.tuples(st.booleans(), NUMBERS, st.sampled_from(EntryKind), st.sampled_from([0, 1, 23, 24, 255, 256, 70_000])),
+    max_size=2,
+)
+
+
+def _an_append(
+    term: int, prev_index: int, others: tuple[int, ...], entries: list[tuple[bool, int, EntryKind, int]]
+) -> Message:
+    made = [
+        Entry(prev_index + place, term if is_of_sender else other_term, kind, bytes(length))
+        for place, (is_of_sender, other_term, kind, length) in enumerate(entries, 1)
+    ]
+    prev_term, commit_index, low_watermark, read_counter = others
+    return AppendEntries(
+        term=term,
+        prev_index=prev_index,
+        prev_term=prev_term,
+        entries=tuple(made),
+        commit_index=commit_index,
+        low_watermark=low_watermark,
+        read_counter=read_counter,
+    )
+
+
+def test_the_messages_of_a_lone_put_are_usual() -> None:
+    acknowledgement = AppendAccepted(term=3, match_index=70_000, last_applied=69_999, read_counter=0)
+    append = _an_append(3, 70_000, (3, 69_999, 69_998, 5), [(True, 0, EntryKind.COMMANDS, 200)])
+    for message in (acknowledgement, append):
+        assert decode_usual(encode_message(0, message)) == (0, message)
+
+
+@given(NUMBERS, usual_messages(), st.data())
+def test_what_is_decoded_by_hand_is_decoded_as_by_the_library(
+    group_id: int, message: Message, data: st.DataObject
+) -> None:
+    """Whatever comes instead, cut short, longer, or with any byte changed: the same message, or it is left to that."""
+    body = bytearray(encode_message(group_id, message))
+    for _ in range(data.draw(st.integers(0, 2))):
+        body[data.draw(st.integers(0, min(len(body) - 1, 90)))] = data.draw(st.integers(0, 255))
+    end = data.draw(st.one_of(st.just(len(body)), st.integers(0, len(body))))
+    changed = bytes(body[:end]) + data.draw(st.sampled_from([b"", b"", b"\x00"]))
+
+    by_hand = decode_usual(changed)
+
+    if by_hand is not None:
+        assert by_hand == decode_any(changed)

@@ -1,0 +1,183 @@
+"""What a change makes of a configuration, what no change may do, and how configurations are written (thesis §4)."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from raft import (
+    MEMBERS_MAX,
+    ChangeRefusal,
+    ChangeRefused,
+    Configuration,
+    InvalidConfiguration,
+    Member,
+    MembershipChange,
+    derive_cluster_id,
+    encode_item,
+)
+from raft.membership.change import changed, left
+from raft.membership.configuration import REMOVED_IDS_MAX
+from tests.raft.support.core_cluster import adding, configuration, describe, members, promoting, removing
+
+THREE = configuration(["s1", "s2", "s3"])
+
+
+# What is made
+
+
+def test_voters_change_through_a_joint_configuration_always() -> None:
+    """Raft §6: one voter or several, there is one way. What follows is without the second half."""
+    start = configuration(["s1", "s2", "s3"], learners=["s4", "s5"])
+
+    joint = changed(start, MembershipChange(promote=("s4",), remove=("s1", "s2")))
+    after = left(joint)
+
+    assert describe(joint) == ("s3 s4", "s1 s2 s3", "s5")
+    assert describe(after) == ("s3 s4", "", "s5")
+    assert after.removed == ("s1", "s2")
+
+
+def test_learners_come_and_go_in_one_step() -> None:
+    """No majority changes by it."""
+    with_two = changed(THREE, adding("s5", "s4"))
+    with_one = changed(with_two, removing("s4"))
+
+    assert describe(with_two) == ("s1 s2 s3", "", "s4 s5")
+    assert describe(with_one) == ("s1 s2 s3", "", "s5")
+    assert with_one.removed == ("s4",)
+
+
+def test_a_new_address_needs_no_majority_of_others() -> None:
+    """A store of one that grows is given the address at which the others find it."""
+    found = changed(configuration(["s1"]), MembershipChange(update=(Member("s1", "a:1", "a:2", b"i" * 16),)))
+
+    assert found == Configuration((Member("s1", "a:1", "a:2", b"i" * 16),))
+
+
+def test_who_moves_keeps_the_incarnation_that_is_known_of_it() -> None:
+    """It is the authority for all members, also those who have never heard of this one."""
+    start = Configuration((Member("s1", "a:1", "a:2", b"i" * 16),))
+
+    found = changed(start, MembershipChange(update=(Member("s1", "b:1", "b:2"),)))
+
+    assert found == Configuration((Member("s1", "b:1", "b:2", b"i" * 16),))
+
+
+@pytest.mark.parametrize("node_id", ["s2", "s3"])
+def test_nobody_comes_back_with_another_data_folder(node_id: str) -> None:
+    """A voter has forgotten its votes, and a learner what it acknowledged to a leader that remembers it.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
+    start = Configuration((Member("s1"), Member("s2", "", "", b"a" * 16)), (), (Member("s3", "", "", b"a" * 16),))
+
+    with pytest.raises(ChangeRefused, match="forgotten") as caught:
+        changed(start, MembershipChange(update=(Member(node_id, "", "", b"b" * 16),)))
+
+    assert caught.value.reason is ChangeRefusal.USED_ID
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (adding("s2"), ChangeRefusal.DUPLICATE),
+        (adding("s4"), ChangeRefusal.DUPLICATE),
+        (adding("s5", "s5"), ChangeRefusal.DUPLICATE),
+        (promoting("s1"), ChangeRefusal.DUPLICATE),
+        (MembershipChange(promote=("s4",), remove=("s4",)), ChangeRefusal.DUPLICATE),
+        (MembershipChange(add=(Member("s5", "host:1"),)), ChangeRefusal.DUPLICATE),
+        (MembershipChange(update=(Member("s1", "host:1"),)), ChangeRefusal.DUPLICATE),
+        (adding("s0"), ChangeRefusal.USED_ID),
+        (promoting("s9"), ChangeRefusal.UNKNOWN_MEMBER),
+        (removing("s9"), ChangeRefusal.UNKNOWN_MEMBER),
+        (removing("s1", "s2", "s3"), ChangeRefusal.LAST_VOTER),
+        (adding(*(f"new-{n}" for n in range(MEMBERS_MAX - 3))), ChangeRefusal.TOO_MANY),
+        (MembershipChange(), ChangeRefusal.NOTHING),
+    ],
+)
+def test_a_change_that_no_cluster_may_make_is_refused_with_its_reason(
+    change: MembershipChange, reason: ChangeRefusal
+) -> None:
+    """Each is a word for programs, and a sentence for people that survives being pickled."""
+    start = Configuration(members("s1", "s2", "s3"), (), (Member("s4", "host:1"),), ("s0",))
+
+    with pytest.raises(ChangeRefused) as caught:
+        changed(start, change)
+
+    assert caught.value.reason is reason
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_voters_may_go_and_others_take_their_place_at_once() -> None:
+    """The last voter is not lost when another one becomes a voter with the same change."""
+    start = configuration(["s1"], learners=["s2"])
+
+    assert describe(changed(start, MembershipChange(promote=("s2",), remove=("s1",)))) == ("s2", "s1", "")
+
+
+def test_so_many_removed_ids_are_remembered_and_no_more() -> None:
+    """REMOVED_IDS_MAX, the latest ones."""
+    many = [f"old-{n}" for n in range(REMOVED_IDS_MAX)]
+
+    found = changed(configuration(["s1"], learners=["s2"], removed=many), removing("s2"))
+
+    assert (found.removed[0], found.removed[-1], len(found.removed)) == ("old-1", "s2", REMOVED_IDS_MAX)
+
+
+# How it is written
+
+
+def test_voters_alone_are_written_as_ever() -> None:
+    """These bytes are in snapshots on disks, and in the name of every cluster."""
+    of_old = encode_item([["s1", "a:1", "a:2"], ["s2", "b:1", "b:2"]])
+    found = Configuration.decode(of_old)
+
+    assert found == Configuration((Member("s1", "a:1", "a:2"), Member("s2", "b:1", "b:2")))
+    assert found.encode() == of_old
+    assert derive_cluster_id("token", found).hex() == "99718df73de6a8c08b2c7ad9d9e74ee4"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        configuration(["s1", "s2"], outgoing=["s2", "s3"], learners=["s4"], removed=["s9", "s0"]),
+        configuration(["s1"], learners=["s2"]),
+        configuration(["s1"], removed=["s2"]),
+        Configuration((Member("s1", "a:1", "a:2", bytes(range(16))),)),
+    ],
+)
+def test_a_configuration_is_read_as_it_was_written(found: Configuration) -> None:
+    """Every part, in one canonical form."""
+    assert Configuration.decode(found.encode()) == found
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x80",
+        encode_item(7),
+        encode_item([2]),
+        encode_item([3, [["s1", "", "", b"", 1]], []]),
+        encode_item([2, [["s1", "", "", b"", 1]], []]),  # It has a shorter form.
+        encode_item([2, [["s1", "", "", b"", 5]], []]),
+        encode_item([2, [["s1", "", "", b"", 4]], []]),
+        encode_item([2, [["s1", "", "", b"", 1], ["s2", "", "", b"", 0]], []]),
+        encode_item([2, [["s1", "", "", b"short", 1]], []]),
+        encode_item([2, [["s2", "", "", b"", 1], ["s1", "", "", b"", 4]], []]),
+        encode_item([2, [["s1", "", "", b"", 1]], ["s1"]]),
+        encode_item([2, [["s1", "", "", b"", 1]], ["no id"]]),
+        encode_item([2, [["s1", "", "", b"", 1]], [["s1"]]]),
+        encode_item([["s1", 1, ""]]),
+        encode_item([[f"s{n}", "", ""] for n in range(10)]),
+    ],
+)
+def test_what_is_no_configuration_is_refused(data: bytes) -> None:
+    """Whole, in one go, whoever wrote it."""
+    with pytest.raises(InvalidConfiguration):
+        Configuration.decode(data)

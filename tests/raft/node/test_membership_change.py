@@ -1,0 +1,339 @@
+"""Changes of the members through whole nodes: tickets, status, whom to connect to, snapshots, incarnations."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft import (
+    AppendAccepted,
+    Applied,
+    ChangeRefusal,
+    ChangeRefused,
+    Configuration,
+    DiskFull,
+    Member,
+    MembershipChange,
+    Message,
+    NotLeader,
+    PeerRefused,
+    RaftConfig,
+    Refused,
+    Role,
+    Unknown,
+)
+from raft.node.peer_identity import PINS_MAX
+from tests.raft.node.test_cluster import fill
+from tests.raft.support.core_cluster import adding, configuration, removing
+from tests.raft.support.node_cluster import MS, OneNode, World, a_single_leader, incarnation_of
+
+
+def join(world: World, node_id: str) -> OneNode:
+    """A machine with an empty log that knows who votes, and whom everybody greets as soon as they take it."""
+    voters = tuple(world.members)
+    member = world.members[node_id] = OneNode(node_id, voters, world.config)
+    member.now = world.now
+    member.node.tick(world.now)
+    return member
+
+
+def greet(world: World, node_id: str) -> None:
+    for other in world.members.values():
+        if other.node_id != node_id:
+            other.node.peer_hello(node_id, incarnation_of(node_id))
+            other.settle()
+
+
+def grown_by_one(world: World) -> OneNode:
+    """s4 is a learner that has all of the log."""
+    leader = world.elect()
+    join(world, "s4")
+    leader.node.propose_change(adding("s4"), 900)
+    world.run(
+        lambda: all(
+            member.node.core.configuration.learner_ids for member in world.members.values() if member.node_id != "s4"
+        )
+    )
+    greet(world, "s4")
+    world.run(lambda: world["s4"].node.core.last_applied == leader.node.core.last_index)
+    return leader
+
+
+# The end of a change
+
+
+def test_a_change_ends_when_all_of_it_is_committed() -> None:
+    """Not with its first configuration, which is joint: who goes is needed until the second one is committed."""
+    world = World()
+    leader = grown_by_one(world)
+    removed = world.followers()[0].node_id
+
+    leader.node.propose_change(MembershipChange(promote=("s4",), remove=(removed,)), 901)
+    world.run(lambda: leader.applied[-1].ticket == 901)
+
+    end = leader.applied[-1]
+    stay = sorted({"s1", "s2", "s3", "s4"} - {removed})
+    assert end == Applied(901, leader.node.core.last_index, configuration(stay, removed=[removed]))
+    assert leader.node.core.committed_configuration == end.result
+
+
+def test_a_change_by_which_the_leader_goes_is_told_to_be_done_all_the_same() -> None:
+    """It is not the leader any more when it applies that."""
+    world = World()
+    leader = world.elect()
+
+    leader.node.propose_change(removing(leader.node_id), 1)
+    world.run(lambda: bool(leader.applied))
+
+    assert leader.applied[0].ticket == 1
+    assert leader.node.status().is_removed
+    world.run(lambda: world.leader() is not None)
+    assert world.leader() is not leader
+
+
+def test_a_removed_leader_hands_over_at_once_though_commands_are_on_their_way() -> None:
+    """It stops to lead with entries that nobody has confirmed: to wait for that would be for ever."""
+    world = World()
+    leader = world.elect()
+    late: list[str] = []
+
+    def carries(_sender: str, receiver: str, message: Message) -> bool:
+        core, is_told = leader.node.core, isinstance(message, AppendAccepted) and receiver == leader.node_id
+        is_last = not core.configuration.is_joint and not core.configuration.is_voter(leader.node_id)
+        if is_told and is_last and core.role is Role.LEADER and not late:
+            late.append("late")
+            leader.propose("late", 2)
+            leader.flush()
+        return True
+
+    world.carries = carries
+    leader.node.propose_change(removing(leader.node_id), 1)
+    world.run(lambda: world.leader() not in (None, leader), 3 * world.config.heartbeat_interval_ns // MS)
+
+    assert late
+    world.run(lambda: [member.machine.items for member in world.followers() if member is not leader] == [["late"]])
+
+
+def test_a_change_that_another_term_took_the_place_of_certainly_did_not_happen() -> None:
+    """Like a command (docs/reference/specification.md#96-end-of-a-proposal)."""
+    world = World(outcome_wait_ns=10_000 * MS)
+    leader = world.elect()
+    world.cut_off = {leader.node_id}
+    leader.node.propose_change(removing(leader.node_id), 1)
+    world.run(lambda: world.leader() is not None)
+    new = world.leader()
+    assert new is not None
+    fill(world, new, 1)
+    world.cut_off = set()
+
+    world.run(lambda: bool(leader.refused))
+
+    assert isinstance(leader.refused[0].error, NotLeader)
+    assert leader.node.core.configuration == configuration(["s1", "s2", "s3"])
+
+
+def test_a_change_whose_end_nobody_tells_is_unknown_after_a_while() -> None:
+    """`outcome_wait_ns` after the step-down."""
+    world = World()
+    leader = world.elect()
+    world.cut_off = {leader.node_id}
+
+    leader.node.propose_change(adding("s4"), 1)
+    world.run(lambda: bool(leader.unknown))
+
+    assert [end.ticket for end in leader.unknown] == [1]
+
+
+def test_a_change_that_is_refused_says_why_at_once() -> None:
+    """It has no effect and no ticket."""
+    alone = a_single_leader()
+    with pytest.raises(ChangeRefused) as caught:
+        alone.node.propose_change(removing("s1"), 1)
+    assert caught.value.reason is ChangeRefusal.LAST_VOTER
+
+    alone.log.is_disk_full = True
+    with pytest.raises(DiskFull):
+        alone.node.propose_change(adding("s2"), 1)
+    with pytest.raises(NotLeader):
+        World()["s1"].node.propose_change(adding("s4"), 1)
+    assert alone.node.open_requests == 0
+
+
+def test_what_is_open_when_a_node_stops_is_unknown() -> None:
+    """docs/reference/specification.md#96-end-of-a-proposal."""
+    world = World()
+    leader = world.elect()
+    world.cut_off = {leader.node_id}
+    leader.node.propose_change(adding("s4"), 1)
+    leader.settle()
+
+    leader.node.begin_stop()
+    world.run(lambda: leader.node.is_stopped)
+
+    assert [type(end) for end in leader.completions] == [Unknown]
+
+
+# What is told
+
+
+def test_the_status_shows_who_the_members_are_and_what_is_under_way() -> None:
+    """For people: a change that does not end can be seen."""
+    alone = a_single_leader()
+    alone.node.propose_change(adding("s2"), 1)
+    status = alone.node.status()
+    assert (status.voters, status.outgoing, status.learners) == (("s1",), (), ("s2",))
+    assert (status.is_changing, status.is_removed) == (True, False)
+
+    alone.settle()
+
+    assert not alone.node.status().is_changing
+
+
+def test_the_host_is_told_whom_to_connect_to() -> None:
+    """Before anything is sent there; with the address, and as long as a removed member is to be told of it."""
+    alone = a_single_leader()
+    s2 = Member("s2", "host:7001", "host:8001")
+    alone.flush()
+
+    alone.node.propose_change(MembershipChange(add=(s2,)), 1)
+    effects = alone.flush()
+    assert effects.peers_changed
+    assert alone.node.peers == (s2,)
+    alone.settle()
+    assert not alone.flush().peers_changed
+
+    alone.node.propose_change(removing("s2"), 2)
+    alone.settle()
+    assert alone.node.peers == (s2,)
+    alone.tick_to(alone.now + 60_000 * MS)
+    assert alone.flush().peers_changed
+    assert not alone.node.peers
+
+
+# Snapshots
+
+
+def test_a_snapshot_has_the_members_as_of_its_index() -> None:
+    """Not those of an entry behind it, which may be cut (docs/reference/specification.md#51-state-at-an-index)."""
+    world = World()
+    leader = world.elect()
+    fill(world, leader, 3)
+    world.cut_off = {leader.node_id}
+    leader.node.propose_change(adding("s4"), 9)
+
+    leader.node.snapshot_now()
+    leader.settle()
+
+    header = leader.snapshots.latest().header
+    assert header.index == leader.node.core.last_applied
+    assert header.configuration == configuration(["s1", "s2", "s3"])
+
+
+def test_who_joins_is_told_of_its_membership_by_a_snapshot_where_the_log_is_gone() -> None:
+    """It begins with an empty log, and the others in its configuration."""
+    world = World(snapshot_log_bytes=200, retention_bytes_max=1)
+    leader = world.elect()
+    fill(world, leader, 30)
+    assert leader.node.core.first_index > 1
+
+    grown_by_one(world)
+
+    s4 = world["s4"]
+    assert "snapshot_installed" in s4.event_names()
+    assert s4.node.core.committed_configuration.learner_ids == ("s4",)
+    assert s4.machine.items == leader.machine.items
+
+
+def test_members_are_the_same_after_a_crash() -> None:
+    """From the snapshot and the log behind it."""
+    alone = a_single_leader()
+    alone.node.propose_change(adding("s2"), 1)
+    alone.settle()
+    alone.node.snapshot_now()
+    alone.settle()
+    alone.node.propose_change(adding("s3"), 2)
+    alone.settle()
+
+    alone.crash()
+
+    assert alone.node.core.configuration == configuration(["s1"], learners=["s2", "s3"])
+    assert alone.snapshots.latest().header.configuration == configuration(["s1"], learners=["s2"])
+
+
+# Who is who
+
+
+def test_a_removed_member_is_refused_by_name() -> None:
+    """Once that is committed; until it has been told, its leader goes on talking to it."""
+    world = World()
+    leader = world.elect()
+    removed, other = world.followers()
+    leader.node.propose_change(removing(removed.node_id), 1)
+    world.run(lambda: removed.node.status().is_removed)
+    world.run(lambda: len(leader.node.peers) == 1)
+
+    for member in (leader, other):
+        with pytest.raises(PeerRefused) as caught:
+            member.node.peer_hello(removed.node_id, incarnation_of(removed.node_id))
+        assert caught.value.code == "removed"
+
+
+def test_who_hears_no_leader_greets_strangers() -> None:
+    """One of them may be a leader, or a candidate, by a configuration that has not come here yet."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
+
+    s1.node.peer_hello("s9", incarnation_of("s9"))
+    s1.settle()
+
+    assert s1.pins.pins()["s9"] == incarnation_of("s9")
+
+
+def test_so_many_strangers_are_greeted_and_no_more() -> None:
+    """PINS_MAX: each costs room in a file for ever."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig())
+    for number in range(PINS_MAX - 2):
+        s1.node.peer_hello(f"x{number}", incarnation_of(f"x{number}"))
+    s1.settle()
+
+    with pytest.raises(PeerRefused) as caught:
+        s1.node.peer_hello("one-more", incarnation_of("one-more"))
+    assert caught.value.code == "too_many_pins"
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+
+
+def test_the_incarnation_in_the_configuration_is_the_authority() -> None:
+    """Whoever said hello under that name before was not meant.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
+    alone = a_single_leader()
+    pinned = Configuration((Member("s1"),), (), (Member("s2", incarnation_id=incarnation_of("s2")),))
+    alone.node.propose_change(MembershipChange(add=pinned.learners), 1)
+    alone.settle()
+
+    with pytest.raises(PeerRefused, match="forgotten its votes"):
+        alone.node.peer_hello("s2", incarnation_of("somebody else"))
+    alone.node.peer_hello("s2", incarnation_of("s2"))
+    alone.settle()
+
+    assert alone.pins.pins()["s2"] == incarnation_of("s2")
+
+
+@pytest.mark.parametrize("is_durable", [True, False], ids=["durable", "under way"])
+def test_a_pin_of_somebody_else_gives_way_to_the_configuration(is_durable: bool) -> None:
+    """A stranger had come first, while there was no leader."""
+    s1 = OneNode("s1", ("s1",), RaftConfig())
+    s1.node.peer_hello("s2", incarnation_of("somebody else"))
+    pins = [] if is_durable else s1.disk.waiting[:]
+    del s1.disk.waiting[: len(pins)]
+    s1.settle()
+    s1.tick_to(RaftConfig().election_timeout_max_ns)
+    s1.settle()
+    s1.node.propose_change(MembershipChange(add=(Member("s2", incarnation_id=incarnation_of("s2")),)), 1)
+    s1.settle()
+
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+    s1.disk.waiting[:0] = pins
+    s1.settle()
+
+    assert s1.pins.pins()["s2"] == incarnation_of("s2")
+    assert not [end for end in s1.completions if isinstance(end, Refused)]

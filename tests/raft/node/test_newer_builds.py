@@ -1,0 +1,107 @@
+"""What only a newer build knows, sent to a member: it says which form, and ends. To be sent it again helps nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from raft import (
+    AppendEntries,
+    Done,
+    Entry,
+    EntryKind,
+    InstallSnapshotProgress,
+    NewerBuildNeeded,
+    NewerConfiguration,
+    NodeStopped,
+    ReadWay,
+    SnapshotWriter,
+    encode_item,
+)
+from tests.raft.node.test_cluster import SMALL_CHUNKS, a_member_behind_the_log
+from tests.raft.support.memory_stores import Disk
+from tests.raft.support.node_cluster import OneNode, World
+
+REMEDY = "a member list of form 4; this build knows up to 3. Start this member with the build of the other members"
+
+
+def newer_members(leader: OneNode) -> AppendEntries:
+    """What a leader of a later build might send next."""
+    core = leader.node.core
+    last = leader.log.read(core.last_index, core.last_index, 1)[0]
+    return AppendEntries(
+        term=core.term,
+        prev_index=last.index,
+        prev_term=last.term,
+        entries=(Entry(last.index + 1, core.term, EntryKind.CONFIGURATION, encode_item([4, [], [], 0, "more"])),),
+        commit_index=core.commit_index,
+        low_watermark=0,
+        read_counter=0,
+    )
+
+
+def test_a_member_that_is_sent_members_of_a_newer_form_ends_and_says_which() -> None:
+    """They are in force as soon as they are in the log, which may be before the level that has them is applied.
+
+    To hang up would be of no use: the leader would send them again and again.
+    """
+    world = World()
+    leader = world.elect()
+    member = world.followers()[0]
+    world.cut_off = {leader.node_id}  # Its question is not answered.
+    member.node.read_all((7,), ReadWay.ASKED)
+    before = (member.node.core.last_index, member.node.core.term)
+
+    member.node.receive(leader.node_id, newer_members(leader))
+
+    effects = member.flush()
+    assert isinstance(effects.failure, NodeStopped)
+    assert isinstance(effects.failure.__cause__, NewerConfiguration)
+    assert REMEDY in str(effects.failure)
+    assert effects.send == []
+    assert (member.node.core.last_index, member.node.core.term) == before
+    assert [refused.ticket for refused in member.refused] == [7]
+
+    member.node.receive(leader.node_id, newer_members(leader))  # Nothing is heard any more.
+    assert member.flush().send == []
+
+
+class Newer(NewerBuildNeeded):
+    """What a store says of a file that only newer builds can read."""
+
+
+class NewerWriter:
+    """Finds in the first bytes, or in the last ones, that they are of a newer build."""
+
+    def __init__(self, disk: Disk, *, at_once: bool) -> None:
+        self._disk, self._at_once = disk, at_once
+
+    def write(self, chunk: bytes, done: Done) -> None:
+        error = Newer(f"{len(chunk)} bytes of form 4") if self._at_once else None
+        self._disk.submit("snapshot write", lambda failure: done(failure or error))
+
+    def finish(self, done: Done) -> None:
+        self._disk.submit("snapshot sync", lambda failure: done(failure or Newer("form 4")))
+
+    def abandon(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_member_that_is_sent_a_snapshot_of_a_newer_form_ends_and_does_not_ask_for_it_again(at_once: bool) -> None:
+    world = World(**SMALL_CHUNKS)
+    _, lagging = a_member_behind_the_log(world)
+    held, begun = lagging.node.core.last_index, list[int]()
+
+    def receive(total_bytes: int, _position: object = None) -> SnapshotWriter:
+        begun.append(total_bytes)
+        return NewerWriter(lagging.disk, at_once=at_once)  # type: ignore[return-value]
+
+    lagging.snapshots.receive = receive  # type: ignore[method-assign,assignment]
+    world.run(lambda: lagging.node.failure is not None)
+
+    assert isinstance(lagging.node.failure, NodeStopped)
+    assert isinstance(lagging.node.failure.__cause__, Newer)
+    assert "receiving a snapshot failed" in str(lagging.node.failure)
+    assert len(begun) == 1
+    assert not any(isinstance(m, InstallSnapshotProgress) and m.next_offset < 0 for _, m in lagging.sent)
+    assert lagging.node.core.last_index == held

@@ -1,0 +1,125 @@
+"""Whom a node talks to: members only, each pinned to the incarnation that it first was.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from raft import (
+    DiskForgotten,
+    PeerRefused,
+    RaftConfig,
+    VoteRequest,
+)
+from tests.raft.support.core_fixture import heartbeat
+from tests.raft.support.node_cluster import OneNode, World, incarnation_of
+
+
+def test_a_peer_is_pinned_before_anything_it_says_is_used() -> None:
+    """A pin is synced before any vote, append or acknowledgement of that peer is used.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
+    request = VoteRequest(term=5, last_index=0, last_term=0, transfer=False)
+
+    s1.node.receive("s2", request)
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+    s1.node.receive("s2", request)
+    s1.flush()
+    assert s1.node.core.term == 0
+    assert s1.disk.names == ["pin s2"]
+
+    s1.disk.complete_one()
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+    s1.node.receive("s2", request)
+    assert s1.node.core.term == 5
+    assert s1.disk.names == ["pin s2"]
+
+
+def test_a_peer_with_another_incarnation_is_refused_and_told_the_remedy() -> None:
+    """It has lost its disk and forgotten its votes (docs/reference/specification.md#13-incarnations-and-pins)."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+
+    with pytest.raises(PeerRefused, match="new node id") as caught:  # Even while the first pin is under way.
+        s1.node.peer_hello("s2", b"another one 1234")
+    s1.settle()
+    with pytest.raises(PeerRefused, match="forgotten its votes"):
+        s1.node.peer_hello("s2", b"another one 1234")
+
+    assert caught.value.code == "wrong_incarnation"
+    assert incarnation_of("s2")[:4].hex() in caught.value.reason
+    assert incarnation_of("s2").hex() not in caught.value.reason  # Whoever calls is told this.
+
+
+def test_a_member_that_began_empty_and_was_known_before_promises_nothing_more() -> None:
+    """Its folder was made anew, and somebody who never met the old one might count its vote.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
+    s2 = OneNode("s2", ("s1", "s2", "s3"), RaftConfig())
+    s2.settle()
+
+    s2.node.peer_refused("s9", "wrong_incarnation")  # It is no member: what it knows does not matter.
+    s2.node.peer_refused("s1", "not_a_member")
+    assert s2.flush().failure is None
+    s2.node.peer_refused("s1", "wrong_incarnation")
+
+    failure = s2.flush().failure
+    assert failure is not None
+    assert "s1 knows this member with another data folder" in str(failure)
+    assert isinstance(failure.__cause__, DiskForgotten)
+    s2.node.receive("s3", VoteRequest(term=5, last_index=0, last_term=0, transfer=False))
+    assert not s2.flush().send
+
+
+def test_a_member_with_a_log_stays_whatever_one_peer_says_of_its_data_folder() -> None:
+    """It is the peer that may be mistaken: this one was believed by those who gave it its log."""
+    world = World()
+    world.elect()
+    follower, other = world.followers()
+    follower.crash()
+
+    follower.node.peer_refused(other.node_id, "wrong_incarnation")
+
+    assert follower.flush().failure is None
+
+
+@pytest.mark.parametrize(("peer_id", "code"), [("s9", "not_a_member"), ("s1", "own_id")])
+def test_a_stranger_is_refused(peer_id: str, code: str) -> None:
+    """While there is a leader, who knows all members, and is known to them."""
+    s1 = OneNode("s1", ("s1",), RaftConfig())
+    s1.settle()
+    assert s1.node.core.hears_a_leader
+
+    with pytest.raises(PeerRefused) as caught:
+        s1.node.peer_hello(peer_id, bytes(16))
+    assert caught.value.code == code
+
+
+def test_a_stranger_that_leads_is_greeted_by_who_hears_it() -> None:
+    """Who joins hears a leader of which its configuration knows nothing, and then dials it, to answer."""
+    s9 = OneNode("s9", ("s1",), RaftConfig(), pinned=False)
+    s9.node.peer_hello("s2", incarnation_of("s2"))
+    s9.settle()
+    s9.node.receive("s2", heartbeat(term=3))
+    assert s9.node.core.hears_a_leader
+
+    s9.node.peer_hello("s2", incarnation_of("s2"))
+
+    with pytest.raises(PeerRefused) as caught:
+        s9.node.peer_hello("s3", incarnation_of("s3"))
+    assert caught.value.code == "not_a_member"
+
+
+def test_a_failed_pin_stops_the_node() -> None:
+    """It is a failed sync like any other (docs/reference/specification.md#37-failed-sync)."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+
+    s1.disk.complete_one(OSError(5, "Input/output error"))
+
+    assert s1.flush().failure is not None

@@ -1,0 +1,293 @@
+"""Snapshots on their way between members: what they may cost, what survives, and when the machine becomes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raft import AppendAccepted, InstallSnapshot, InstallSnapshotProgress, Message, Role
+from raft.snapshots.sender import SILENCES_MAX
+from tests.raft.node.test_cluster import SMALL_CHUNKS, a_member_behind_the_log, caught_up, count_chunks, fill
+from tests.raft.support.node_cluster import MS, OneNode, World
+
+CHUNK_BYTES = 10
+TINY_CHUNKS = SMALL_CHUNKS | {"snapshot_chunk_bytes": CHUNK_BYTES}
+LONG_LOG = TINY_CHUNKS | {"retention_bytes_max": 1_000_000}
+
+
+def cut_after(world: World, chunks: int) -> list[InstallSnapshot]:
+    """Let so many chunks through, and then none; returns those that follow when `world.carries` is set again."""
+    seen = count_chunks(world)
+    recording = world.carries
+    world.carries = lambda *letter: recording(*letter) and len(seen) <= chunks
+    world.run(lambda: len(seen) > chunks)
+    world.run_for(20)
+    sent = [message for _, _, message in seen]
+    world.carries = lambda *_: True
+    return sent
+
+
+def names(member: OneNode) -> list[str]:
+    return sorted(info.name for info, _ in member.snapshots._files)
+
+
+def a_member_in_want(world: World) -> tuple[OneNode, OneNode]:
+    """As `a_member_behind_the_log`, where the log that is kept is long: it has lost its disk's log."""
+    leader = world.elect()
+    lagging = world.followers()[0]
+    world.cut_off = {lagging.node_id}
+    fill(world, leader, 30)
+    world.run_for(200)
+    leader.node.core.compact(leader.node.core.snapshot_index)
+    leader.log.drop_before(leader.node.core.snapshot_index + 1)
+    world.cut_off = set()
+    return leader, lagging
+
+
+def chunks_after(world: World) -> list[InstallSnapshot]:
+    """Let all members catch up; the chunks that were sent for it."""
+    seen = count_chunks(world)
+    world.run(lambda: caught_up(world))
+    return [message for _, _, message in seen]
+
+
+def break_connection(leader: OneNode, peer: OneNode) -> None:
+    """As its transport tells when it was cut."""
+    leader.node.peer_unreachable(peer.node_id)
+    peer.node.peer_unreachable(leader.node_id)
+
+
+def test_a_transfer_whose_connection_broke_resumes_at_its_offset() -> None:
+    """One chunk asks how much is there; nothing else that has arrived is sent again."""
+    world = World(**TINY_CHUNKS)
+    leader, lagging = a_member_behind_the_log(world)
+    before = cut_after(world, 8)
+    break_connection(leader, lagging)
+
+    after = chunks_after(world)
+
+    assert {message.transfer_id for message in after} == {before[0].transfer_id}
+    assert [message.offset for message in after][:2] == [0, 8 * CHUNK_BYTES]
+    assert after[-1].offset + len(after[-1].data) == after[-1].total_bytes
+
+
+def test_it_resumes_with_the_same_file_though_a_newer_one_was_built_meanwhile() -> None:
+    """The file is kept for whoever was getting it; the log still continues it."""
+    world = World(**LONG_LOG)
+    leader, lagging = a_member_in_want(world)
+    before = cut_after(world, 8)
+    break_connection(leader, lagging)
+    world.cut_off = {lagging.node_id}
+    fill(world, leader, 20, first_ticket=300)
+    world.run_for(50)
+    assert leader.snapshots.latest().header.index > before[0].snapshot_index
+    assert len(names(leader)) == 2
+    world.cut_off = set()
+
+    after = chunks_after(world)
+
+    assert {message.snapshot_index for message in after} == {before[0].snapshot_index}
+    assert after[1].offset == 8 * CHUNK_BYTES
+    world.run_for(10_000)
+    assert len(names(leader)) == 1
+
+
+def test_what_was_kept_for_a_lost_peer_is_dropped_when_it_stays_away() -> None:
+    """Disk use is bounded: twenty election time-outs, however often its connection is tried."""
+    world = World(**LONG_LOG)
+    leader, lagging = a_member_in_want(world)
+    cut_after(world, 8)
+    break_connection(leader, lagging)
+    world.cut_off = {lagging.node_id}
+    fill(world, leader, 20, first_ticket=300)
+    for _ in range(5):
+        world.run_for(1_000)
+        break_connection(leader, lagging)
+    assert len(names(leader)) == 2
+
+    for _ in range(3):
+        world.run_for(1_000)
+        break_connection(leader, lagging)
+    world.run_for(100)
+
+    assert names(leader) == [leader.snapshots.latest().name]
+
+
+def test_of_older_files_only_the_one_that_is_being_sent_is_kept() -> None:
+    """However many are built while a slow transfer goes on: disk use is bounded."""
+    world = World(**SMALL_CHUNKS)
+    leader, _ = a_member_behind_the_log(world)
+    world.carries = lambda *letter: not isinstance(letter[2], InstallSnapshotProgress)
+    world.run_for(100)
+    sending = leader.snapshots.latest().name
+
+    fill(world, leader, 60, first_ticket=200)
+
+    assert leader.event_names().count("snapshot_built") >= 4
+    assert names(leader) == sorted([sending, leader.snapshots.latest().name])
+    world.carries = lambda *_: True
+    world.run(lambda: caught_up(world), milliseconds=60_000)
+    world.run_for(10_000)
+    assert names(leader) == [leader.snapshots.latest().name]
+
+
+def test_chunks_keep_to_their_rate() -> None:
+    """`snapshot_bytes_per_second`, whatever the windows would allow: 1,000 bytes take a second."""
+    world = World(**TINY_CHUNKS | {"snapshot_bytes_per_second": 1_000, "snapshot_log_bytes": 2_000})
+    leader = world.elect()
+    lagging = world.followers()[0]
+    world.cut_off = {lagging.node_id}
+    fill(world, leader, 60)
+    world.run(lambda: leader.node.core.first_index > lagging.node.core.last_index + 1)
+    world.cut_off = set()
+    seen = count_chunks(world)
+    world.run(lambda: len(seen) > 0)
+    began, first = world.now, len(seen)
+
+    world.run_for(500)
+
+    sent = sum(len(message.data) for _, _, message in seen[first:])
+    assert 0.8 <= sent * 1_000_000 * MS / (1_000 * (world.now - began)) / 1_000 <= 1.2, sent
+
+
+def test_a_transfer_that_its_rate_holds_back_is_not_taken_for_a_silent_one() -> None:
+    """A chunk in 2 s: nothing is sent again, and nothing is given up."""
+    world = World(**SMALL_CHUNKS)
+    leader, lagging = a_member_behind_the_log(world)
+    leader.node._snapshots._outgoing._rate._bytes_per_second = 20
+
+    after = chunks_after_long(world)
+
+    assert len({message.offset for message in after}) == len(after)
+    assert lagging.event_names().count("snapshot_installed") == 1
+
+
+def chunks_after_long(world: World) -> list[InstallSnapshot]:
+    seen = count_chunks(world)
+    world.run(lambda: caught_up(world), milliseconds=200_000)
+    return [message for _, _, message in seen]
+
+
+# Installing
+
+
+def a_member_that_is_installing(world: World) -> tuple[OneNode, OneNode]:
+    """All of the snapshot is there and durable; its first slices were read."""
+    leader, lagging = a_member_behind_the_log(world)
+    world.run(lambda: lagging.node._snapshots._installing.snapshot_index is not None)
+    world.run_for(30)
+    assert lagging.node._snapshots._installing.snapshot_index is not None
+    assert "snapshot_installed" not in lagging.event_names()
+    return leader, lagging
+
+
+def test_a_member_that_installs_a_snapshot_goes_on_hearing_its_leader() -> None:
+    """Slices of a second or two: it elects nobody, answers heartbeats, and its state is the old one until the end."""
+    world = World(**SMALL_CHUNKS)
+    leader, lagging = a_member_that_is_installing(world)
+    items, term = list(lagging.machine.items), leader.node.core.term
+    answers: list[tuple[str, Message]] = []
+
+    def recording(sender: str, _: str, message: Message) -> bool:
+        answers.append((sender, message))
+        return True
+
+    world.carries = recording
+
+    while "snapshot_installed" not in lagging.event_names():
+        assert lagging.machine.items == items
+        world.run_for(10)
+
+    told = [message for sender, message in answers if sender == lagging.node_id]
+    assert any(isinstance(message, AppendAccepted) and message.match_index == 0 for message in told)
+    world.run(lambda: caught_up(world))
+    assert (leader.node.core.role, leader.node.core.term) == (Role.LEADER, term)
+
+
+def test_a_leader_that_asks_for_the_end_is_told_that_all_has_arrived() -> None:
+    """It must not begin anew, nor give up, however long the installing takes."""
+    world = World(**SMALL_CHUNKS)
+    _, lagging = a_member_behind_the_log(world)
+    lagging.node._snapshots._installing._rate._bytes_per_second = 30
+    seen = count_chunks(world)
+    world.run(lambda: caught_up(world), milliseconds=100_000)
+
+    ends = [message for _, _, message in seen if message.offset + len(message.data) == message.total_bytes]
+    assert len(ends) > SILENCES_MAX
+    assert len({message.transfer_id for _, _, message in seen}) == 1
+    assert sum(message.offset == 0 for _, _, message in seen) == 1
+    assert lagging.event_names().count("snapshot_installed") == 1
+
+
+def test_a_crash_amid_the_installing_loses_nothing() -> None:
+    """The file is durable under its name: the next life begins from it."""
+    world = World(**SMALL_CHUNKS)
+    leader, lagging = a_member_that_is_installing(world)
+    index = lagging.snapshots.latest().header.index
+
+    lagging.crash()
+
+    assert lagging.node.core.last_applied == index
+    world.run(lambda: caught_up(world))
+    assert lagging.machine.items == leader.machine.items
+
+
+def test_a_member_whose_disk_fails_amid_a_transfer_ends_and_does_not_ask_for_it_again() -> None:
+    """It would fail each time, and nobody would know why this member stays behind."""
+    world = World(**TINY_CHUNKS)
+    _, lagging = a_member_behind_the_log(world)
+    submit = lagging.disk.submit
+
+    def fails(name: str, done: Callable[[BaseException | None], None]) -> None:
+        error = OSError(27, "File too large") if name == "snapshot write" else None
+        submit(name, lambda failure: done(failure or error))
+
+    lagging.disk.submit = fails  # type: ignore[method-assign]
+    world.run(lambda: lagging.node.failure is not None)
+
+    assert "receiving a snapshot failed: [Errno 27] File too large" in str(lagging.node.failure)
+    assert not any(isinstance(m, InstallSnapshotProgress) and m.next_offset < 0 for _, m in lagging.sent)
+
+
+def test_a_crash_amid_a_transfer_loses_nothing() -> None:
+    """What the member had before is as it was; it gets the snapshot from the beginning."""
+    world = World(**TINY_CHUNKS)
+    leader, lagging = a_member_behind_the_log(world)
+    cut_after(world, 8)
+    had = list(lagging.machine.items)
+
+    lagging.crash()
+    assert lagging.node.core.snapshot_index == 0
+    assert lagging.log.last_index >= len(had)
+    break_connection(leader, lagging)
+    after = chunks_after(world)
+
+    assert [message.offset for message in after][:2] == [0, CHUNK_BYTES]
+
+
+def test_a_snapshot_that_the_log_overtakes_while_it_is_installed_is_given_up() -> None:
+    """What is applied by then is newer; the half that was read is dropped."""
+    world = World(**SMALL_CHUNKS)
+    leader = world.elect()
+    follower = world.followers()[0]
+    fill(world, leader, 3)
+    world.run_for(100)
+    header = follower.snapshots.latest().header
+    ahead = type(header)(index=8, term=1, configuration=header.configuration, machine={"leader_time": 0})
+    installing = follower.node._snapshots._installing
+    installing.begin(follower.snapshots.add(ahead, [b"\x80"] * 50))
+    follower.node._snapshots._incoming._transfer = _Received()  # type: ignore[assignment]
+
+    fill(world, leader, 10, first_ticket=100)
+    world.run_for(200)
+
+    assert installing.due_at is None
+    assert "snapshot_installed" not in follower.event_names()
+    assert follower.machine.items == leader.machine.items
+
+
+class _Received:
+    """An incoming transfer of which all is there."""
+
+    snapshot_index = 8
+    finishing = busy = True
+    waiting: tuple[bytes, ...] = ()

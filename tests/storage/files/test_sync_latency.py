@@ -1,0 +1,260 @@
+"""When a disk is waited for, and when the work goes to the thread: `Pace`, and `RealFiles` that are started."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from storage import CreateFile, Operation, RealFiles, SyncFile, Write
+from storage.files import disk
+from storage.files.pace import QUICK_NS_MAX, SKIPS, STEPS, WAIT_NS_MAX, Pace
+from storage.files.threaded import SHORT_BYTES_MAX
+from tests.storage.files.test_threaded import SECONDS_MAX, Loop, carried_out
+
+pytestmark = pytest.mark.timeout(30)
+
+SLOW_NS = WAIT_NS_MAX
+
+
+def waits(pace: Pace, duration_ns: int, count: int) -> int:
+    """How many of `count` syncs were waited for, each of which takes so long."""
+    waited = 0
+    for _ in range(count):
+        if pace.is_worth_waiting():
+            pace.took(duration_ns)
+            waited += 1
+    return waited
+
+
+def test_a_quick_disk_is_always_waited_for() -> None:
+    assert waits(Pace(), QUICK_NS_MAX // 2, 1_000) == 1_000
+
+
+def test_a_disk_that_is_mostly_slow_only_because_the_cores_are_busy_is_waited_for() -> None:
+    """A third of the waits is short: so quick it can be."""
+    pace = Pace()
+    waits(pace, QUICK_NS_MAX // 4, 100)
+    for _ in range(100):
+        pace.took(SLOW_NS)
+        pace.took(SLOW_NS)
+        assert waits(pace, QUICK_NS_MAX // 4, 1) == 1
+
+
+def test_a_slow_disk_is_left_to_the_thread_and_tried_now_and_then() -> None:
+    pace = Pace()
+    assert waits(pace, SLOW_NS, SKIPS) <= STEPS
+    assert waits(pace, SLOW_NS, 10 * (SKIPS + 1)) == 10
+
+
+def test_a_disk_that_became_quick_is_waited_for_again() -> None:
+    pace = Pace()
+    waits(pace, SLOW_NS, 100 * SKIPS)
+    waits(pace, QUICK_NS_MAX // 4, 100 * SKIPS)
+    assert waits(pace, QUICK_NS_MAX // 4, 100) == 100
+
+
+class Held:
+    """Files whose owner says when to start, with one file in them. A disk that stalls is waited for, mostly."""
+
+    def __init__(self, folder: Path, *, wait_ns_max: int = SECONDS_MAX * 1_000_000_000) -> None:
+        self.loop = Loop()
+        self.files = RealFiles(folder, self.loop.post, wait_ns_max=wait_ns_max)
+        assert carried_out(self.files, self.loop, CreateFile("log")) is None
+        self.files.hold()
+        self.ends: list[tuple[str, BaseException | None, int]] = []
+
+    def submit(self, name: str, operations: Sequence[Operation]) -> None:
+        self.files.submit(operations, lambda error: self.ends.append((name, error, threading.get_ident())))
+
+    def append(self, name: str, offset: int, data: bytes) -> None:
+        self.submit(name, [Write("log", offset, (data,)), SyncFile("log")])
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _, _ in self.ends]
+
+
+def test_what_is_held_begins_with_start_and_a_short_append_has_ended_with_it(tmp_path: Path) -> None:
+    held = Held(tmp_path)
+    held.append("a", 0, b"abc")
+    assert held.files.read("log", 0, 9) == b""
+
+    assert held.files.start()
+    assert held.ends == [("a", None, threading.get_ident())]
+    assert held.files.read("log", 0, 9) == b"abc"
+    assert not held.files.start()  # There is nothing to start.
+    held.files.close()
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [Write("log", 0, (bytes(SHORT_BYTES_MAX), b"1")), SyncFile("log")],
+        [SyncFile("log")],
+        [Write("log", 0, (b"a",)), CreateFile("other")],
+    ],
+    ids=["long", "no write", "no sync"],
+)
+def test_what_is_no_short_append_goes_to_the_thread(tmp_path: Path, operations: list[Operation]) -> None:
+    held = Held(tmp_path)
+    held.submit("a", operations)
+
+    assert not held.files.start()
+    held.loop.run_one()
+    assert held.names == ["a"]
+    held.files.close()
+
+
+def test_what_the_end_of_an_append_leads_to_is_begun_as_well(tmp_path: Path) -> None:
+    """A retry on a full disk, say: the next turn of the loop may be far away."""
+    held = Held(tmp_path)
+
+    def ended(error: BaseException | None) -> None:
+        held.append("what follows", 1, b"b")
+
+    held.files.submit([Write("log", 0, (b"a",)), SyncFile("log")], ended)
+
+    assert held.files.start()
+    held.loop.run_one()
+    assert held.names == ["what follows"]
+    held.files.close()
+
+
+def test_nothing_overtakes_what_the_thread_has(tmp_path: Path) -> None:
+    """Submissions are carried out, and their ends told, in the order in which they were made."""
+    held = Held(tmp_path)
+    held.submit("first", [CreateFile("other")])
+    held.files.start()
+    held.append("second", 0, b"a")
+    assert not held.files.start()  # Done or not: the end of the first was not told yet.
+    held.append("third", 1, b"b")
+    held.append("fourth", 2, b"c")
+    assert not held.files.start()
+
+    for _ in range(4):
+        held.loop.run_one()
+    assert held.names == ["first", "second", "third", "fourth"]
+    held.append("fifth", 3, b"d")
+    assert held.files.start()
+    assert held.files.read("log", 0, 9) == b"abcd"
+    held.files.close()
+
+
+def test_an_append_that_fails_while_it_is_waited_for_says_so(tmp_path: Path) -> None:
+    held = Held(tmp_path)
+    held.submit("a", [Write("missing", 0, (b"a",)), SyncFile("missing")])
+
+    assert held.files.start()
+    (_, error, _) = held.ends[0]
+    assert isinstance(error, FileNotFoundError)
+    assert held.files._pace._typical_ns == QUICK_NS_MAX // 2  # That it failed at once says nothing of the disk.
+    held.files.close()
+
+
+class Hanging:
+    """A disk whose syncs take as long as the test wants; or fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_reached, self.goes_on = threading.Event(), threading.Event()
+        self.error: OSError | None = None
+        self._sync = disk.sync_data
+        monkeypatch.setattr(disk, "sync_data", self.sync_data)
+
+    def sync_data(self, descriptor: int) -> None:
+        """In the place of the real one."""
+        self.is_reached.set()
+        assert self.goes_on.wait(SECONDS_MAX)
+        if self.error is not None:
+            raise self.error
+        self._sync(descriptor)
+
+
+def test_a_disk_that_hangs_is_waited_for_no_longer_than_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is told before the sync is done; then it is, as of any other, and what came later comes behind it."""
+    held = Held(tmp_path, wait_ns_max=WAIT_NS_MAX)
+    hanging = Hanging(monkeypatch)
+    held.append("a", 0, b"abc")
+
+    began = time.perf_counter_ns()
+    assert not held.files.start()
+    assert WAIT_NS_MAX <= time.perf_counter_ns() - began < 1_000_000_000
+    assert hanging.is_reached.wait(SECONDS_MAX)
+    held.append("b", 3, b"def")
+    assert not held.files.start()  # Behind what hangs nothing is waited for at all.
+    assert held.names == []
+
+    hanging.goes_on.set()
+    held.loop.run_one()
+    held.loop.run_one()
+    assert held.ends == [("a", None, threading.get_ident()), ("b", None, threading.get_ident())]
+    assert held.files.read("log", 0, 9) == b"abcdef"
+    held.files.close()
+
+
+def test_what_comes_behind_a_sync_that_took_too_long_is_waited_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(tmp_path, wait_ns_max=WAIT_NS_MAX)
+    hanging = Hanging(monkeypatch)
+    held.append("a", 0, b"abc")
+    assert not held.files.start()
+    hanging.goes_on.set()
+    held.loop.run_one()
+
+    held.files._wait_seconds_max = SECONDS_MAX
+    held.append("b", 3, b"def")
+    assert held.files.start()
+    assert held.names == ["a", "b"]
+    held.files.close()
+
+
+def test_a_sync_that_fails_after_it_was_waited_for_in_vain_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(tmp_path, wait_ns_max=WAIT_NS_MAX)
+    hanging = Hanging(monkeypatch)
+    hanging.error = OSError(errno.EIO, "Input/output error")
+    held.append("a", 0, b"abc")
+    assert not held.files.start()
+
+    hanging.goes_on.set()
+    held.loop.run_one()
+    assert held.ends == [("a", hanging.error, threading.get_ident())]
+    held.files.close()
+
+
+def test_what_is_done_at_the_last_moment_is_told_once(tmp_path: Path) -> None:
+    """A wait of no time ends while the thread does what was waited for: some are told here, the others posted."""
+    held = Held(tmp_path, wait_ns_max=0)
+    held.files._pace = Patient()
+    for number in range(200):
+        held.append(str(number), 3 * number, b"abc")
+        if not held.files.start():
+            held.loop.run_one()
+
+    assert held.names == [str(number) for number in range(200)]
+    held.files.close()
+
+
+class Patient(Pace):
+    """Waits for any disk."""
+
+    def is_worth_waiting(self) -> bool:
+        """Always."""
+        return True
+
+
+def test_what_was_never_started_is_on_disk_after_close(tmp_path: Path) -> None:
+    held = Held(tmp_path)
+    held.append("a", 0, b"abc")
+
+    held.files.close()
+    assert held.ends == []
+    assert (tmp_path / "log").read_bytes() == b"abc"
