@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import tomllib
@@ -73,3 +74,10 @@ def test_every_package_is_typed_and_in_the_wheel() -> None:
 def test_ci_runs_what_developers_run() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert script.rstrip().endswith("exec make test")
+
+
+def test_the_hooks_before_a_commit_run_what_lint_runs() -> None:
+    (lint,) = re.findall(r"^lint: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+
+    assert re.findall(r"entry: \.venv/bin/(.+)", hooks) == re.findall(r"\$\(BIN\)/(.+?)(?: \.)?\n", lint)
