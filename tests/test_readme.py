@@ -53,3 +53,21 @@ def test_the_options_that_the_readme_gives_to_serve_exist() -> None:
     shown = {word for block in blocks("sh") for word in shlex.split(block, comments=True) if word.startswith("--")}
     for option in sorted({word.split()[0] for word in shown}):
         assert option in text, option
+
+
+def test_the_map_has_every_package_and_chapter_and_no_other() -> None:
+    """A chapter is a folder of a package."""
+    (house,) = re.findall(r"## The house\n(.*?)\n## ", README, flags=re.DOTALL)
+    parts = re.split(r"^(\w+)/ .*\n", house.split("```")[1], flags=re.MULTILINE)[1:]
+    shown = {
+        package: [
+            name for names in re.findall(r"^ +(\w+(?:, \w+)*)  ", lines, re.MULTILINE) for name in names.split(", ")
+        ]
+        for package, lines in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+    assert shown.pop("tests") == []
+    assert set(shown) == {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    for package, chapters in shown.items():
+        folders = [path.parent.name for path in (ROOT / package).rglob("*/__init__.py")]
+        assert sorted(chapters) == sorted(folders), package
