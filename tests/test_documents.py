@@ -113,7 +113,7 @@ def test_a_broken_citation_is_named_with_its_place_and_the_nearest_anchor() -> N
     cited = "docs/reference/specification.md"
     text = f"one\n# See {cited}#35-recovry.\n# See docs/no-such-page{'.md'}\n"
 
-    broken = broken_references(ROOT / "raft" / "core.py", text)
+    broken = broken_references(ROOT / "raft" / "core" / "raft.py", text)
 
     assert broken == [
         f"raft/core/raft.py:2: {cited} has no #35-recovry; the nearest is #35-recovery",
