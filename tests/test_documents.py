@@ -149,3 +149,21 @@ def test_nothing_cites_a_document_that_is_not_in_the_project() -> None:
     ]
 
     assert not found, "\n".join(found)
+
+
+GUIDES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md")
+NEW_IN_A_GUIDE = frozenset({"kvstore/cli/count.py"})
+"""What the reader of a guide is to make."""
+
+
+def test_every_file_and_folder_that_a_guide_names_is_there() -> None:
+    """In backticks, with a slash, from the root of the project."""
+    named = [
+        (guide, path)
+        for guide in GUIDES
+        for path in re.findall(r"`([\w.]+(?:/[\w.]+)+)`", (ROOT / guide).read_text(encoding="utf-8"))
+        if path not in NEW_IN_A_GUIDE
+    ]
+
+    assert len(named) > 20
+    assert [each for each in named if not (ROOT / each[1]).exists()] == []
