@@ -14,13 +14,14 @@ from typing import Any, TypeAlias
 from spark_audit.errors import NothingToCheck
 from spark_audit.follow.key import BEFORE_ALL, Closed, KeyCarry, KeyPart, close
 from spark_audit.history.clocks import Clocks
+from spark_audit.history.effects import changed, rank, takes_part
 from spark_audit.history.projection import parts
 from spark_audit.history.requests import concerns_many
 from spark_audit.history.revision_set import Numbers
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.local import check_rows
 from spark_audit.store.gap_matching import Choice, elsewhere, unfit
-from spark_audit.store.order import changed, out_of_order, rank, takes_part, uniqueness
+from spark_audit.store.order import out_of_order, uniqueness
 from spark_audit.store.replay import left_open, worth_replaying
 from spark_audit.store.unknown_writes import Returned
 from spark_audit.verdict.findings import KeyFindings, findings_of_key, note_key

@@ -189,3 +189,12 @@ def _result_step(step: Mapping[str, Any], result: Mapping[str, Any]) -> Step:
     if step["op"] == "delete":
         return Step("delete", flag=bool(result.get("found")))
     return Step("get", seen=seen_in(result))
+
+
+def as_bytes(text: str) -> bytes:
+    """The bytes that a row's text stands for (FORMATS §10: `base64:` marks what is not UTF-8)."""
+    import base64
+
+    if text.startswith("base64:"):
+        return base64.b64decode(text[len("base64:") :])
+    return text.encode("utf-8", "surrogatepass")

@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from spark_audit.history.effects import changed
 from spark_audit.history.requests import Request, parse_request, single_key
-from spark_audit.store.order import changed
 
 
 def parts(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from spark_audit.model.key import as_bytes
+from spark_audit.history.operation import as_bytes
 
 Request: TypeAlias = dict[str, Any]
 

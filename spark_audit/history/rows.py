@@ -261,3 +261,15 @@ def _text_fields(fields: tuple[tuple[str, Type], ...]) -> list[str]:
         elif not isinstance(inner, (str, list)):
             names.extend(_text_fields(inner))
     return names
+
+
+def twice(op_id: int, run_id: str) -> str:
+    return f"op_id {op_id} appears twice in run {run_id}"
+
+
+def overlapping(client: str, op_id: int) -> str:
+    return f"client {client} called this before its operation {op_id} had returned"
+
+
+def after_unknown(client: str, op_id: int) -> str:
+    return f"client {client} goes on after its operation {op_id} of unknown outcome; it must take a new name"

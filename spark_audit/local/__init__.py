@@ -3,6 +3,6 @@
 Importing this package, and `check_rows`, needs nothing but Python; `job` and what it calls need the `audit` extra.
 """
 
-from spark_audit.local.rows import after_unknown, check_rows, overlapping
+from spark_audit.local.rows import check_rows
 
-__all__ = ["after_unknown", "check_rows", "overlapping"]
+__all__ = ["check_rows"]

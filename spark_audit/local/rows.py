@@ -7,10 +7,11 @@ from typing import Any
 
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, NothingToCheck
 from spark_audit.history.clocks import Clocks
+from spark_audit.history.effects import takes_part
 from spark_audit.history.projection import parts
-from spark_audit.history.rows import FIELDS, problem
+from spark_audit.history.rows import FIELDS, after_unknown, overlapping, problem, twice
 from spark_audit.key.decide import CONFIGURATIONS_MAX
-from spark_audit.store.order import out_of_order, takes_part, uniqueness
+from spark_audit.store.order import out_of_order, uniqueness
 from spark_audit.store.replay import contradictions, hint_of, left_open, position, replayable, worth_replaying
 from spark_audit.store.revision_claims import Slot, Told, Traces
 from spark_audit.verdict.cross_key import Question, RowsInHand, hold
@@ -132,15 +133,3 @@ def _clashes(history: Sequence[Row], name: str) -> list[Fault]:
             elif before["return_ns"] > row["call_ns"]:
                 faults.append(Fault(name, line, overlapping(client, before["op_id"])))
     return sorted(faults, key=lambda fault: fault.line)
-
-
-def twice(op_id: int, run_id: str) -> str:
-    return f"op_id {op_id} appears twice in run {run_id}"
-
-
-def overlapping(client: str, op_id: int) -> str:
-    return f"client {client} called this before its operation {op_id} had returned"
-
-
-def after_unknown(client: str, op_id: int) -> str:
-    return f"client {client} goes on after its operation {op_id} of unknown outcome; it must take a new name"

@@ -9,7 +9,7 @@ See docs/reference/specification.md#81-records-and-revisions.
 
 from typing import TypeAlias
 
-from spark_audit.history.operation import Guard, Operation, Seen, Step
+from spark_audit.history.operation import Guard, Operation, Seen, Step, as_bytes
 
 State: TypeAlias = tuple[str | None, int | None, int | None, int]
 
@@ -138,15 +138,3 @@ def compared(have: int | str, sign: str, want: int | str) -> bool:
         return {"=": left == right, "!=": left != right, "<": left < right, ">": left > right}[sign]
     assert isinstance(want, int), (have, want)
     return {"=": have == want, "!=": have != want, "<": have < want, ">": have > want}[sign]
-
-
-def as_bytes(text: str) -> bytes:
-    """The bytes that a row's text stands for: `base64:` marks what is not UTF-8.
-
-    See docs/reference/specification.md#104-text.
-    """
-    import base64
-
-    if text.startswith("base64:"):
-        return base64.b64decode(text[len("base64:") :])
-    return text.encode("utf-8", "surrogatepass")

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 
 from sortedcontainers import SortedDict
 
+from spark_audit.history.operation import as_bytes
 from spark_audit.history.requests import Request, covers
-from spark_audit.model.key import as_bytes, compared
+from spark_audit.model.key import compared
 
 Row: TypeAlias = Mapping[str, Any]
 Record: TypeAlias = tuple[str | None, int, int, int]

@@ -19,8 +19,8 @@ from pyspark.sql import functions as f
 from spark_audit.errors import Fault, JobFailed, MalformedHistory, NothingToCheck
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.paths import HistoryFile, history_files, read_run_file
+from spark_audit.history.rows import after_unknown, overlapping, twice
 from spark_audit.key.decide import CONFIGURATIONS_MAX
-from spark_audit.local import after_unknown, overlapping
 from spark_audit.report.faults import RunAbout
 from spark_audit.report.material import Material
 from spark_audit.spark.keys import COUNTS, bad_requests, store_findings, write_keys
@@ -199,13 +199,13 @@ def _refuse_clashes(loaded: Loaded, many: bool) -> None:
         .select("_at", f.when(f.expr("before.status = 'unknown'"), "unknown").otherwise("overlap").alias("why"),
                 "client", f.col("before.op_id").alias("op_id"), "run_id")
     )  # fmt: skip
-    twice = (
+    repeated = (
         loaded.rows.select("_at", "_file", "client", "op_id", "run_id")
         .withColumn("number", f.row_number().over(by_id))
         .where("number > 1")
         .select("_at", f.lit("twice").alias("why"), "client", "op_id", "run_id")
     )
-    clashes = clients.unionByName(twice)
+    clashes = clients.unionByName(repeated)
     if many:
         requests = bad_requests(loaded.rows)
         nothing = f.lit(None)
@@ -222,7 +222,7 @@ def _refuse_clashes(loaded: Loaded, many: bool) -> None:
 def _clash_words(row: Any) -> str:
     match row["why"]:
         case "twice":
-            return f"op_id {row['op_id']} appears twice in run {row['run_id']}"
+            return twice(row["op_id"], row["run_id"])
         case "overlap":
             return overlapping(row["client"], row["op_id"])
         case "unknown":

@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 
 from spark_audit.history.clocks import Clocks
+from spark_audit.history.effects import takes_part
 from spark_audit.history.requests import request_problem
 from spark_audit.report.keys_file import KEY_COLUMNS, write_key_file
-from spark_audit.store.order import takes_part
 from spark_audit.store.replay import Contradiction, Hint, contradictions, hint_of, position
 from spark_audit.tables.decide_keys import DecidedTable, decide_table
 from spark_audit.verdict.findings import KeyFindings, store_finding

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from spark_audit.history.operation import as_bytes
 from spark_audit.history.requests import Request, covers
-from spark_audit.model.key import as_bytes
 from spark_audit.model.store import Record, written
 
 Row: TypeAlias = Mapping[str, Any]

@@ -12,35 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_audit.history.clocks import Clocks
-from spark_audit.history.operation import WEAK
-
-
-def changed(row: Mapping[str, Any]) -> bool:
-    """Whether this acknowledged operation changed the store, so that its revision is its own.
-
-    See docs/reference/specification.md#81-records-and-revisions.
-    """
-    output = row["output"]
-    match row["op"]:
-        case "put" | "append":
-            return True
-        case "delete":
-            return bool(output["found"])
-        case "cas":
-            return bool(output["succeeded"])
-        case "txn":
-            return any(r["op"] == "put" or (r["op"] == "delete" and r["found"]) for r in output["results"])
-    return False
-
-
-def takes_part(row: Mapping[str, Any]) -> bool:
-    """Whether the order of revisions concerns this row: a completed operation, linearizable by contract."""
-    return row["status"] == "ok" and row.get("revision") is not None and row.get("consistency") not in WEAK
-
-
-def rank(row: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    """The place that its revision proposes: (revision, writer first, call, op_id)."""
-    return (row["revision"], 0 if changed(row) else 1, row["call_ns"], row["op_id"])
+from spark_audit.history.effects import changed, rank
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from spark_audit.history.clocks import Clocks
+from spark_audit.history.effects import changed, rank
 from spark_audit.history.operation import WEAK
 from spark_audit.history.requests import Request, covers, parse_request
 from spark_audit.model.store import intervals
 from spark_audit.store.lookahead import Ahead, Sight
-from spark_audit.store.order import changed, rank
 from spark_audit.store.unknown_writes import Unknown, unknowns
 
 Row: TypeAlias = Mapping[str, Any]

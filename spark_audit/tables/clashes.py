@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from spark_audit.columnar.columns import sorted_by
-from spark_audit.local.rows import after_unknown, overlapping, twice
+from spark_audit.history.rows import after_unknown, overlapping, twice
 from spark_audit.tables.frame import Bools, Frame, Int32s, Int64s
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from spark_audit.history.effects import changed
 from spark_audit.history.projection import parts
 from spark_audit.history.requests import concerns_many, parse_request, request_problem
-from spark_audit.store.order import changed
 from spark_audit.tables.conform import conform, joined
 from spark_audit.tables.frame import ROWS_AT_ONCE, Bools, Frame, Int64s, Row, nulls, schema
 from spark_audit.tables.row_rules import rows_of_many

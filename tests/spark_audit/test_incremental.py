@@ -15,11 +15,11 @@ from spark_audit import ALL_FAULTS, MalformedHistory, Shape, Verdict, check_rows
 from spark_audit.follow.follow import Run, RunCarry, follow
 from spark_audit.follow.key import KeyCarry, KeyPart, close, past
 from spark_audit.history.clocks import Clocks
+from spark_audit.history.effects import rank
 from spark_audit.history.operation import operation_of
 from spark_audit.history.revision_set import Numbers
 from spark_audit.history.rows import FIELDS
 from spark_audit.key.witness import witness
-from spark_audit.store.order import rank
 from spark_audit.testing.generate import Row
 from tests.spark_audit.histories import History
 from tests.spark_audit.stores import FAULTS as STORE_FAULTS

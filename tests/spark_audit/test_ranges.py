@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from spark_audit.history.clocks import Clocks
+from spark_audit.history.effects import changed
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.key.weak_reads import misfits
-from spark_audit.store.order import changed
 from spark_audit.store.revision_claims import Traces
 from spark_audit.tables.decide_keys import decide_table
 from spark_audit.tables.ranges import Limits, decide_in_ranges

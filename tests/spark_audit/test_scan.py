@@ -12,7 +12,8 @@ import pytest
 
 from spark_audit import FAULTS, check_rows, inject
 from spark_audit.history.clocks import Clocks
-from spark_audit.store.order import out_of_order, takes_part, uniqueness
+from spark_audit.history.effects import takes_part
+from spark_audit.store.order import out_of_order, uniqueness
 from spark_audit.tables import shuffle as scanning
 from spark_audit.tables.decide_keys import decide_table
 from spark_audit.tables.order_blocks import Block, blocks_of, carried

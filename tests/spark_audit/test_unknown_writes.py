@@ -7,7 +7,7 @@ import pytest
 
 from spark_audit import Shape, check_rows, generate
 from spark_audit.history.clocks import Clocks
-from spark_audit.store.order import takes_part
+from spark_audit.history.effects import takes_part
 from spark_audit.store.replay import contradictions
 from spark_audit.store.replay_plan import Hint, plan, position
 from spark_audit.testing.generate import Row
