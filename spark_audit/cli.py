@@ -15,8 +15,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from spark_audit.engines import ENGINES, engine_for, spare_pandas
-from spark_audit.errors import InputError, NothingToCheck
-from spark_audit.failing import BAD_INPUT, fail, told_in_words
+from spark_audit.errors import BAD_INPUT, InputError, NothingToCheck, fail, report_errors
 from spark_audit.follow.cli import follow_command
 from spark_audit.history.paths import HistoryFile, history_files, read_run_file
 from spark_audit.imports.command import import_command
@@ -128,7 +127,7 @@ def check(
     Exit status: 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed.
     """
     words = Console(stderr=True)
-    with told_in_words(verbose=verbose):
+    with report_errors(verbose=verbose):
         if html is not None:
             check_page_path(html)
         materials: list[Material] = []

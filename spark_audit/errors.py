@@ -1,8 +1,16 @@
-"""What can be wrong before anything is decided. Each error keeps its fields, and its text says what to do."""
+"""Errors of an audit, and how a command reports them. Each error keeps its fields, and its text says what to do.
 
+Executors of Spark import this module and have no click, so only the functions of commands import it.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
 FAULTS_SHOWN_MAX = 20  # Malformed rows that are described; all are counted.
+JOB_FAILED, BAD_INPUT = 1, 2  # Exit statuses of a command.
 
 
 class AuditError(Exception):
@@ -83,3 +91,45 @@ class JobFailed(AuditError):
 
     def __str__(self) -> str:
         return f"the audit job failed: {self.reason}. Run again with --verbose for Spark's own words"
+
+
+def fail(message: str, status: int) -> NoReturn:
+    """Print the message to stderr, and exit with this status."""
+    import click
+
+    click.echo(f"hwm-audit: {message}", err=True)
+    sys.exit(status)
+
+
+@contextmanager
+def report_errors(*, verbose: bool) -> Iterator[None]:
+    """End the command with a line or two on stderr when something is raised inside.
+
+    Wrong usage is left to click. `verbose`: an unexpected error is raised, with its traceback.
+    """
+    import click
+
+    try:
+        yield
+    except MalformedHistory as error:
+        form = "docs/reference/specification.md#103-row"
+        fail(f"{error}\nhint: {form} has the form of a row; take out or mend these, and check again", BAD_INPUT)
+    except InputError as error:
+        fail(str(error), BAD_INPUT)
+    except AuditError as error:
+        fail(str(error), JOB_FAILED)
+    except click.ClickException:
+        raise
+    except ImportError as error:
+        fail(f"{error.name} is not installed\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
+    except KeyboardInterrupt:
+        fail("interrupted", JOB_FAILED)
+    except Exception as error:  # Whatever Spark, Java or a worker raised: one line, not a page.
+        if verbose:
+            raise
+        fail(f"the audit job failed: {_first_line(error)}\nhint: run again with --verbose", JOB_FAILED)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

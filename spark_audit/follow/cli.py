@@ -9,8 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from spark_audit.errors import Fault, MalformedHistory, NothingToCheck, UnreadablePath
-from spark_audit.failing import told_in_words
+from spark_audit.errors import Fault, MalformedHistory, NothingToCheck, UnreadablePath, report_errors
 from spark_audit.follow.files import Mark, new_rows, rows_again
 from spark_audit.follow.follow import Run, RunCarry, follow
 from spark_audit.follow.state import Followed, read_state, write_state
@@ -58,7 +57,7 @@ def follow_command(
 
     Exit status: 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed.
     """
-    with told_in_words(verbose=verbose):
+    with report_errors(verbose=verbose):
         if state.resolve() in {file.path.resolve() for file in history_files(paths)}:
             raise UnreadablePath(str(state), "lies among the histories: keep the state elsewhere")
         followed = read_state(state)

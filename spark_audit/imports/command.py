@@ -1,16 +1,12 @@
 """`hwm-audit import`: exit 0 written, 2 malformed input or wrong usage, 1 a disk that failed; nothing half-written."""
 
-import sys
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
-from spark_audit.errors import InputError
+from spark_audit.errors import BAD_INPUT, JOB_FAILED, InputError, fail
 from spark_audit.imports import FORMATS, Imported, Settings, import_histories
 from spark_audit.imports.edn import NotEdn, form_of, text_of
-
-_FAILED, _BAD_INPUT = 1, 2
 
 
 @click.command("import")
@@ -67,11 +63,11 @@ def import_command(
     try:
         told = import_histories(form, paths, out, settings, replace=force)
     except InputError as error:
-        _fail(str(error), _BAD_INPUT)
+        fail(str(error), BAD_INPUT)
     except KeyboardInterrupt:
-        _fail("interrupted; nothing was written", _FAILED)
+        fail("interrupted; nothing was written", JOB_FAILED)
     except OSError as error:
-        _fail(f"{error.filename or out}: {error.strerror or error}; nothing was written", _FAILED)
+        fail(f"{error.filename or out}: {error.strerror or error}; nothing was written", JOB_FAILED)
     click.echo(_summary(told, out), err=True)
 
 
@@ -99,8 +95,3 @@ def _summary(told: Imported, out: Path) -> str:
 
 def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' if count != 1 else ''}"
-
-
-def _fail(message: str, status: int) -> NoReturn:
-    click.echo(f"hwm-audit: {message}", err=True)
-    sys.exit(status)

@@ -16,7 +16,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from spark_audit.errors import Fault, JobFailed, MalformedHistory, NothingToCheck
+from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, JobFailed, MalformedHistory, NothingToCheck
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.paths import HistoryFile, history_files, read_run_file
 from spark_audit.history.rows import after_unknown, overlapping, twice
@@ -24,7 +24,7 @@ from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.faults import RunAbout
 from spark_audit.report.material import Material
 from spark_audit.spark.keys import COUNTS, bad_requests, store_findings, write_keys
-from spark_audit.spark.load import FAULTS_SHOWN_MAX, Loaded, load, refuse
+from spark_audit.spark.load import Loaded, load, refuse
 from spark_audit.spark.order import block_from, check_order
 from spark_audit.spark.page_material import gather
 from spark_audit.spark.revisions import answers, open_keys_of, traces_of

@@ -13,17 +13,35 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import functions as f
 from pyspark.sql import types as spark
 
-from spark_audit.errors import FAULTS_SHOWN_MAX as FAULTS_SHOWN_MAX
 from spark_audit.errors import Fault, MalformedHistory
 from spark_audit.history.paths import HistoryFile
-from spark_audit.history.rows import RULES, UNREADABLE, problem, read_line, text_fields
-from spark_audit.spark.schema import row_schema
+from spark_audit.history.rows import FIELDS, RULES, UNREADABLE, Type, problem, read_line, text_fields
 from spark_audit.tables.parquet import check_footers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARQUET_AT = 1 << 60  # Added to `_at` of Parquet rows, so that both kinds have their own numbers.
+_ATOMS: dict[str, spark.DataType] = {
+    "string": spark.StringType(),
+    "long": spark.LongType(),
+    "boolean": spark.BooleanType(),
+}
+
+
+def row_schema() -> spark.StructType:
+    """FORMATS §10, all fields nullable: what must not be null is a rule, which names the line."""
+    made = _data_type(FIELDS)
+    assert isinstance(made, spark.StructType)
+    return made
+
+
+def _data_type(wanted: Type) -> spark.DataType:
+    if isinstance(wanted, str):
+        return _ATOMS[wanted]
+    if isinstance(wanted, list):
+        return spark.ArrayType(_data_type(wanted[0]))
+    return spark.StructType([spark.StructField(name, _data_type(inner)) for name, inner in wanted])
 
 
 @dataclass(frozen=True, slots=True)

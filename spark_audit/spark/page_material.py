@@ -35,7 +35,7 @@ from spark_audit.report.material import (
     wrong_runs,
 )
 from spark_audit.spark.keys import SINGLE
-from spark_audit.spark.schema import row_schema
+from spark_audit.spark.load import row_schema
 from spark_audit.verdict.verdict import Verdict
 
 if TYPE_CHECKING:

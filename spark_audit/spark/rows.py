@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from spark_audit.history.clocks import Clocks
 from spark_audit.spark.revisions import answers, rows_by_run
 from spark_audit.spark.scan import Scan, Source, chunks
-from spark_audit.store.near import Near
+from spark_audit.store.gap_reassignment import Near
 from spark_audit.store.revision_claims import Asked, Told
 from spark_audit.tables.conform import conform, joined
 from spark_audit.tables.frame import Frame, Row, distinct, schema

@@ -22,10 +22,10 @@ from spark_audit.history.clocks import Clocks
 from spark_audit.history.paths import HistoryFile
 from spark_audit.history.rows import MANY
 from spark_audit.spark.keys import KEY_RESULT, batches_of, key_batches, key_schema, summed
-from spark_audit.tables.columns_read import leaves, open_table
 from spark_audit.tables.hot_keys import SAMPLE, HotKey, decide_parts, hot_keys, sampled
 from spark_audit.tables.jsonl import pieces_of
 from spark_audit.tables.order_blocks import Latest, blocks_of
+from spark_audit.tables.parquet import leaves, open_table
 from spark_audit.tables.ranges import HOT_ROWS, LIMITS
 from spark_audit.tables.shuffle import (
     BAD,

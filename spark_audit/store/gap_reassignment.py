@@ -17,11 +17,11 @@ from typing import Any, Protocol
 from spark_audit.history.operation import FOREVER, Operation, operation_of
 from spark_audit.model.key import ABSENT, State
 from spark_audit.store.gap_matching import Matched, choices, matched
-from spark_audit.store.near import Near
 from spark_audit.store.revision_claims import Asked, Slot, Told
 from spark_audit.store.revision_claims import Stretch as Revisions
 from spark_audit.store.segment_solver import Placed, Stretch, refit
 
+ROWS_MAX = 200_000  # Of a key, from `low` to `high`, that are looked at together.
 AROUND = (64, 4_096)  # Rows of the key on either side of a slot that are looked at; the second if the first do not do.
 WIDER = (0, 1, 4, 16, 64)  # By how many more operations that show all, on either side, a stretch is made longer.
 ROUNDS_MAX = 12  # In which slots that lost their revision look for others.
@@ -29,6 +29,17 @@ TRIES_MAX = 4_000  # Stretches decided in all. Most take a few milliseconds.
 ALIKE_MAX = 8  # Revisions offered of one cost between two acknowledged operations: the last ones.
 _LOOKED_AT_MAX = 256  # To find these.
 _HELD, _ALONE = 100, 300  # The cost of a revision which a slot has, and of one which is that slot's only one.
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Of `key` the rows that take part with revisions from `low` to `high`, and `around` more on either side (fewer
+    only if there are no more)."""
+
+    key: str
+    low: int
+    high: int
+    around: int
 
 
 class Rows(Protocol):
@@ -39,7 +50,7 @@ class Rows(Protocol):
         ...
 
     def near(self, asked: Sequence[Near], /) -> Iterable[Sequence[Any] | None]:
-        """For each the rows, by rank; None if there are more than `near.ROWS_MAX` from `low` to `high`."""
+        """For each the rows, by rank; None if there are more than ROWS_MAX from `low` to `high`."""
         ...
 
     def unknown_writes(self, keys: Sequence[str], /) -> Mapping[str, Sequence[Any]]:

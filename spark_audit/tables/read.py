@@ -7,11 +7,10 @@ import pyarrow as pa
 
 from spark_audit.errors import Fault, MalformedHistory
 from spark_audit.history.paths import HistoryFile
-from spark_audit.tables.columns_read import leaves, open_table
 from spark_audit.tables.conform import conform, joined
 from spark_audit.tables.frame import Frame, Places, schema
 from spark_audit.tables.jsonl import pieces_of
-from spark_audit.tables.parquet import check_footers
+from spark_audit.tables.parquet import check_footers, leaves, open_table
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import numpy as np
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import WEAK
-from spark_audit.store.near import ROWS_MAX, Near
+from spark_audit.store.gap_reassignment import ROWS_MAX, Near
 from spark_audit.store.revision_claims import Asked, Stretch, Told
 from spark_audit.tables.frame import Bools, Frame, Int64s, Row, distinct
 from spark_audit.verdict.cross_key import Answer, Question

@@ -13,9 +13,8 @@ from spark_audit.history.clocks import Clocks
 from spark_audit.history.effects import changed, rank, takes_part
 from spark_audit.history.operation import FOREVER
 from spark_audit.store.gap_matching import choices, unfit
+from spark_audit.store.gap_reassignment import ROWS_MAX, Near, mended
 from spark_audit.store.gap_reassignment import Rows as RowsNear
-from spark_audit.store.gap_reassignment import mended
-from spark_audit.store.near import ROWS_MAX, Near
 from spark_audit.store.revision_claims import Asked, Stretch, Told, Traces, is_taken, merged, stretches
 from spark_audit.store.unknown_writes import Returned
 from spark_audit.verdict.findings import told_early, told_twice

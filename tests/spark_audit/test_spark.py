@@ -22,10 +22,10 @@ from spark_audit import (
     inject,
 )
 from spark_audit.spark.job import audit
+from spark_audit.spark.load import row_schema
 from spark_audit.spark.rows import RowsOfSpark
-from spark_audit.spark.schema import row_schema
 from spark_audit.spark.session import spark_session
-from spark_audit.store.near import Near
+from spark_audit.store.gap_reassignment import Near
 from spark_audit.testing.generate import Row
 from tests.spark_audit.conftest import HwmAudit
 from tests.spark_audit.histories import History, write_lines

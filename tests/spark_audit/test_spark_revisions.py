@@ -8,7 +8,7 @@ import pytest
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.spark.revisions import _Calls, _reached, rows_by_run
-from spark_audit.store.near import Near
+from spark_audit.store.gap_reassignment import Near
 from spark_audit.tables.conform import conform, joined
 from spark_audit.tables.frame import Frame
 from spark_audit.tables.revisions import RowsOfFrame, taking_part
