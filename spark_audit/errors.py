@@ -121,7 +121,8 @@ def report_errors(*, verbose: bool) -> Iterator[None]:
     except click.ClickException:
         raise
     except ImportError as error:
-        fail(f"{error.name} is not installed\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
+        missing = f"{error.name} is not installed" if error.name else f"an import failed: {_first_line(error)}"
+        fail(f"{missing}\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
     except KeyboardInterrupt:
         fail("interrupted", JOB_FAILED)
     except Exception as error:  # Whatever Spark, Java or a worker raised: one line, not a page.
