@@ -4,6 +4,8 @@
 package loads neither Spark, pandas nor numpy.
 """
 
+from __future__ import annotations
+
 from spark_audit.errors import AuditError, Fault, InputError, MalformedHistory, NothingToCheck
 from spark_audit.local import check_rows
 from spark_audit.testing.generate import Shape, generate

@@ -4,6 +4,8 @@
 words to stderr.
 """
 
+from __future__ import annotations
+
 import difflib
 import re
 import sys

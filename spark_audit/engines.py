@@ -1,5 +1,7 @@
 """Which engine an audit runs on: in this process while its history fits in memory, else Spark."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -41,7 +43,7 @@ def _bytes_for(file: HistoryFile) -> int:
     return own + footer.num_rows * (_MANY_ROW_BYTES if _has_many(footer) else _ROW_BYTES)
 
 
-def _has_many(footer: "parquet.FileMetaData") -> bool:
+def _has_many(footer: parquet.FileMetaData) -> bool:
     """Whether there may be listings or transactions: their names are above those of all other operations."""
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     columns = (group.column(number) for group in groups for number in range(group.num_columns))

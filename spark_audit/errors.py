@@ -3,6 +3,8 @@
 Executors of Spark import this module and have no click, so only the functions of commands import it.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

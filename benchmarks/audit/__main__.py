@@ -1,5 +1,7 @@
 """`python -m benchmarks.audit`: what the audit costs, by engine, size and shape; and every fault, found."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import sys

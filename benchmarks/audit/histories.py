@@ -6,6 +6,8 @@ that is to succeed expects what is there, one that is to fail something older. V
 revision of its own, over all keys.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -71,7 +73,7 @@ class History:
     def __len__(self) -> int:
         return len(self.kind)
 
-    def parts(self, rows: int) -> Iterator["History"]:
+    def parts(self, rows: int) -> Iterator[History]:
         """Of at most so many rows, one after the other."""
         for begin in range(0, len(self), rows):
             yield History(*(getattr(self, field.name)[begin : begin + rows] for field in fields(self)))

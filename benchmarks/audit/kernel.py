@@ -6,6 +6,8 @@ run, after one that is not counted either: the first of a size asks the system f
 keys are searched.
 """
 
+from __future__ import annotations
+
 import json
 import statistics
 import sys

@@ -1,5 +1,7 @@
 """`python -m benchmarks.audit.kernel_row DIR`: what the columnar kernel takes for a run, as one line of JSON."""
 
+from __future__ import annotations
+
 import json
 import statistics
 import sys

@@ -1,5 +1,7 @@
 """The files that a case is measured on. The same case gives the same files."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,7 @@
 """One child process, with all that it starts: how long, how much memory, and what it said."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

@@ -1,5 +1,7 @@
 """What is measured: which engine on which history. A case is one line of the table, made and measured by itself."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

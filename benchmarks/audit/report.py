@@ -1,5 +1,7 @@
 """The Markdown table of the audit's benchmark."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

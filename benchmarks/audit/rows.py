@@ -1,5 +1,7 @@
 """One case → one row of results. Every engine is a process of its own, measured from outside."""
 
+from __future__ import annotations
+
 import json
 import sys
 from dataclasses import asdict, dataclass

@@ -4,6 +4,8 @@
 values are unique, with no revisions needed; `triage` does both. docs/audit-proofs.md proves the rules.
 """
 
+from __future__ import annotations
+
 from spark_audit.columnar.columns import FOREVER, Columns, encode, encode_rows, key_ids
 from spark_audit.columnar.triage import BY_WITNESS, BY_ZONES, LEFT, WRONG, Triage, triage
 from spark_audit.columnar.weak_reads import doubtful

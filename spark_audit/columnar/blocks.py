@@ -1,5 +1,7 @@
 """A run of whole keys whose rows fit the cache, and arithmetic on rows that are grouped by key."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 

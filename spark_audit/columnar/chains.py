@@ -1,5 +1,7 @@
 """Blocks: clusters glued by successful compare-and-sets, and how far each reaches in time."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

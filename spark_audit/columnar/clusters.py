@@ -5,6 +5,8 @@ may have made, stands alone. Either leaves more orders than there were, so a vio
 that all is well is then not proven (`vague`).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

@@ -8,6 +8,8 @@ A *token* stands for a value of one key. Arrow's dictionary compares the texts t
 texts, whatever their hashes. Tokens of key k are `tokens[k]` up to `tokens[k + 1]`; the first of them is its absence.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -85,7 +87,7 @@ class Columns:
     mod: Int64s  # These three: of the record seen.
     create: Int64s
     version: Int64s
-    weak: "Columns | None" = None  # Reads that promise less: the same names and tokens, rows of their own.
+    weak: Columns | None = None  # Reads that promise less: the same names and tokens, rows of their own.
 
     def __len__(self) -> int:
         return len(self.call)
@@ -94,7 +96,7 @@ class Columns:
     def keys(self) -> int:
         return len(self.names)
 
-    def of_keys(self, keys: Int64s) -> "Columns":
+    def of_keys(self, keys: Int64s) -> Columns:
         """These keys' rows only, as if no others were there; tokens are numbered anew."""
         rows, sizes = rows_of(self, keys), np.diff(self.starts)[keys]
         room = np.diff(self.tokens)[keys]
@@ -106,7 +108,7 @@ class Columns:
         starts = np.concatenate(([0], np.cumsum(sizes)))
         return Columns([self.names[key] for key in keys.tolist()], starts, tokens, **columns)
 
-    def where(self, rows: Bools) -> "Columns":
+    def where(self, rows: Bools) -> Columns:
         """The same keys and tokens with these rows only."""
         starts = np.concatenate(([0], np.cumsum(rows)))[self.starts]
         return Columns(self.names, starts, self.tokens, **{name: getattr(self, name)[rows] for name in _PER_ROW})

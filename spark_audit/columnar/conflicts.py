@@ -1,5 +1,7 @@
 """What makes a key's history impossible, and the few rows that show it: the first found of each key is kept."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from spark_audit.columnar.blocks import Block, last_place

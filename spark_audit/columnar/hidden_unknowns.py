@@ -6,6 +6,8 @@ called last. An unknown compare-and-set fills one only directly after the write 
 trusted: the order that comes of it is verified like any other.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +51,7 @@ class _Replay:
     deadline: Int64s
 
     @staticmethod
-    def of(order: Order) -> "_Replay":
+    def of(order: Order) -> _Replay:
         before = states(order)
         return _Replay(before, *counts(order, before), np.minimum.accumulate(order.ret[::-1])[::-1])
 
@@ -74,12 +76,12 @@ class _Slots:
     revision: Int64s
 
     @staticmethod
-    def at(place: Int64s, rank: int = 0, revision: Int64s | None = None) -> "_Slots":
+    def at(place: Int64s, rank: int = 0, revision: Int64s | None = None) -> _Slots:
         untold = np.full(len(place), NOTHING, np.int64)
         return _Slots(place, np.full(len(place), rank, np.int64), untold if revision is None else revision)
 
 
-def _structural(proposal: Proposal, before: States, told: "_Creations", named: Int64s) -> tuple[_Slots, _Slots]:
+def _structural(proposal: Proposal, before: States, told: _Creations, named: Int64s) -> tuple[_Slots, _Slots]:
     """Deletions that absence and creations ask for; puts that creations, presence and revisions ask for.
 
     `named`: places of compare-and-sets whose expected revision nobody has.

@@ -1,5 +1,7 @@
 """Where writes of unknown outcome go whose value was observed: immediately before the first observer."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

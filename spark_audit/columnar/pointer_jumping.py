@@ -1,5 +1,7 @@
 """Chains, followed by pointer jumping: after k rounds every link knows what 2^k links before it know."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from spark_audit.columnar.columns import NOTHING, Bools, Int64s

@@ -1,5 +1,7 @@
 """A proposed order of a block's operations: the completed ones by revision, unknown writes put in where they belong."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +24,7 @@ class Draft:
     rows: Int64s
     sizes: Int64s
 
-    def inserted(self, rows: Int64s, places: Int64s, rank: Int64s, revision: Int64s) -> "Draft":
+    def inserted(self, rows: Int64s, places: Int64s, rank: Int64s, revision: Int64s) -> Draft:
         """With these rows put in immediately before the operations that are at these places, by `rank` among each."""
         if not len(rows):
             return self
@@ -34,7 +36,7 @@ class Draft:
         sizes = self.sizes + np.bincount(self.block.key[rows], minlength=self.block.keys)
         return Draft(self.block, told(self.given, rows, revision), merged, sizes)
 
-    def in_order(self) -> "Proposal":
+    def in_order(self) -> Proposal:
         """With the columns of the rows."""
         sizes = self.sizes
         begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -62,14 +64,14 @@ class Proposal:
         unused[self.rows] = False
         return unused
 
-    def inserted(self, rows: Int64s, places: Int64s, rank: Int64s, revision: Int64s) -> "Proposal":
+    def inserted(self, rows: Int64s, places: Int64s, rank: Int64s, revision: Int64s) -> Proposal:
         """With these rows put in immediately before the operations that are at these places, by `rank` among each."""
         if not len(rows):
             return self
         draft = Draft(self.block, self.given, self.rows, self.sizes)
         return draft.inserted(rows, places, rank, revision).in_order()
 
-    def revised(self, rows: Int64s, revision: Int64s) -> "Proposal":
+    def revised(self, rows: Int64s, revision: Int64s) -> Proposal:
         """The same order, these rows' revisions being these."""
         if not len(rows):
             return self
@@ -77,7 +79,7 @@ class Proposal:
         order = replace(self.order, revision=given.revision[self.rows])
         return Proposal(self.block, given, self.rows, order, self.sizes)
 
-    def with_row(self, places: Int64s, rows: Int64s) -> "Proposal":
+    def with_row(self, places: Int64s, rows: Int64s) -> Proposal:
         """With these at these places; each of the same key as what was there, and with a revision of its own."""
         there = self.rows.copy()
         there[places] = rows

@@ -6,6 +6,8 @@ once, behind a creation made for it. Only a prefix of the order is taken; what s
 range, which knows more of what follows. docs/audit-proofs.md, section 9, proves that prefixes join to one.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -158,7 +160,7 @@ class _Ends:
     clean: Bools
 
     @staticmethod
-    def of(order: Order) -> "_Ends":
+    def of(order: Order) -> _Ends:
         writes = order.writes >= 0
         writer = last_place(writes)
         some = np.maximum(writer, 0)

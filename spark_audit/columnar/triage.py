@@ -1,5 +1,7 @@
 """All keys of some columns at once: the witness first, zones for what it leaves suspect; the rest is for the search."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

@@ -2,6 +2,8 @@
 `key/unplaced_writes.py`.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,24 +38,24 @@ class Placed:
     last: Int64s = field(default_factory=_none)
 
     @staticmethod
-    def joined(some: "list[Placed]") -> "Placed":
+    def joined(some: list[Placed]) -> Placed:
         """All of them."""
         return Placed(*(np.concatenate([getattr(one, name) for one in some]) for name in Placed.__slots__))
 
-    def where(self, told: Bools, slot: Bools) -> "Placed":
+    def where(self, told: Bools, slot: Bools) -> Placed:
         """These of them only."""
         kept = replace(self, told=self.told[told], revision=self.revision[told])
         kept = replace(kept, slot=self.slot[slot], low=self.low[slot], high=self.high[slot])
         return kept._moving(np.isin(self.mover, kept.slot))
 
-    def _moving(self, kept: Bools) -> "Placed":
+    def _moving(self, kept: Bools) -> Placed:
         return replace(self, mover=self.mover[kept], first=self.first[kept], last=self.last[kept])
 
-    def at(self, rows: Int64s) -> "Placed":
+    def at(self, rows: Int64s) -> Placed:
         """With `rows[row]` in the place of each row."""
         return replace(self, told=rows[self.told], slot=rows[self.slot], mover=rows[self.mover])
 
-    def between(self, before: int, last: int) -> "Placed":
+    def between(self, before: int, last: int) -> Placed:
         """With slots above the revision `before` only, and no other places behind that of `last`."""
         found = replace(self, low=np.maximum(self.low, before + 1), first=np.maximum(self.first, before + 1))
         found = replace(found, last=np.minimum(self.last, last - 1))

@@ -4,6 +4,8 @@ Whoever proposed it, a verified order is a proof: this is the only part of the w
 stricter than `model/key.py` in one point: a number that a response tells of a record whose write has none is refused.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,12 +39,12 @@ class Order:
     def __len__(self) -> int:
         return len(self.call)
 
-    def taken(self, places: Int64s, *, begins: Int64s, absence: Int64s) -> "Order":
+    def taken(self, places: Int64s, *, begins: Int64s, absence: Int64s) -> Order:
         """The columns at these places; `begins` and `absence` of the order that they make are given."""
         rest: dict[str, Any] = {name: _taken(getattr(self, name), places) for name in _TAKEN}
         return Order(begins=begins, absence=absence, **rest)
 
-    def changed(self, places: Int64s, to: "Order") -> "Order":
+    def changed(self, places: Int64s, to: Order) -> Order:
         """With the columns of `to` at these places; `begins` and `absence` stay."""
         names: dict[str, Any] = {
             name: _changed(getattr(self, name), places, getattr(to, name)) for name in _TAKEN

@@ -5,6 +5,8 @@ sound history) `key/weak_reads.py` says what is wrong with them, if anything: it
 twice, and across clocks.
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 from spark_audit.columnar.blocks import any_of, first_place

@@ -7,6 +7,8 @@
 3. The order is verified (`columnar/verify_order.py`). A key whose order fails is suspect, not wrong.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

@@ -13,6 +13,8 @@ Where something names no source (`vague`), a violation is one all the same, and 
 it holds, else NEEDS_SEARCH. Never a guess.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,5 +1,7 @@
 """`hwm-audit follow`: the audit of a history that grows, part by part. Exit codes as of `check`."""
 
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Iterator, Mapping

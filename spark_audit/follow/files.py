@@ -4,6 +4,8 @@ Of a file of JSON lines, whole lines are taken; what follows the last line end i
 A Parquet file is taken as a whole, once its footer is there. What was taken must never change.
 """
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -6,6 +6,8 @@ does not has the run read again from its first row. So the verdict on all rows d
 Pure: rows come in, and are read again, through functions; `follow/state.py` does files.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

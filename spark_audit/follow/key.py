@@ -5,6 +5,8 @@ for whatever reason, is no violation: the key is then decided again from its fir
 The proof that this is enough is in docs/audit-proofs.md, section 6.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias

@@ -1,5 +1,7 @@
 """What `hwm-audit follow` keeps between two parts, as one JSON file: written aside, synced and renamed."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Mapping

@@ -6,6 +6,8 @@ the stated error bounds of both clocks is before b's call; with no bound they ar
 See docs/reference/specification.md#107-clocks.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,7 +21,7 @@ class Clocks:
         self._bounds = dict(bounds or {})
 
     @classmethod
-    def from_run(cls, clocks: Iterable[Mapping[str, Any]]) -> "Clocks":
+    def from_run(cls, clocks: Iterable[Mapping[str, Any]]) -> Clocks:
         """From `run.json`: rows of `clock_id` and `error_bound_ns` (null: no bound)."""
         return cls({c["clock_id"]: c["error_bound_ns"] for c in clocks if c.get("error_bound_ns") is not None})
 

@@ -1,5 +1,7 @@
 """What one row says about the order of revisions: whether it takes part, whether it changed the store, its rank."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

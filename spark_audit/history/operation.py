@@ -4,6 +4,8 @@ Everything that decides works on these; rows (`history/rows.py`) are turned into
 or a range is first cut into one row per key (`history/projection.py`), so each row given here concerns one key.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -79,7 +81,7 @@ class Operation:
         """Whether it changed the key, or may have (if unknown)."""
         return any(_changes(step) for step in self.steps)
 
-    def without_reads(self) -> "Operation | None":
+    def without_reads(self) -> Operation | None:
         """The same operation with all that it observed forgotten; None if nothing remains of it."""
         steps = tuple(_blind(step) for step in self.steps if _changes(step))
         return replace(self, steps=steps, guards=(), guards_hold=None) if steps else None

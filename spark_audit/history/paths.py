@@ -1,5 +1,7 @@
 """From what was typed to the files of histories: run folders, folders of run folders, globs, single files."""
 
+from __future__ import annotations
+
 import glob
 import json
 import os

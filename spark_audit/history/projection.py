@@ -4,6 +4,8 @@ The part of a linearizable history that concerns one key is linearizable, so wha
 The reverse needs the whole: `replay.py` checks listings and transactions against the whole store.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

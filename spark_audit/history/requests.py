@@ -5,6 +5,8 @@
 The tables are in docs/reference/specification.md#105-request and docs/reference/specification.md#106-output.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias

@@ -1,5 +1,7 @@
 """A set of whole numbers that mostly follow each other, kept as the stretches that they fill."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Iterable
 

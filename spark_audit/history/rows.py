@@ -6,6 +6,8 @@ through both. `history/requests.py` adds what only parsing the request can tell.
 See docs/reference/specification.md#103-row.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 How each line is read, `:fail` and `:info` above all, is in docs/audit-import.md.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """`hwm-audit import`: exit 0 written, 2 malformed input or wrong usage, 1 a disk that failed; nothing half-written."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import click

@@ -9,6 +9,8 @@ are `Name`s, which compare by what is written: nothing is lost, nothing is guess
 form: a record reads as a map.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TextIO

@@ -1,5 +1,7 @@
 """What all formats are first read into: one event per line of a history, of one operation on one register or key."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass

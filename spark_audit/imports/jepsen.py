@@ -1,5 +1,7 @@
 """Histories of Jepsen and Knossos: EDN maps, or printed lines, of registers that know compare-and-set."""
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Iterator

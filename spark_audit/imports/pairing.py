@@ -7,6 +7,8 @@ Porcupine go by. So stamps always increase from line to line: `:time` where it d
 before; without `:time` 1 ms for each line, so that times which are shown are lines.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,6 +4,8 @@ The form of its test data (`test_data/kv`), written by the checker of a distribu
 was never written returns the empty text. No escapes: between the quotes stands the text as it is.
 """
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """Rows into one file, JSON lines or Parquet, which appears under its name only when it is whole."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Iterator, Mapping

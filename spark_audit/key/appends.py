@@ -10,6 +10,8 @@ asked of what expected it. What the second one shows to be impossible is so, pro
 that told what the appends had found. The links of a chain need not be shown one by one: each names all before it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 

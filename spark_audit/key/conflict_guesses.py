@@ -9,6 +9,8 @@ it, too. Absence is a block of which many deletions may be the write, so each re
 by itself; a read of absence is also held against the write that had returned last.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

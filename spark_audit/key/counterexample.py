@@ -17,6 +17,8 @@ comes after p and before its last reader, so that r read from p. So r still read
 So an excerpt that passes `is_sound` and that `search` cannot order shows that H has no order either.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -147,7 +149,7 @@ class Excerpt:
                 if begin < end:
                     yield begin, end
 
-    def _missing(self, barrier: "_Barrier", reader: Operation) -> list[Operation]:
+    def _missing(self, barrier: _Barrier, reader: Operation) -> list[Operation]:
         """Writes that `reader` may have read from and which the excerpt behind `barrier` lacks."""
         tokens = tokens_observed(reader, self.value_at)
         if not tokens or barrier.within_block(reader):

@@ -4,6 +4,8 @@ witness → proven; else a few operations that are impossible by themselves → 
 revisions, then without them. Whatever is not decided within the cap is undecided.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

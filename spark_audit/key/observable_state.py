@@ -1,5 +1,7 @@
 """What the answers of one key's history can tell apart, and what they still ask for: both make the search smaller."""
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +28,7 @@ class Shown:
     begun: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, operations: Sequence[Operation]) -> "Shown":
+    def of(cls, operations: Sequence[Operation]) -> Shown:
         steps = [step for op in operations for step in op.steps]
         targets = {guard.target for op in operations for guard in op.guards}
         seen = [step.seen for step in steps if step.seen is not None and step.seen.found]

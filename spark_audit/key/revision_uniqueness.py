@@ -5,6 +5,8 @@ and cannot know. A replay remembers (`Fresh`). The search need not: once a recor
 again, so a configuration in which somebody still must is dead (`Named`).
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

@@ -7,6 +7,8 @@ changes. Which of several such puts (or deletions) stands where says nothing eit
 first, in the order of their calls. docs/audit-proofs.md, section 8, has both.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from itertools import islice
 

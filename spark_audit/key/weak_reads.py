@@ -9,6 +9,8 @@ write could be the reason.
 - The value was really written, by a write that was called before the read returned, and at the revision that was told.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -21,6 +21,8 @@ return. Memory is bounded by the concurrency, not by the length.
 - `configurations_max` bounds the work; beyond it the answer is None, never a verdict.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias

@@ -12,6 +12,8 @@ Cost: O(n log n) for n operations of a key, and a bounded search at each gap tha
 fails here is suspect, not wrong: `key/decide.py` then looks for a violation, or for another order.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias

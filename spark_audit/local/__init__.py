@@ -3,6 +3,8 @@
 Importing this package, and `check_rows`, needs nothing but Python; `job` and what it calls need the `audit` extra.
 """
 
+from __future__ import annotations
+
 from spark_audit.local.rows import check_rows
 
 __all__ = ["check_rows"]

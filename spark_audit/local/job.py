@@ -3,6 +3,8 @@
 About 0.6 GiB for a million operations of single keys; docs/audit.md ("Engines") has the figures.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

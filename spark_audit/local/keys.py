@@ -3,6 +3,8 @@
 numpy and Arrow release the interpreter; keys that have to be searched, in Python, take their turns.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

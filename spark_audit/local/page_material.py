@@ -1,5 +1,7 @@
 """The material of a page from a history in memory: in numpy, so that a million operations cost no Python each."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,7 +63,7 @@ class _Stamped:
     end: Int64s
 
     @classmethod
-    def of(cls, frame: Frame) -> "_Stamped":
+    def of(cls, frame: Frame) -> _Stamped:
         return cls(frame, _ends(frame))
 
     def where(self, **names: str) -> Int64s:

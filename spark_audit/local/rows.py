@@ -1,5 +1,7 @@
 """The whole audit of rows in hand: no Spark, pandas or numpy. For tests, simulators and small histories."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise

@@ -7,6 +7,8 @@ fixes it, and every later one has to agree. `advance` is the only place that say
 See docs/reference/specification.md#81-records-and-revisions.
 """
 
+from __future__ import annotations
+
 from typing import TypeAlias
 
 from spark_audit.history.operation import Guard, Operation, Seen, Step, as_bytes

@@ -4,6 +4,8 @@ Exact: every record has its value, its revisions and its version. What a respons
 Changes can be taken back (`mark`, `undo`), for a replay that tries one explanation after another.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -4,6 +4,8 @@
 `room` is shown only while its text fits into `data-room` units of x.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element, SubElement
 

@@ -3,6 +3,8 @@
 Both are ornaments of the page: what cannot be read is left out, and never an error of the audit.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ class RunAbout:
     schedule: object = None
 
     @classmethod
-    def of(cls, folder: Path, header: Mapping[str, Any]) -> "RunAbout":
+    def of(cls, folder: Path, header: Mapping[str, Any]) -> RunAbout:
         """`header`: run.json, as `read_run_file` gives it."""
         clocks = header.get("clocks") or ()
         compared = frozenset(clock["clock_id"] for clock in clocks if clock.get("error_bound_ns") is not None)

@@ -1,5 +1,7 @@
 """`--keys FILE.parquet`: a row for each key, how it was decided. The same for both engines."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path

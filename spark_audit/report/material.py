@@ -4,6 +4,8 @@
 Numbers are integers, so that the same history gives the same page, byte by byte, however it was cut into partitions.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,7 +71,7 @@ class Axis:
     buckets: int
 
     @classmethod
-    def over(cls, run_id: str, clock: str, start_ns: int, end_ns: int, operations: int) -> "Axis":
+    def over(cls, run_id: str, clock: str, start_ns: int, end_ns: int, operations: int) -> Axis:
         """`end_ns` is the last stamp, and lies within the last bucket."""
         wanted = min(BUCKETS_MAX, max(BUCKETS_MIN, operations // OPERATIONS_PER_BUCKET))
         span = end_ns - start_ns + 1

@@ -1,5 +1,7 @@
 """A verdict as one HTML page. It fetches nothing, says nothing by script alone, and is the same for the same input."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator, Sequence
 from html import escape

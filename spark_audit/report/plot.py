@@ -1,5 +1,7 @@
 """A run over time: rate, latency, unknown outcomes and revision lag, with faults shaded and violations marked."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from math import log10
 from xml.etree.ElementTree import Element, tostring

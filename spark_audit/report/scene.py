@@ -1,5 +1,7 @@
 """One violation as a picture: a lane per client, a bar per operation, the impossible ones marked, the others grey."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

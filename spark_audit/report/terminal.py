@@ -1,5 +1,7 @@
 """The verdict on a terminal."""
 
+from __future__ import annotations
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text

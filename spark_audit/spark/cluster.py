@@ -1,5 +1,7 @@
 """A Spark that runs elsewhere: is it there, does it take a task, can its Python run ours; and if not, in a line."""
 
+from __future__ import annotations
+
 import os
 import re
 import socket
@@ -134,7 +136,7 @@ def within(seconds: float, work: Callable[[], T], stop: Callable[[], object], la
     return done[0]
 
 
-def prepare_executors(session: "SparkSession", folder: Path, url: str) -> None:
+def prepare_executors(session: SparkSession, folder: Path, url: str) -> None:
     """Send them this package, and let one of them import it. Raises JobFailed, in words, if that does not work."""
     from spark_audit.spark.package import write_archive  # Which imports the command line: not on an executor, too.
 
@@ -152,11 +154,11 @@ def prepare_executors(session: "SparkSession", folder: Path, url: str) -> None:
         within(seconds, lambda: _try(session), session.sparkContext.cancelAllJobs, late)
 
 
-def _try(session: "SparkSession") -> None:
+def _try(session: SparkSession) -> None:
     session.range(1).mapInArrow(_probe, "imported boolean").collect()
 
 
-def _probe(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+def _probe(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """On an executor: import what the stages import."""
     import pyarrow
 

@@ -5,6 +5,8 @@ refuses to start. Spark works without it. For such a runtime a small launcher th
 in a folder which takes the place of JAVA_HOME.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import shlex

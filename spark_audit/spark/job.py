@@ -3,6 +3,8 @@
 Only aggregates and examples come to the driver: one row per run and file, per method, per partition, never the data.
 """
 
+from __future__ import annotations
+
 import json
 import time
 from collections import Counter
@@ -61,7 +63,7 @@ class _Run:
 class _Rows:
     """All rows as rows of Spark's, kept once they are asked for: if something has to be told of them."""
 
-    def __init__(self, session: "SparkSession", files: Sequence[HistoryFile]) -> None:
+    def __init__(self, session: SparkSession, files: Sequence[HistoryFile]) -> None:
         self._session, self._files = session, files
 
     @cached_property
@@ -69,7 +71,7 @@ class _Rows:
         found = load(self._session, self._files)
         return Loaded(found.rows.persist(StorageLevel.MEMORY_AND_DISK), found.scans)
 
-    def __call__(self) -> "DataFrame":
+    def __call__(self) -> DataFrame:
         return self.loaded.rows
 
     def forget(self) -> None:
@@ -78,7 +80,7 @@ class _Rows:
 
 
 def audit(
-    session: "SparkSession",
+    session: SparkSession,
     paths: Iterable[str],
     *,
     configurations_max: int = CONFIGURATIONS_MAX,
@@ -240,7 +242,7 @@ def _check_order(scan: Scan, notes: Sequence[Any], rows: _Rows, clocks: Mapping[
     check_order(blocks, again, rows, clocks, verdict)
 
 
-def _note_keys(notes: Sequence[Any], keys: "DataFrame", verdict: Verdict) -> set[str]:
+def _note_keys(notes: Sequence[Any], keys: DataFrame, verdict: Verdict) -> set[str]:
     """Count what the keys say, and keep the first examples; the runs with a key that was decided off its revisions."""
     total: Counter[str] = Counter()
     off_revisions: set[str] = set()
@@ -268,7 +270,7 @@ def _note_keys(notes: Sequence[Any], keys: "DataFrame", verdict: Verdict) -> set
 def _check_store(
     scan: Scan,
     rows: _Rows,
-    keys: "DataFrame",
+    keys: DataFrame,
     traced: Sequence[Any],
     off_revisions: set[str],
     runs: Mapping[str, _Run],

@@ -2,6 +2,8 @@
 decide.
 """
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -73,7 +75,7 @@ def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
     return found
 
 
-def write_keys(keys: "DataFrame", path: Path) -> None:
+def write_keys(keys: DataFrame, path: Path) -> None:
     """One row per run and key, by name, to this file (`write_key_file`). The driver holds one partition of them."""
     told = keys.select(*KEY_COLUMNS).orderBy("run_id", "key").toLocalIterator()
     write_key_file((row.asDict() for row in told), path)
@@ -88,15 +90,13 @@ def _proven(keys: pa.Table) -> pa.Table:
     return pa.table([made[field.name] for field in key_schema()], schema=key_schema())
 
 
-def bad_requests(rows: "DataFrame") -> "DataFrame":
+def bad_requests(rows: DataFrame) -> DataFrame:
     """(`_at`, reason) of the listings and transactions whose request is malformed."""
     asked = rows.where(f"not ({SINGLE})").select("_at", *NEEDED)
     return asked.mapInArrow(_request_checker, "_at long, reason string")
 
 
-def store_findings(
-    rows: "DataFrame", keys: "DataFrame", runs: Sequence[str], clocks: Mapping[str, Clocks]
-) -> "DataFrame":
+def store_findings(rows: DataFrame, keys: DataFrame, runs: Sequence[str], clocks: Mapping[str, Clocks]) -> DataFrame:
     """The whole-store replay of these runs (STORE_RESULT); `keys`: KEY_RESULT of all keys, for those that are wrong.
 
     Each run is replayed in one task, in the order of revisions: streamed, so that its memory is the live store; a run

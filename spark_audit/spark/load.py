@@ -4,6 +4,8 @@ Each row carries `_at`, its place in the scan, which is turned into file and lin
 file split, the least `_at` and the number of rows are known, and splits of a file follow each other.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -51,11 +53,11 @@ class Loaded:
     See docs/reference/specification.md#103-row.
     """
 
-    rows: "DataFrame"
-    scans: "tuple[DataFrame, ...]"
+    rows: DataFrame
+    scans: tuple[DataFrame, ...]
 
 
-def load(spark_session: "SparkSession", files: Sequence[HistoryFile]) -> Loaded:
+def load(spark_session: SparkSession, files: Sequence[HistoryFile]) -> Loaded:
     """Plan the reading of these files (at least one); nothing is read yet but Parquet footers.
 
     Raises MalformedHistory for a Parquet file that is none, or whose columns have other types.
@@ -77,7 +79,7 @@ def load(spark_session: "SparkSession", files: Sequence[HistoryFile]) -> Loaded:
     return Loaded(reduce(lambda one, other: one.unionByName(other), parsed), tuple(scans))
 
 
-def _placed(scan: "DataFrame", base: int) -> "DataFrame":
+def _placed(scan: DataFrame, base: int) -> DataFrame:
     return scan.select(
         "*",
         (f.monotonically_increasing_id() + f.lit(base)).alias("_at"),
@@ -86,7 +88,7 @@ def _placed(scan: "DataFrame", base: int) -> "DataFrame":
     )
 
 
-def _parsed(text: "DataFrame") -> "DataFrame":
+def _parsed(text: DataFrame) -> DataFrame:
     """Each line is read inside of an object with an end of its own, so that nothing behind a row goes unseen."""
     schema = (
         spark.StructType().add("row", row_schema()).add("end", spark.LongType()).add("_corrupt", spark.StringType())
@@ -103,7 +105,7 @@ def _parsed(text: "DataFrame") -> "DataFrame":
     return _with_problem(rows.select("line.row.*", "_raw", "_at", "_file", unreadable.alias("_unreadable")))
 
 
-def _with_problem(rows: "DataFrame") -> "DataFrame":
+def _with_problem(rows: DataFrame) -> DataFrame:
     found = f.when(f.col("_unreadable"), f.lit(UNREADABLE))
     for rule in RULES:
         found = found.when(f.expr(rule.sql), f.lit(rule.reason))

@@ -3,6 +3,8 @@
 The driver sees one summary per block and run, never rows, but for the few that are shown.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,7 +34,7 @@ def block_from(text: str) -> Block:
 def check_order(
     blocks: Iterable[Block],
     again: Again,
-    rows: "Callable[[], DataFrame]",
+    rows: Callable[[], DataFrame],
     clocks: Mapping[str, Clocks],
     verdict: Verdict,
 ) -> None:
@@ -56,7 +58,7 @@ def check_order(
             _record(verdict, run_id, block, shown)
 
 
-def _rows_shown(rows: "Callable[[], DataFrame]", blocks: Sequence[Block]) -> dict[tuple[str, int], dict[str, Any]]:
+def _rows_shown(rows: Callable[[], DataFrame], blocks: Sequence[Block]) -> dict[tuple[str, int], dict[str, Any]]:
     """The rows of the first examples."""
     pairs = [(block.run_id, pair) for block in blocks for pair in block.pairs][:SHOWN_MAX]
     repeated = [(block.run_id, members) for block in blocks for _, members in block.repeated][:SHOWN_MAX]

@@ -4,6 +4,8 @@ In it: this package and the pure Python packages that it imports. Not in it, sin
 version of Python: numpy and pyarrow, which executors must have installed, and pandas, which a driver needs too.
 """
 
+from __future__ import annotations
+
 import zipfile
 from collections.abc import Iterator
 from importlib.util import find_spec

@@ -3,6 +3,8 @@
 Of a violation its operations and at most NEIGHBOURS_MAX others; of a run one row per bucket, and of so many runs only.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -48,7 +50,7 @@ _SOUGHT = "violation int, run_id string, key string, moments array<long>, op_ids
 _BARS = "violation int, bar string"
 
 
-def gather(rows: "DataFrame", verdict: Verdict, about: Mapping[str, RunAbout]) -> Material:
+def gather(rows: DataFrame, verdict: Verdict, about: Mapping[str, RunAbout]) -> Material:
     """What the page of this verdict shows of these rows, which are well-formed. `about`: every run, by name."""
     plots, left_out = _plots(rows, wrong_runs(verdict), about)
     return Material(_scenes(rows, verdict), plots, left_out)
@@ -57,7 +59,7 @@ def gather(rows: "DataFrame", verdict: Verdict, about: Mapping[str, RunAbout]) -
 # -- violations, and what was near them
 
 
-def _scenes(rows: "DataFrame", verdict: Verdict) -> tuple[tuple[Bar, ...], ...]:
+def _scenes(rows: DataFrame, verdict: Verdict) -> tuple[tuple[Bar, ...], ...]:
     own: dict[int, dict[int, Bar]] = {}
     near: dict[int, list[Bar]] = {}
     if any(violation.operations for violation in verdict.violations):
@@ -73,7 +75,7 @@ def _scenes(rows: "DataFrame", verdict: Verdict) -> tuple[tuple[Bar, ...], ...]:
     )
 
 
-def _own(rows: "DataFrame", verdict: Verdict) -> "DataFrame":
+def _own(rows: DataFrame, verdict: Verdict) -> DataFrame:
     wanted = [
         (number, violation.run_id, op.op_id)
         for number, violation in enumerate(verdict.violations)
@@ -83,7 +85,7 @@ def _own(rows: "DataFrame", verdict: Verdict) -> "DataFrame":
     return rows.join(f.broadcast(sought), ["run_id", "op_id"])
 
 
-def _near(rows: "DataFrame", verdict: Verdict, keyed: bool) -> list[tuple[int, Bar]]:
+def _near(rows: DataFrame, verdict: Verdict, keyed: bool) -> list[tuple[int, Bar]]:
     """(violation, neighbour) on the keys of violations; or of all keys, for violations that name none."""
     about = {
         number: violation
@@ -124,7 +126,7 @@ def _near(rows: "DataFrame", verdict: Verdict, keyed: bool) -> list[tuple[int, B
     return _collected(ranked.drop("moments", "op_ids", "margin", "distance", "place"), whole=not keyed)
 
 
-def _parts(rows: "DataFrame", keys: set[tuple[str, str]]) -> "DataFrame":
+def _parts(rows: DataFrame, keys: set[tuple[str, str]]) -> DataFrame:
     """What the rows say about these keys (of runs), as `split.parts` cuts them."""
     schema = spark.StructType([*row_schema().fields, spark.StructField("weak", spark.StringType()),
                                spark.StructField("changes_store", spark.BooleanType())])  # fmt: skip
@@ -150,7 +152,7 @@ def _cutter(keys: frozenset[tuple[str, str]], schema: spark.StructType) -> Stage
     return cut
 
 
-def _collected(rows: "DataFrame", *, whole: bool) -> list[tuple[int, Bar]]:
+def _collected(rows: DataFrame, *, whole: bool) -> list[tuple[int, Bar]]:
     """(violation, bar); rows become short texts where they are, as an answer may be very long."""
 
     def draw(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -169,7 +171,7 @@ def _collected(rows: "DataFrame", *, whole: bool) -> list[tuple[int, Bar]]:
 # -- the whole history over time
 
 
-def _plots(rows: "DataFrame", wrong: Sequence[str], about: Mapping[str, RunAbout]) -> tuple[tuple[Plot, ...], int]:
+def _plots(rows: DataFrame, wrong: Sequence[str], about: Mapping[str, RunAbout]) -> tuple[tuple[Plot, ...], int]:
     placed = _on_axes(rows, about)
     spans = placed.groupBy("run_id", "axis").agg(
         f.count("*").alias("rows"), f.min("call_ns").alias("first"), f.max(f.expr(_END)).alias("last")
@@ -192,7 +194,7 @@ def _plots(rows: "DataFrame", wrong: Sequence[str], about: Mapping[str, RunAbout
     return tuple(plots), count - len(axes)
 
 
-def _on_axes(rows: "DataFrame", about: Mapping[str, RunAbout]) -> "DataFrame":
+def _on_axes(rows: DataFrame, about: Mapping[str, RunAbout]) -> DataFrame:
     """`axis`: see `Axis.clock`."""
     plain = rows.select("run_id", "clock_id", "call_ns", "return_ns", "status", "revision", "consistency")
     compared = [(run_id, clock, "") for run_id, known in sorted(about.items()) for clock in sorted(known.compared)]
@@ -203,7 +205,7 @@ def _on_axes(rows: "DataFrame", about: Mapping[str, RunAbout]) -> "DataFrame":
     return joined.withColumn("axis", f.coalesce("shared", "clock_id")).drop("shared")
 
 
-def _counts(placed: "DataFrame", axes: Sequence[Axis]) -> dict[int, dict[int, Counts]]:
+def _counts(placed: DataFrame, axes: Sequence[Axis]) -> dict[int, dict[int, Counts]]:
     """Number of the axis → number of the bucket → what is in it."""
     listed = [(number, axis.run_id, axis.clock, axis.start_ns, axis.width_ns) for number, axis in enumerate(axes)]
     known = placed.sparkSession.createDataFrame(listed, "plot int, run_id string, axis string, start long, width long")
@@ -218,7 +220,7 @@ def _counts(placed: "DataFrame", axes: Sequence[Axis]) -> dict[int, dict[int, Co
     return counts
 
 
-def _by_return(rows: "DataFrame") -> "DataFrame":
+def _by_return(rows: DataFrame) -> DataFrame:
     """Completed and failed operations per bucket; percentiles by nearest rank, from counts of rounded latencies."""
     ok, latency = "status = 'ok'", "(return_ns - call_ns)"
     shift = f"greatest(length(bin({latency})) - {LATENCY_BITS}, 0)"
@@ -238,7 +240,7 @@ def _by_return(rows: "DataFrame") -> "DataFrame":
     return ranked.groupBy("plot", "bucket").agg(*sums, f.max("highest").alias("highest"), *reached)
 
 
-def _by_call(rows: "DataFrame") -> "DataFrame":
+def _by_call(rows: DataFrame) -> DataFrame:
     told = f"status = 'ok' and coalesce(consistency, '') {{}} {WEAK}"
     return rows.groupBy("plot", _bucket("call_ns").alias("bucket")).agg(
         f.count_if(f.expr("status = 'unknown'")).alias("unknown"),
@@ -247,5 +249,5 @@ def _by_call(rows: "DataFrame") -> "DataFrame":
     )
 
 
-def _bucket(stamp: str) -> "Column":
+def _bucket(stamp: str) -> Column:
     return f.expr(f"cast(({stamp} - start) div width as int)")

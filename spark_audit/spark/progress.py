@@ -1,5 +1,7 @@
 """How far Spark is, while it works: tasks done of the tasks of the stages that run now."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -37,7 +39,7 @@ class _Told:
 
 
 @contextmanager
-def stage_progress(session: "SparkSession", say: Say) -> Iterator[Say]:
+def stage_progress(session: SparkSession, say: Say) -> Iterator[Say]:
     """Say what it is told, and while that lasts, how many tasks of it are done; with a cluster or with a server."""
     told = _Told(say)
     if type(session).__module__.startswith("pyspark.sql.connect."):  # The server tells of itself.
@@ -63,7 +65,7 @@ def stage_progress(session: "SparkSession", say: Say) -> Iterator[Say]:
         watcher.join()
 
 
-def _watch(session: "SparkSession", told: _Told, over: threading.Event) -> None:
+def _watch(session: SparkSession, told: _Told, over: threading.Event) -> None:
     tracker = session.sparkContext.statusTracker()
     while not over.wait(POLL_SECONDS):
         try:

@@ -3,6 +3,8 @@ once again as Arrow, chunks answer in numpy (`local/revisions.py`), and the driv
 for each call asked about, and the revisions of changes as far as slots reach.
 """
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ _EARLIEST, _LATEST = -(2**63), 2**63 - 1
 _ANSWERED = ("run_id", "reached", "taken")
 
 
-def traces_of(keys: "Iterable[SparkRow]", runs: Collection[str]) -> dict[str, Traces]:
+def traces_of(keys: Iterable[SparkRow], runs: Collection[str]) -> dict[str, Traces]:
     """The traces of these runs that have any; `keys`: (run_id, key, traces) of keys with some."""
     told: dict[str, list[Told]] = {}
     slots: dict[str, list[Slot]] = {}
@@ -47,7 +49,7 @@ def traces_of(keys: "Iterable[SparkRow]", runs: Collection[str]) -> dict[str, Tr
     return {run_id: Traces(tuple(told[run_id]), tuple(slots[run_id])) for run_id in told}
 
 
-def open_keys_of(keys: "DataFrame", runs: Iterable[str]) -> dict[str, list[str]]:
+def open_keys_of(keys: DataFrame, runs: Iterable[str]) -> dict[str, list[str]]:
     """By run, of these runs, the keys that were decided off their revisions; `keys`: KEY_RESULT."""
     found: dict[str, list[str]] = {}
     wanted = sorted(runs)
@@ -83,7 +85,7 @@ class _Calls:
     by_clock: Mapping[str, tuple[Int64s, Int64s]]
 
     @classmethod
-    def of(cls, calls: Sequence[Asked]) -> "_Calls":
+    def of(cls, calls: Sequence[Asked]) -> _Calls:
         stamps = np.array([stamp for stamp, _ in calls], np.int64)
         names = np.array([name for _, name in calls], object)
         made: dict[str, tuple[Int64s, Int64s]] = {}

@@ -4,6 +4,8 @@ What is asked for often, near the places of unknown writes, tasks find as Arrow,
 asked together. The driver holds what was found: bounded by `near.ROWS_MAX` of each source, and mostly a few rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -70,16 +72,16 @@ def _pieces(source: Source, run_id: str, asked: _Asked) -> Iterator[bytes]:
 class RowsOfSpark:
     """`held.Rows` of one run. `rows`: those of `load`, of all runs; `scan`: what they are read from."""
 
-    def __init__(self, rows: "Callable[[], DataFrame]", run_id: str, clocks: Clocks, scan: Scan) -> None:
+    def __init__(self, rows: Callable[[], DataFrame], run_id: str, clocks: Clocks, scan: Scan) -> None:
         self._of_all, self._run_id, self._clocks, self._scan = rows, run_id, clocks, scan
         self._unknown: dict[str, Sequence[Row]] = {}  # Found beside what was near: they are asked for next.
 
     @property
-    def _rows(self) -> "DataFrame":
+    def _rows(self) -> DataFrame:
         return self._of_all().where(f.col("run_id") == self._run_id)
 
     @property
-    def _taking(self) -> "DataFrame":
+    def _taking(self) -> DataFrame:
         return self._rows.where(_TAKES_PART)
 
     def reached(self, calls: Sequence[Asked]) -> Sequence[int]:
@@ -96,7 +98,7 @@ class RowsOfSpark:
             self._unknown |= self._gathered(_Asked((), fresh)).unknown_writes(sorted(fresh))
         return {key: self._unknown[key] for key in keys}
 
-    def _gathered(self, asked: "_Asked") -> RowsOfFrame:
+    def _gathered(self, asked: _Asked) -> RowsOfFrame:
         """The rows that are needed to say this, and more of them."""
         scan = self._scan
         tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))

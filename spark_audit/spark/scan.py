@@ -5,6 +5,8 @@ The shuffle moves Arrow streams, not rows; a task reads its file itself, as Arro
 as much (docs/audit.md).
 """
 
+from __future__ import annotations
+
 import json
 import traceback
 from collections import Counter
@@ -103,7 +105,7 @@ def _sources_of(file: HistoryFile) -> Iterator[Source]:
 class Scan:
     """One pass over these files, planned. `clocks`: by file."""
 
-    session: "SparkSession"
+    session: SparkSession
     sources: list[Source]
     clocks: dict[str, Clocks]
     partitions: int
@@ -113,11 +115,11 @@ class Scan:
     @classmethod
     def of(
         cls,
-        session: "SparkSession",
+        session: SparkSession,
         files: Sequence[HistoryFile],
         clocks: Mapping[str, Clocks],
         configurations_max: int,
-    ) -> "Scan":
+    ) -> Scan:
         found = sources(files)
         rows = sum(source.rows for source in found)
         tasks = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -136,27 +138,27 @@ class Scan:
         finally:
             self.session.conf.set(name, before)
 
-    def said(self) -> "DataFrame":
+    def said(self) -> DataFrame:
         """What all partitions say (SAID): a row per key, and rows of a `kind`: see `_Decider`."""
         return self._gathered(self._cuts()).mapInArrow(_decider(self.clocks, self.configurations_max, None), SAID)
 
-    def said_of_blocks(self, carries: Mapping[tuple[str, int], Latest]) -> "DataFrame":
+    def said_of_blocks(self, carries: Mapping[tuple[str, int], Latest]) -> DataFrame:
         """These blocks of the order over all keys once more, so begun."""
         cuts = self._cuts().where(f.col("kind") == ORDER)
         return self._gathered(cuts).mapInArrow(_decider(self.clocks, self.configurations_max, dict(carries)), SAID)
 
-    def _cuts(self) -> "DataFrame":
+    def _cuts(self) -> DataFrame:
         tasks = self.session.range(0, len(self.sources), 1, len(self.sources))
         return tasks.mapInArrow(_reader(self.sources, self.partitions, self.hot), _CUT)
 
-    def _gathered(self, cuts: "DataFrame") -> "DataFrame":
+    def _gathered(self, cuts: DataFrame) -> DataFrame:
         """A partition of each target; the last ones first, as those of hot keys take longest."""
         count = self.partitions + len(self.hot)
         gathered = cuts.repartitionById(count, f.lit(count - 1) - f.col("target"))
         return gathered.sortWithinPartitions("place") if self.hot else gathered
 
 
-def _hot_keys(session: "SparkSession", found: Sequence[Source]) -> tuple[HotKey, ...]:
+def _hot_keys(session: SparkSession, found: Sequence[Source]) -> tuple[HotKey, ...]:
     tasks = session.range(0, len(found), 1, len(found))
     every = [(one.path, one.first, one.last, one.lines) for one in found]
     told = tasks.mapInArrow(_sampler(every, HOT_ROWS // (_UNTOLD * len(found))), SAMPLE)

@@ -4,6 +4,8 @@ Four ways: in this process tree on loopback (local), as the driver of a cluster 
 Connect server (`remote`), or inside of what spark-submit has started. See docs/audit-spark.md.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import sys
@@ -62,7 +64,7 @@ def spark_session(
     memory: str = "2g",
     short: bool = False,
     verbose: bool = False,
-) -> Iterator["SparkSession"]:
+) -> Iterator[SparkSession]:
     """Start Spark, yield its session, stop it, and remove its folders.
 
     `master`: as Spark writes it. `remote`: a Spark Connect server, sc://HOST[:PORT], instead of a master. Under
@@ -106,7 +108,7 @@ def spark_session(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _connect(remote: str, short: bool) -> "SparkSession":
+def _connect(remote: str, short: bool) -> SparkSession:
     reach(remote)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
@@ -130,7 +132,7 @@ def _connect(remote: str, short: bool) -> "SparkSession":
         raise NotUsable(f"no session at {remote.split(';')[0]} ({str(error).strip().splitlines()[0]})") from error
 
 
-def _join(short: bool, verbose: bool) -> "SparkSession":
+def _join(short: bool, verbose: bool) -> SparkSession:
     """The driver that spark-submit has started; what it was told (--conf, spark-defaults.conf) comes first."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -169,7 +171,7 @@ def _prepare_environment(folder: Path, master: str, verbose: bool) -> None:
     os.environ.pop("SPARK_REMOTE", None)
 
 
-def _start(folder: Path, master: str, memory: str, short: bool, verbose: bool) -> "SparkSession":
+def _start(folder: Path, master: str, memory: str, short: bool, verbose: bool) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName("hwm-audit")
@@ -231,7 +233,7 @@ def _output_to(file: Path | None) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _stop(session: "SparkSession") -> None:
+def _stop(session: SparkSession) -> None:
     """Stop Spark and end the JVM that was started for it, so that its folders can go."""
     from pyspark import SparkContext
 

@@ -8,6 +8,8 @@ A choice which has no operation that could bear on the contradicted keys is pass
 that have anything to do with them, however remotely. When that is exhausted, no explanation exists: a proof.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias

@@ -2,6 +2,8 @@
 find one.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence

@@ -9,6 +9,8 @@ then, or are decided again in their turn. Each stretch is verified, and all slot
 docs/audit-proofs.md, section 8.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ Kept only for keys that an unknown write may have changed. A judgement of `IMPOS
 writes follow, some answer would be contradicted. The others only say what to try first.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

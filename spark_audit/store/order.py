@@ -7,6 +7,8 @@ Unique: no two acknowledged writes that changed something carry the same revisio
 exist.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

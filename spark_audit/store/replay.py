@@ -6,6 +6,8 @@ is kept. With them, `store/backtracking.py` searches for where each took effect;
 to follow.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 

@@ -5,6 +5,8 @@ one of somebody who left no row. Where many revisions without an owner follow ea
 as many are kept as there are writes to place.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

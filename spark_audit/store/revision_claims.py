@@ -11,6 +11,8 @@ follows: a replay of the store (`replay.py`) could not show more, but for listin
 docs/audit-proofs.md, section 8.
 """
 
+from __future__ import annotations
+
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -72,7 +74,7 @@ class Traces:
         return json.dumps([told, slots])
 
     @classmethod
-    def from_json(cls, key: str, text: str | None) -> "Traces":
+    def from_json(cls, key: str, text: str | None) -> Traces:
         """The inverse of `to_json`."""
         if text is None:
             return cls()

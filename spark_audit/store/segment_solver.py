@@ -7,6 +7,8 @@ cheapest way. Which of several unknown puts that nothing names (or deletions) st
 taken in the order of what had returned before their calls, of which the least bounds a revision least.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -63,7 +65,7 @@ class _Trail:
     """The unknown writes placed so far, the last first."""
 
     placed: Placed
-    before: "_Trail | None"
+    before: _Trail | None
 
 
 _Key: TypeAlias = tuple[State, frozenset[int]]  # And which of the writes that answers tell apart are used.

@@ -7,6 +7,8 @@ which had returned before.
 See docs/reference/specification.md#81-records-and-revisions.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

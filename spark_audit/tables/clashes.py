@@ -1,5 +1,7 @@
 """What is wrong between rows: an op_id twice in a run, a client with two operations open at once."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import numpy as np

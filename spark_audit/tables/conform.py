@@ -1,5 +1,7 @@
 """Arrow columns of any permitted type brought into that of the row: missing fields are null, unknown ones go."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -2,6 +2,8 @@
 one by one, as `findings.py` does it. Both engines use this; it needs the `audit` extra (numpy, pyarrow).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,5 +1,7 @@
 """The rows of all files as one Arrow table, and its columns as numbers: what the checks over all rows work on."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -57,7 +59,7 @@ class Codes:
                 found |= self.ids == self.number[text]
         return found
 
-    def part(self, start: int, end: int) -> "Codes":
+    def part(self, start: int, end: int) -> Codes:
         return Codes(self.ids[start:end], self.texts, self.number)
 
 
@@ -99,7 +101,7 @@ class Frame:
         compare: Any = pc.less  # Its stubs know no numbers of Python.
         return _flags(compare(pc.struct_field(self._column("output"), name), least))
 
-    def blocks(self) -> Iterator[tuple[int, "Frame"]]:
+    def blocks(self) -> Iterator[tuple[int, Frame]]:
         """(first row, frame) of BLOCK_ROWS rows at a time: what is computed of one is small, and stays in the cache."""
         for start in range(0, self.rows, BLOCK_ROWS):
             codes = {name: self.codes(name).part(start, start + BLOCK_ROWS) for name in NAMES}
@@ -176,10 +178,10 @@ class Places:
 
     starts: list[int] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    lines: list["int | Sequence[int]"] = field(default_factory=list)
+    lines: list[int | Sequence[int]] = field(default_factory=list)
     rows: int = 0
 
-    def add(self, file: str, rows: int, lines: "int | Sequence[int]") -> None:
+    def add(self, file: str, rows: int, lines: int | Sequence[int]) -> None:
         """So many more rows of this file. `lines`: of the first, if each has the next; else of each."""
         if not rows:
             return

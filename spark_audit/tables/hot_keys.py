@@ -5,6 +5,8 @@ SAMPLE_STRIDE-th row. The
 driver cuts each hot key into ranges of about `LIMITS.range` rows by what was told.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO

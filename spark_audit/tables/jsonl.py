@@ -9,6 +9,8 @@ Arrow's time grows with the fields that it is told of. So a piece is first read 
 names, and any other one is an error: then with all of them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache

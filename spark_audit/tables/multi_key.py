@@ -1,5 +1,7 @@
 """Listings and transactions of a history: looked at one by one, in Python, and cut into parts of one key each."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
 import numpy as np

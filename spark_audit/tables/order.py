@@ -4,6 +4,8 @@ Python.
 Only the few rows that are shown become Python objects, and the words are those of `findings.py`.
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 from spark_audit.columnar.columns import sorted_by

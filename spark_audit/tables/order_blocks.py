@@ -5,6 +5,8 @@ call and the least return per clock are told; only where the greatest call of ea
 block looked at again, with that call as its start. So nothing is held but one block, and a few numbers of each.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise

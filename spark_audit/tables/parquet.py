@@ -1,5 +1,7 @@
 """Parquet histories: the check of their columns, from the footers alone, and the columns that an engine reads."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any
 
@@ -63,7 +65,7 @@ def open_table(path: str) -> parquet.ParquetFile:
     return parquet.ParquetFile(path, read_dictionary=[name for name in NAMES if name in have])
 
 
-def leaves(file: parquet.ParquetFile, ops: "pa.ChunkedArray[Any]", *, shown: bool = False) -> list[str]:
+def leaves(file: parquet.ParquetFile, ops: pa.ChunkedArray[Any], *, shown: bool = False) -> list[str]:
     """The columns to read where these operations are, with those that are only `shown` if they are wanted.
 
     The ones of listings and transactions cost three times as much as all others: only if there are any.

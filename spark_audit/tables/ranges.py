@@ -5,6 +5,8 @@ Ranges come in the order (revision, writer first, call); each is begun with what
 WHOLE_ROWS_MAX rows, else it is undecided, it alone. Both engines use this.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +73,7 @@ def decide_in_ranges(
     return DecidedTable(PROVEN.empty_table(), iter([_undecided(walk, rows, limits)]))
 
 
-def _undecided(walk: "_Walk", rows: int, limits: Limits) -> KeyFindings:
+def _undecided(walk: _Walk, rows: int, limits: Limits) -> KeyFindings:
     run_id, key = walk.name
     reason = (
         f"the order of its revisions, taken in ranges, does not explain it, and it has {rows} rows: more than"
@@ -207,7 +209,7 @@ def _weak(table: pa.Table) -> Bools:
     return weak | _told(table.column("weak")) if "weak" in table.column_names else weak
 
 
-def _told(column: "pa.ChunkedArray[Any]") -> Bools:
+def _told(column: pa.ChunkedArray[Any]) -> Bools:
     return np.asarray(column.is_valid().to_numpy(), np.bool_)
 
 

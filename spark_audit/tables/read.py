@@ -1,5 +1,7 @@
 """Histories into one Arrow table: every row accounted for, every line that is none with its file, number and reason."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

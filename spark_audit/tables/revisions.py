@@ -1,5 +1,7 @@
 """What `verdict/cross_key.py` asks of the rows of a run, answered in numpy: of all its rows, or of a part of them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -3,6 +3,8 @@
 The conditions may be wider than RULES, never narrower; a test holds them against `plain_problem` on garbage.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import numpy as np

@@ -5,6 +5,8 @@ columns and not as a row, to the partition of its key, of its op_id, and of the 
 only its first call and last return go. Pieces are Arrow streams: a shuffle moves a few thousand of them, no rows.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ A store is simulated with a clock of its own. Each client calls, its operation t
 and return, and the answer is taken from the store at that instant. An unknown operation takes effect late, or never.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ Values are taken to be unique, as generated and recorded ones are: then what eac
 the operations of unknown outcome did, and taking back the changed rows leaves nothing wrong.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise

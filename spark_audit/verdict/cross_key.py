@@ -4,6 +4,8 @@ still needed.
 The same for all engines; each says in its own way what it is asked of the rows (`Rows`).
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ class Question:
     high: int
 
     @classmethod
-    def about(cls, traces: Traces, open_keys: Sequence[str] = ()) -> "Question":
+    def about(cls, traces: Traces, open_keys: Sequence[str] = ()) -> Question:
         """Calls: of those told whose writer is known, then of the slots. There must be traces, or open keys. Of slots
         any revision may matter: keys near them may be decided again."""
         calls = [(told.by[1], told.by[2]) for told in traces.told if told.by is not None]

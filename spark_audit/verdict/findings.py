@@ -1,5 +1,7 @@
 """From decisions to what a verdict records. Plain dicts go through Spark; both engines build their words here."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,7 +48,7 @@ class KeyHistory:
     weak: int = 0
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> "KeyHistory":
+    def of(cls, rows: Iterable[Row]) -> KeyHistory:
         """Of parts of rows (`history/projection.py`) that concern this key alone, in any order."""
         made = cls()
         for row in sorted(rows, key=lambda row: (row["call_ns"], row["op_id"])):

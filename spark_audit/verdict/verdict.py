@@ -1,5 +1,7 @@
 """What an audit says. Properties are reported apart; one that is undecided never hides the others, nor is it green."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,5 +1,7 @@
 """Operations and violations in words, for a person who has to believe them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, combinations
 from typing import Any

@@ -3,6 +3,8 @@
 How the command starts and stops a Spark of its own is tested in `test_cli.py`, in a process of its own.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,13 +23,13 @@ HwmAudit = Callable[..., Result]
 
 
 @pytest.fixture(scope="package")
-def session() -> "Iterator[SparkSession]":
+def session() -> Iterator[SparkSession]:
     with spark_session("local[2]", short=True) as started:
         yield started
 
 
 @pytest.fixture
-def hwm_audit(session: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> HwmAudit:
+def hwm_audit(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> HwmAudit:
     """`hwm-audit ARGUMENTS…` in this process, on the Spark that runs already."""
     monkeypatch.setattr("spark_audit.spark.session.spark_session", lambda *_, **__: nullcontext(session))
 

@@ -1,5 +1,7 @@
 """Small random histories of registers as Jepsen records them, and a judge of them that knows none of our code."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random

@@ -1,5 +1,7 @@
 """A few verbs to write a history by hand: times in µs, one client per operation unless told."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """A page as its readers take it apart: its drawings as XML, and the bars in them."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any

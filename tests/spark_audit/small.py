@@ -1,5 +1,7 @@
 """Small random histories of one key, corrupted on purpose, and a checker that tries every order there is."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 from itertools import chain, combinations, permutations

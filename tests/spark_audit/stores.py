@@ -3,6 +3,8 @@
 Written without looking at `spark_audit`'s replay: the store below is docs/reference/specification.md#8-store once more.
 """
 
+from __future__ import annotations
+
 import json
 from dataclasses import dataclass
 from random import Random
@@ -39,7 +41,7 @@ class Store:
         self.records: dict[str, Rec] = {}
         self.deleted: dict[str, int] = {}
 
-    def copy(self) -> "Store":
+    def copy(self) -> Store:
         other = Store()
         other.revision, other.records, other.deleted = self.revision, dict(self.records), dict(self.deleted)
         return other

@@ -1,5 +1,7 @@
 """What an audit says is a function of the set of rows: in whatever order they come, it is the same, word for word."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from random import Random

@@ -1,5 +1,7 @@
 """What somebody may give to `hwm-audit` by mistake: refused in words, with exit 2, if possible before Spark starts."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """The audit in this process: properties, counterexamples in words, malformed rows."""
 
+from __future__ import annotations
+
 import copy
 import json
 import subprocess

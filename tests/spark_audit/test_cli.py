@@ -1,5 +1,7 @@
 """`hwm-audit` as its users meet it: exit codes, the nearest right word, no traceback, and no Java on the machine."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

@@ -1,5 +1,7 @@
 """Encoding: equal texts and nothing else become equal tokens, whatever the order and the types of the columns."""
 
+from __future__ import annotations
+
 from random import Random
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Weak reads against their own revision: the columns raise the doubts that `weak.misfits` confirms, and few others."""
 
+from __future__ import annotations
+
 from collections import Counter
 from random import Random
 

@@ -1,5 +1,7 @@
 """Arithmetic on the places of an order, against the same said one place at a time."""
 
+from __future__ import annotations
+
 from itertools import accumulate
 from random import Random
 

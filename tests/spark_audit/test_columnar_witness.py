@@ -1,5 +1,7 @@
 """The columnar witness by hand: what proves a key, and what leaves it suspect."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import numpy as np

@@ -3,6 +3,8 @@
 `HWM_AUDIT_HISTORIES=200` looks at as many histories of each shape; `make test` at a few.
 """
 
+from __future__ import annotations
+
 import os
 from collections import Counter
 from random import Random

@@ -1,5 +1,7 @@
 """Which engine `hwm-audit check` runs on, that it says so, and that the small one loads nothing of the large one."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys

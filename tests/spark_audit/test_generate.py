@@ -1,5 +1,7 @@
 """Faults put into true histories: each is one fault, and what it claims is impossible."""
 
+from __future__ import annotations
+
 import pytest
 
 from spark_audit import ALL_FAULTS, Shape, check_rows, generate, inject

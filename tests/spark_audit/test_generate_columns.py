@@ -1,5 +1,7 @@
 """The benchmark's histories are true ones, and its table says what was measured."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """What a command costs is measured from outside, and a command that costs too much is ended."""
 
+from __future__ import annotations
+
 import sys
 
 from benchmarks.audit.measure import DONE, NO_MEMORY, TIME_OUT, measure

@@ -1,5 +1,7 @@
 """Hot keys of the Spark engine, without Spark: found in a sample, cut by it, sent in pieces by range, and decided."""
 
+from __future__ import annotations
+
 from itertools import groupby
 from pathlib import Path
 from random import Random

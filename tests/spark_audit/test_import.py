@@ -1,5 +1,7 @@
 """`hwm-audit import`: how each line is read, and what is refused. Histories here are our own, by hand."""
 
+from __future__ import annotations
+
 import errno
 import json
 from collections.abc import Sequence

@@ -3,6 +3,8 @@
 HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort.
 """
 
+from __future__ import annotations
+
 import os
 from random import Random
 

@@ -1,5 +1,7 @@
 """Imported registers against two judges that try every order: one of the lines themselves, one of the rows."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from random import Random

@@ -1,5 +1,7 @@
 """The EDN reader: what it reads, what it refuses and where, and that it does not wait for the end of the file."""
 
+from __future__ import annotations
+
 import io
 from random import Random
 from typing import Any

@@ -3,6 +3,8 @@
 `HWM_AUDIT_HISTORIES=N` tries N of each sort.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,7 @@
 """`hwm-audit follow`: files that grow, a state between two processes, and files that are no longer what they were."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys

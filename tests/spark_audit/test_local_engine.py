@@ -1,5 +1,7 @@
 """The engine without a JVM: the same verdict as of rows in hand, from any mixture of files."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from random import Random

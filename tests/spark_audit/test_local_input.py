@@ -1,5 +1,7 @@
 """What the engine without a JVM reads, and refuses: exactly what the rules of a row say, whichever way it came."""
 
+from __future__ import annotations
+
 import json
 import re
 from pathlib import Path

@@ -3,6 +3,8 @@
 HWM_AUDIT_HISTORIES=20000 makes so many small histories, instead of a few.
 """
 
+from __future__ import annotations
+
 import os
 from collections import Counter
 from pathlib import Path

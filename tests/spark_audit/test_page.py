@@ -1,5 +1,7 @@
 """The page of a verdict: what is drawn, that nothing in a history gets out of its quotes, and how it is written."""
 
+from __future__ import annotations
+
 import errno
 import os
 import resource

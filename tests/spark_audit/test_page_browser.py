@@ -1,5 +1,7 @@
 """The page in a real browser: nothing on its console, and its buttons do what they say."""
 
+from __future__ import annotations
+
 import html
 import json
 import re

@@ -1,5 +1,7 @@
 """The history over time: what is counted in a bucket, by hand; fault windows, from events and from a schedule."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from xml.etree.ElementTree import fromstring

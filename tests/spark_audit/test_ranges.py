@@ -3,6 +3,8 @@
 HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort, instead of a few.
 """
 
+from __future__ import annotations
+
 import os
 from collections import Counter
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """Odd numbers, texts and columns: every engine without Spark says the same, a verdict or a refusal in words."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from pathlib import Path

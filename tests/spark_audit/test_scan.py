@@ -1,5 +1,7 @@
 """The one pass of the Spark engine without Spark: chunks are cut into pieces, pieces put together and decided."""
 
+from __future__ import annotations
+
 import json
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """Search, and the excerpts that are shown of what it refutes."""
 
+from __future__ import annotations
+
 from random import Random
 
 from spark_audit.history.clocks import Clocks

@@ -1,5 +1,7 @@
 """The Spark job: the same verdict as in process, on JSON lines and Parquet; malformed input with file and line."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,7 +41,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def session() -> "Iterator[SparkSession]":
+def session() -> Iterator[SparkSession]:
     with spark_session("local[2]", short=True) as started:
         yield started
 
@@ -55,7 +57,7 @@ def _told(verdict: Verdict) -> dict[str, Any]:
 
 
 def test_spark_finds_every_fault_in_ten_thousand_operations_and_nothing_else(
-    session: "SparkSession", tmp_path: Path
+    session: SparkSession, tmp_path: Path
 ) -> None:
     """Five runs at once: one clean, and one for each fault that a store may have."""
     clean = generate(Shape(operations=10_000, delete_share=0.0), 21, run_id="clean")
@@ -73,7 +75,7 @@ def test_spark_finds_every_fault_in_ten_thousand_operations_and_nothing_else(
     assert verdict.operations == 50_000
 
 
-def test_both_engines_say_the_same_on_json_lines_and_parquet(session: "SparkSession", tmp_path: Path) -> None:
+def test_both_engines_say_the_same_on_json_lines_and_parquet(session: SparkSession, tmp_path: Path) -> None:
     """Listings, transactions, local reads, unknown outcomes, two files of one run, a run of Parquet, faults."""
     shape = Shape(operations=800, keys=6, many_share=0.08, local_share=0.05, unknown_share=0.01)
     one = generate(shape, 1, run_id="one")
@@ -95,7 +97,7 @@ def test_both_engines_say_the_same_on_json_lines_and_parquet(session: "SparkSess
     assert {v.property for v in verdict.violations} >= {"keys", "order", "unique"}
 
 
-def test_both_engines_find_the_same_places_of_unknown_writes(session: "SparkSession", tmp_path: Path) -> None:
+def test_both_engines_find_the_same_places_of_unknown_writes(session: SparkSession, tmp_path: Path) -> None:
     """Unknown writes and transactions, local reads, true and broken runs; one that only the free revisions decide."""
     runs: list[Row] = []
     for seed, fault in enumerate((None, None, "half", "lost", "torn")):
@@ -118,7 +120,7 @@ def test_both_engines_find_the_same_places_of_unknown_writes(session: "SparkSess
 
 
 def test_keys_are_decided_again_near_the_places_of_unknown_writes(
-    session: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tenth of the writes unknown, some without a free revision in the order first proposed; no replay helps."""
     monkeypatch.setattr("spark_audit.store.replay.OFF_REVISIONS_ROWS_MAX", 0)
@@ -141,7 +143,7 @@ def test_keys_are_decided_again_near_the_places_of_unknown_writes(
     assert asked, "no unknown write was without a revision"
 
 
-def test_the_order_over_all_keys_is_checked_across_partitions(session: "SparkSession", tmp_path: Path) -> None:
+def test_the_order_over_all_keys_is_checked_across_partitions(session: SparkSession, tmp_path: Path) -> None:
     """An early revision called at the very end: everything after it is late, in every partition."""
     rows = generate(Shape(operations=1_000, unknown_share=0.0), 9)
     first = min((r for r in rows if r["revision"]), key=lambda r: (r["revision"], r["call_ns"]))
@@ -184,7 +186,7 @@ def _put(**fields: Any) -> Row:
 
 
 def test_malformed_lines_are_all_counted_and_named_with_file_line_and_reason(
-    session: "SparkSession", tmp_path: Path
+    session: SparkSession, tmp_path: Path
 ) -> None:
     """Each rule of a row in Spark as in Python; broken lines too, and two rows on one line."""
     plain = {name: row for name, (row, _) in MALFORMED.items() if row["op"] not in ("range", "txn")}
@@ -207,7 +209,7 @@ def test_malformed_lines_are_all_counted_and_named_with_file_line_and_reason(
         assert reason in fault.reason
 
 
-def test_rows_that_contradict_each_other_are_named_across_files(session: "SparkSession", tmp_path: Path) -> None:
+def test_rows_that_contradict_each_other_are_named_across_files(session: SparkSession, tmp_path: Path) -> None:
     """One op_id twice, a client with two open operations, one that goes on after an unknown, a malformed request."""
     good = [_put(op_id=n, client=f"g{n}", call_ns=n * 1000, return_ns=n * 1000 + 5) for n in range(10, 13)]
     write_lines(tmp_path / "ops" / "a.jsonl", good)
@@ -238,7 +240,7 @@ def test_rows_that_contradict_each_other_are_named_across_files(session: "SparkS
 @pytest.mark.parametrize(
     "case", ["two folders", "another run", "empty", "none completed", "bad parquet", "bad run.json"]
 )
-def test_what_is_no_history_is_refused(session: "SparkSession", tmp_path: Path, case: str) -> None:
+def test_what_is_no_history_is_refused(session: SparkSession, tmp_path: Path, case: str) -> None:
     """Nothing is joined, guessed or called green."""
     write_lines(tmp_path / "a" / "ops" / "1.jsonl", [_put(run_id="r")])
     reason = {"two folders": "never joined", "another run": "names the run", "empty": "nothing to check"}.get(case, "")

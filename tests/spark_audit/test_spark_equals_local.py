@@ -1,5 +1,7 @@
 """Both engines, on the same files, to the same words: only the engine's name and the seconds may differ."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +62,7 @@ def _stores() -> dict[str, list[Row]]:
 
 @pytest.mark.parametrize("made", [_clean, _faults, _order, _stores, histories])
 def test_both_engines_give_the_same_verdict(
-    session: "SparkSession", tmp_path: Path, made: Callable[[], dict[str, list[Row]]]
+    session: SparkSession, tmp_path: Path, made: Callable[[], dict[str, list[Row]]]
 ) -> None:
     for number, (run_id, rows) in enumerate(made().items()):
         if number % 2:
@@ -75,7 +77,7 @@ def test_both_engines_give_the_same_verdict(
 
 
 def test_both_engines_say_the_same_of_keys_in_ranges_and_whole(
-    session: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three runs of two keys, all of them hot here; one is wrong, so its ranges do not prove it."""
     shape = Shape(operations=2_500, keys=2, local_share=0.05, unknown_share=0.01)
@@ -95,7 +97,7 @@ def test_both_engines_say_the_same_of_keys_in_ranges_and_whole(
     assert told(here) == told(there) == told(whole)
 
 
-def test_both_engines_say_the_same_of_a_recorded_run(session: "SparkSession") -> None:
+def test_both_engines_say_the_same_of_a_recorded_run(session: SparkSession) -> None:
     here, there = audit_here([str(RECORDED)]), audit_in_spark(session, [str(RECORDED)])
 
     assert here.exit_code == 0
@@ -103,7 +105,7 @@ def test_both_engines_say_the_same_of_a_recorded_run(session: "SparkSession") ->
 
 
 def test_where_nothing_has_to_be_told_of_a_row_spark_has_no_rows_of_its_own(
-    session: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To plan them alone takes seconds."""
     monkeypatch.delattr("spark_audit.spark.job.load")
@@ -113,7 +115,7 @@ def test_where_nothing_has_to_be_told_of_a_row_spark_has_no_rows_of_its_own(
 
 
 @pytest.mark.parametrize("case", ["lines", "rows", "clashes", "table"])
-def test_both_engines_refuse_the_same_in_the_same_words(session: "SparkSession", tmp_path: Path, case: str) -> None:
+def test_both_engines_refuse_the_same_in_the_same_words(session: SparkSession, tmp_path: Path, case: str) -> None:
     rows = generate(Shape(operations=200, many_share=0.1), 1)
     lines = [json.dumps(row) for row in rows]
     if case == "lines":

@@ -1,5 +1,7 @@
 """From somebody else's lines to a verdict of Spark."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

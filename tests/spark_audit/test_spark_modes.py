@@ -3,6 +3,8 @@
 What starts a cluster takes half a minute or more: only with HWM_SPARK_MODES=1. All is on loopback and on free ports.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -250,7 +252,7 @@ def _connect_server(folder: Path) -> Iterator[str]:
         yield f"sc://{address}"
 
 
-def _audit(arguments: list[str], environment: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+def _audit(arguments: list[str], environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "spark_audit.cli", "check", "--json", *arguments],
         capture_output=True, text=True, timeout=SECONDS_MAX, check=False, cwd=ROOT,
@@ -265,7 +267,7 @@ def _history(folder: Path) -> tuple[str, str]:
     return str(folder / "run"), wrong["key"]
 
 
-def _assert_found(run: "subprocess.CompletedProcess[str]", key: str) -> None:
+def _assert_found(run: subprocess.CompletedProcess[str], key: str) -> None:
     assert run.returncode == 3, run.stderr
     assert json.loads(run.stdout)["engine"] == "spark"
     assert [found["key"] for found in json.loads(run.stdout)["violations"] if found["property"] == "keys"] == [key]

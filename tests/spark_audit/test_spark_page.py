@@ -1,5 +1,7 @@
 """What Spark gathers for a page is, to the byte, what plain Python gathers from the same rows."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +43,7 @@ def _broken_runs() -> dict[str, list[Row]]:
     return runs
 
 
-def test_spark_and_plain_python_draw_the_same_page(session: "SparkSession", tmp_path: Path) -> None:
+def test_spark_and_plain_python_draw_the_same_page(session: SparkSession, tmp_path: Path) -> None:
     runs = _broken_runs()
     about: dict[str, RunAbout] = {}
     for run_id, rows in runs.items():

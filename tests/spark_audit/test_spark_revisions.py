@@ -1,5 +1,7 @@
 """What tasks say of the parts of a run that they have, without Spark: together it is what all of its rows say."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from random import Random
 

@@ -1,5 +1,7 @@
 """Keys of a table against the same keys one by one: the same answer, whoever gives it."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable
 from random import Random

@@ -1,5 +1,7 @@
 """Revisions of writes of unknown outcome, told by responses or not, held against all other keys of the run."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 

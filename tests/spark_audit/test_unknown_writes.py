@@ -1,5 +1,7 @@
 """Where writes of unknown outcome took effect, found by replaying the whole store: by hand, and against all orders."""
 
+from __future__ import annotations
+
 import copy
 from random import Random
 

@@ -1,5 +1,7 @@
 """The order that the revisions propose: what it proves, and where unknown writes go."""
 
+from __future__ import annotations
+
 from random import Random
 
 from spark_audit.history.clocks import Clocks

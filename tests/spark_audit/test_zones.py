@@ -1,5 +1,7 @@
 """Zones by hand: one history for each rule of docs/audit-proofs.md, on both sides of it."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
