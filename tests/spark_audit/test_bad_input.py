@@ -12,7 +12,7 @@ from spark_audit import MalformedHistory
 from spark_audit.cli import cli
 from spark_audit.history.paths import history_files, read_run_file
 from spark_audit.spark.load import precise_reason
-from tests.spark_audit.histories import History, write_lines
+from tests.spark_audit.support.histories import History, write_lines
 
 DEEP = "[" * 100_000
 

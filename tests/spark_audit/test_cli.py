@@ -15,7 +15,7 @@ from spark_audit import NothingToCheck, Shape, check_rows, generate, inject
 from spark_audit.cli import cli
 from spark_audit.errors import NoJava
 from spark_audit.spark.java import UNAVAILABLE_ARGUMENT, find_java
-from tests.spark_audit.histories import History, write_lines
+from tests.spark_audit.support.histories import History, write_lines
 
 
 def _without_java(folder: Path) -> dict[str, str]:

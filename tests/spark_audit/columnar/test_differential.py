@@ -1,0 +1,174 @@
+"""The columnar witness and the zones against a checker that tries every permutation.
+
+HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort, instead of a few.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spark_audit.columnar import (
+    BY_WITNESS,
+    LEFT,
+    NEEDS_SEARCH,
+    OK,
+    VIOLATION,
+    WRONG,
+    encode_rows,
+    triage,
+    witness,
+    zones,
+)
+from spark_audit.key.weak_reads import misfits
+from spark_audit.testing.generate import Row
+from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, operations_in, small_history
+
+HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "1500"))  # Of each sort.
+MANY_KEYS = 512  # Rows of a block: several keys share one, and several blocks are needed.
+_NOTHING: dict[str, Any] = dict.fromkeys(
+    ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
+)  # fmt: skip
+
+
+def wild(random: Random, ops: tuple[str, ...], unknown_share: float = 0.2) -> list[Row]:
+    """Operations that answer at random, at random times: most are impossible, in every way there is."""
+    rows: list[Row] = []
+    for number in range(random.choice((2, 3, 4, 5, 5, 6))):
+        op, unknown = random.choice(ops), random.random() < unknown_share
+        call = random.randrange(10)
+        end = None if unknown else call + random.randrange(7)
+        row: Row = {"run_id": "wild", "op_id": number, "client": f"c{number}", "op": op, "clock_id": "boot"}
+        row |= {"value": f"v{number}" if op in ("put", "cas") else None, "expected": None, "output": None}
+        row |= {"expected_mod_revision": None, "call_ns": call, "return_ns": end, "revision": None}
+        rows.append(row | {"status": "unknown" if unknown else "ok", "consistency": None})
+    values = [row["value"] for row in rows if row["value"] is not None]
+    for row in rows:
+        seen = random.choice([None, *values, *values])
+        if row["op"] == "cas":
+            others = [value for value in values if value != row["value"] or random.random() < 0.05]
+            row["expected"] = random.choice([None, *others])
+        if row["status"] == "ok":
+            row["output"] = _answer(random, row["op"], seen)
+    return rows
+
+
+def _answer(random: Random, op: str, seen: str | None) -> Row:
+    if op == "get" or (op == "cas" and random.random() < 0.2):
+        return {**_NOTHING, "succeeded": op == "get", "found": seen is not None, "value": seen}
+    if op == "delete":
+        found = random.random() < 0.5
+        return {**_NOTHING, "succeeded": found, "found": found}
+    return {**_NOTHING, "succeeded": True}
+
+
+def on_keys(histories: list[list[Row]]) -> list[Row]:
+    """All histories in one, each on a key of its own: the kernel decides them in one call."""
+    return [{**row, "key": f"k{number:06d}"} for number, rows in enumerate(histories) for row in rows]
+
+
+def decided(histories: list[list[Row]], decide: Any) -> tuple[list[int], Any, Any]:
+    """Per history its status (OK where no operation takes part), and what the kernel gave."""
+    columns = encode_rows(on_keys(histories))
+    result = decide(columns, MANY_KEYS)
+    status = [OK] * len(histories)
+    for key, (_, name) in enumerate(columns.names):
+        status[int(name[1:])] = int(result.status[key])
+    return status, columns, result
+
+
+REGISTER = ("put", "put", "get", "get", "get")
+SWAPS = ("put", "put", "get", "get", "cas", "cas", "cas")
+DELETES = ("put", "put", "get", "get", "cas", "cas", "delete")
+
+
+@pytest.mark.parametrize("ops", [REGISTER, SWAPS], ids=["register", "compare-and-set"])
+def test_zones_are_exact_where_values_are_unique(ops: tuple[str, ...]) -> None:
+    """Gibbons and Korach 1997; docs/audit-proofs.md for chains: always an answer, and always the right one."""
+    histories = [wild(Random(seed), ops) for seed in range(3 * HISTORIES)]
+    status, _, _ = decided(histories, zones)
+
+    truth = [OK if has_an_order(rows) else VIOLATION for rows in histories]
+    wrong = [seed for seed, (said, true) in enumerate(zip(status, truth, strict=True)) if said != true]
+    assert not wrong, f"seeds {wrong[:5]}"
+    assert min(Counter(truth).values()) > HISTORIES / 4, Counter(truth)
+
+
+@pytest.mark.parametrize("source", ["wild", "revisions", "no-revisions", "repeated"])
+def test_zones_never_guess(source: str) -> None:
+    """Deletions, versions and repeated values may leave a key to the search; what is said is so all the same."""
+    histories = [_history(source, seed) for seed in range(HISTORIES)]
+    status, _, _ = decided(histories, zones)
+
+    seen = Counter((said, has_an_order(rows)) for said, rows in zip(status, histories, strict=True))
+    assert not seen[OK, False], seen
+    assert not seen[VIOLATION, True], seen
+    assert seen[OK, True] > HISTORIES / 20, seen
+    assert seen[VIOLATION, False] > HISTORIES / 40, seen
+    assert seen[NEEDS_SEARCH, True] + seen[NEEDS_SEARCH, False] > 0, seen
+
+
+def _history(source: str, seed: int) -> list[Row]:
+    if source == "wild":
+        return wild(Random(seed), DELETES)
+    return small_history(Random(seed), revisions=source != "no-revisions", values=2 if source == "repeated" else 0)
+
+
+@pytest.mark.parametrize("values", [0, 2], ids=["unique-values", "repeated-values"])
+def test_the_witness_never_proves_what_is_not_so(values: int) -> None:
+    histories = [small_history(Random(seed), revisions=True, values=values) for seed in range(2 * HISTORIES)]
+    status, _, _ = decided(histories, witness)
+
+    seen = Counter((said, has_an_order(rows)) for said, rows in zip(status, histories, strict=True))
+    assert not seen[OK, False], seen
+    assert seen[OK, True] > 0.95 * (seen[OK, True] + seen[1, True]), seen  # And it proves nearly all that is.
+
+
+@pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
+def test_triage_is_right_about_whatever_it_does_not_leave(revisions: bool) -> None:
+    """And what the witness proves of a key leaves nothing for `weak.misfits` to say of its reads."""
+    histories = [small_history(Random(seed), revisions=revisions, values=0) for seed in range(HISTORIES)]
+    columns = encode_rows(on_keys(histories))
+    result = triage(columns, MANY_KEYS)
+
+    seen: Counter[tuple[int, bool]] = Counter()
+    for key, (_, name) in enumerate(columns.names):
+        rows = histories[int(name[1:])]
+        verdict, truth = int(result.verdict[key]), has_an_order(rows)
+        seen[verdict, truth] += 1
+        assert verdict == LEFT or truth is (verdict != WRONG), f"seed {name}"
+        if verdict == BY_WITNESS:
+            assert not [m for m in misfits(operations_in(rows), ONE_CLOCK) if m.read.weak is None], f"seed {name}"
+        core = result.core[key]
+        assert (core >= 0).any() == (verdict == WRONG)
+        assert ((core < 0) | ((columns.starts[key] <= core) & (core < columns.starts[key + 1]))).all()
+    assert seen[WRONG, False] > HISTORIES / 40, seen
+    assert seen[LEFT, True] + seen[LEFT, False] < HISTORIES / 5, seen
+
+
+def test_what_is_shown_of_a_register_is_impossible_by_itself_and_at_most_six_operations() -> None:
+    histories = [wild(Random(seed), REGISTER) for seed in range(2 * HISTORIES)]
+    status, columns, result = decided(histories, zones)
+
+    violated = np.flatnonzero(result.status == VIOLATION)
+    assert len(violated) == status.count(VIOLATION) > HISTORIES / 4
+    for key in violated.tolist():
+        number = int(columns.names[key][1][1:])
+        shown = {int(columns.op_id[row]) for row in result.core[key] if row >= 0}
+        core = [row for row in histories[number] if row["op_id"] in shown]
+        assert 1 <= len(core) <= 6, f"seed {number}"
+        assert not has_an_order(core), f"seed {number}: {result.reason[key]}"
+
+
+@pytest.mark.parametrize("decide", [witness, zones])
+def test_a_key_is_decided_alike_whatever_block_it_is_in(decide: Any) -> None:
+    histories = [small_history(Random(seed), revisions=True, values=0) for seed in range(300)]
+    columns = encode_rows(on_keys(histories))
+
+    together, apart = decide(columns, 1 << 20), decide(columns, 1)
+    assert together.status.tolist() == apart.status.tolist()

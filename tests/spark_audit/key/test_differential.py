@@ -1,0 +1,57 @@
+"""Witness, search and the whole decision against a checker that tries every order.
+
+HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+
+from spark_audit.key.decide import decide
+from spark_audit.key.wgl_search import search
+from spark_audit.key.witness import witness
+from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, operations_in, small_history
+
+HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "4000"))  # Of each sort.
+
+
+@pytest.mark.parametrize("values", [0, 2], ids=["unique-values", "repeated-values"])
+@pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
+def test_search_is_exact_and_the_witness_never_proves_what_is_not_so(revisions: bool, values: int) -> None:
+    """Herlihy and Wing 1990, by definition: some permutation explains the history, or none does."""
+    seen = {True: 0, False: 0}
+    for seed in range(HISTORIES):
+        rows = small_history(Random(seed), revisions=revisions, values=values)
+        operations, truth = operations_in(rows), has_an_order(rows)
+        seen[truth] += 1
+
+        assert search(operations, configurations_max=100_000).linearizable is truth, f"seed {seed}"
+        assert truth or not witness(operations, ONE_CLOCK).verified, f"seed {seed}"
+        decision = decide(operations, ONE_CLOCK)
+        assert decision.status == ("linearizable" if truth else "violation"), f"seed {seed}: {decision}"
+
+    assert min(seen.values()) > HISTORIES / 20, seen  # Both answers were tried.
+
+
+@pytest.mark.parametrize("seed", [4397, 5963, 8683, 16820, 19408])
+def test_no_two_writes_share_a_revision(seed: int) -> None:
+    """Kept: these have an order only if a revision may be told of two writes."""
+    operations = operations_in(small_history(Random(seed), revisions=True, values=0))
+
+    assert search(operations, configurations_max=100_000).linearizable is False
+    assert not witness(operations, ONE_CLOCK).verified
+    assert decide(operations, ONE_CLOCK).status == "violation"
+
+
+@pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
+def test_a_counterexample_is_impossible_by_itself_and_nothing_can_be_left_out(revisions: bool) -> None:
+    """What is shown has to convince: it is searched again, alone."""
+    for seed in range(HISTORIES):
+        operations = operations_in(small_history(Random(seed), revisions=revisions, values=0))
+        decision = decide(operations, ONE_CLOCK)
+        if decision.status == "violation":
+            assert search(decision.counterexample, configurations_max=100_000).linearizable is False, f"seed {seed}"
+            assert {op.op_id for op in decision.counterexample} <= {op.op_id for op in operations}

@@ -1,0 +1,95 @@
+"""The audit of a run that real servers and clients recorded: green as it is, red with any one fault put into it.
+
+How the run was recorded is told in `recorded/README.md`; `HWM_RECORDED_RUN` names another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from spark_audit import FAULTS, check_rows, inject
+from tests.spark_audit.conftest import HwmAudit
+
+Row = dict[str, Any]
+Copies = dict[str, tuple[list[Row], Row | None]]
+
+RUN = Path(os.environ.get("HWM_RECORDED_RUN") or Path(__file__).parents[1] / "recorded" / "run-5")
+OPERATIONS_MIN = 10_000
+WORDS = {
+    "stale_read": "had returned",
+    "lost_write": "although ",
+    "applied_twice": "it took effect more than once",
+    "never_written": "a value that no operation wrote",
+}
+pytestmark = pytest.mark.timeout(200)
+
+
+@pytest.fixture(scope="module")
+def copies() -> Copies:
+    """The rows as recorded (`clean`), and once for each fault, with a read that shows it."""
+    rows: list[Row] = parquet.read_table(RUN / "ops").to_pylist()
+    assert len(rows) >= OPERATIONS_MIN
+    return {"clean": (rows, None), **{fault: inject(rows, fault, seed=5) for fault in FAULTS}}
+
+
+def test_the_faults_are_small_lies_in_a_long_history(copies: Copies) -> None:
+    """One answer of ten thousand; of a lost write all answers that had shown it, and there are few."""
+    clean, _ = copies["clean"]
+    for fault in FAULTS:
+        rows, shown = copies[fault]
+        changed = [row for row, true in zip(rows, clean, strict=True) if row != true]
+        assert 1 <= len(changed) <= (20 if fault == "lost_write" else 1)
+        assert shown in changed
+
+
+def test_the_run_as_it_was_recorded_is_linearizable(copies: Copies) -> None:
+    """In this process, in every property, with something to check in each."""
+    verdict = check_rows(copies["clean"][0])
+
+    assert (verdict.status, verdict.exit_code) == ("linearizable", 0), verdict.to_json()
+    assert verdict.operations >= OPERATIONS_MIN
+    assert all(found.checked for found in verdict.properties.values())
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_found_on_its_key_and_told_in_words(copies: Copies, fault: str) -> None:
+    """In this process: the key, a few operations, and what is wrong with them."""
+    rows, shown = copies[fault]
+    assert shown is not None
+
+    verdict = check_rows(rows)
+
+    assert verdict.exit_code == 3
+    found = [violation for violation in verdict.violations if violation.property == "keys"]
+    assert {violation.key for violation in found} == {shown["key"]}
+    assert any(WORDS[fault] in violation.words() for violation in found), [each.words() for each in found]
+    assert all(len(violation.operations) <= 6 for violation in found)
+
+
+@pytest.mark.spark
+def test_spark_says_the_same_of_all_five_at_once(hwm_audit: HwmAudit, copies: Copies, tmp_path: Path) -> None:
+    """The command: exit 3, the clean run without a word against it, each fault on its key."""
+    schema = parquet.read_schema(next((RUN / "ops").iterdir()))
+    for name, (rows, _) in copies.items():
+        (tmp_path / name / "ops").mkdir(parents=True)
+        told = json.loads((RUN / "run.json").read_text()) | {"run_id": name}
+        (tmp_path / name / "run.json").write_text(json.dumps(told))
+        table = pa.Table.from_pylist([row | {"run_id": name} for row in rows], schema=schema)
+        parquet.write_table(table, tmp_path / name / "ops" / "rows.parquet")
+
+    done = hwm_audit("check", "--engine", "spark", "--json", tmp_path)
+
+    assert done.exit_code == 3, done.stderr
+    verdict = json.loads(done.stdout)
+    assert verdict["engine"] == "spark"
+    assert verdict["operations"] == 5 * len(copies["clean"][0])
+    assert "clean" not in {violation["run_id"] for violation in verdict["violations"]}
+    found = {(violation["run_id"], violation["key"]) for violation in verdict["violations"] if violation["key"]}
+    assert found == {(fault, shown["key"]) for fault, (_, shown) in copies.items() if shown is not None}

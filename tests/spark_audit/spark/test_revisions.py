@@ -1,0 +1,79 @@
+"""What tasks say of the parts of a run that they have, without Spark: together it is what all of its rows say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import numpy as np
+import pytest
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.spark.revisions import _Calls, _reached, rows_by_run
+from spark_audit.store.gap_reassignment import Near
+from spark_audit.tables.conform import conform, joined
+from spark_audit.tables.frame import Frame
+from spark_audit.tables.revisions import RowsOfFrame, taking_part
+from spark_audit.testing.generate import Shape, generate
+from spark_audit.verdict.cross_key import RowsInHand
+from tests.spark_audit.tables.test_decide_keys import history_table
+
+
+@pytest.mark.parametrize("bound", [0, 40_000, 2**62, 2**63, 2**70])
+def test_what_calls_reach_is_told_alike_by_chunks_and_by_all_rows(bound: int) -> None:
+    """Two clocks, whose bounds may be of any size; calls at both ends of 64 bits too, in no order."""
+    random = Random(bound)
+    rows = generate(Shape(operations=150, clients=6), 3)
+    for row in rows:
+        row["clock_id"] = random.choice(("one", "two"))
+    frame = Frame(conform(history_table(rows)))
+    taking = np.flatnonzero(taking_part(frame))
+    clocks = Clocks({"one": bound, "two": 0})
+    every = RowsOfFrame(frame, np.arange(frame.rows), taking, taking, clocks)
+    ends = [row["return_ns"] or 0 for row in rows]
+    calls = [(stamp + random.randrange(-2, 3), random.choice(("one", "two", "three"))) for stamp in ends]
+    calls += [(-(2**63), "one"), (2**63 - 1, "one"), (2**63 - 1, "two")]
+    random.shuffle(calls)
+
+    told = list(every.reached(calls))
+
+    assert _reached(every, _Calls.of(calls)).tolist() == told
+    assert len(set(told)) > (10 if bound < 10**6 else 0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("rows_max", [200_000, 9])
+def test_the_rows_near_revisions_that_chunks_send_are_enough(
+    seed: int, rows_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of several clients in no order, cut anywhere; asked of keys that are there, and of one that is not."""
+    for module in ("spark_audit.verdict.cross_key", "spark_audit.tables.revisions"):
+        monkeypatch.setattr(f"{module}.ROWS_MAX", rows_max)
+    random = Random(seed)
+    rows = generate(Shape(operations=400, keys=4, unknown_share=0.2, local_share=0.1), seed)
+    random.shuffle(rows)
+    highest = max(row["revision"] or 0 for row in rows)
+    keys = sorted({row["key"] for row in rows})
+    asked = [
+        Near(random.choice([*keys, "nobody's"]), low, low + random.choice((-1, 0, 5, 60)), random.choice((0, 1, 7)))
+        for low in random.choices(range(1, highest + 2), k=30)
+    ]
+    asked.append(Near(keys[0], 1, 2**63 - 1, 0))
+    clocks = Clocks({})
+
+    sent = []
+    for begin in range(0, len(rows), 90):
+        chunk = Frame(conform(history_table(rows[begin : begin + 90])))
+        for _, mine in rows_by_run(chunk, {rows[0]["run_id"]: clocks}):
+            sent.append(chunk.table.take(np.union1d(mine.rows_near(asked), mine.rows_unknown(keys))))
+    ((_, gathered),) = rows_by_run(Frame(joined(sent)), {rows[0]["run_id"]: clocks})
+
+    every = RowsInHand(rows, clocks)
+    assert [_ids(some) for some in gathered.near(asked)] == [_ids(some) for some in every.near(asked)]
+    told, wanted = gathered.unknown_writes(keys), every.unknown_writes(keys)
+    assert {key: set(_ids(told[key]) or ()) for key in keys} == {key: set(_ids(wanted[key]) or ()) for key in keys}
+    assert any(some is None for some in every.near(asked)) == (rows_max == 9)
+
+
+def _ids(rows: Sequence[Mapping[str, object]] | None) -> list[object] | None:
+    return None if rows is None else [row["op_id"] for row in rows]

@@ -1,0 +1,234 @@
+"""Odd numbers, texts and columns: every engine without Spark says the same, a verdict or a refusal in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from spark_audit import MalformedHistory, Verdict, check_rows
+from spark_audit.follow.cli import follow_files
+from spark_audit.follow.state import Followed, write_state
+from spark_audit.history.rows import FIELDS
+from spark_audit.local.job import audit
+from spark_audit.tables.frame import schema
+from spark_audit.testing.generate import Row
+from tests.spark_audit.support.histories import History, write_lines
+
+
+def _said(decide: Callable[[], Verdict]) -> str:
+    try:
+        return decide().status
+    except MalformedHistory as error:
+        return "; ".join(fault.reason for fault in error.faults)
+
+
+def _followed(paths: tuple[str, ...], state: Path) -> Verdict:
+    followed = Followed()
+    verdict = follow_files(followed, paths, settled_ns=0, final=True)
+    write_state(state, followed)
+    return verdict
+
+
+def said_of_files(rows: list[Row], folder: Path) -> dict[str, str]:
+    """What each engine that reads files says of these rows, as lines and as a table."""
+    lines, table = folder / "lines" / "ops" / "a.jsonl", folder / "table" / "ops" / "a.parquet"
+    write_lines(lines, rows)
+    said = {
+        "lines": _said(lambda: audit([str(lines)])),
+        "parts of lines": _said(lambda: _followed((str(lines),), folder / "state.json")),
+    }
+    if "\\ud800" in json.dumps([{**row, "request": None} for row in rows]):
+        return said  # No table can hold such a text.
+    table.parent.mkdir(parents=True, exist_ok=True)
+    whole = [{**dict.fromkeys(name for name, _ in FIELDS), **row} for row in rows]
+    parquet.write_table(pa.Table.from_pylist(whole, schema=schema(names_coded=False)), table)
+    said["table"] = _said(lambda: audit([str(table)]))
+    said["parts of a table"] = _said(lambda: _followed((str(table),), folder / "state.json"))
+    return said
+
+
+def said_by_all(rows: list[Row], folder: Path) -> str:
+    """What they all say, and rows in hand too."""
+    said = {"rows": _said(lambda: check_rows(rows)), **said_of_files(rows, folder)}
+    assert len(set(said.values())) == 1, said
+    return said["rows"]
+
+
+def _store() -> History:
+    h = History()
+    h.put("A", 0, 1, 5)
+    return h
+
+
+@pytest.mark.parametrize("consistency", ["linearizable", "local"])
+@pytest.mark.parametrize("name", ["mod_revision", "create_revision", "version", "deleted_revision"])
+def test_a_number_below_zero_in_an_answer_is_refused(tmp_path: Path, name: str, consistency: str) -> None:
+    """Columns hold -1 where nothing was told: such an answer would be green."""
+    h = _store()
+    h.get("A", 2, 3, 5, consistency=consistency)["output"][name] = -1
+
+    assert said_by_all(h.rows, tmp_path) == f"output.{name} is below 0"
+
+
+@pytest.mark.parametrize("name", ["mod_revision", "create_revision", "version"])
+def test_a_number_below_zero_in_a_listing_or_a_transaction_is_refused(tmp_path: Path, name: str) -> None:
+    """Each item and each result is a read of its key."""
+    listing = _store()
+    listing.range({"k": ("A", 5)}, 2, 3, 5)["output"]["items"][0][name] = -1
+    get: Row = {"op": "get", "found": True, "value": "A", name: -1}
+    page: Row = {"op": "range", "items": [{"key": "k", "value": "A", name: -1}]}
+    reads = _store()
+    reads.txn({"success": [{"op": "get", "key": "k"}]}, True, [get], 2, 3, 5)
+    pages = _store()
+    pages.txn({"success": [{"op": "range", "prefix": ""}]}, True, [page], 2, 3, 5)
+
+    assert said_by_all(listing.rows, tmp_path) == f"output.items: {name} is below 0"
+    assert said_by_all(reads.rows, tmp_path) == f"output.results: {name} is below 0"
+    assert said_by_all(pages.rows, tmp_path) == f"output.items: {name} is below 0"
+
+
+@pytest.mark.parametrize("revision", [-4, 2**63, 10**23])
+def test_a_page_pinned_to_what_is_no_revision_is_refused(tmp_path: Path, revision: int) -> None:
+    """Below 0 was taken for now by one engine and for a place in the order by another; above int64 crashed."""
+    listing = _store()
+    listing.range({"k": ("A", 5)}, 2, 3, 5, revision=revision)
+    page: Row = {"op": "range", "items": [{"key": "k", "value": "A"}]}
+    inside = _store()
+    inside.txn({"success": [{"op": "range", "prefix": "", "revision": revision}]}, True, [page], 2, 3, 5)
+
+    assert said_by_all(listing.rows, tmp_path) == "request: revision is out of range"
+    assert said_by_all(inside.rows, tmp_path) == "request: revision is out of range"
+
+
+@pytest.mark.parametrize("revision", [None, 0])
+def test_a_page_of_revision_zero_is_one_of_now(tmp_path: Path, revision: int | None) -> None:
+    """As one without a revision."""
+    h = _store()
+    h.range({"k": ("A", 5)}, 2, 3, 5, revision=revision)
+
+    assert said_by_all(h.rows, tmp_path) == "linearizable"
+
+
+@pytest.mark.parametrize("first", [-(2**63), -(2**63) + 1, 2**63 - 8, 2**63 - 6, 2**63 - 4, 2**63 - 3])
+@pytest.mark.parametrize("seen", ["A", "B"])
+@pytest.mark.parametrize("far", [True, False], ids=["far", "near"])
+def test_stamps_at_the_ends_of_their_range_are_stamps(tmp_path: Path, first: int, seen: str, far: bool) -> None:
+    """One below or above them is no 64-bit number any more; `far`: others of the key are at the middle."""
+    h = _store()
+    h.get(seen, 2, 3, 5)
+    for row in h.rows[:1] if far and first < 0 else h.rows[1:] if far else h.rows:
+        call = first + row["call_ns"] // 1_000
+        row |= {"call_ns": call, "return_ns": min(call + 1, 2**63 - 1)}
+
+    assert said_by_all(h.rows, tmp_path) == ("linearizable" if seen == "A" else "violation")
+
+
+def _table_of(path: Path, rows: list[Row], **columns: Any) -> str:
+    """`output` is among the columns; of a name that ends in `_` there is one more."""
+    table = pa.Table.from_pylist([{**row, "output": None} for row in rows]).drop_columns(["output"])
+    for name, column in columns.items():
+        table = table.append_column(name.rstrip("_"), column)
+    parquet.write_table(table, path)
+    return str(path)
+
+
+def test_an_answer_of_listing_fields_only_is_an_answer_all_the_same(tmp_path: Path) -> None:
+    """Puts say nothing in theirs; without listings, the columns of listings are not read."""
+    h = _store()
+    h.put("B", 2, 3, 6)
+    listing = pa.struct([("items", pa.list_(pa.struct([("key", pa.string())])))])
+    path = _table_of(tmp_path / "a.parquet", h.rows, output=pa.array([{}, {}], listing))
+
+    assert _said(lambda: audit([path])) == "linearizable"
+    assert _said(lambda: _followed((path,), tmp_path / "state.json")) == "linearizable"
+
+
+def test_a_table_with_a_column_of_one_name_twice_is_refused(tmp_path: Path) -> None:
+    """Which one is meant, nobody can tell; of columns that are none of a row's, nobody asks."""
+    rows, nothing, number = _store().rows, pa.nulls(1, pa.bool_()), pa.array([9])
+    answer = pa.StructArray.from_arrays([nothing], names=["found"])
+    of_two = pa.StructArray.from_arrays([nothing, nothing], names=["found", "found"])
+    twice = _table_of(tmp_path / "twice.parquet", rows, output=answer, op_id=number)
+    inside = _table_of(tmp_path / "inside.parquet", rows, output=of_two)
+    further = _table_of(tmp_path / "further.parquet", rows, output=answer, further=number, further_=number)
+
+    def said(path: str) -> str:
+        said = _said(lambda: audit([path]))
+        assert _said(lambda: _followed((path,), tmp_path / "state.json")) == said
+        return said
+
+    assert said(twice) == "column op_id is there twice"
+    assert "not the documented structure" in said(inside)
+    assert said(further) == "linearizable"
+
+
+@pytest.mark.parametrize("name", ["value", "key", "error"])
+def test_a_line_with_half_a_surrogate_pair_is_refused(tmp_path: Path, name: str) -> None:
+    """No file of UTF-8 holds it, the state of `follow` neither; in fields that are none of a row's, nobody asks."""
+    h = _store()
+    h.rows[0][name] = "\ud800"
+
+    assert set(said_of_files(h.rows, tmp_path).values()) == {"text with one half of a surrogate pair"}
+
+    ignored = _store()
+    ignored.rows[0]["further"] = "\ud800"
+    path = write_lines(tmp_path / "ignored.jsonl", ignored.rows)
+    assert _said(lambda: audit([str(path)])) == _said(lambda: _followed((str(path),), tmp_path / "s")) == "linearizable"
+
+
+_PUT: Row = {"op": "put", "key": "k", "value": "A"}
+_COMPARE: Row = {"key": "k", "op": "=", "target": "value", "value": "A"}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"success": [{**_PUT, "key": "\ud800"}]},
+        {"success": [{**_PUT, "value": "\ud800"}]},
+        {"success": [_PUT], "compares": [{**_COMPARE, "key": "\ud800"}]},
+        {"success": [_PUT], "compares": [{**_COMPARE, "value": "\ud800"}]},
+        {"success": [_PUT], "failure": [{"op": "range", "prefix": "\ud800"}]},
+    ],
+    ids=["key", "value", "compared key", "compared value", "prefix"],
+)
+def test_half_a_surrogate_pair_inside_a_request_is_refused(tmp_path: Path, asked: Row) -> None:
+    """Escaped in JSON inside of a text: the row's own text is sound."""
+    h = _store()
+    h.txn(asked, True, [{"op": "put"}], 2, 3, 6)
+
+    assert said_by_all(h.rows, tmp_path) == "request: text with one half of a surrogate pair"
+
+
+def test_a_request_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    """Python's reader gives up at a thousand levels."""
+    h = _store()
+    h.range({}, 2, 3, 5)["request"] = "[" * 100_000
+
+    assert said_by_all(h.rows, tmp_path) == "request is not JSON (nested too deep)"
+
+
+def test_a_result_that_is_null_is_refused(tmp_path: Path) -> None:
+    """One for each operation, each an object."""
+    h = _store()
+    h.txn({"success": [_PUT]}, True, [], 2, 3, 6)["output"]["results"] = [None]
+
+    assert said_by_all(h.rows, tmp_path) == "output.results: not one for each operation of the branch that ran"
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t", "\x0c", "\r"])
+def test_a_line_of_spaces_is_none_and_one_of_other_blanks_is_broken(tmp_path: Path, blank: str) -> None:
+    """The same to a history that is read at once and to one that is followed."""
+    path = tmp_path / "a.jsonl"
+    row = json.dumps(_store().rows[0])
+    path.write_bytes(f"{row}\n{blank}\n".encode())
+
+    said = {_said(lambda: audit([str(path)])), _said(lambda: _followed((str(path),), tmp_path / "s"))}
+
+    assert len(said) == 1, said
+    assert said.pop().startswith("broken JSON" if blank.strip(" ") else "linearizable")
