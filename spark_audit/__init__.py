@@ -10,7 +10,7 @@ from spark_audit.errors import AuditError, Fault, InputError, MalformedHistory, 
 from spark_audit.local import check_rows
 from spark_audit.testing.generate import Shape, generate
 from spark_audit.testing.inject_fault import ALL_FAULTS, FAULTS, inject
-from spark_audit.verdict.verdict import Property, Shown, Undecided, Verdict, Violation
+from spark_audit.verdict.verdict import Property, ShownOperation, Undecided, Verdict, Violation
 
 __all__ = [
     "ALL_FAULTS",
@@ -22,7 +22,7 @@ __all__ = [
     "NothingToCheck",
     "Property",
     "Shape",
-    "Shown",
+    "ShownOperation",
     "Undecided",
     "Verdict",
     "Violation",

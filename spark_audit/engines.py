@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 ENGINES = ("auto", "local", "spark")
 LOCAL_BYTES_MAX = 2**30  # Of resident memory, as estimated: about 1,200,000 operations of single keys.
 _ALWAYS_BYTES = 100 * 2**20
-_ROW_BYTES, _MANY_ROW_BYTES = 650, 6_000  # Besides its own bytes; the second where the store may have to be replayed.
+_ROW_BYTES = 650  # Besides its own bytes.
+_MULTI_KEY_ROW_BYTES = 6_000  # Of a history whose store may have to be replayed.
 _HEAD_BYTES = 2**20  # Of JSON lines: what it does not show is not expected.
 
 
@@ -30,8 +31,8 @@ def _bytes_for(file: HistoryFile) -> int:
         with file.path.open("rb") as opened:
             head = opened.read(_HEAD_BYTES)
         rows = size * head.count(b"\n") // max(1, len(head))
-        many = b'"range"' in head or b'"txn"' in head
-        return size // 3 + rows * (_MANY_ROW_BYTES if many else _ROW_BYTES)
+        multi_key = b'"range"' in head or b'"txn"' in head
+        return size // 3 + rows * (_MULTI_KEY_ROW_BYTES if multi_key else _ROW_BYTES)
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -40,15 +41,15 @@ def _bytes_for(file: HistoryFile) -> int:
     except (pa.ArrowException, OSError):
         return size  # It will be refused.
     own = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
-    return own + footer.num_rows * (_MANY_ROW_BYTES if _has_many(footer) else _ROW_BYTES)
+    return own + footer.num_rows * (_MULTI_KEY_ROW_BYTES if _may_have_multi_key(footer) else _ROW_BYTES)
 
 
-def _has_many(footer: parquet.FileMetaData) -> bool:
+def _may_have_multi_key(footer: parquet.FileMetaData) -> bool:
     """Whether there may be listings or transactions: their names are above those of all other operations."""
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     columns = (group.column(number) for group in groups for number in range(group.num_columns))
-    told = [column.statistics for column in columns if column.path_in_schema == "op"]
-    return any(found is None or not found.has_min_max or str(found.max) >= "range" for found in told)
+    statistics = [column.statistics for column in columns if column.path_in_schema == "op"]
+    return any(found is None or not found.has_min_max or str(found.max) >= "range" for found in statistics)
 
 
 class _NoPandas(MetaPathFinder):

@@ -16,7 +16,7 @@ from benchmarks.audit.plan import SEED, Case
 from spark_audit import Shape, inject
 from spark_audit import generate as generate_rows
 
-_FAULTY = Shape(keys=12, many_share=0.1, local_share=0.05, unknown_share=0.01)
+_FAULTY = Shape(keys=12, multi_key_share=0.1, local_share=0.05, unknown_share=0.01)
 _FAULTY_APPENDS = Shape(keys=200, append_share=0.2, unknown_share=0.01)
 SEEDS_MAX = 20  # Not every history has a place for every fault.
 _OPS = {GET: "get", PUT: "put", DELETE: "delete", CAS: "cas"}

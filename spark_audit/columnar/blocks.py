@@ -37,9 +37,11 @@ class Block:
 
     @property
     def keys(self) -> int:
+        """How many keys it has."""
         return self.last_key - self.first_key
 
     def part(self, column: Int64s) -> Int64s:
+        """The block's rows of a column of all rows."""
         return column[self.begin : self.end]
 
     def local_tokens(self, column: Int64s) -> Int64s:
@@ -118,16 +120,16 @@ def any_of(key: Int64s, where: Bools, keys: int) -> Bools:
 def first_place(token: Int64s, tokens: int) -> Int64s:
     """Per token the first place at which it stands; `len(token)` if nowhere. Negative ones are skipped."""
     place = np.full(tokens, len(token), np.int64)
-    told = np.flatnonzero(token >= 0)[::-1]
-    place[token[told]] = told  # The last one written stays: the first in order.
+    known = np.flatnonzero(token >= 0)[::-1]
+    place[token[known]] = known  # The last one written stays: the first in order.
     return place
 
 
 def places_of(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:
     """The places at which any of these tokens stands, in order."""
-    asked = np.zeros(tokens - min(NOTHING, PRESENT), np.bool_)  # What is no token is counted from the end.
-    asked[wanted] = True
-    return np.flatnonzero(asked[column])
+    is_wanted = np.zeros(tokens - min(NOTHING, PRESENT), np.bool_)  # What is no token is counted from the end.
+    is_wanted[wanted] = True
+    return np.flatnonzero(is_wanted[column])
 
 
 def first_places(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:

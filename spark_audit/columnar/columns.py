@@ -94,6 +94,7 @@ class Columns:
 
     @property
     def keys(self) -> int:
+        """How many keys there are."""
         return len(self.names)
 
     def of_keys(self, keys: Int64s) -> Columns:
@@ -154,7 +155,7 @@ def encode(table: pa.Table) -> Columns:
     starts = np.searchsorted(key, np.arange(len(names) + 1))
     writes, finds, differs, tokens = made.tokens(row, key, len(names))
     unknown = unknown[row]
-    told = made.told[row]
+    found_record = made.found_record[row]
     columns = Columns(
         names=names,
         starts=starts,
@@ -172,9 +173,9 @@ def encode(table: pa.Table) -> Columns:
         finds=finds,
         differs=differs,
         expected_revision=made.expected_revision[row],
-        mod=np.where(told, source.output_numbers("mod_revision")[row], NOTHING),
-        create=np.where(told, source.output_numbers("create_revision")[row], NOTHING),
-        version=np.where(told, source.output_numbers("version")[row], NOTHING),
+        mod=np.where(found_record, source.output_numbers("mod_revision")[row], NOTHING),
+        create=np.where(found_record, source.output_numbers("create_revision")[row], NOTHING),
+        version=np.where(found_record, source.output_numbers("version")[row], NOTHING),
     )
     if not weak[row].any():
         return columns
@@ -312,18 +313,18 @@ class _Meaning:
         self.failed = cas & ~unknown & (succeeded == 0)
         self.expected_revision = np.where(expected_revision > 0, expected_revision, NOTHING)
         reads = (kind == GET) | self.failed
-        self.told = reads & (found == 1)
+        self.found_record = reads & (found == 1)
         deletes = (kind == DELETE) & (unknown | (found == 1))
         self._writes_value = (kind == PUT) | (cas & ~self.failed)
         self._writes_absence = deletes
         self._finds_absence = (reads & (found != 1)) | ((kind == DELETE) & ~unknown & (found != 1))
-        self._finds_present = ((kind == DELETE) & ~unknown & (found == 1)) | self.told
-        self._finds_seen = self.told & _valid_output(source, "value")
+        self._finds_present = ((kind == DELETE) & ~unknown & (found == 1)) | self.found_record
+        self._finds_seen = self.found_record & _valid_output(source, "value")
         expects_absence = (expected_revision == 0) | (by_value & ~source.valid("expected"))
         self._expects_absence = cas & expects_absence
         self._expects_value = by_value & source.valid("expected")
         # A record that claims revision 0 looks like absence to a comparison of revisions.
-        self.strange = self.told & (source.output_numbers("mod_revision") == 0)
+        self.strange = self.found_record & (source.output_numbers("mod_revision") == 0)
         self._source = source
 
     def tokens(self, row: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s, Int64s, Int64s]:
@@ -353,8 +354,8 @@ def _valid_output(source: _Source, name: str) -> Bools:
 def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s]:
     """Values (of rows sorted by key, NOTHING kept) as tokens; the first token of each key."""
     flat = values.reshape(-1)
-    told = np.flatnonzero(flat >= 0)
-    value, owner = flat[told], key[told // values.shape[1]]
+    known = np.flatnonzero(flat >= 0)
+    value, owner = flat[known], key[known // values.shape[1]]
     size = int(value.max(initial=-1)) + 1
     belongs = np.zeros(size, np.int64)
     belongs[value] = owner
@@ -367,7 +368,7 @@ def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64
     is_first[first_seen[value]] = True
     rank = (np.cumsum(is_first) - 1)[first_seen[value]]
     tokens = np.full(len(flat), NOTHING, np.int64)
-    tokens[told] = rank + owner + 1  # Before it: the values seen earlier, and one absence per key up to its own.
+    tokens[known] = rank + owner + 1  # Before it: the values seen earlier, and one absence per key up to its own.
     new = np.bincount(owner[is_first], minlength=keys)
     first = np.concatenate(([0], np.cumsum(new + 1)))
     return tokens.reshape(values.shape), first

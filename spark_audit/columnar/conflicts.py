@@ -24,7 +24,7 @@ REASONS = (
 UNWRITTEN, NOT_DIFFERENT, BEFORE_ITS_WRITE, TWO_REVISIONS, TWO_SUCCESSORS, CYCLE, CHAIN, PAIR = range(8)
 
 
-class Found:
+class ConflictFinder:
     """Collects violations of one block of keys. `core`: rows of the columns; `reason`: a place in REASONS, or -1."""
 
     def __init__(self, block: Block, given: Order, made: Clusters) -> None:
@@ -62,17 +62,17 @@ class Found:
 
     def _revisions(self, readers: Int64s, write: Int64s) -> None:
         given = self._given
-        told = given.mod[readers] >= 0
-        if not told.any():
+        has_revision = given.mod[readers] >= 0
+        if not has_revision.any():
             return
-        readers, write = readers[told], write[told]
-        sayer = np.full(len(given), NOTHING, np.int64)
-        sayer[write] = readers
+        readers, write = readers[has_revision], write[has_revision]
+        claimant = np.full(len(given), NOTHING, np.int64)
+        claimant[write] = readers
         own = given.revision > 0
-        revision = np.where(own, given.revision, np.where(sayer >= 0, given.mod[sayer], NOTHING))
+        revision = np.where(own, given.revision, np.where(claimant >= 0, given.mod[claimant], NOTHING))
         other = given.mod[readers] != revision[write]
         if other.any():
-            self._note(TWO_REVISIONS, readers[other], write[other], np.where(own, NOTHING, sayer)[write[other]])
+            self._note(TWO_REVISIONS, readers[other], write[other], np.where(own, NOTHING, claimant)[write[other]])
         failed = given.failed[readers] & (given.expected_revision[readers] == given.revision[write])
         failed &= own[write]
         if failed.any():

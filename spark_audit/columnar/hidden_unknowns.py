@@ -25,17 +25,17 @@ def with_hidden(proposal: Proposal) -> Proposal:
     if not len(unused):
         return proposal
     replay = _Replay.of(proposal.order)
-    proposal, told = _creations(proposal, replay)
+    proposal, creations = _creations(proposal, replay)
     proposal, named = _named(proposal, replay.before)
     expecting = _expecting(proposal, replay.before.writes, unused)
     swaps, swapped = _named_swaps(proposal, replay, named, expecting)
-    deletions, puts = _structural(proposal, replay.before, told, np.setdiff1d(named, swapped.place))
-    more_swaps, counted, put = _versions(proposal, replay, told, named, expecting)
+    deletions, puts = _structural(proposal, replay.before, creations, np.setdiff1d(named, swapped.place))
+    more_swaps, counted, put = _versions(proposal, replay, creations, named, expecting)
     fresh = ~np.isin(more_swaps, swaps)
     deletes, creates, is_put = _fillers(proposal.given, np.setdiff1d(unused, np.r_[swaps, more_swaps]))
-    wanted = ((deletions, deletes), (_together(puts, put), is_put), (puts, creates))
+    wanted = ((deletions, deletes), (_joined(puts, put), is_put), (puts, creates))
     rows = np.r_[swaps, more_swaps[fresh]]
-    return _filled(proposal, replay.deadline, wanted, rows, _together(swapped, _Slots.at(counted[fresh])))
+    return _filled(proposal, replay.deadline, wanted, rows, _joined(swapped, _Slots.at(counted[fresh])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +77,26 @@ class _Slots:
 
     @staticmethod
     def at(place: Int64s, rank: int = 0, revision: Int64s | None = None) -> _Slots:
-        untold = np.full(len(place), NOTHING, np.int64)
-        return _Slots(place, np.full(len(place), rank, np.int64), untold if revision is None else revision)
+        unnamed = np.full(len(place), NOTHING, np.int64)
+        return _Slots(place, np.full(len(place), rank, np.int64), unnamed if revision is None else revision)
 
 
-def _structural(proposal: Proposal, before: States, told: _Creations, named: Int64s) -> tuple[_Slots, _Slots]:
+def _structural(proposal: Proposal, before: States, creations: _Creations, named: Int64s) -> tuple[_Slots, _Slots]:
     """Deletions that absence and creations ask for; puts that creations, presence and revisions ask for.
 
     `named`: places of compare-and-sets whose expected revision nobody has.
     """
     order = proposal.order
     absent_at = (order.finds == order.absence) & before.present
-    absent_at[told.place[before.present[told.place]]] = True
+    absent_at[creations.place[before.present[creations.place]]] = True
     run = np.flatnonzero(absent_at)
     first_of_run = np.ones(len(run), np.bool_)
     first_of_run[1:] = before.writer[run[1:]] != before.writer[run[:-1]]
-    created = _Slots.at(told.place[~told.known], _CREATES, told.revision[~told.known])
+    created = _Slots.at(creations.place[~creations.known], _CREATES, creations.revision[~creations.known])
     found = np.flatnonzero((order.finds == PRESENT) & ~before.present & (order.writes >= 0))
     others = np.setdiff1d(named, created.place)
     puts = _Slots.at(np.setdiff1d(found, created.place), _CREATES)
-    return _Slots.at(run[first_of_run]), _together(
+    return _Slots.at(run[first_of_run]), _joined(
         created, puts, _Slots.at(others, _CREATES, order.expected_revision[others])
     )
 
@@ -120,9 +120,9 @@ def _named(proposal: Proposal, before: States) -> tuple[Proposal, Int64s]:
     order = proposal.order
     named = np.flatnonzero((order.expected_revision >= 0) & ~order.failed)
     named = named[order.expected_revision[named] != before.revision[named]]
-    untold = before.present[named] & (before.revision[named] < 0)
-    rows = proposal.rows[before.writer[named[untold]]]
-    return proposal.revised(rows, order.expected_revision[named[untold]]), named[~untold]
+    unnamed = before.present[named] & (before.revision[named] < 0)
+    rows = proposal.rows[before.writer[named[unnamed]]]
+    return proposal.revised(rows, order.expected_revision[named[unnamed]]), named[~unnamed]
 
 
 def _expecting(proposal: Proposal, writes: Int64s, unused: Int64s) -> tuple[Int64s, Int64s]:
@@ -138,7 +138,7 @@ def _expecting(proposal: Proposal, writes: Int64s, unused: Int64s) -> tuple[Int6
     return swaps[some], after[some]
 
 
-def _together(*slots: _Slots) -> _Slots:
+def _joined(*slots: _Slots) -> _Slots:
     return _Slots(*(np.concatenate(column) for column in zip(*map(_parts, slots), strict=True)))
 
 
@@ -150,32 +150,32 @@ def _parts(slots: _Slots) -> tuple[Int64s, Int64s, Int64s]:
 class _Creations:
     """Creations that responses told: `place` of the first write of that `revision` or above; `known`: it is that write.
 
-    `teller`: the first place that told it. `of`: per place the creation that it tells, -1 if none.
+    `reader`: the first place that told it. `of`: per place the creation that it tells, -1 if none.
     """
 
     place: Int64s
     revision: Int64s
     known: Bools
-    teller: Int64s
+    reader: Int64s
     of: Int64s
 
 
 def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creations]:
     """The creations told; what was told of no write may be told of an unknown one, which then has that revision."""
     order, key = proposal.order, proposal.key()
-    tells = np.flatnonzero((order.create >= 0) & replay.before.present)
+    readers = np.flatnonzero((order.create >= 0) & replay.before.present)
     of = np.full(len(order), NOTHING, np.int64)
-    if not len(tells):
-        return proposal, _Creations(tells, tells, np.zeros(0, np.bool_), tells, of)
+    if not len(readers):
+        return proposal, _Creations(readers, readers, np.zeros(0, np.bool_), readers, of)
     span = int(order.create.max()) + 1
-    codes = key[tells] * span + order.create[tells]
+    codes = key[readers] * span + order.create[readers]
     run = np.flatnonzero(np.diff(codes, prepend=NOTHING))  # Most tell the same as the one before.
     code, first, number = np.unique(codes[run], return_index=True, return_inverse=True)
     place, known = _write_of(proposal, replay.before.writes, code // span, code % span)
     inside = place < len(order)
     renumbered = np.where(inside, np.cumsum(inside) - 1, NOTHING)
-    of[tells] = np.repeat(renumbered[number.reshape(-1)], np.diff(run, append=len(tells)))
-    made = _Creations(place[inside], (code % span)[inside], known[inside], tells[run[first[inside]]], of)
+    of[readers] = np.repeat(renumbered[number.reshape(-1)], np.diff(run, append=len(readers)))
+    made = _Creations(place[inside], (code % span)[inside], known[inside], readers[run[first[inside]]], of)
     return _adopted(proposal, replay, made)
 
 
@@ -201,27 +201,27 @@ def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Pro
     compare-and-sets just before began with, if version and place say that it can be."""
     order, number = proposal.order, replay.number
     write = replay.before.writer[made.place]
-    untold = ~made.known & (write >= 0) & (order.revision[write] < 0) & (order.writes[write] != order.absence[write])
-    if not untold.any():
+    unnamed = ~made.known & (write >= 0) & (order.revision[write] < 0) & (order.writes[write] != order.absence[write])
+    if not unnamed.any():
         return proposal, made
 
     def blind(place: Int64s) -> Bools:
         blind: Bools = (order.finds[place] == NOTHING) | (order.finds[place] == order.absence[place])
         return blind
 
-    fits = untold & blind(write)
-    first = np.where(untold & ~fits, replay.creation[write], write)
-    version = order.version[made.teller]
-    counted = version == number[replay.before.writer[made.teller]] - number[first] + 1
-    chained = untold & ~fits & counted & (version >= 0) & blind(first) & (order.revision[first] < 0)
+    fits = unnamed & blind(write)
+    first = np.where(unnamed & ~fits, replay.creation[write], write)
+    version = order.version[made.reader]
+    counted = version == number[replay.before.writer[made.reader]] - number[first] + 1
+    chained = unnamed & ~fits & counted & (version >= 0) & blind(first) & (order.revision[first] < 0)
     place = np.where(fits, write, np.where(chained, first, made.place))  # Whoever created it did so no later than that.
     fits = (fits & ((version < 0) | counted)) | chained
-    adopted = _Creations(place, made.revision, made.known | fits, made.teller, made.of)
+    adopted = _Creations(place, made.revision, made.known | fits, made.reader, made.of)
     return proposal.revised(proposal.rows[first[fits]], made.revision[fits]), adopted
 
 
 def _versions(
-    proposal: Proposal, replay: _Replay, told: _Creations, named: Int64s, expecting: tuple[Int64s, Int64s]
+    proposal: Proposal, replay: _Replay, creations: _Creations, named: Int64s, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, Int64s, _Slots]:
     """What versions count: compare-and-sets and the places before which they go, and slots of puts.
 
@@ -230,21 +230,21 @@ def _versions(
     """
     order, before, creation = proposal.order, replay.before, replay.creation
     number = replay.number + so_far(named, len(order)) if len(named) else replay.number
-    tells = np.flatnonzero((order.version >= 0) & (before.writer >= 0) & before.present)
-    tells = tells[np.flatnonzero(np.diff(before.writer[tells], prepend=NOTHING))]  # One for each record.
-    writer = before.writer[tells]
+    readers = np.flatnonzero((order.version >= 0) & (before.writer >= 0) & before.present)
+    readers = readers[np.flatnonzero(np.diff(before.writer[readers], prepend=NOTHING))]  # One for each record.
+    writer = before.writer[readers]
     epoch, base, until = creation[writer], number[creation[writer]] - 1, creation[writer]
-    of = told.of[tells]
+    of = creations.of[readers]
     some = np.flatnonzero(of >= 0)
-    place, known = told.place[of[some]], told.known[of[some]]
+    place, known = creations.place[of[some]], creations.known[of[some]]
     makes = (order.writes[place] >= 0) & (order.writes[place] != order.absence[place])
     epoch[some] = place
     base[some] = number[place] - np.where(known, 1, makes + 1)  # A hidden creation is a write that `number` lacks.
     until[some] = np.where(known, place, place - 1)
-    excess = order.version[tells] - (number[writer] - base)
+    excess = order.version[readers] - (number[writer] - base)
     goes_on = np.diff(epoch, prepend=NOTHING) == 0
-    before_it = np.where(goes_on, np.r_[NOTHING, writer[:-1]], until) if len(tells) else until
-    missing = excess - np.where(goes_on, np.r_[0, excess[:-1]], 0) if len(tells) else excess
+    before_it = np.where(goes_on, np.r_[NOTHING, writer[:-1]], until) if len(readers) else until
+    missing = excess - np.where(goes_on, np.r_[0, excess[:-1]], 0) if len(readers) else excess
     glued = (order.finds >= 0) | (order.expected_revision >= 0)
     place = last_of(before.writes[~glued[before.writes]], len(order))[writer]
     missing = np.clip(missing, 0, len(order)) * (place > before_it)
@@ -294,7 +294,7 @@ def _filled(
         place, rank, revision = (column[~taken] for column in _parts(some))
         chosen, filler = _last_called(deadline[place], proposal.given.call[candidates], proposal.block.origin)
         rows = np.r_[rows, candidates[filler]]
-        slots = _together(slots, _Slots(place[chosen], rank[chosen], revision[chosen]))
+        slots = _joined(slots, _Slots(place[chosen], rank[chosen], revision[chosen]))
     return proposal.inserted(rows, *_parts(slots))
 
 

@@ -24,7 +24,7 @@ def with_observed(draft: Draft) -> Proposal:
     owner[written[::-1]] = np.arange(len(rows))[::-1]  # Of several, the one called first.
     also = places_of(given.writes, written, block.tokens)
     owner[given.writes[also[~block.unknown[also]]]] = NOTHING  # What an acknowledged write wrote needs nobody else.
-    rows_find, places_find, told = _finds(draft, owner)
+    rows_find, places_find, revision_of = _finds(draft, owner)
     mine = owner[written] == np.arange(len(rows))
     first = first_places(places_find, written, block.tokens)
     none = len(draft.rows)
@@ -33,7 +33,7 @@ def with_observed(draft: Draft) -> Proposal:
     place = least_of_descendants(parent, np.where(mine, first, none))
     _, depth, cyclic = depths(parent)
     used = (place < none) & ~cyclic
-    return draft.inserted(rows[used], place[used], depth[used], told[written[used]]).in_order()
+    return draft.inserted(rows[used], place[used], depth[used], revision_of[written[used]]).in_order()
 
 
 def _finds(draft: Draft, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
@@ -42,18 +42,18 @@ def _finds(draft: Draft, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     Only of what an unknown write may have written (`owner`): any other write has a revision of its own.
     """
     block, given = draft.block, draft.given
-    told = np.full(block.tokens, NOTHING, np.int64)
+    revision_of = np.full(block.tokens, NOTHING, np.int64)
     places_find = given.finds[draft.rows]
-    tells = draft.rows[places_of(places_find, np.flatnonzero(owner >= 0), block.tokens)]
-    tells = tells[given.mod[tells] >= 0][::-1]
-    told[given.finds[tells]] = given.mod[tells]  # The last one written stays: the first in order.
+    readers = draft.rows[places_of(places_find, np.flatnonzero(owner >= 0), block.tokens)]
+    readers = readers[given.mod[readers] >= 0][::-1]
+    revision_of[given.finds[readers]] = given.mod[readers]  # The last one written stays: the first in order.
     if given.expected_revision.max(initial=NOTHING) < 0:
-        return given.finds, places_find, told
-    known = _Revisions(block.key[tells], given.mod[tells], given.finds[tells])
+        return given.finds, places_find, revision_of
+    known = _Revisions(block.key[readers], given.mod[readers], given.finds[readers])
     rows_find = given.finds.copy()
     asking = np.flatnonzero((given.expected_revision >= 0) & ~given.failed)
     rows_find[asking] = known.tokens(block.key[asking], given.expected_revision[asking])
-    return rows_find, rows_find[draft.rows], told
+    return rows_find, rows_find[draft.rows], revision_of
 
 
 @dataclass(frozen=True, slots=True)

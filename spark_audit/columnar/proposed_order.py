@@ -34,7 +34,7 @@ class Draft:
         merged[np.arange(len(self.rows)) + so_far(before, len(self.rows))] = self.rows
         merged[before + np.arange(len(rows))] = rows[by_place]
         sizes = self.sizes + np.bincount(self.block.key[rows], minlength=self.block.keys)
-        return Draft(self.block, told(self.given, rows, revision), merged, sizes)
+        return Draft(self.block, with_revisions(self.given, rows, revision), merged, sizes)
 
     def in_order(self) -> Proposal:
         """With the columns of the rows."""
@@ -75,7 +75,7 @@ class Proposal:
         """The same order, these rows' revisions being these."""
         if not len(rows):
             return self
-        given = told(self.given, rows, revision)
+        given = with_revisions(self.given, rows, revision)
         order = replace(self.order, revision=given.revision[self.rows])
         return Proposal(self.block, given, self.rows, order, self.sizes)
 
@@ -103,9 +103,9 @@ class Proposal:
 
     def guessed(self) -> Bools:
         """Per key: whether the place of some unknown write was told by no response."""
-        untold = np.flatnonzero(self.order.revision < 0)
-        untold = untold[self.order.writes[untold] >= 0]
-        return self.keys_of(untold)
+        unnamed = np.flatnonzero(self.order.revision < 0)
+        unnamed = unnamed[self.order.writes[unnamed] >= 0]
+        return self.keys_of(unnamed)
 
     def keys_of(self, places: Int64s) -> Bools:
         """Per key: whether any of these places is its own."""
@@ -114,14 +114,14 @@ class Proposal:
         return found
 
 
-def told(given: Order, rows: Int64s, revision: Int64s) -> Order:
+def with_revisions(given: Order, rows: Int64s, revision: Int64s) -> Order:
     """The columns, these rows' revisions being these."""
     revisions = given.revision.copy()
     revisions[rows] = revision
     return replace(given, revision=revisions)
 
 
-def proposed(block: Block) -> Draft:
+def propose(block: Block) -> Draft:
     """The completed operations by (key, revision, writer first, call); the rows are sorted by (key, call) already."""
     given = given_order(block)
     completed = np.flatnonzero(~block.unknown)

@@ -16,7 +16,7 @@ import numpy as np
 from spark_audit.columnar.blocks import blocks, last_place, not_covered
 from spark_audit.columnar.columns import FOREVER, NOTHING, PUT, Bools, Columns, Int64s
 from spark_audit.columnar.proposed_order import Proposal
-from spark_audit.columnar.unplaced_writes import Placed
+from spark_audit.columnar.unplaced_writes import PlacedWrites
 from spark_audit.columnar.verify_order import Order, counts, states
 from spark_audit.columnar.weak_reads import doubtful
 from spark_audit.columnar.witness import attempt
@@ -52,7 +52,7 @@ class Advanced:
     writer: int
     used: Int64s
     left: Int64s
-    placed: Placed
+    placed: PlacedWrites
 
 
 def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanced | None:
@@ -76,7 +76,7 @@ def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanc
     end = _cut(ends.clean, begun, ahead, last)
     if wrong[: end + 1].any():
         return None
-    return _advanced(made, proposal, ends, carry, end, placed or Placed())
+    return _advanced(made, proposal, ends, carry, end, placed or PlacedWrites())
 
 
 def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
@@ -101,10 +101,10 @@ def _with_creation(columns: Columns, carry: Carry) -> Columns | None:
     if carry.version <= 1:
         return columns
     fewer = carry.version - 2
-    told = columns.version >= 0
-    if fewer and (told & (columns.create < 0)).any():
+    counted = columns.version >= 0
+    if fewer and (counted & (columns.create < 0)).any():
         return None
-    mine = told & (columns.create == carry.create)
+    mine = counted & (columns.create == carry.create)
     version = np.where(mine, np.where(columns.version >= fewer, columns.version - fewer, _NEVER), columns.version)
     tokens = int(columns.tokens[-1])
     first: dict[str, int] = {
@@ -173,22 +173,24 @@ class _Ends:
         return _Ends(writer, present, create, version, creation, clean)
 
 
-def _advanced(columns: Columns, proposal: Proposal, ends: _Ends, carry: Carry, end: int, placed: Placed) -> Advanced:
+def _advanced(
+    columns: Columns, proposal: Proposal, ends: _Ends, carry: Carry, end: int, placed: PlacedWrites
+) -> Advanced:
     taken, left = proposal.rows[: end + 1], proposal.rows[end + 1 :]
     unknown = columns.unknown
     used = columns.row[taken[unknown[taken]]]
     left = columns.row[left[~unknown[left]]]
     if end < 0:
-        return Advanced(carry, NOTHING, used, left, Placed())
+        return Advanced(carry, NOTHING, used, left, PlacedWrites())
     order, place = proposal.order, int(ends.writer[end])
-    told = order.revision[: end + 1]
+    revisions = order.revision[: end + 1]
     mine = taken[columns.row[taken] >= 0]  # The creation was called at no time.
     after = Carry(
-        call=max(carry.call, int(columns.call[mine].max(initial=_EARLIEST))), last=max(carry.last, int(told.max()))
+        call=max(carry.call, int(columns.call[mine].max(initial=_EARLIEST))), last=max(carry.last, int(revisions.max()))
     )
     there = np.zeros(len(columns), np.bool_)
     there[taken] = True
-    placed = placed.where(there[placed.told], there[placed.slot]).at(columns.row)
+    placed = placed.where(there[placed.claimed], there[placed.unplaced]).at(columns.row)
     placed = placed.between(carry.last, after.last)
     if not ends.present[end]:
         unsure = carry.unsure if place < 0 else bool(unknown[taken[place]])
@@ -196,5 +198,5 @@ def _advanced(columns: Columns, proposal: Proposal, ends: _Ends, carry: Carry, e
     version = int(ends.version[end])
     if carry.version > 1 and ends.creation[end] == 0:
         version += carry.version - 2
-    after = replace(after, version=version, revision=int(told[place]), create=int(ends.create[end]))
+    after = replace(after, version=version, revision=int(revisions[place]), create=int(ends.create[end]))
     return Advanced(after, int(columns.row[taken[place]]), used, left, placed)

@@ -9,7 +9,7 @@ import numpy as np
 from spark_audit.columnar.blocks import BLOCK_ROWS
 from spark_audit.columnar.columns import NOTHING, Bools, Columns, Int8s, Int64s, rows_of
 from spark_audit.columnar.conflicts import CORE_MAX
-from spark_audit.columnar.unplaced_writes import Placed
+from spark_audit.columnar.unplaced_writes import PlacedWrites
 from spark_audit.columnar.witness import NOT_COVERED, SUSPECT, witness
 from spark_audit.columnar.zones import NEEDS_SEARCH, VIOLATION, zones
 
@@ -20,7 +20,7 @@ BY_WITNESS, BY_ZONES, WRONG, LEFT = range(4)
 class Triage:
     """Per key: `verdict`: linearizable, proven BY_WITNESS or BY_ZONES; WRONG; or LEFT for the search.
 
-    `guessed`: as in `Decision.off_revisions`, of a key that is linearizable. `at`: the row of the columns at which the
+    `guessed`: as in `Decision.needs_replay`, of a key that is linearizable. `at`: the row of the columns at which the
     witness failed, -1 if it did not or cannot say. `core`, `reason`: of a WRONG key, see `zones`. `placed`: of those
     proven BY_WITNESS.
     """
@@ -30,7 +30,7 @@ class Triage:
     at: Int64s
     core: Int64s
     reason: Int8s
-    placed: Placed
+    placed: PlacedWrites
 
 
 def triage(columns: Columns, rows_max: int = BLOCK_ROWS) -> Triage:

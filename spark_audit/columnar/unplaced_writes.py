@@ -12,8 +12,17 @@ from spark_audit.columnar.blocks import places_of
 from spark_audit.columnar.columns import FOREVER, NOTHING, Bools, Int64s
 from spark_audit.columnar.proposed_order import Proposal
 from spark_audit.columnar.verify_order import Order, States
-from spark_audit.key.unplaced_writes import BLIND, HIDDEN, LOOKS, PLACES_AWAY_MAX, STOP, UNTOLD, UNTOLD_PUT, elsewhere
-from spark_audit.store.revision_claims import Stretch
+from spark_audit.key.unplaced_writes import (
+    BLIND,
+    HIDDEN,
+    LOOKS,
+    PLACES_AWAY_MAX,
+    STOP,
+    UNNAMED,
+    UNNAMED_PUT,
+    alternative_ranges,
+)
+from spark_audit.store.revision_claims import RevisionRange
 
 
 def _none() -> Int64s:
@@ -21,16 +30,16 @@ def _none() -> Int64s:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedWrites:
     """Unknown writes in a verified order, by row of the columns: see `store/revision_claims.py`.
 
-    `told`, `revision`: whose revision a record showed. `slot`, `low`, `high`: whose revision nobody told; in the order
-    of their places. `mover`, `first`, `last`: a slot (by its row), and a stretch that it may have instead.
+    `claimed`, `revision`: whose revision a record showed. `unplaced`, `low`, `high`: whose revision nobody told; in the
+    order of their places. `mover`, `first`, `last`: a slot (by its row), and a stretch that it may have instead.
     """
 
-    told: Int64s = field(default_factory=_none)
+    claimed: Int64s = field(default_factory=_none)
     revision: Int64s = field(default_factory=_none)
-    slot: Int64s = field(default_factory=_none)
+    unplaced: Int64s = field(default_factory=_none)
     low: Int64s = field(default_factory=_none)
     high: Int64s = field(default_factory=_none)
     mover: Int64s = field(default_factory=_none)
@@ -38,52 +47,52 @@ class Placed:
     last: Int64s = field(default_factory=_none)
 
     @staticmethod
-    def joined(some: list[Placed]) -> Placed:
+    def joined(some: list[PlacedWrites]) -> PlacedWrites:
         """All of them."""
-        return Placed(*(np.concatenate([getattr(one, name) for one in some]) for name in Placed.__slots__))
+        return PlacedWrites(*(np.concatenate([getattr(one, name) for one in some]) for name in PlacedWrites.__slots__))
 
-    def where(self, told: Bools, slot: Bools) -> Placed:
+    def where(self, claimed: Bools, unplaced: Bools) -> PlacedWrites:
         """These of them only."""
-        kept = replace(self, told=self.told[told], revision=self.revision[told])
-        kept = replace(kept, slot=self.slot[slot], low=self.low[slot], high=self.high[slot])
-        return kept._moving(np.isin(self.mover, kept.slot))
+        kept = replace(self, claimed=self.claimed[claimed], revision=self.revision[claimed])
+        kept = replace(kept, unplaced=self.unplaced[unplaced], low=self.low[unplaced], high=self.high[unplaced])
+        return kept._moving(np.isin(self.mover, kept.unplaced))
 
-    def _moving(self, kept: Bools) -> Placed:
+    def _moving(self, kept: Bools) -> PlacedWrites:
         return replace(self, mover=self.mover[kept], first=self.first[kept], last=self.last[kept])
 
-    def at(self, rows: Int64s) -> Placed:
+    def at(self, rows: Int64s) -> PlacedWrites:
         """With `rows[row]` in the place of each row."""
-        return replace(self, told=rows[self.told], slot=rows[self.slot], mover=rows[self.mover])
+        return replace(self, claimed=rows[self.claimed], unplaced=rows[self.unplaced], mover=rows[self.mover])
 
-    def between(self, before: int, last: int) -> Placed:
+    def between(self, before: int, last: int) -> PlacedWrites:
         """With slots above the revision `before` only, and no other places behind that of `last`."""
         found = replace(self, low=np.maximum(self.low, before + 1), first=np.maximum(self.first, before + 1))
         found = replace(found, last=np.minimum(self.last, last - 1))
         return found._moving(found.first <= found.last)
 
-    def also(self) -> list[tuple[Stretch, ...]]:
+    def also(self) -> list[tuple[RevisionRange, ...]]:
         """Per slot the stretches that it may have instead."""
-        found: dict[int, list[Stretch]] = {}
+        found: dict[int, list[RevisionRange]] = {}
         for row, first, last in zip(self.mover.tolist(), self.first.tolist(), self.last.tolist(), strict=True):
             found.setdefault(row, []).append((first, last))
-        return [tuple(found.get(row, ())) for row in self.slot.tolist()]
+        return [tuple(found.get(row, ())) for row in self.unplaced.tolist()]
 
 
-def refilled(proposal: Proposal, told: Int64s) -> Proposal:
+def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
     """Of the puts of each key which nobody can have seen at their places as many as before, but those called first, in
     the order of their calls; and so of its deletions of unknown outcome. Revisions stay at their places.
 
-    `told`: rows whose revision a record showed. They stay.
+    `claimed`: rows whose revision a record showed. They stay.
     """
     given, key = proposal.given, proposal.block.key
     unknown = proposal.block.unknown.copy()
-    unknown[told] = False
+    unknown[claimed] = False
     places = _unknown_places(proposal)
     proposal = _puts_for_swaps(proposal, unknown, places)
     rows = proposal.rows.copy()
     puts = _where(unknown, _hidden_puts(proposal))
     there = places[_among(rows[places], puts, len(key))]
-    seen = there[~_nobody_looks(proposal, there, there)]
+    seen = there[~_is_unobserved(proposal, there, there)]
     deletions = np.flatnonzero(unknown)
     deletions = deletions[given.writes[deletions] == given.absence[deletions]]
     for alike in (np.setdiff1d(puts, rows[seen]), deletions):
@@ -109,7 +118,7 @@ def _puts_for_swaps(proposal: Proposal, unknown: Bools, places: Int64s) -> Propo
     swaps &= (given.revision[row] <= 0) & unknown[row]
     at = places[swaps]
     at = at[~_found(proposal, given.writes[proposal.rows[at]])]
-    at = at[_nobody_looks(proposal, at, places[of_put])]
+    at = at[_is_unobserved(proposal, at, places[of_put])]
     if not len(at):
         return proposal
     at = at[np.argsort(given.call[proposal.rows[at]], kind="stable")]
@@ -156,7 +165,7 @@ def _hidden_puts(proposal: Proposal) -> Int64s:
     return hidden
 
 
-def _nobody_looks(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
+def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
     """Per place: whether what follows, what is at the places `puts` (ascending) left out, does not say what is there; a
     deletion does not either."""
     order = proposal.order
@@ -199,20 +208,20 @@ def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
     return candidates[begins + number]
 
 
-def placed(proposal: Proposal, replayed: States, told: Int64s, revision: Int64s) -> Placed:
-    """Of a proposal that is verified, and was `replayed`. `told`, `revision`: see `Placed`; every other unknown write
-    has a slot.
+def placed_writes(proposal: Proposal, replayed: States, claimed: Int64s, revision: Int64s) -> PlacedWrites:
+    """Of a proposal that is verified, and was `replayed`. `claimed`, `revision`: see `PlacedWrites`; every other
+    unknown write has a slot.
 
     Its bounds: the nearest places of its key that have a revision; or the one that it has, if something other than a
     record named it: a creation, a comparison.
     """
     order, begins = proposal.order, proposal.order.begins
     mine = _unknown_places(proposal)
-    mine = mine[~np.isin(proposal.rows[mine], told)] if len(told) else mine
+    mine = mine[~np.isin(proposal.rows[mine], claimed)] if len(claimed) else mine
     known = np.flatnonzero(order.revision > 0)
     rows, own = proposal.rows[mine], order.revision[mine]
     if not len(mine) or not len(known):
-        return Placed(told, revision, rows, np.full(len(mine), 2), np.full(len(mine), FOREVER))
+        return PlacedWrites(claimed, revision, rows, np.full(len(mine), 2), np.full(len(mine), FOREVER))
     at = np.searchsorted(known, mine)
     behind = np.searchsorted(known, mine, side="right")
     before, after = known[np.maximum(at - 1, 0)], known[np.minimum(behind, len(known) - 1)]
@@ -221,10 +230,10 @@ def placed(proposal: Proposal, replayed: States, told: Int64s, revision: Int64s)
     low = np.where(bounded, order.revision[before] + 1, 2)
     high = np.where(ends, order.revision[after] - (order.writes[after] >= 0), FOREVER)
     low, high = np.where(own > 0, own, low), np.where(own > 0, own, high)
-    return Placed(told, revision, rows, low, high, *_elsewhere(proposal, replayed, known, mine))
+    return PlacedWrites(claimed, revision, rows, low, high, *_alternatives(proposal, replayed, known, mine))
 
 
-def _elsewhere(proposal: Proposal, replayed: States, known: Int64s, mine: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+def _alternatives(proposal: Proposal, replayed: States, known: Int64s, mine: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """(row, first, last) of what the operations at these places may have instead."""
     order = proposal.order
     hidden = np.zeros(len(proposal.block.key), np.bool_)
@@ -240,15 +249,15 @@ def _elsewhere(proposal: Proposal, replayed: States, known: Int64s, mine: Int64s
     found: list[tuple[int, int, int]] = []
     for number, (begin, size) in enumerate(windows):
         window = slice(begin, begin + size)
-        stretches = elsewhere(kinds[window], revision[window], call[window], own[number])
-        found += [(number, first, last) for first, last in stretches]
+        ranges = alternative_ranges(kinds[window], revision[window], call[window], own[number])
+        found += [(number, first, last) for first, last in ranges]
     mover, first, last = np.array(found, np.int64).reshape(-1, 3).T
     return proposal.rows[moving[mover]], first, last
 
 
 def _around(stops: Int64s, known: Int64s, places: Int64s, count: int) -> tuple[Int64s, Int64s]:
-    """Per place (ascending) where that begins, and ends, which `elsewhere` looks at: from what stops it to the first
-    place behind what stops it whose revision is `known`. A key begins with what stops: nothing is present."""
+    """Per place (ascending) where that begins, and ends, which `alternative_ranges` looks at: from what stops it to the
+    first place behind what stops it whose revision is `known`. A key begins with what stops: nothing is present."""
     begin = np.append(stops, 0)[np.searchsorted(stops, places) - 1]
     stop = np.append(stops, count)[np.searchsorted(stops, places)]
     end = np.append(known, count)[np.searchsorted(known, stop)] + 1
@@ -267,8 +276,8 @@ def _within(begins: Int64s, ends: Int64s) -> Int64s:
 
 def _kinds(order: Order, places: Int64s, hidden: Bools, stops: Bools) -> Int64s:
     """Of these places, of which those are hidden puts, and those stop; see `key/unplaced_writes.py`."""
-    told = order.revision[places] > 0
+    claimed = order.revision[places] > 0
     blind = (order.writes[places] >= 0) & (order.finds[places] == NOTHING) & (order.expected_revision[places] < 0)
-    kinds = np.where(told, np.where(blind, BLIND, LOOKS), np.where(blind, UNTOLD_PUT, UNTOLD))
-    kinds[hidden & ~told] = HIDDEN
+    kinds = np.where(claimed, np.where(blind, BLIND, LOOKS), np.where(blind, UNNAMED_PUT, UNNAMED))
+    kinds[hidden & ~claimed] = HIDDEN
     return np.where(stops, STOP, kinds)

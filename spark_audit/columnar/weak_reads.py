@@ -20,15 +20,15 @@ def doubtful(columns: Columns) -> Bools:
     key = reads.key_of_row()
     absence = columns.tokens[key]
     finds_value = (reads.finds >= 0) & (reads.finds != absence)
-    told = (reads.mod >= 0) & (reads.revision > 0)
-    wrong: Bools = told & (reads.mod > reads.revision)
+    has_revisions = (reads.mod >= 0) & (reads.revision > 0)
+    wrong: Bools = has_revisions & (reads.mod > reads.revision)
     wrong |= _beyond_columns(columns, reads)[key]
     last, known = _last_acknowledged(columns, key, reads.revision)
     if not len(columns):  # Then nobody wrote anything.
         wrong |= finds_value
         return wrong
     deleted = columns.writes[last] == absence
-    wrong |= known & told & (columns.revision[last] > reads.mod)
+    wrong |= known & has_revisions & (columns.revision[last] > reads.mod)
     wrong |= known & (reads.finds == absence) & ~deleted & ~(_first_unknown_deletion(columns)[key] <= reads.ret)
     wrong |= finds_value & ~_written(columns, reads)
     return wrong
@@ -42,9 +42,9 @@ def _last_acknowledged(columns: Columns, key: Int64s, revision: Int64s) -> tuple
     _, rank = np.unique(np.r_[columns.revision[rows], revision], return_inverse=True)
     owner = columns.key_of_row()[rows]
     code = np.r_[owner, key] * (len(rank) + 1) + rank.reshape(-1)
-    written, asked = code[: len(rows)], code[len(rows) :]
+    written, wanted = code[: len(rows)], code[len(rows) :]
     by_code = np.argsort(written, kind="stable")
-    place = np.searchsorted(written[by_code], asked, side="right") - 1
+    place = np.searchsorted(written[by_code], wanted, side="right") - 1
     last = by_code[np.maximum(place, 0)]
     return rows[last], (place >= 0) & (owner[last] == key) & (revision > 0)
 

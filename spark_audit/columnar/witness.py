@@ -17,8 +17,8 @@ from spark_audit.columnar.blocks import BLOCK_ROWS, Block, any_of, blocks, not_c
 from spark_audit.columnar.columns import NOTHING, Bools, Columns, Int8s, Int64s, rows_of
 from spark_audit.columnar.hidden_unknowns import with_hidden
 from spark_audit.columnar.observed_unknowns import with_observed
-from spark_audit.columnar.proposed_order import Draft, Proposal, proposed
-from spark_audit.columnar.unplaced_writes import Placed, placed, refilled
+from spark_audit.columnar.proposed_order import Draft, Proposal, propose
+from spark_audit.columnar.unplaced_writes import PlacedWrites, placed_writes, with_earliest_calls
 from spark_audit.columnar.verify_order import Order, States, late, states, unexplained
 
 OK, SUSPECT, NOT_COVERED = range(3)
@@ -37,7 +37,7 @@ class Witnessed:
     status: Int8s
     guessed: Bools
     at: Int64s
-    placed: Placed
+    placed: PlacedWrites
 
 
 def witness(columns: Columns, rows_max: int = BLOCK_ROWS) -> Witnessed:
@@ -50,7 +50,7 @@ def witness(columns: Columns, rows_max: int = BLOCK_ROWS) -> Witnessed:
     rows = rows_of(columns, again)
     first.status[again], first.guessed[again] = second.status, second.guessed
     first.at[again] = np.where(second.at >= 0, rows[second.at], NOTHING)
-    return Witnessed(first.status, first.guessed, first.at, Placed.joined([first.placed, second.placed.at(rows)]))
+    return Witnessed(first.status, first.guessed, first.at, PlacedWrites.joined([first.placed, second.placed.at(rows)]))
 
 
 def _unsure(columns: Columns) -> Bools:
@@ -62,42 +62,42 @@ def _pass(columns: Columns, rows_max: int, patient: bool) -> Witnessed:
     status = np.full(columns.keys, OK, np.int8)
     guessed = np.zeros(columns.keys, np.bool_)
     at = np.full(columns.keys, NOTHING, np.int64)
-    placed = [Placed()]
+    placed = [PlacedWrites()]
     for block in blocks(columns, rows_max):
         mine = slice(block.first_key, block.last_key)
         status[mine], guessed[mine], at[mine], some = _decide(block, patient)
         if some is not None:
             placed.append(some)
-    return Witnessed(status, guessed, at, Placed.joined(placed))
+    return Witnessed(status, guessed, at, PlacedWrites.joined(placed))
 
 
-def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, Placed | None]:
+def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, PlacedWrites | None]:
     proposal, wrong, placed = attempt(block, patient)
     guessed = proposal.guessed() if block.unknown.any() else np.zeros(block.keys, np.bool_)
     bad = proposal.rows[wrong][::-1]
     at = np.full(block.keys, NOTHING, np.int64)
     at[block.key[bad]] = bad + block.begin  # The first of each key stays.
-    bare = any_of(block.key, (block.part(block.columns.revision) <= 0) & ~block.unknown, block.keys)
-    at[bare] = NOTHING
-    status = np.where(bare | (at >= 0), SUSPECT, OK)
+    without_revision = any_of(block.key, (block.part(block.columns.revision) <= 0) & ~block.unknown, block.keys)
+    at[without_revision] = NOTHING
+    status = np.where(without_revision | (at >= 0), SUSPECT, OK)
     status = np.where(not_covered(block), NOT_COVERED, status).astype(np.int8)
     if placed is not None:
         fine, here = status == OK, np.arange(block.begin, block.end)
-        placed = placed.where(fine[block.key[placed.told]], fine[block.key[placed.slot]]).at(here)
+        placed = placed.where(fine[block.key[placed.claimed]], fine[block.key[placed.unplaced]]).at(here)
     return status, guessed & (status == OK), at, placed
 
 
-def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, Placed | None]:
+def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, PlacedWrites | None]:
     """The order that the revisions propose, unknown writes put in; which of its places are wrong; and what was put in,
     by row of the block (None: the block has no unknown ones)."""
-    draft = proposed(block)
+    draft = propose(block)
     if block.unknown.any():
         return _with_unknown(draft, patient)
     proposal = draft.in_order()
     return proposal, _wrong(proposal.order, states(proposal.order)), None
 
 
-def _with_unknown(draft: Draft, patient: bool) -> tuple[Proposal, Bools, Placed]:
+def _with_unknown(draft: Draft, patient: bool) -> tuple[Proposal, Bools, PlacedWrites]:
     """With unknown writes put in; which places are wrong then; and what was put in.
 
     `patient`: until nothing helps, or nothing is wrong. Else another round is made only if most of the block would have
@@ -106,19 +106,19 @@ def _with_unknown(draft: Draft, patient: bool) -> tuple[Proposal, Bools, Placed]
     block = draft.block
     sizes = np.diff(block.starts)
     now = with_observed(draft)
-    told = np.flatnonzero(block.unknown)
-    told = told[now.given.revision[told] > 0]
-    revision = now.given.revision[told]
+    claimed = np.flatnonzero(block.unknown)
+    claimed = claimed[now.given.revision[claimed] > 0]
+    revision = now.given.revision[claimed]
     for _ in range(ROUNDS_MAX):
         more = with_hidden(now)
-        filled = refilled(more, told)
+        filled = with_earliest_calls(more, claimed)
         before = states(filled.order)
         wrong = _wrong(filled.order, before) | filled.out_of_turn()
         changed, now = len(more.rows) > len(now.rows), more
         rows_left = int(sizes[filled.keys_of(np.flatnonzero(wrong))].sum())
         if not changed or rows_left == 0 or not (patient or 4 * rows_left > len(block.key)):
             break
-    return filled, wrong, placed(filled, before, told, revision)
+    return filled, wrong, placed_writes(filled, before, claimed, revision)
 
 
 def _wrong(order: Order, before: States) -> Bools:

@@ -23,7 +23,7 @@ from spark_audit.columnar.blocks import BLOCK_ROWS, Block, any_of, blocks, first
 from spark_audit.columnar.chains import Chains, chains
 from spark_audit.columnar.clusters import Clusters, clusters
 from spark_audit.columnar.columns import NOTHING, Bools, Columns, Int8s, Int64s
-from spark_audit.columnar.conflicts import CORE_MAX, Found
+from spark_audit.columnar.conflicts import CORE_MAX, ConflictFinder
 from spark_audit.columnar.proposed_order import given_order
 from spark_audit.columnar.verify_order import Order, late, states, unexplained
 
@@ -56,7 +56,7 @@ def zones(columns: Columns, rows_max: int = BLOCK_ROWS) -> Zoned:
 def _decide(block: Block) -> tuple[Int8s, Int64s, Int8s]:
     given = given_order(block)
     made = clusters(block, given)
-    found = Found(block, given, made)
+    found = ConflictFinder(block, given, made)
     found.answers()
     linked = chains(block, given, made)
     found.chains(linked)

@@ -12,9 +12,9 @@ import click
 from rich.console import Console
 
 from spark_audit.errors import Fault, MalformedHistory, NothingToCheck, UnreadablePath, report_errors
-from spark_audit.follow.files import Mark, new_rows, rows_again
+from spark_audit.follow.files import FilePosition, new_rows, rows_again
 from spark_audit.follow.follow import Run, RunCarry, follow
-from spark_audit.follow.state import Followed, read_state, write_state
+from spark_audit.follow.state import FollowState, read_state, write_state
 from spark_audit.history.paths import HistoryFile, history_files, read_run_file
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.terminal import print_verdict
@@ -81,7 +81,7 @@ def follow_command(
 
 
 def follow_files(
-    followed: Followed,
+    followed: FollowState,
     paths: tuple[str, ...],
     *,
     settled_ns: int,
@@ -97,7 +97,7 @@ def follow_files(
     headers = {folder: read_run_file(folder) for folder in {file.folder for file in files.values()}}
     new: dict[str, list[Mapping[str, Any]]] = {run_id: [] for run_id in followed.runs}
     for name, file in files.items():
-        rows, followed.files[name] = new_rows(file, followed.files.get(name, Mark()), final=final)
+        rows, followed.files[name] = new_rows(file, followed.files.get(name, FilePosition()), final=final)
         for row in rows:
             _check_folder(followed, row["run_id"], file, headers[file.folder])
             new.setdefault(row["run_id"], []).append(row)
@@ -117,7 +117,7 @@ def follow_files(
 class _Again:
     """All rows of one run that were taken so far."""
 
-    def __init__(self, run_id: str, files: list[tuple[HistoryFile, Mark]]) -> None:
+    def __init__(self, run_id: str, files: list[tuple[HistoryFile, FilePosition]]) -> None:
         self._run_id, self._files = run_id, files
 
     def __call__(self) -> Iterator[Mapping[str, Any]]:
@@ -125,7 +125,7 @@ class _Again:
             yield from (row for row in rows_again(file, mark) if row["run_id"] == self._run_id)
 
 
-def _check_folder(followed: Followed, run_id: str, file: HistoryFile, header: Mapping[str, Any]) -> None:
+def _check_folder(followed: FollowState, run_id: str, file: HistoryFile, header: Mapping[str, Any]) -> None:
     mine = str(file.folder)
     known = followed.folders.setdefault(run_id, mine)
     if known != mine:

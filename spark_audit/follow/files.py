@@ -24,7 +24,7 @@ _BLOCK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class FilePosition:
     """How far a file was taken: bytes, lines (rows of Parquet); CRC-32 of all these bytes, and of the last of them."""
 
     size: int = 0
@@ -33,7 +33,7 @@ class Mark:
     end_crc: int = 0
 
 
-def new_rows(file: HistoryFile, mark: Mark, *, final: bool) -> tuple[list[Row], Mark]:
+def new_rows(file: HistoryFile, mark: FilePosition, *, final: bool) -> tuple[list[Row], FilePosition]:
     """The rows behind the mark, well-formed and with all fields, and the mark behind them.
 
     Raises MalformedHistory; UnreadablePath for a file that cannot be read, or is no longer what was taken.
@@ -67,10 +67,10 @@ def new_rows(file: HistoryFile, mark: Mark, *, final: bool) -> tuple[list[Row], 
     _refuse(faults)
     crc = zlib.crc32(taken, mark.crc)
     end = zlib.crc32((before + taken)[-END_BYTES:])
-    return rows, Mark(mark.size + len(taken), mark.lines + len(lines), crc, end)
+    return rows, FilePosition(mark.size + len(taken), mark.lines + len(lines), crc, end)
 
 
-def rows_again(file: HistoryFile, mark: Mark) -> Iterator[Row]:
+def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
     """The rows before the mark. Raises UnreadablePath, at the latest behind the last, if they are no longer those."""
     crc, left = 0, mark.size
     if not left:
@@ -108,15 +108,15 @@ def _whole(row: Mapping[str, Any]) -> Row:
     return {name: row.get(name) for name in _NAMES}
 
 
-def _new_table(file: HistoryFile, data: bytes, final: bool) -> tuple[list[Row], Mark]:
+def _new_table(file: HistoryFile, data: bytes, final: bool) -> tuple[list[Row], FilePosition]:
     if not final and data[-4:] != b"PAR1":
-        return [], Mark()  # Its footer comes last.
+        return [], FilePosition()  # Its footer comes last.
     from spark_audit.tables.parquet import check_footers
 
     check_footers([str(file.path)])
     rows = list(_table_rows(file.path))
     _refuse([Fault(str(file.path), n, reason) for n, row in enumerate(rows, 1) if (reason := problem(row))])
-    return rows, Mark(len(data), len(rows), zlib.crc32(data), zlib.crc32(data[-END_BYTES:]))
+    return rows, FilePosition(len(data), len(rows), zlib.crc32(data), zlib.crc32(data[-END_BYTES:]))
 
 
 def _table_rows(path: Path) -> Iterator[Row]:

@@ -17,15 +17,15 @@ from spark_audit.errors import NothingToCheck
 from spark_audit.follow.key import BEFORE_ALL, Closed, KeyCarry, KeyPart, close
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.effects import changed, rank, takes_part
-from spark_audit.history.projection import parts
-from spark_audit.history.requests import concerns_many
-from spark_audit.history.revision_set import Numbers
+from spark_audit.history.projection import project
+from spark_audit.history.range_set import RangeSet
+from spark_audit.history.requests import is_multi_key
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.local import check_rows
-from spark_audit.store.gap_matching import Choice, elsewhere, unfit
+from spark_audit.store.gap_matching import Choice, alternatives_of, unmatched
 from spark_audit.store.order import out_of_order, uniqueness
 from spark_audit.store.replay import left_open, worth_replaying
-from spark_audit.store.unknown_writes import Returned
+from spark_audit.store.unknown_writes import ReturnedRevisions
 from spark_audit.verdict.findings import KeyFindings, findings_of_key, note_key
 from spark_audit.verdict.verdict import Undecided, Verdict
 
@@ -48,9 +48,9 @@ class RunCarry:
     least, greatest.
 
     Of writes of unknown outcome (`store/revision_claims.py`): `reached`: by the call of each that may have happened,
-    the highest revision that had returned before; or, of an early one, a bound above that. `slots`: what each of those
-    in the carried keys that nobody told may have. `taken`: the revisions of closed changes, and told ones. `latest` is
-    that of their calls too. `off_revisions`: slots do not say all of it.
+    the highest revision that had returned before; or, of an early one, a bound above that. `choices`: what each of
+    those in the carried keys that nobody told may have. `taken`: the revisions of closed changes, and told ones.
+    `latest` is that of their calls too. `needs_replay`: slots do not say all of it.
     """
 
     cut: tuple[int, int] = (0, BEFORE_ALL)
@@ -59,7 +59,7 @@ class RunCarry:
     again: set[str] = field(default_factory=set)
     whole: str = ""
     uncut: str = ""
-    off_revisions: bool = False
+    needs_replay: bool = False
     clock: str | None = None
     newest: int = BEFORE_ALL
     latest: int = BEFORE_ALL
@@ -69,9 +69,9 @@ class RunCarry:
     ordered: int = 0
     writes: tuple[int, int, int] = (0, 0, 0)
     reached: dict[int, int] = field(default_factory=dict)
-    slots: list[Choice] = field(default_factory=list)
-    taken: Numbers = field(default_factory=Numbers)
-    op_ids: Numbers = field(default_factory=Numbers)
+    choices: list[Choice] = field(default_factory=list)
+    taken: RangeSet = field(default_factory=RangeSet)
+    op_ids: RangeSet = field(default_factory=RangeSet)
     clients: dict[str, tuple[int, int | None]] = field(default_factory=dict)
 
 
@@ -130,7 +130,7 @@ def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
             carry.clock = row["clock_id"]
         elif row["clock_id"] != carry.clock:
             carry.uncut = SEVERAL_CLOCKS
-        if concerns_many(row):
+        if is_multi_key(row):
             carry.whole = carry.whole or "listings and transactions are replayed from the first row"
         late |= takes_part(row) and rank(row)[:3] < bound
     carry.rows += len(new)
@@ -142,8 +142,8 @@ def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
 
 def _start_again(carry: RunCarry) -> None:
     carry.cut, carry.held, carry.keys, carry.again = (0, BEFORE_ALL), [], {}, set()
-    carry.latest, carry.ordered, carry.writes, carry.off_revisions = BEFORE_ALL, 0, (0, 0, 0), False
-    carry.reached, carry.slots, carry.taken = {}, [], Numbers()
+    carry.latest, carry.ordered, carry.writes, carry.needs_replay = BEFORE_ALL, 0, (0, 0, 0), False
+    carry.reached, carry.choices, carry.taken = {}, [], RangeSet()
 
 
 def _bound(cut: tuple[int, int]) -> tuple[int, int, int]:
@@ -158,8 +158,8 @@ def _next_cut(carry: RunCarry, settled_ns: int, final: bool) -> tuple[int, int]:
         revisions = [row["revision"] for row in carry.held]
         return max([carry.cut[0], *revisions]), max(carry.cut[1], carry.newest + 1)
     settled = max(carry.cut[1], carry.newest - settled_ns)
-    told = [row["revision"] for row in carry.held if takes_part(row) and row["return_ns"] < settled]
-    return max([carry.cut[0], *told]), settled
+    settled_revisions = [row["revision"] for row in carry.held if takes_part(row) and row["return_ns"] < settled]
+    return max([carry.cut[0], *settled_revisions]), settled
 
 
 def _split(rows: Iterable[Row], cut: tuple[int, int]) -> tuple[list[Row], list[Row]]:
@@ -181,14 +181,18 @@ def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterabl
         return
     carry.ordered += len(ordered)
     carry.latest = max([carry.latest, *(row["call_ns"] for row in ordered)])
-    told = [row["revision"] for row in ordered if changed(row)]
-    if told:
+    revisions = [row["revision"] for row in ordered if changed(row)]
+    if revisions:
         count, least, greatest = carry.writes
-        carry.writes = (count + len(told), min([*told, *([least] if count else [])]), max(greatest, *told))
-    returned = Returned(ordered, clocks)
+        carry.writes = (
+            count + len(revisions),
+            min([*revisions, *([least] if count else [])]),
+            max(greatest, *revisions),
+        )
+    returned = ReturnedRevisions(ordered, clocks)
     for call_ns, highest in carry.reached.items():
         carry.reached[call_ns] = max(highest, returned.highest_before(call_ns, carry.clock or ""))
-    fresh = all(carry.taken.add(revision) for revision in told)
+    fresh = all(carry.taken.add(revision) for revision in revisions)
     for key, part in _by_key(closed, unanswered).items():
         if key in carry.again:
             continue
@@ -198,36 +202,36 @@ def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterabl
             carry.keys.pop(key, None)
         else:
             carry.keys[key] = done.carry
-            carry.off_revisions |= done.unproven
+            carry.needs_replay |= done.unproven
             fresh &= _take(carry, done)
-    if not fresh or not _slots_fit(carry):
+    if not fresh or not _writes_fit(carry):
         carry.whole = BROKEN_ORDER
 
 
 def _take(carry: RunCarry, done: Closed) -> bool:
     """The unknown writes that took effect in this part of a key. False: one has a revision that it cannot have."""
     fine = True
-    for revision, call_ns in done.told:
+    for revision, call_ns in done.claims:
         fine &= carry.taken.add(revision) and carry.reached[call_ns] < revision
         carry.latest = max(carry.latest, call_ns)
     least = 0
-    for slot in done.slots:
-        if slot.low == slot.high:
-            fine &= carry.reached[slot.call_ns] < slot.low
-        least = max(least, slot.low, carry.reached[slot.call_ns] + 1)  # Those of a key are in order.
-        carry.slots.append(((least, slot.high), *elsewhere(slot, carry.reached[slot.call_ns])))
-        carry.latest = max(carry.latest, slot.call_ns)
+    for write in done.unplaced:
+        if write.low == write.high:
+            fine &= carry.reached[write.call_ns] < write.low
+        least = max(least, write.low, carry.reached[write.call_ns] + 1)  # Those of a key are in order.
+        carry.choices.append(((least, write.high), *alternatives_of(write, carry.reached[write.call_ns])))
+        carry.latest = max(carry.latest, write.call_ns)
     return fine
 
 
-def _slots_fit(carry: RunCarry) -> bool:
-    return not unfit(carry.slots, carry.taken.stretches())
+def _writes_fit(carry: RunCarry) -> bool:
+    return not unmatched(carry.choices, carry.taken.ranges())
 
 
 def _by_key(closed: Iterable[Row], unanswered: Iterable[Row]) -> dict[str, KeyPart]:
     found: dict[str, KeyPart] = {}
     for row in (*closed, *unanswered):
-        for key, about in parts(row):
+        for key, about in project(row):
             part = found.setdefault(key, KeyPart())
             if row["status"] == "unknown":
                 part.unknown.append(about)
@@ -248,7 +252,7 @@ def _report(run: Run, carry: RunCarry, final: bool, verdict: Verdict) -> None:
         return
     if not (carry.whole or carry.uncut):
         again = list(_decide_again(run, carry))
-        unproven = carry.off_revisions or any(findings.off_revisions or findings.traces for findings in again)
+        unproven = carry.needs_replay or any(findings.needs_replay or findings.traces for findings in again)
         if not worth_replaying(0, decided, unproven):
             _add(carry, verdict)
             for findings in again:
@@ -275,13 +279,13 @@ def _decide_again(run: Run, carry: RunCarry) -> Iterator[KeyFindings]:
     mine: dict[str, list[Row]] = {key: [] for key in carry.again}
     for row in run.again():
         if row["status"] != "ok" or _is_closed(row, carry.cut):
-            for key, about in parts(row):
+            for key, about in project(row):
                 if key in mine:
                     mine[key].append(about)
     for key, rows in sorted(mine.items()):
         part = KeyPart([row for row in rows if row["status"] == "ok"], [r for r in rows if r["status"] == "unknown"])
         done = close(key, KeyCarry(), part, clocks)
-        if done is not None and not (done.told or done.slots or done.unproven):
+        if done is not None and not (done.claims or done.unplaced or done.unproven):
             carry.again.discard(key)
             carry.keys[key] = done.carry
         else:

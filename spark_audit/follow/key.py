@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import Operation, Step, operation_of
-from spark_audit.key.unplaced_writes import slots_of
+from spark_audit.key.unplaced_writes import unplaced_writes
 from spark_audit.key.weak_reads import misfits
 from spark_audit.key.witness import witness
 from spark_audit.model.key import ABSENT, State, advance
-from spark_audit.store.revision_claims import Slot
+from spark_audit.store.revision_claims import UnplacedWrite
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -48,14 +48,15 @@ class KeyCarry:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """`told`: (revision, call) of unknown writes whose revision a record showed; `slots`: of the others in this part.
+    """`claims`: (revision, call) of unknown writes whose revision a record showed; `unplaced`: of the others in this
+    part.
 
-    `unproven`: slots do not say all that is asked of these others (`traces.slots_of`).
+    `unproven`: slots do not say all that is asked of these others (`unplaced_writes`).
     """
 
     carry: KeyCarry
-    told: tuple[tuple[int, int], ...] = ()
-    slots: tuple[Slot, ...] = ()
+    claims: tuple[tuple[int, int], ...] = ()
+    unplaced: tuple[UnplacedWrite, ...] = ()
     unproven: bool = False
 
 
@@ -69,22 +70,22 @@ class KeyPart:
 
 def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | None:
     """The carry after this part; None if the order of revisions, continued from the carry, does not explain it."""
-    told = [op for row in part.answered for op in operation_of(row)]
+    answered = [op for row in part.answered for op in operation_of(row)]
     pending = [*carry.pending, *part.unknown]
     unknown = [op for row in pending for op in operation_of(row)]
-    strict = [op for op in told if op.weak is None]
-    if not _reads_fit(carry, told, unknown, clocks):
+    strict = [op for op in answered if op.weak is None]
+    if not _reads_fit(carry, answered, unknown, clocks):
         return None
     spoke = sum(1 for row in part.unknown if operation_of(row))
     counted = replace(
         carry,
         pending=tuple(pending),
-        rows=carry.rows + len(told) + spoke,
-        weak=carry.weak + len(told) - len(strict),
+        rows=carry.rows + len(answered) + spoke,
+        weak=carry.weak + len(answered) - len(strict),
     )
     if not strict:
         return Closed(counted)
-    if not _places_are_new(carry, strict):
+    if not _records_are_new(carry, strict):
         return None
     clock = strict[0].clock
     seen = witness([past(carry, clock), *strict, *unknown], clocks, initial=_before(carry.state))
@@ -95,8 +96,8 @@ def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | 
         assert state is not None
         state = advance(state, op, revision)
     assert state is not None
-    slots = slots_of(key, seen.order[1:], initial=carry.state, after=max(1, carry.last))
-    told_now = tuple((revision, op.call_ns) for op, revision in seen.order if op.unknown and revision is not None)
+    unplaced = unplaced_writes(key, seen.order[1:], initial=carry.state, after=max(1, carry.last))
+    claims = tuple((revision, op.call_ns) for op, revision in seen.order if op.unknown and revision is not None)
     taken = {op.op_id for op, _ in seen.order if op.unknown}
     writes = {op.op_id for op in strict if op.writes}
     acknowledged = [*carry.tail, *(row for row in part.answered if row["op_id"] in writes)]
@@ -110,7 +111,7 @@ def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | 
         tail=tuple(tail),
         complete=carry.complete and len(tail) == len(acknowledged),
     )
-    return Closed(after, told_now, slots or (), unproven=slots is None)
+    return Closed(after, claims, unplaced or (), unproven=unplaced is None)
 
 
 def _before(state: State) -> State:
@@ -127,7 +128,7 @@ def past(carry: KeyCarry, clock: str) -> Operation:
     return Operation(_CARRIED, "", step.kind, carry.call, BEFORE_ALL, clock, revision, False, (step,))
 
 
-def _places_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
+def _records_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
     """Whether every record that was seen is the carried one, or was written behind all that is carried."""
     value, mod, _, _ = carry.state
     if value is not None and mod is None:
@@ -144,12 +145,14 @@ def _places_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
     )
 
 
-def _reads_fit(carry: KeyCarry, told: Sequence[Operation], unknown: Iterable[Operation], clocks: Clocks) -> bool:
+def _reads_fit(carry: KeyCarry, answered: Sequence[Operation], unknown: Iterable[Operation], clocks: Clocks) -> bool:
     """Whether each read fits its own revision (`key/weak_reads.py`), as far as the tail reaches back; beyond it: no."""
     tail = [op for row in carry.tail for op in operation_of(row)]
     if not carry.complete:
         oldest = min(op.revision or 0 for op in tail)
-        reads = (op for op in told if len(op.steps) == 1 and op.steps[0].seen is not None and op.revision is not None)
+        reads = (
+            op for op in answered if len(op.steps) == 1 and op.steps[0].seen is not None and op.revision is not None
+        )
         if any((op.revision or 0) < oldest for op in reads):
             return False
-    return not any(misfits([*tail, *told, *unknown], clocks))
+    return not any(misfits([*tail, *answered, *unknown], clocks))

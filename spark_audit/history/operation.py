@@ -163,11 +163,11 @@ def _transaction(row: Mapping[str, Any], output: Mapping[str, Any], unknown: boo
                 _base(
                     row, True, tuple(_unknown_step(step) for step in request[name] if step["op"] in ("put", "delete"))
                 ),
-                guards=held,
-                guards_hold=hold if held else None,
+                guards=known,
+                guards_hold=outcome if known else None,
                 alternative=number,
             )
-            for number, (name, held, hold) in enumerate(branches)
+            for number, (name, known, outcome) in enumerate(branches)
         )
         return tuple(operation for operation in branched if operation.steps)
     succeeded = output["succeeded"]
@@ -175,9 +175,9 @@ def _transaction(row: Mapping[str, Any], output: Mapping[str, Any], unknown: boo
         _result_step(step, result)
         for step, result in zip(request["success" if succeeded else "failure"], output["results"], strict=True)
     )
-    held = guards if succeeded or request["exact"] else ()
-    hold = succeeded if held else None
-    made = replace(_base(row, False, steps), guards=held, guards_hold=hold, changes_store=row["changes_store"])
+    known = guards if succeeded or request["exact"] else ()
+    outcome = succeeded if known else None
+    made = replace(_base(row, False, steps), guards=known, guards_hold=outcome, changes_store=row["changes_store"])
     return (made,)
 
 

@@ -28,6 +28,7 @@ class HistoryFile:
 
     @property
     def parquet(self) -> bool:
+        """Whether it is a Parquet file; else it holds JSON lines."""
         return self.path.suffix == ".parquet"
 
 

@@ -14,7 +14,7 @@ from spark_audit.history.effects import changed
 from spark_audit.history.requests import Request, parse_request, single_key
 
 
-def parts(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def project(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(key, row about this key alone), for every key that the row says something about; none if it failed."""
     if row["op"] not in ("range", "txn"):
         yield row["key"], row

@@ -135,8 +135,8 @@ def _result_problem(step: Request, result: Mapping[str, Any]) -> str | None:
     return _number_problem("output.results", result)
 
 
-def _number_problem(place: str, told: Mapping[str, Any]) -> str | None:
-    return next((f"{place}: {name} is below 0" for name in NUMBERS if (told.get(name) or 0) < 0), None)
+def _number_problem(place: str, answer: Mapping[str, Any]) -> str | None:
+    return next((f"{place}: {name} is below 0" for name in NUMBERS if (answer.get(name) or 0) < 0), None)
 
 
 def _listing_problem(request: Request, output: Mapping[str, Any]) -> str | None:
@@ -176,7 +176,7 @@ def keys_named(request: Request) -> Iterator[str]:
                 yield step["key"]
 
 
-def concerns_many(row: Mapping[str, Any]) -> bool:
+def is_multi_key(row: Mapping[str, Any]) -> bool:
     """Whether one key's history cannot decide this row alone: a listing, or a transaction over several keys."""
     if row["op"] not in ("range", "txn") or row["status"] == "fail":
         return False

@@ -59,8 +59,8 @@ FIELDS: tuple[tuple[str, Type], ...] = (
 
 UNREADABLE = "cannot be read as a row"
 OPS = ("get", "put", "delete", "cas", "range", "txn", "append")
-MANY = ("range", "txn")
-SINGLE = ("get", "put", "delete", "cas", "append")
+MULTI_KEY_OPS = ("range", "txn")
+SINGLE_KEY_OPS = ("get", "put", "delete", "cas", "append")
 STATUSES = ("ok", "fail", "unknown")
 CONSISTENCIES = ("linearizable", "lease", "follower", "bounded", "local")
 _PYTHON_TYPES = {"string": str, "long": int, "boolean": bool}
@@ -94,7 +94,7 @@ def _at_least(name: str, least: int) -> Rule:
     )
 
 
-def _told(name: str) -> Rule:
+def _not_negative(name: str) -> Rule:
     """Columns hold a number below 0 where nothing was told."""
     return Rule(f"output.{name} is below 0", f"output.{name} < 0", lambda row: (_output(row, name) or 0) < 0)
 
@@ -115,7 +115,7 @@ RULES: tuple[Rule, ...] = (
     _at_least("op_id", 0),
     _at_least("revision", 1),
     _at_least("expected_mod_revision", 0),
-    *map(_told, NUMBERS),
+    *map(_not_negative, NUMBERS),
     Rule(
         "return_ns is missing, though the status is not unknown",
         "status != 'unknown' and return_ns is null",
@@ -134,7 +134,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "key is missing or empty",
         "op in ('get', 'put', 'delete', 'cas', 'append') and coalesce(key, '') = ''",
-        lambda row: row["op"] in SINGLE and not row.get("key"),
+        lambda row: row["op"] in SINGLE_KEY_OPS and not row.get("key"),
     ),
     Rule(
         "value is missing",
@@ -144,7 +144,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "request is missing",
         "op in ('range', 'txn') and request is null",
-        lambda row: row["op"] in MANY and row.get("request") is None,
+        lambda row: row["op"] in MULTI_KEY_OPS and row.get("request") is None,
     ),
     Rule(
         "output is missing, though the status is ok",
@@ -182,7 +182,7 @@ RULES: tuple[Rule, ...] = (
 def problem(row: object) -> str | None:
     """Why this object is no operation; None if it is one."""
     found = plain_problem(row)
-    if found is None and isinstance(row, Mapping) and row["op"] in MANY:
+    if found is None and isinstance(row, Mapping) and row["op"] in MULTI_KEY_OPS:
         return request_problem(row)
     return found
 

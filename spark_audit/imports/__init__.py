@@ -14,9 +14,9 @@ from typing import Final
 from spark_audit.errors import UnreadablePath
 from spark_audit.imports.events import NotImportable, Reader, Settings
 from spark_audit.imports.jepsen import JepsenEdn, JepsenLog
-from spark_audit.imports.pairing import Counts, Pairing
+from spark_audit.imports.pairing import EventCounts, Pairing
 from spark_audit.imports.porcupine import PorcupineKv
-from spark_audit.imports.writing import Rows, rows_file
+from spark_audit.imports.writing import RowWriter, rows_file
 
 _READERS: Final[dict[str, Callable[[Settings], Reader]]] = {
     "jepsen-edn": JepsenEdn,
@@ -39,7 +39,8 @@ class Imported:
     silent_cas: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def add(self, counts: Counts, reader: Reader) -> None:
+    def add(self, counts: EventCounts, reader: Reader) -> None:
+        """Add the counts of one history."""
         self.runs += 1
         self.operations += counts.ok + counts.fail + counts.unknown - counts.initial
         self.unknown += counts.unknown
@@ -60,14 +61,14 @@ def import_histories(
     twice = next((path for path, count in Counter(path.resolve() for path in paths).items() if count > 1), None)
     if twice is not None:
         raise UnreadablePath(str(twice), "is given twice")
-    told = Imported()
+    imported = Imported()
     with rows_file(out, replace=replace) as rows:
         for path in paths:
-            _import_one(name, path, settings, rows, told)
-    return told
+            _import_one(name, path, settings, rows, imported)
+    return imported
 
 
-def _import_one(name: str, path: Path, settings: Settings, rows: Rows, told: Imported) -> None:
+def _import_one(name: str, path: Path, settings: Settings, rows: RowWriter, imported: Imported) -> None:
     reader = _READERS[name](settings)
     initial = _INITIAL[name] if settings.initial is None else settings.initial
     pairing = Pairing(str(path).encode("utf-8", "replace").decode(), initial, settings)
@@ -83,7 +84,7 @@ def _import_one(name: str, path: Path, settings: Settings, rows: Rows, told: Imp
         raise NotImportable(str(path), error.line, error.expected, error.found) from error
     except UnicodeDecodeError as error:
         raise NotImportable(str(path), _line_of_other_bytes(path), "UTF-8", "other bytes") from error
-    told.add(pairing.counts, reader)
+    imported.add(pairing.counts, reader)
     if not pairing.counts.initial:
         raise UnreadablePath(str(path), f"holds no operation of a client, read as {name}")
 

@@ -63,35 +63,35 @@ def import_command(
         failed_cas_saw_another=failed_cas == "saw-another",
     )
     try:
-        told = import_histories(form, paths, out, settings, replace=force)
+        imported = import_histories(form, paths, out, settings, replace=force)
     except InputError as error:
         fail(str(error), BAD_INPUT)
     except KeyboardInterrupt:
         fail("interrupted; nothing was written", JOB_FAILED)
     except OSError as error:
         fail(f"{error.filename or out}: {error.strerror or error}; nothing was written", JOB_FAILED)
-    click.echo(_summary(told, out), err=True)
+    click.echo(_summary(imported, out), err=True)
 
 
-def _initial(form: str, told: str | None) -> str | None:
+def _initial(form: str, text: str | None) -> str | None:
     """A value of Jepsen is read as EDN, so that 0 and 0N are one; Porcupine's is text as it stands."""
-    if told is None or form == "porcupine-kv":
-        return told
+    if text is None or form == "porcupine-kv":
+        return text
     try:
-        return text_of(form_of(told))
+        return text_of(form_of(text))
     except NotEdn as error:
         raise click.BadParameter(f"expected {error.expected}, found {error.found}", param_hint="--initial") from error
 
 
-def _summary(told: Imported, out: Path) -> str:
+def _summary(imported: Imported, out: Path) -> str:
     lines = [
-        f"{out}: {told.operations:,} operations ({told.failed:,} failed, {told.unknown:,} of unknown outcome) on "
-        f"{_counted(told.registers, 'key')}, {_counted(told.runs, 'run')}"
+        f"{out}: {imported.operations:,} operations ({imported.failed:,} failed, {imported.unknown:,} of unknown "
+        f"outcome) on {_counted(imported.registers, 'key')}, {_counted(imported.runs, 'run')}"
     ]
-    if told.silent_cas:
-        lines.append(f"{told.silent_cas:,} failed compare-and-sets name an error, and so say nothing of the value")
-    if told.left_out:
-        lines.append("left out: " + ", ".join(f"{count:,} {what}" for what, count in sorted(told.left_out.items())))
+    if imported.silent_cas:
+        lines.append(f"{imported.silent_cas:,} failed compare-and-sets name an error, and so say nothing of the value")
+    if imported.left_out:
+        lines.append("left out: " + ", ".join(f"{count:,} {what}" for what, count in sorted(imported.left_out.items())))
     return "\n".join([*lines, f"hint: hwm-audit check {out}"])
 
 

@@ -35,7 +35,9 @@ class Reader(Protocol):
 
     left_out: Counter[str]  # What was no event of a client → how many.
 
-    def events(self, text: TextIO) -> Iterator[Event]: ...
+    def events(self, text: TextIO) -> Iterator[Event]:
+        """The events of a history, in its order."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class JepsenEdn:
         self._register = _Register(settings)
 
     def events(self, text: TextIO) -> Iterator[Event]:
+        """The events of a history, in its order."""
         try:
             for line, form in forms(text):
                 event = self._event(line, form)
@@ -53,8 +54,8 @@ class JepsenEdn:
         if time_ns is not None and not (isinstance(time_ns, int) and 0 <= time_ns < 2**62):
             raise refused(line, "a :time in nanoseconds", text_of(time_ns))
         error = form.get(_ERROR)
-        told = None if error is None else text_of(error)
-        return self._register.event(line, process, form.get(_TYPE), form.get(_F), form.get(_VALUE), time_ns, told)
+        cause = None if error is None else text_of(error)
+        return self._register.event(line, process, form.get(_TYPE), form.get(_F), form.get(_VALUE), time_ns, cause)
 
 
 class JepsenLog:
@@ -65,6 +66,7 @@ class JepsenLog:
         self._register = _Register(settings)
 
     def events(self, text: TextIO) -> Iterator[Event]:
+        """The events of a history, in its order."""
         for line, content in enumerate(text, 1):
             match = _LINE.fullmatch(content.strip())
             if match is not None:
@@ -74,25 +76,25 @@ class JepsenLog:
             elif content.strip():
                 self.left_out["other lines"] += 1
 
-    def _event(self, line: int, said: str) -> Event | None:
-        match = _EVENT.fullmatch(said)
+    def _event(self, line: int, text: str) -> Event | None:
+        match = _EVENT.fullmatch(text)
         if match is None:
-            raise refused(line, "process, type, f and value, such as `3 :ok :read nil`", said)
+            raise refused(line, "process, type, f and value, such as `3 :ok :read nil`", text)
         process, type_, f, value = match.groups()
         if process.startswith(":"):
             self.left_out[f"events of {process}"] += 1
             return None
         # An error stands behind a tab; its text need not be EDN.
         value, _, error = value.partition("\t")
-        told = error.strip() or None
+        cause = error.strip() or None
         if type_ in (":fail", ":info"):
             reason = Name(value) if value.startswith(":") else None  # What else stands there is the value again.
-            return self._register.event(line, int(process), Name(type_), Name(f), reason, None, told)
+            return self._register.event(line, int(process), Name(type_), Name(f), reason, None, cause)
         try:
             form = form_of(value, line)
         except NotEdn as wrong:
             raise refused(line, wrong.expected, wrong.found) from wrong
-        return self._register.event(line, int(process), Name(type_), Name(f), form, None, told)
+        return self._register.event(line, int(process), Name(type_), Name(f), form, None, cause)
 
 
 class _Register:
@@ -122,8 +124,8 @@ class _Register:
                 raise refused(line, "a value [key value], as the first operation had", text_of(value))
             key, value = text_of(value[0]), value[1]
         if op != "cas":
-            said = None if op == "get" and value is None and self._nil_read_unknown else text_of(value)
-            return Event(line, process, kind, op, key, said, None, time_ns, error)
+            text = None if op == "get" and value is None and self._nil_read_unknown else text_of(value)
+            return Event(line, process, kind, op, key, text, None, time_ns, error)
         if not isinstance(value, tuple) or len(value) != 2:
             raise refused(line, "a value [expected new] of a :cas", text_of(value))
         return Event(line, process, kind, op, key, text_of(value[1]), text_of(value[0]), time_ns, error)

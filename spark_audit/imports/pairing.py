@@ -22,7 +22,7 @@ _PHRASES = {"get": "read", "put": "write", "cas": "compare-and-set", "append": "
 
 
 @dataclass(slots=True)
-class Counts:
+class EventCounts:
     """Of one history, as they are met. `silent_cas`: failed ones whose line names an error, and so no other value."""
 
     ok: int = 0
@@ -39,7 +39,7 @@ class Pairing:
     run_id: str
     initial: str
     settings: Settings
-    counts: Counts = field(default_factory=Counts)
+    counts: EventCounts = field(default_factory=EventCounts)
     _open: dict[int, tuple[Event, int, int]] = field(default_factory=dict)  # Process → call, its stamp, op_id.
     _crashed: dict[int, int] = field(default_factory=dict)  # Process → line of its :info.
     _keys: set[str] = field(default_factory=set)
@@ -62,12 +62,12 @@ class Pairing:
             yield self._row(call, called, op_id, "unknown", None, "never completed")
 
     def _stamped(self, event: Event) -> int:
-        told = event.time_ns
-        if told is not None:
-            if told < self._time - BACKWARDS_NS_MAX:
-                raise refused(event.line, f"lines in the order of time, here a :time of {self._time} or later", told)
-            self._time = max(self._time, told)
-        self._stamp = max(self._stamp + 1, event.line * LINE_NS if told is None else told)
+        time_ns = event.time_ns
+        if time_ns is not None:
+            if time_ns < self._time - BACKWARDS_NS_MAX:
+                raise refused(event.line, f"lines in the order of time, here a :time of {self._time} or later", time_ns)
+            self._time = max(self._time, time_ns)
+        self._stamp = max(self._stamp + 1, event.line * LINE_NS if time_ns is None else time_ns)
         return self._stamp
 
     def _invoke(self, event: Event, stamp: int) -> None:

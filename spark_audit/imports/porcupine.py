@@ -21,10 +21,13 @@ _EXAMPLE = '{:process 0, :type :invoke, :f :append, :key "3", :value "x"} (:f of
 
 
 class PorcupineKv:
+    """Reads the lines of Porcupine's key-value test: EDN maps of get, put and append."""
+
     def __init__(self, settings: Settings) -> None:  # noqa: ARG002 (as all formats are made)
         self.left_out: Counter[str] = Counter()
 
     def events(self, text: TextIO) -> Iterator[Event]:
+        """The events of a history, in its order."""
         for line, content in enumerate(text, 1):
             match = _LINE.fullmatch(content.strip())
             if match is None:

@@ -16,14 +16,20 @@ from spark_audit.history.rows import FIELDS, Type
 ROWS_PER_GROUP = 50_000  # Of Parquet: what is in memory at a time.
 
 
-class Rows(Protocol):
-    def write(self, row: Mapping[str, Any]) -> None: ...
+class RowWriter(Protocol):
+    """A file of rows that is being written."""
 
-    def close(self) -> None: ...
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one row."""
+        ...
+
+    def close(self) -> None:
+        """Write what is buffered, and close the file."""
+        ...
 
 
 @contextmanager
-def rows_file(path: Path, *, replace: bool = False) -> Iterator[Rows]:
+def rows_file(path: Path, *, replace: bool = False) -> Iterator[RowWriter]:
     """What is written lies under a temporary name beside `path`, and takes its name at the end; else it goes.
 
     Raises UnreadablePath: neither .jsonl nor .parquet, or the file is there and not to be replaced, or cannot be made.
@@ -35,7 +41,7 @@ def rows_file(path: Path, *, replace: bool = False) -> Iterator[Rows]:
     path = replaceable_file(path)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
-        rows: Rows = _Lines(part) if path.suffix == ".jsonl" else _Table(part)
+        rows: RowWriter = _JsonLinesWriter(part) if path.suffix == ".jsonl" else _ParquetWriter(part)
     except ImportError as error:
         reason = f"Parquet needs {error.name}: pip install 'highwatermark[audit]', or write .jsonl"
         raise UnreadablePath(str(path), reason) from error
@@ -52,7 +58,7 @@ def rows_file(path: Path, *, replace: bool = False) -> Iterator[Rows]:
         raise
 
 
-class _Lines:
+class _JsonLinesWriter:
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", encoding="utf-8", newline="\n")
         self._encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -64,7 +70,7 @@ class _Lines:
         self._file.close()
 
 
-class _Table:
+class _ParquetWriter:
     def __init__(self, path: Path) -> None:
         import pyarrow as pa
         import pyarrow.parquet as parquet

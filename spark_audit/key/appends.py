@@ -21,8 +21,8 @@ TEXTS_MAX = 20_000_000  # Characters looked at (length of the values × differen
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """`core`: not empty if answers contradict each other about one append. `tellers`: by op_id of an append.
+class ResolvedAppends:
+    """`core`: not empty if answers contradict each other about one append. `evidence`: by op_id of an append.
 
     `exact`: these operations have an order if and only if the given ones have; else only if these have none, those have
     none.
@@ -30,53 +30,53 @@ class Told:
 
     operations: list[Operation]
     core: tuple[Operation, ...] = ()
-    tellers: dict[int, Operation] = field(default_factory=dict)
+    evidence: dict[int, Operation] = field(default_factory=dict)
     exact: bool = True
 
     def now(self, op: Operation | None) -> Operation | None:
         """What became of an operation."""
         return next((mine for mine in self.operations if op is not None and mine.op_id == op.op_id), op)
 
-    def with_tellers(self, proof: Sequence[Operation]) -> list[Operation]:
+    def with_evidence(self, proof: Sequence[Operation]) -> list[Operation]:
         """The proof, and what told of its appends."""
         shown = {op.op_id: op for op in proof}
-        links = [op for op in proof if op.op_id in self.tellers]
+        links = [op for op in proof if op.op_id in self.evidence]
         for link in sorted(links, key=lambda op: -len(op.steps[0].value or "")):  # The longest may tell of others.
             made = link.steps[0].value or ""
             if not any(value.startswith(made) for op in shown.values() for value in _named(op)):
-                shown[self.tellers[link.op_id].op_id] = self.tellers[link.op_id]
+                shown[self.evidence[link.op_id].op_id] = self.evidence[link.op_id]
         return list(shown.values())
 
 
-def tell_appends(operations: list[Operation]) -> Told:
+def resolve_appends(operations: list[Operation]) -> ResolvedAppends:
     """The operations of one key with compare-and-sets for appends; as they were, if values may be made in two ways."""
     texts = _Texts(operations)
     if not texts.appends or any(guard.target == "value" for op in operations for guard in op.guards):
-        return Told(operations)
+        return ResolvedAppends(operations)
     made: dict[int, tuple[str | None, str]] = {}  # By op_id: what an append found, and what it left.
-    tellers: dict[int, Operation] = {}
+    evidence: dict[int, Operation] = {}
     for op in sorted(operations, key=lambda op: op.call_ns):
         for value in _named(op):
             chain = texts.chain(value)
             if chain is None:
-                return Told(operations)
+                return ResolvedAppends(operations)
             seen: dict[int, Operation] = {}
             before: str | None = None
             for link, end in chain:
                 if link.op_id in seen:
-                    return Told(operations, (link, op))
+                    return ResolvedAppends(operations, (link, op))
                 seen[link.op_id] = link
                 if link.name == "append" and made.setdefault(link.op_id, (before, value[:end])) != (
                     before,
                     value[:end],
                 ):
-                    return Told(operations, (link, tellers[link.op_id], op))
+                    return ResolvedAppends(operations, (link, evidence[link.op_id], op))
                 if link.name == "append":
-                    tellers.setdefault(link.op_id, op)
+                    evidence.setdefault(link.op_id, op)
                 before = value[:end]
     loose = {op.op_id for op in operations if not all(texts.known(value, made) for value in _compared(op))}
     kept = (op.without_reads() if op.op_id in loose else _replaced(op, made) for op in operations)
-    return Told([op for op in kept if op is not None], (), tellers, exact=not loose)
+    return ResolvedAppends([op for op in kept if op is not None], (), evidence, exact=not loose)
 
 
 def _replaced(op: Operation, made: dict[int, tuple[str | None, str]]) -> Operation:
@@ -101,8 +101,8 @@ def _compared(op: Operation) -> Iterator[str]:
     """The values that it expected, where nothing tells whether it found them."""
     for step in op.steps:
         if step.kind == "cas" and not step.flag and step.expected is not None:
-            told = step.seen is not None and (not step.seen.found or step.seen.value not in (None, step.expected))
-            if not told:
+            answered = step.seen is not None and (not step.seen.found or step.seen.value not in (None, step.expected))
+            if not answered:
                 yield step.expected
 
 

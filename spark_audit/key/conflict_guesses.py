@@ -49,8 +49,8 @@ def cores(excerpt: Excerpt, hint: Operation | None = None) -> Iterator[list[Oper
     for block in blocks.values():
         for reader in block.readers:
             for write in block.writes[:2]:
-                told = _told_revision(reader)
-                if reader.return_ns < write.call_ns or (told and write.revision and told != write.revision):
+                revision = _seen_revision(reader)
+                if reader.return_ns < write.call_ns or (revision and write.revision and revision != write.revision):
                     yield [write, reader]
         if len(block.writes) == 1 and len(overwriting := [op for op in block.readers if op.writes]) > 1:
             yield [*block.writes, *overwriting[:2]]
@@ -78,7 +78,7 @@ def _deletions(excerpt: Excerpt) -> Iterator[Operation]:
             yield op
 
 
-def _told_revision(reader: Operation) -> int | None:
+def _seen_revision(reader: Operation) -> int | None:
     seen = reader.steps[0].seen
     return seen.mod_revision if seen is not None else None
 

@@ -83,7 +83,7 @@ def _seen_tokens(step: Step) -> set[str]:
     return {ANYTHING if step.seen.value is None else step.seen.value}
 
 
-def _told(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
+def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
     """(revision, the value written at it): told by readers, and, which counts more, by the writes themselves."""
     for op in operations:
         for step in op.steps:
@@ -101,7 +101,7 @@ class Excerpt:
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.operations = [op for op in operations if op.weak is None]
-        self.value_at = dict(_told(self.operations))
+        self.value_at = dict(_values_written(self.operations))
         self.writers: dict[str, list[Operation]] = {}
         for op in self.operations:
             for token in tokens_written(op):

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import Operation
-from spark_audit.key.appends import tell_appends
+from spark_audit.key.appends import resolve_appends
 from spark_audit.key.conflict_guesses import CORES_MAX, cores
 from spark_audit.key.counterexample import ANYTHING, NOTHING, Excerpt, shrink, tokens_observed
-from spark_audit.key.unplaced_writes import slots_of
-from spark_audit.key.wgl_search import Found, search, widened
+from spark_audit.key.unplaced_writes import unplaced_writes
+from spark_audit.key.wgl_search import SearchResult, search, widened
 from spark_audit.key.witness import witness
-from spark_audit.store.revision_claims import Slot
+from spark_audit.store.revision_claims import UnplacedWrite
 
 CONFIGURATIONS_MAX = 300_000  # Per key. About 10 s of search; the default of `--configurations-max`.
 CORE_CONFIGURATIONS_MAX = 5_000  # For one small set of operations.
@@ -27,11 +27,11 @@ SHRINK_CONFIGURATIONS_MAX = 100_000  # To make a counterexample smaller. It boun
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `off_revisions`: it was not
+    """`status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `needs_replay`: it was not
     shown that the order of revisions itself explains the key (it may): the replay of the whole store can tell.
 
     `counterexample`: impossible by itself; what its operations do not show was left out on purpose. `suspicion`: why
-    the witness did not do. `slots`: what the witness's order leaves open about unknown writes
+    the witness did not do. `unplaced`: what the witness's order leaves open about unknown writes
     (`store/revision_claims.py`).
     """
 
@@ -40,8 +40,8 @@ class Decision:
     configurations: int = 0
     counterexample: tuple[Operation, ...] = ()
     suspicion: str = ""
-    off_revisions: bool = False
-    slots: tuple[Slot, ...] = ()
+    needs_replay: bool = False
+    unplaced: tuple[UnplacedWrite, ...] = ()
 
 
 def decide(
@@ -54,26 +54,26 @@ def decide(
     """Decide the operations of one key of one run; the order in which they are given says nothing."""
     seen = witness(operations, clocks)
     if seen.verified:
-        slots = slots_of(key, seen.order) if seen.guessed else ()
-        return Decision("linearizable", "witness", off_revisions=slots is None, slots=slots or ())
+        unplaced = unplaced_writes(key, seen.order) if seen.guessed else ()
+        return Decision("linearizable", "witness", needs_replay=unplaced is None, unplaced=unplaced or ())
     strict = [op for op in operations if op.weak is None]
     if len({op.clock for op in strict}) > 1:
         return _decide_across_clocks(strict, clocks, configurations_max, seen.reason)
-    told = tell_appends(strict)
-    if told.core:
-        return Decision("violation", "excerpt", 0, tuple(_by_time(told.core)), seen.reason)
-    excerpt = Excerpt(told.operations)
-    proof = _impossible_core(excerpt, told.now(seen.at))
+    resolved = resolve_appends(strict)
+    if resolved.core:
+        return Decision("violation", "excerpt", 0, tuple(_by_time(resolved.core)), seen.reason)
+    excerpt = Excerpt(resolved.operations)
+    proof = _impossible_core(excerpt, resolved.now(seen.at))
     if proof:
-        return Decision("violation", "excerpt", 0, tuple(_by_time(told.with_tellers(proof))), seen.reason)
-    found = _search_both_ways(told.operations if told.exact else strict, configurations_max)
+        return Decision("violation", "excerpt", 0, tuple(_by_time(resolved.with_evidence(proof))), seen.reason)
+    found = _search_both_ways(resolved.operations if resolved.exact else strict, configurations_max)
     if found.linearizable is None:
         return Decision("undecided", "search", found.configurations, (), seen.reason, True)
     if found.linearizable:
         return Decision("linearizable", "search", found.configurations, (), seen.reason, True)
     assert found.at is not None
-    refuted = excerpt if told.exact else Excerpt(strict)  # What was forgotten may be what makes it impossible.
-    shown = told.with_tellers(_smallest(refuted, found.at))
+    refuted = excerpt if resolved.exact else Excerpt(strict)  # What was forgotten may be what makes it impossible.
+    shown = resolved.with_evidence(_smallest(refuted, found.at))
     return Decision("violation", "search", found.configurations, tuple(_by_time(shown)), seen.reason)
 
 
@@ -119,7 +119,7 @@ def _decide_across_clocks(
     return Decision("violation", "search", found.configurations, tuple(_by_time(kept)), suspicion)
 
 
-def _search_both_ways(strict: Sequence[Operation], configurations_max: int) -> Found:
+def _search_both_ways(strict: Sequence[Operation], configurations_max: int) -> SearchResult:
     spent = 0
     if any(op.revision is not None for op in strict):
         found = search(strict, configurations_max=max(1, configurations_max // 2), ordered=True)
@@ -127,7 +127,7 @@ def _search_both_ways(strict: Sequence[Operation], configurations_max: int) -> F
             return found
         spent = found.configurations
     found = search(strict, configurations_max=max(1, configurations_max - spent))
-    return Found(found.linearizable, found.configurations + spent, found.at)
+    return SearchResult(found.linearizable, found.configurations + spent, found.at)
 
 
 def _impossible_core(excerpt: Excerpt, hint: Operation | None) -> list[Operation]:

@@ -14,7 +14,7 @@ UNREAD = "\0unread"  # Stands for every value that nobody reads.
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Observability:
     """What the responses of a history can tell apart; all else may be forgotten, and so many states become one.
 
     `values` None: all of them (appends and comparisons of values look inside). `begun`: in a history with appends, what
@@ -28,7 +28,8 @@ class Shown:
     begun: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, operations: Sequence[Operation]) -> Shown:
+    def of(cls, operations: Sequence[Operation]) -> Observability:
+        """What the responses of these operations can tell apart."""
         steps = [step for op in operations for step in op.steps]
         targets = {guard.target for op in operations for guard in op.guards}
         seen = [step.seen for step in steps if step.seen is not None and step.seen.found]
@@ -46,6 +47,7 @@ class Shown:
         )
 
     def of_state(self, state: State) -> State:
+        """The state without what no response can tell apart."""
         value, mod, create, version = state
         if self.begun is not None and value is not None and not self._begins_one(value):
             value = UNREAD
@@ -64,6 +66,7 @@ class Shown:
         return place < len(self.begun) and self.begun[place].startswith(value)
 
     def simplified(self, op: Operation) -> Operation:
+        """The operation with UNREAD for a value that nobody reads."""
         if self.values is None or not any(
             step.value is not None and step.value not in self.values for step in op.steps
         ):
@@ -72,7 +75,7 @@ class Shown:
         return replace(op, steps=tuple(steps))
 
 
-class Demand:
+class PendingReads:
     """Values that calls still to come must find, and who could still write them. None stands for absence.
 
     Once nobody is left to write a value, a configuration that overwrites it while it is still to be read is dead.
@@ -81,22 +84,22 @@ class Demand:
     def __init__(self, operations: Sequence[Operation]) -> None:
         blind = any(step.kind == "append" for op in operations for step in op.steps)  # Values are then made of others.
         self._needs = [[] if blind else _needs(op) for op in operations]
-        self._gives = [_gives(op) for op in operations]
+        self._may_write = [_may_write(op) for op in operations]
         self._reads = Counter(token for tokens in self._needs for token in tokens)
-        self._writes = Counter(token for tokens in self._gives for token in tokens)
+        self._writes = Counter(token for tokens in self._may_write for token in tokens)
 
     def called(self, position: int) -> None:
         """This operation is open from now on: no longer to come."""
         self._reads.subtract(self._needs[position])
-        self._writes.subtract(self._gives[position])
+        self._writes.subtract(self._may_write[position])
 
-    def wanted(self, token: str | None) -> bool:
+    def is_awaited(self, token: str | None) -> bool:
         """Whether a call to come must find it, and none to come may write it."""
         return self._reads[token] > 0 and self._writes[token] <= 0
 
-    def gives(self, position: int, token: str | None) -> bool:
+    def may_write(self, position: int, token: str | None) -> bool:
         """Whether this operation may write it."""
-        return token in self._gives[position]
+        return token in self._may_write[position]
 
 
 def _needs(op: Operation) -> list[str | None]:
@@ -116,7 +119,7 @@ def _seen_token(step: Step) -> list[str | None]:
     return [step.seen.value if step.seen.found else None]
 
 
-def _gives(op: Operation) -> list[str | None]:
+def _may_write(op: Operation) -> list[str | None]:
     return [
         None if step.kind == "delete" else step.value
         for step in op.steps

@@ -1,8 +1,8 @@
 """Each change has a revision of its own: which revisions may an answer tell of a write that nobody acknowledged?
 
-None that an acknowledged write carries, and none that was told of another one before. `model.advance` sees one state
-and cannot know. A replay remembers (`Fresh`). The search need not: once a record is gone, nobody may tell its revision
-again, so a configuration in which somebody still must is dead (`Named`).
+None that an acknowledged write carries, and none that was told of another one before. `advance` sees one state
+and cannot know. A replay remembers (`UsedRevisions`). The search need not: once a record is gone, nobody may tell its
+revision again, so a configuration in which somebody still must is dead (`NamedRevisions`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_audit.history.operation import Operation
 from spark_audit.model.key import State
 
 
-class Fresh:
+class UsedRevisions:
     """Along an order: whether what is told of an untold write is told of it alone."""
 
     def __init__(self, carried: Iterable[int]) -> None:
@@ -22,14 +22,14 @@ class Fresh:
 
     def take(self, state: State, op: Operation) -> bool:
         """`op` comes next, in this state; whether what it tells of the record is new, or of this record."""
-        told = told_by(state, op)
-        if not self._used.isdisjoint(told):
+        claimed = revisions_claimed(state, op)
+        if not self._used.isdisjoint(claimed):
             return False
-        self._used.update(told)
+        self._used.update(claimed)
         return True
 
 
-class Named:
+class NamedRevisions:
     """The revisions that the answers of one key's operations name, by the position of the operation."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
@@ -81,7 +81,7 @@ def carried_by(operations: Iterable[Operation]) -> set[int]:
     return {op.revision for op in operations if op.writes and op.revision is not None}
 
 
-def told_by(state: State, op: Operation) -> frozenset[int]:
+def revisions_claimed(state: State, op: Operation) -> frozenset[int]:
     """The revisions that the record of `state` takes if `op` comes next: none if all of them were told before."""
     _, mod, create, _ = state
     return (_mods(op) if mod is None else frozenset()) | (_creates(op) if create is None else frozenset())

@@ -14,18 +14,20 @@ from itertools import islice
 
 from spark_audit.history.operation import FOREVER, Operation
 from spark_audit.model.key import ABSENT, State, advance
-from spark_audit.store.revision_claims import Slot, Stretch
+from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 
 PLACES_AWAY_MAX = 512  # How far away another place is looked for. What lies beyond is not used.
 
 # What an operation is to a hidden put that moves past it, or to right before it.
-STOP, LOOKS, BLIND, UNTOLD, UNTOLD_PUT, HIDDEN = range(6)
+STOP, LOOKS, BLIND, UNNAMED, UNNAMED_PUT, HIDDEN = range(6)
 """STOP: not past it. LOOKS: past it only. BLIND: a write that was told, and does not look: before it too. UNTOLD:
 an unknown write without a revision that is bound to its place: past it, not next to it. UNTOLD_PUT: one that does not
 look. HIDDEN: another that moves."""
 
 
-def elsewhere(kinds: Sequence[int], revisions: Sequence[int], calls: Sequence[int], own: int) -> tuple[Stretch, ...]:
+def alternative_ranges(
+    kinds: Sequence[int], revisions: Sequence[int], calls: Sequence[int], own: int
+) -> tuple[RevisionRange, ...]:
     """The revisions that a hidden put at the place `own` may have there and at other places; ascending.
 
     `kinds`, `revisions` (0 or less: not told), `calls` (ns of one clock): of all places around it, in order. Before an
@@ -34,10 +36,10 @@ def elsewhere(kinds: Sequence[int], revisions: Sequence[int], calls: Sequence[in
     at = own
     while at > 0 and kinds[at - 1] != STOP:
         at -= 1
-    found: list[Stretch] = []
+    found: list[RevisionRange] = []
     before = at - 1  # The last that does not move.
     while at < len(kinds):
-        lands = kinds[at] == BLIND or (kinds[at] == UNTOLD_PUT and calls[own] <= calls[at])
+        lands = kinds[at] == BLIND or (kinds[at] == UNNAMED_PUT and calls[own] <= calls[at])
         if lands and before >= 0 and revisions[before] > 0:
             end = at
             while end < len(kinds) and revisions[end] <= 0:
@@ -56,9 +58,9 @@ def elsewhere(kinds: Sequence[int], revisions: Sequence[int], calls: Sequence[in
     return tuple(found)
 
 
-def slots_of(
+def unplaced_writes(
     key: str, order: Sequence[tuple[Operation, int | None]], *, initial: State = ABSENT, after: int = 1
-) -> tuple[Slot, ...] | None:
+) -> tuple[UnplacedWrite, ...] | None:
     """Of an order that `witness.py` verified, begun in the state `initial`, of which nothing is above revision `after`.
 
     None: something other than their neighbours depends on the revisions that nobody told.
@@ -67,38 +69,38 @@ def slots_of(
     if revisions is None:
         return None
     kinds = _kinds(order, revisions, initial)
-    found: list[Slot] = []
-    waiting: list[tuple[Operation, tuple[Stretch, ...]]] = []
-    for place, ((op, told), revision) in enumerate(zip(order, revisions, strict=True)):
+    found: list[UnplacedWrite] = []
+    waiting: list[tuple[Operation, tuple[RevisionRange, ...]]] = []
+    for place, ((op, given), revision) in enumerate(zip(order, revisions, strict=True)):
         if revision is None:
             waiting.append((op, _elsewhere(order, kinds, revisions, place)))
             continue
         writes = op.unknown or op.writes
         if revision < after + writes:
             return None
-        found.extend(_slot(key, one, after + 1, revision - writes, also) for one, also in waiting)
+        found.extend(_unplaced(key, one, after + 1, revision - writes, also) for one, also in waiting)
         waiting.clear()
-        if told is None:
-            found.append(_slot(key, op, revision, revision))
+        if given is None:
+            found.append(_unplaced(key, op, revision, revision))
         after = revision
-    found.extend(_slot(key, one, after + 1, FOREVER, also) for one, also in waiting)
+    found.extend(_unplaced(key, one, after + 1, FOREVER, also) for one, also in waiting)
     return tuple(found)
 
 
-def _slot(key: str, op: Operation, low: int, high: int, also: tuple[Stretch, ...] = ()) -> Slot:
-    return Slot(key, low, high, op.call_ns, op.clock, also, op.op_id)
+def _unplaced(key: str, op: Operation, low: int, high: int, also: tuple[RevisionRange, ...] = ()) -> UnplacedWrite:
+    return UnplacedWrite(key, low, high, op.call_ns, op.clock, also, op.op_id)
 
 
 def _elsewhere(
     order: Sequence[tuple[Operation, int | None]], kinds: list[int], revisions: Sequence[int | None], place: int
-) -> tuple[Stretch, ...]:
+) -> tuple[RevisionRange, ...]:
     if kinds[place] != HIDDEN:
         return ()
     begin, end = max(0, place - PLACES_AWAY_MAX), place + PLACES_AWAY_MAX
-    told = [revision or 0 for revision in revisions[begin:end]]
+    numbers = [revision or 0 for revision in revisions[begin:end]]
     clock = order[place][0].clock
     calls = [op.call_ns if op.clock == clock else -(2**63) for op, _ in order[begin:end]]
-    return elsewhere(kinds[begin:end], told, calls, place - begin)
+    return alternative_ranges(kinds[begin:end], numbers, calls, place - begin)
 
 
 def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[int | None], initial: State) -> list[int]:
@@ -106,17 +108,17 @@ def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[in
     found = values_found([op for op, _ in order])
     kinds: list[int] = []
     state = initial
-    for (op, told), revision in zip(order, revisions, strict=True):
+    for (op, given), revision in zip(order, revisions, strict=True):
         step, present = op.steps[0], state[0] is not None
         counts = step.seen is not None and step.seen.version is not None
         if not present or counts or (op.writes and step.kind == "delete"):
             kinds.append(STOP)
         elif revision is None:
             hidden = op.unknown and step.value not in found
-            kinds.append((HIDDEN if hidden else UNTOLD_PUT) if step.kind == "put" else UNTOLD)
+            kinds.append((HIDDEN if hidden else UNNAMED_PUT) if step.kind == "put" else UNNAMED)
         else:
             kinds.append(BLIND if step.kind == "put" else LOOKS)
-        now = advance(state, op, told)
+        now = advance(state, op, given)
         assert now is not None, "a verified order"
         state = now
     return kinds
@@ -139,8 +141,8 @@ def _named(order: Sequence[tuple[Operation, int | None]], initial: State) -> lis
             return None
         step = op.steps[0]
         compares = step.kind == "cas" and bool(step.expected_mod_revision)
-        untold = state[0] is not None and state[1] is None
-        if compares and untold and (step.flag is False or not name(writer, step.expected_mod_revision)):
+        unnamed = state[0] is not None and state[1] is None
+        if compares and unnamed and (step.flag is False or not name(writer, step.expected_mod_revision)):
             return None
         now = advance(state, op, revision)
         assert now is not None, "a verified order"
@@ -162,7 +164,7 @@ def values_found(operations: Sequence[Operation]) -> set[str | None]:
     return found
 
 
-def refilled(
+def with_earliest_calls(
     order: Sequence[tuple[Operation, int | None]], operations: Sequence[Operation]
 ) -> tuple[tuple[Operation, int | None], ...]:
     """Of the puts which nobody can have seen at their places as many as before, but those called first, in the order of
@@ -178,7 +180,7 @@ def refilled(
         places = [place for place, (op, _) in enumerate(order) if op.op_id in alike]
         moving = [place for place in places if order[place][1] is None]
         if kind == "put":
-            moving = [place for place in moving if _nobody_looks(order, place, alike)]
+            moving = [place for place in moving if _is_unobserved(order, place, alike)]
         for place in set(places).difference(moving):
             alike.pop(order[place][0].op_id)
         if len({op.clock for op in alike.values()}) == 1:
@@ -188,7 +190,7 @@ def refilled(
     return tuple(made)
 
 
-def _nobody_looks(order: Sequence[tuple[Operation, int | None]], place: int, alike: Mapping[int, Operation]) -> bool:
+def _is_unobserved(order: Sequence[tuple[Operation, int | None]], place: int, alike: Mapping[int, Operation]) -> bool:
     """At what is there behind this place, operations `alike` left out; a deletion does not say what it found."""
     following = (op for op, _ in islice(order, place + 1, None) if op.op_id not in alike)
     after = next(following, None)

@@ -30,7 +30,7 @@ class Misfit:
 
 def misfits(operations: Sequence[Operation], clocks: Clocks) -> Iterator[Misfit]:
     """The reads of one key which do not fit their own revision; see the module's text."""
-    key = _Key(operations, clocks)
+    key = _KeyWrites(operations, clocks)
     for op in operations:
         seen = op.steps[0].seen if len(op.steps) == 1 and not op.unknown else None
         if seen is None:
@@ -42,7 +42,7 @@ def misfits(operations: Sequence[Operation], clocks: Clocks) -> Iterator[Misfit]
             yield found
 
 
-class _Key:
+class _KeyWrites:
     def __init__(self, operations: Sequence[Operation], clocks: Clocks) -> None:
         self.clocks = clocks
         writes = [op for op in operations if op.writes]
@@ -77,9 +77,9 @@ class _Key:
     def never_written(self, read: Operation, seen: Seen) -> Misfit | None:
         if self.appends:
             return None
-        told = seen.mod_revision
+        revision = seen.mod_revision
         writers = [op for op in self.by_value.get(seen.value or "", ()) if self._possible(op, read)]
-        if any(told is None or op.revision is None or op.revision == told for op in writers):
+        if any(revision is None or op.revision is None or op.revision == revision for op in writers):
             return None
         reason = "it returned a value at a revision where no operation had written it"
         return Misfit(read, reason, writers[0] if writers else None)

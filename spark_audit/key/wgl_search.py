@@ -28,8 +28,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from spark_audit.history.operation import FOREVER, Operation
-from spark_audit.key.observable_state import UNREAD, Demand, Shown
-from spark_audit.key.revision_uniqueness import Named
+from spark_audit.key.observable_state import UNREAD, Observability, PendingReads
+from spark_audit.key.revision_uniqueness import NamedRevisions
 from spark_audit.model.key import ABSENT, State, advance
 
 Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, how many), ordered by sort, counts ≥ 1
@@ -40,7 +40,7 @@ BEAM = 24  # Configurations kept by the first walk. Wider finds hardly more (mea
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """`linearizable` None: the cap was reached. `at`: the operation at whose return no configuration was left."""
 
     linearizable: bool | None
@@ -54,18 +54,18 @@ class _CapReached(Exception):
 
 def search(
     operations: Sequence[Operation], *, configurations_max: int, ordered: bool = False, initial: State = ABSENT
-) -> Found:
+) -> SearchResult:
     """Decide one key. All stamps must be of one clock (`Clocks.widened` brings others onto one axis)."""
     made = 0
     for beam in (BEAM, None):
-        walk = _Walk(operations, configurations_max - made, ordered, beam)
+        linearizer = _Linearizer(operations, configurations_max - made, ordered, beam)
         try:
-            at = walk.run(initial)
+            at = linearizer.run(initial)
         except _CapReached:
-            return Found(None, made + walk.made)
-        made += walk.made
-        if at is None or not walk.narrowed:
-            return Found(at is None, made, at)
+            return SearchResult(None, made + linearizer.made)
+        made += linearizer.made
+        if at is None or not linearizer.narrowed:
+            return SearchResult(at is None, made, at)
     raise AssertionError("a walk without a beam is never narrowed")
 
 
@@ -77,7 +77,7 @@ def _events(operations: Sequence[Operation]) -> Iterator[tuple[int, int, int]]:
             yield (op.return_ns, 1, position)
 
 
-class _Walk:
+class _Linearizer:
     def __init__(
         self, operations: Sequence[Operation], configurations_max: int, ordered: bool, beam: int | None
     ) -> None:
@@ -85,9 +85,9 @@ class _Walk:
         self.narrowed = False  # Whether the beam dropped anything, so that finding no order proves nothing.
         self._beam = beam
         self._max = configurations_max
-        self._shown = Shown.of(operations)
+        self._observability = Observability.of(operations)
         self._given = [op for op in operations if op.weak is None]
-        self._operations = [self._shown.simplified(op) for op in self._given]
+        self._operations = [self._observability.simplified(op) for op in self._given]
         self._open: dict[int, int] = {}  # Position of an open completed operation → its bit.
         self._open_reads: dict[int, int] = {}  # Those of them that change nothing.
         self._open_idle: dict[int, int] = {}  # Puts that nobody can tell from never having happened, once overwritten.
@@ -96,16 +96,16 @@ class _Walk:
         self._sort_samples: list[Operation] = []
         self._sort_position: dict[int, int] = {}
         self._available: list[int] = []  # Per sort: how many have been called.
-        self._demand = Demand(self._operations)
-        self._named = Named(self._operations)
-        told_apart = self._shown.version or self._shown.create or _depends_on_any_record(self._operations)
-        self._idle = {p for p, op in enumerate(self._operations) if not ordered and not told_apart and _is_idle(op)}
+        self._pending_reads = PendingReads(self._operations)
+        self._named = NamedRevisions(self._operations)
+        counting = self._observability.version or self._observability.create or _depends_on_any_record(self._operations)
+        self._idle = {p for p, op in enumerate(self._operations) if not ordered and not counting and _is_idle(op)}
         self._rank = _write_ranks(self._operations) if ordered else {}
         self._ranks_closed = 0
 
     def run(self, initial: State) -> Operation | None:
         """None if there is an order; else the operation whose return no configuration survives."""
-        configurations: set[Configuration] = {(self._shown.of_state(initial), 0, ())}
+        configurations: set[Configuration] = {(self._observability.of_state(initial), 0, ())}
         for _, is_return, position in sorted(_events(self._operations)):
             op = self._operations[position]
             if not is_return:
@@ -124,7 +124,7 @@ class _Walk:
         return None
 
     def _call(self, position: int, op: Operation) -> None:
-        self._demand.called(position)
+        self._pending_reads.called(position)
         self._named.called(position)
         if op.return_ns == FOREVER and op.unknown:
             sort = self._sorts.setdefault((op.steps, op.guards, op.guards_hold, self._twin(op)), len(self._available))
@@ -188,40 +188,40 @@ class _Walk:
     def _extensions(self, configuration: Configuration) -> Iterator[Configuration]:
         state, mask, spent = configuration
         counts = dict(spent)
-        held = self._must_be_kept(state, mask, counts)
+        kept = self._must_be_kept(state, mask, counts)
         due = self._ranks_closed + sum(1 for p, bit in self._open.items() if mask & bit and p in self._rank)
         idle = sum(bit for bit in self._open_idle.values() if not mask & bit)
         for position, bit in self._open.items():
             if mask & bit or self._rank.get(position, due) != due:
                 continue
             after = self._advance(state, position)
-            if after is None or (held and after[0] != state[0]) or self._parts(state, after, position, mask | bit):
+            if after is None or (kept and after[0] != state[0]) or self._parts(state, after, position, mask | bit):
                 continue
             yield (after, mask | bit | (idle if _is_put(self._operations[position]) else 0), spent)
         for sort, available in enumerate(self._available):
             if counts.get(sort, 0) < available and not self._branch_taken(sort, counts):
                 position = self._sort_position[sort]
                 after = self._advance(state, position)
-                if after is None or (held and after[0] != state[0]) or self._parts(state, after, position, mask):
+                if after is None or (kept and after[0] != state[0]) or self._parts(state, after, position, mask):
                     continue
                 yield (after, mask, tuple(sorted({**counts, sort: counts.get(sort, 0) + 1}.items())))
 
     def _must_be_kept(self, state: State, mask: int, counts: dict[int, int]) -> bool:
         """Whether the value is still to be read, and nobody is left to write it again."""
         token = state[0]
-        if not self._demand.wanted(token):
+        if not self._pending_reads.is_awaited(token):
             return False
-        if any(not mask & bit and self._demand.gives(p, token) for p, bit in self._open.items()):
+        if any(not mask & bit and self._pending_reads.may_write(p, token) for p, bit in self._open.items()):
             return False
         return not any(
-            counts.get(sort, 0) < available and self._demand.gives(self._sort_position[sort], token)
+            counts.get(sort, 0) < available and self._pending_reads.may_write(self._sort_position[sort], token)
             for sort, available in enumerate(self._available)
         )
 
     def _advance(self, state: State, position: int) -> State | None:
         op = self._operations[position]
         after = advance(state, op, op.revision)
-        return None if after is None or not self._named.fits(state, position) else self._shown.of_state(after)
+        return None if after is None or not self._named.fits(state, position) else self._observability.of_state(after)
 
     def _parts(self, state: State, after: State, position: int, mask: int) -> bool:
         return self._named.parts(state, after, position, (p for p, bit in self._open.items() if not mask & bit))

@@ -20,8 +20,8 @@ from typing import TypeAlias
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import FOREVER, Operation, Seen
-from spark_audit.key.revision_uniqueness import Fresh, carried_by, told_by
-from spark_audit.key.unplaced_writes import refilled
+from spark_audit.key.revision_uniqueness import UsedRevisions, carried_by, revisions_claimed
+from spark_audit.key.unplaced_writes import with_earliest_calls
 from spark_audit.model.key import ABSENT, State, advance
 
 Rank: TypeAlias = tuple[int, int, int, int]  # (revision, writer first, call, op_id)
@@ -175,14 +175,14 @@ def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: 
     """If several unknown writes may stand at a place: the one that bounds its revision least."""
     if not found.guessed:
         return found
-    order = refilled(found.order, operations)
+    order = with_earliest_calls(found.order, operations)
     return replace(found, order=order) if explains(order, clocks, initial=initial) else found
 
 
 def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, initial: State = ABSENT) -> bool:
     """Whether this order of (operation, revision of its writes) respects real time and every answer follows from it."""
     state: State | None = initial
-    fresh = Fresh(revision for op, revision in order if op.writes and revision is not None)
+    fresh = UsedRevisions(revision for op, revision in order if op.writes and revision is not None)
     for op, revision in order:
         if state is None or not fresh.take(state, op):
             return False
@@ -258,7 +258,7 @@ class _Filler:
             for before, chain in frontier:
                 for op in self._candidates(feasible, chain, useful):
                     after = advance(before, op, None)
-                    if after is None or not self._carried.isdisjoint(told_by(before, op)):
+                    if after is None or not self._carried.isdisjoint(revisions_claimed(before, op)):
                         continue
                     visited += 1
                     replayed = _run(after, ahead)

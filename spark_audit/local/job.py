@@ -25,15 +25,15 @@ from spark_audit.report.faults import RunAbout
 from spark_audit.report.keys_file import KEY_COLUMNS, write_key_file
 from spark_audit.report.material import Material
 from spark_audit.store.replay import contradictions, hint_of, left_open, no_order, worth_replaying
-from spark_audit.store.revision_claims import Slot, Told, Traces
+from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWrite
 from spark_audit.tables.clashes import clashes
 from spark_audit.tables.frame import Bools, Frame, Int64s, Row
-from spark_audit.tables.multi_key import Many, look_at_many, single_rows
+from spark_audit.tables.multi_key import MultiKeyRows, inspect_multi_key, single_rows
 from spark_audit.tables.order import check_order, ranked
 from spark_audit.tables.read import Read, read
 from spark_audit.tables.revisions import RowsOfFrame, changes_of_one_key, taking_part
 from spark_audit.tables.row_rules import broken_rows
-from spark_audit.verdict.cross_key import Question, hold
+from spark_audit.verdict.cross_key import RevisionQuery, check_across_keys
 from spark_audit.verdict.findings import KeyFindings, note_key, store_finding
 from spark_audit.verdict.verdict import LINEARIZABLE, VIOLATION, Undecided, Verdict
 
@@ -53,7 +53,7 @@ class _Job:
     """
 
     frame: Frame
-    many: Many
+    multi_key: MultiKeyRows
     single: Any
     order: Int64s
     changed: Bools
@@ -64,18 +64,19 @@ class _Job:
 
 
 @dataclass(slots=True)
-class _Said:
-    """What the keys of one run say. `wrong`: those that no order explains by themselves. `unproven`: those decided
-    `off_revisions`, see Decision."""
+class _KeyResults:
+    """What the keys of one run say. `wrong`: those that no order explains by themselves. `needs_replay`: see
+    Decision.
+    """
 
     wrong: set[str] = field(default_factory=set)
-    told: list[Told] = field(default_factory=list)
-    slots: list[Slot] = field(default_factory=list)
-    unproven: list[str] = field(default_factory=list)
+    claims: list[RevisionClaim] = field(default_factory=list)
+    unplaced: list[UnplacedWrite] = field(default_factory=list)
+    needs_replay: list[str] = field(default_factory=list)
 
     def add(self, traces: Traces) -> None:
-        self.told += traces.told
-        self.slots += traces.slots
+        self.claims += traces.claims
+        self.unplaced += traces.unplaced
 
 
 def audit(
@@ -101,12 +102,12 @@ def audit(
     verdict = Verdict(engine="local")
     job = _prepared(found, files, headers, verdict, ", ".join(given))
     say(f"deciding {verdict.operations} operations of {verdict.runs} run{'s' if verdict.runs != 1 else ''}")
-    told: list[Mapping[str, Any]] | None = None if keys_to is None else []
-    said = _decide(job, configurations_max, verdict, told)
-    if keys_to is not None and told is not None:
-        write_key_file(sorted(told, key=lambda key: (key["run_id"], key["key"])), keys_to)
+    key_rows: list[Mapping[str, Any]] | None = None if keys_to is None else []
+    results = _decide(job, configurations_max, verdict, key_rows)
+    if keys_to is not None and key_rows is not None:
+        write_key_file(sorted(key_rows, key=lambda key: (key["run_id"], key["key"])), keys_to)
     for run_id in job.runs:
-        _check_store(job, run_id, said.get(run_id, _Said()), verdict)
+        _check_store(job, run_id, results.get(run_id, _KeyResults()), verdict)
     say("checking revisions over all keys")
     for run_id, rows in job.runs.items():
         ordered = ranked(job.frame, rows[job.taking[rows]], job.frame.numbers("revision", 0), job.changed)
@@ -134,18 +135,18 @@ def _prepared(
     verdict.unknown, verdict.failed = int(unknown.sum()), int(failed.sum())
     if verdict.operations == verdict.unknown + verdict.failed:
         raise NothingToCheck(where, verdict.operations)
-    many = look_at_many(frame)
-    _refuse(found, (*clashes(frame), *many.bad))
+    multi_key = inspect_multi_key(frame)
+    _refuse(found, (*clashes(frame), *multi_key.bad))
     clocks = {run_id: Clocks.from_run(headers[folder].get("clocks") or ()) for run_id, folder in folders.items()}
-    changed = changes_of_one_key(frame) | many.changed
-    single = single_rows(frame, many)
-    return _Job(frame, many, *single, changed, taking_part(frame), _rows_by_run(frame), clocks, folders)
+    changed = changes_of_one_key(frame) | multi_key.changed
+    single = single_rows(frame, multi_key)
+    return _Job(frame, multi_key, *single, changed, taking_part(frame), _rows_by_run(frame), clocks, folders)
 
 
 def _refuse(found: Read, bad: Iterable[tuple[int, str]]) -> None:
     faults, count = list(found.bad), found.bad_count
     least = nsmallest(FAULTS_SHOWN_MAX, counted := list(bad))
-    faults += [Fault(*found.places.of(row), reason) for row, reason in least]
+    faults += [Fault(*found.locations.of(row), reason) for row, reason in least]
     if faults:
         faults.sort(key=lambda fault: (fault.file, fault.line))
         raise MalformedHistory(tuple(faults[:FAULTS_SHOWN_MAX]), count + len(counted))
@@ -155,7 +156,7 @@ def _run_folders(found: Read, files: Sequence[HistoryFile]) -> Iterator[tuple[st
     """(run_id, folder) of the rows of each file, in the order of the files."""
     folder_of = {str(file.path.resolve()): file.folder for file in files}
     run = found.frame.codes("run_id")
-    for file, start, end in found.places.pieces():
+    for file, start, end in found.locations.pieces():
         for code in np.unique(run.ids[start:end]).tolist():
             yield run.texts[code], folder_of[file]
 
@@ -171,33 +172,35 @@ def _rows_by_run(frame: Frame) -> dict[str, Int64s]:
 
 
 def _decide(
-    job: _Job, configurations_max: int, verdict: Verdict, told: list[Mapping[str, Any]] | None
-) -> dict[str, _Said]:
-    """Record what the keys say; by run what is left to be held against others. `told`: gets a row for each key."""
-    said: dict[str, _Said] = {}
+    job: _Job, configurations_max: int, verdict: Verdict, key_rows: list[Mapping[str, Any]] | None
+) -> dict[str, _KeyResults]:
+    """Record what the keys say; by run what is left to be held against others. `key_rows`: gets a row for each key."""
+    results: dict[str, _KeyResults] = {}
     others: list[KeyFindings] = []
-    for some in decided_keys(job.single, job.order, job.clocks, configurations_max, many=len(job.many.rows) > 0):
+    for some in decided_keys(
+        job.single, job.order, job.clocks, configurations_max, multi_key=len(job.multi_key.rows) > 0
+    ):
         _note_proven(some.proven, verdict)
         open_: Any = some.proven.filter(
-            pc.or_(some.proven.column("off_revisions"), pc.is_valid(some.proven.column("traces")))
+            pc.or_(some.proven.column("needs_replay"), pc.is_valid(some.proven.column("traces")))
         )
-        for key in open_.select(["run_id", "key", "off_revisions", "traces"]).to_pylist():
-            mine = said.setdefault(key["run_id"], _Said())
-            mine.unproven += [key["key"]] if key["off_revisions"] else []
+        for key in open_.select(["run_id", "key", "needs_replay", "traces"]).to_pylist():
+            mine = results.setdefault(key["run_id"], _KeyResults())
+            mine.needs_replay += [key["key"]] if key["needs_replay"] else []
             mine.add(Traces.from_json(key["key"], key["traces"]))
         others += some.others
-        if told is not None:
-            proven = some.proven.drop_columns(["off_revisions", "traces"]).to_pylist()
-            told += [{**key, "status": LINEARIZABLE, "configurations": 0} for key in proven]
-            told += [{name: getattr(key, name) for name in KEY_COLUMNS} for key in some.others]
+        if key_rows is not None:
+            proven = some.proven.drop_columns(["needs_replay", "traces"]).to_pylist()
+            key_rows += [{**key, "status": LINEARIZABLE, "configurations": 0} for key in proven]
+            key_rows += [{name: getattr(key, name) for name in KEY_COLUMNS} for key in some.others]
     for found in sorted(others, key=_name):
         note_key(verdict, found)
-        mine = said.setdefault(found.run_id, _Said())
-        mine.unproven += [found.key] if found.off_revisions else []
+        mine = results.setdefault(found.run_id, _KeyResults())
+        mine.needs_replay += [found.key] if found.needs_replay else []
         mine.add(found.traces)
         if found.status == VIOLATION:
             mine.wrong.add(found.key)
-    return said
+    return results
 
 
 def _note_proven(proven: Any, verdict: Verdict) -> None:
@@ -211,38 +214,38 @@ def _name(key: KeyFindings) -> tuple[str, str]:
     return key.run_id, key.key
 
 
-def _check_store(job: _Job, run_id: str, said: _Said, verdict: Verdict) -> None:
+def _check_store(job: _Job, run_id: str, results: _KeyResults, verdict: Verdict) -> None:
     """The replay: of listings and transactions, and of all else where a key was decided without its revisions."""
     frame, rows = job.frame, job.runs[run_id]
     status = frame.codes("status")
-    many = int(job.many.concerns[rows].sum())
-    verdict.properties["store"].checked += many
+    multi_key = int(job.multi_key.concerns[rows].sum())
+    verdict.properties["store"].checked += multi_key
     obstacle = no_order(int((status.among("ok") & frame.null("revision"))[rows].sum()))
-    if many and obstacle:
-        verdict.record(Undecided("store", run_id, None, obstacle), count=many)
+    if multi_key and obstacle:
+        verdict.record(Undecided("store", run_id, None, obstacle), count=multi_key)
         return
-    left = said.unproven if not obstacle else []
-    traces = Traces(tuple(said.told), tuple(said.slots))
-    if (traces or left) and not many:  # Else the replay says all of it.
+    left = results.needs_replay if not obstacle else []
+    traces = Traces(tuple(results.claims), tuple(results.unplaced))
+    if (traces or left) and not multi_key:  # Else the replay says all of it.
         taking = rows[job.taking[rows]]
         mine = RowsOfFrame(frame, rows, taking, taking[job.changed[taking]], job.clocks[run_id])
-        left = hold(run_id, traces, mine.answer(Question.about(traces, left)), mine, verdict, left)
-    if obstacle or not (many or left):
+        left = check_across_keys(run_id, traces, mine.facts(RevisionQuery.about(traces, left)), mine, verdict, left)
+    if obstacle or not (multi_key or left):
         return
-    if not worth_replaying(many, len(rows), bool(left)):
+    if not worth_replaying(multi_key, len(rows), bool(left)):
         verdict.record(Undecided("store", run_id, None, left_open(len(rows), left)))
         return
     unknown = frame.dicts(rows[status.among("unknown")[rows]], _REPLAYED)
     weak = frame.codes("consistency").among(*WEAK) & status.among("ok") & frame.codes("op").among("get")
     hints = (hint for row in frame.dicts(rows[weak[rows]], _REPLAYED) for hint in hint_of(row))
     clocks = job.clocks[run_id]
-    for found in contradictions(unknown, hints, _in_order(job, rows), clocks=clocks, wrong=said.wrong):
+    for found in contradictions(unknown, hints, _in_order(job, rows), clocks=clocks, wrong=results.wrong):
         verdict.record(store_finding(run_id, found))
 
 
 def _in_order(job: _Job, rows: Int64s) -> Iterator[Row]:
     """The rows that take part as a replay meets them (plan.position), a few in memory at a time."""
-    pinned = job.many.pinned
+    pinned = job.multi_key.pinned
     revision = np.where(pinned > 0, pinned, job.frame.numbers("revision", 0))
     order = ranked(job.frame, rows[job.taking[rows]], revision, job.changed & (pinned == 0))
     return job.frame.dicts(order, _REPLAYED)

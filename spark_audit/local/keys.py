@@ -36,14 +36,14 @@ class Decided:
 
 
 def decided_keys(
-    table: pa.Table, rows: Int64s, clocks: Mapping[str, Clocks], configurations_max: int, *, many: bool
+    table: pa.Table, rows: Int64s, clocks: Mapping[str, Clocks], configurations_max: int, *, multi_key: bool
 ) -> Iterator[Decided]:
-    """Decide every (run_id, key) of what `single_rows` gives. `many`: with parts of listings or transactions."""
+    """Decide every (run_id, key) of what `single_rows` gives. `multi_key`: with parts of listings or transactions."""
     frame = Frame(table)
     order, edges = _groups(frame, rows)
     lean = table.select([name for name in NEEDED if name != "output"])
     output: Any = frame.output()
-    if not many:
+    if not multi_key:
         fields = [pc.struct_field(output, name) for name in _SINGLE_OUTPUT]
         output = pa.StructArray.from_arrays(fields, names=list(_SINGLE_OUTPUT), mask=output.is_null())
     lean = lean.append_column("output", output)

@@ -17,7 +17,7 @@ from spark_audit.report.material import (
     SPAN_NS_MAX,
     Axis,
     Bar,
-    Counts,
+    BucketCounts,
     Material,
     Plot,
     Row,
@@ -30,7 +30,7 @@ from spark_audit.report.material import (
 )
 from spark_audit.tables.conform import conform
 from spark_audit.tables.frame import Bools, Frame, Int64s, schema
-from spark_audit.tables.multi_key import look_at_many, single_rows
+from spark_audit.tables.multi_key import inspect_multi_key, single_rows
 from spark_audit.verdict.verdict import Verdict, Violation
 
 _POWERS: Int64s = 2 ** np.arange(63)
@@ -40,7 +40,7 @@ _LATEST = 2**63 - 1
 def gather_rows(rows: Iterable[Row], verdict: Verdict, about: Mapping[str, RunAbout] | None = None) -> Material:
     """What the page of this verdict shows of these rows, which are well-formed (and whole UTF-8). `about`: by run."""
     frame = Frame(conform(pa.Table.from_pylist([{**row} for row in rows], schema=schema(names_coded=False))))
-    parts, _ = single_rows(frame, look_at_many(frame))
+    parts, _ = single_rows(frame, inspect_multi_key(frame))
     return gather(frame, parts, verdict, about or {})
 
 
@@ -147,26 +147,27 @@ def _axes(frame: Frame, about: Mapping[str, RunAbout]) -> Iterable[_OnAxis]:
     return [_OnAxis(*axis, np.concatenate(some)) for axis, some in rows.items()]
 
 
-def _counts(frame: Frame, axis: Axis, rows: Int64s, end: Int64s) -> dict[int, Counts]:
+def _counts(frame: Frame, axis: Axis, rows: Int64s, end: Int64s) -> dict[int, BucketCounts]:
     """What is in each bucket: completed and failed operations and latencies by return, all else by call."""
     status = frame.codes("status")
     ok, failed, unknown = (status.among(name)[rows] for name in ("ok", "fail", "unknown"))
     called, ended = ((stamp[rows] - axis.start_ns) // axis.width_ns for stamp in (frame.numbers("call_ns", 0), end))
     local = frame.codes("consistency").among(*WEAK)[rows]
     revision = frame.numbers("revision", 0)[rows]
-    telling = ok & (revision > 0)
+    with_revision = ok & (revision > 0)
     numbers = (np.bincount(where[some], minlength=axis.buckets)
                for where, some in ((ended, ok), (ended, failed), (called, unknown)))  # fmt: skip
     latency = (end - frame.numbers("call_ns", 0))[rows]
     columns = [column.tolist() for column in (
         *numbers,
         *_percentiles(ended[ok], _rounded(latency[ok]), axis.buckets),
-        _highest(ended, revision, telling, axis.buckets),
-        -_highest(called, -revision, telling & ~local, axis.buckets),
-        -_highest(called, -revision, telling & local, axis.buckets),
+        _highest(ended, revision, with_revision, axis.buckets),
+        -_highest(called, -revision, with_revision & ~local, axis.buckets),
+        -_highest(called, -revision, with_revision & local, axis.buckets),
     )]  # fmt: skip
     return {
-        number: Counts(*told[:3], *map(_or_none, told[3:])) for number, told in enumerate(zip(*columns, strict=True))
+        number: BucketCounts(*values[:3], *map(_or_none, values[3:]))
+        for number, values in enumerate(zip(*columns, strict=True))
     }
 
 

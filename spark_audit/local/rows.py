@@ -10,13 +10,13 @@ from typing import Any
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory, NothingToCheck
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.effects import takes_part
-from spark_audit.history.projection import parts
+from spark_audit.history.projection import project
 from spark_audit.history.rows import FIELDS, after_unknown, overlapping, problem, twice
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.store.order import out_of_order, uniqueness
 from spark_audit.store.replay import contradictions, hint_of, left_open, position, replayable, worth_replaying
-from spark_audit.store.revision_claims import Slot, Told, Traces
-from spark_audit.verdict.cross_key import Question, RowsInHand, hold
+from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWrite
+from spark_audit.verdict.cross_key import RevisionQuery, RowsInMemory, check_across_keys
 from spark_audit.verdict.findings import findings_of_key, note_key, order_violation, repeated_violation, store_finding
 from spark_audit.verdict.verdict import VIOLATION, Undecided, Verdict
 
@@ -58,21 +58,21 @@ def check_rows(
 
 def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, configurations_max: int) -> None:
     wrong: set[str] = set()
-    told: list[Told] = []
-    slots: list[Slot] = []
+    claims: list[RevisionClaim] = []
+    unplaced: list[UnplacedWrite] = []
     left: list[str] = []
     by_key: dict[str, list[Row]] = {}
     for row in rows:
-        for key, part in parts(row):
+        for key, part in project(row):
             by_key.setdefault(key, []).append(part)
     for key, mine in sorted(by_key.items()):
         findings = findings_of_key(run_id, key, mine, clocks, configurations_max)
         note_key(verdict, findings)
         if findings.status == VIOLATION:
             wrong.add(key)
-        left += [key] if findings.off_revisions else []
-        told += findings.traces.told
-        slots += findings.traces.slots
+        left += [key] if findings.needs_replay else []
+        claims += findings.traces.claims
+        unplaced += findings.traces.unplaced
     ordered = [row for row in rows if takes_part(row)]
     verdict.properties["order"].checked += len(ordered)
     for pair in out_of_order(ordered, clocks):
@@ -82,24 +82,31 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
     verdict.revision_gaps += unique.gaps
     for revision, same in unique.repeated.items():
         verdict.record(repeated_violation(run_id, revision, same))
-    many, obstacle = replayable(rows)
-    verdict.properties["store"].checked += many
-    if many and obstacle:
-        verdict.record(Undecided("store", run_id, None, obstacle), count=many)
+    multi_key, obstacle = replayable(rows)
+    verdict.properties["store"].checked += multi_key
+    if multi_key and obstacle:
+        verdict.record(Undecided("store", run_id, None, obstacle), count=multi_key)
         return
-    traces, left = Traces(tuple(told), tuple(slots)), left if not obstacle else []
-    if (traces or left) and not many:  # Else the replay says all of it.
-        held = RowsInHand(rows, clocks)
-        left = hold(run_id, traces, held.answer(Question.about(traces, left)), held, verdict, left)
+    traces, left = Traces(tuple(claims), tuple(unplaced)), left if not obstacle else []
+    if (traces or left) and not multi_key:  # Else the replay says all of it.
+        in_memory = RowsInMemory(rows, clocks)
+        query = RevisionQuery.about(traces, left)
+        left = check_across_keys(run_id, traces, in_memory.facts(query), in_memory, verdict, left)
     if not obstacle:
-        _replay(verdict, run_id, rows, clocks, wrong, many, left)
+        _replay(verdict, run_id, rows, clocks, wrong, multi_key, left)
 
 
 def _replay(
-    verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clocks, wrong: set[str], many: int, left: Sequence[str]
+    verdict: Verdict,
+    run_id: str,
+    rows: Sequence[Row],
+    clocks: Clocks,
+    wrong: set[str],
+    multi_key: int,
+    left: Sequence[str],
 ) -> None:
     """Of listings and transactions, and of all else where a key was decided without its revisions."""
-    if worth_replaying(many, len(rows), bool(left)):
+    if worth_replaying(multi_key, len(rows), bool(left)):
         unknown = [row for row in rows if row["status"] == "unknown"]
         known = sorted((row for row in rows if takes_part(row)), key=position)
         hints = (hint for row in rows for hint in hint_of(row))

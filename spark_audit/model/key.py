@@ -62,7 +62,7 @@ def _compare_and_set(state: State, step: Step, revision: int | None) -> State | 
         return state if step.seen is None else observed(state, step.seen)
     if holds is False:
         return None
-    found = _told(state, step.expected_mod_revision, None) if holds is None else state
+    found = _with_revisions(state, step.expected_mod_revision, None) if holds is None else state
     return None if found is None else _written(found, step.value, revision)
 
 
@@ -90,20 +90,20 @@ def observed(state: State, seen: Seen) -> State | None:
         return None
     if seen.version is not None and seen.version != version:
         return None
-    return _told(state, seen.mod_revision, seen.create_revision)
+    return _with_revisions(state, seen.mod_revision, seen.create_revision)
 
 
-def _told(state: State, told_mod: int | None, told_create: int | None) -> State | None:
+def _with_revisions(state: State, seen_mod: int | None, seen_create: int | None) -> State | None:
     """The state when these revisions of its record are told; None if it has others."""
     value, mod, create, version = state
-    if told_mod is not None and told_mod != mod:
+    if seen_mod is not None and seen_mod != mod:
         if mod is not None:
             return None
-        mod = told_mod
-    if told_create is not None and told_create != create:
+        mod = seen_mod
+    if seen_create is not None and seen_create != create:
         if create is not None:
             return None
-        create = told_create
+        create = seen_create
     if version == 1:
         mod, create = (create if mod is None else mod), (mod if create is None else create)
     if mod is not None and create is not None and (mod == create) != (version == 1):

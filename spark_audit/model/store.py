@@ -42,7 +42,9 @@ def differs(have: Record, seen: Row | None) -> bool:
     if seen is None or have[0] is None:
         return (seen is None) != (have[0] is None)
     names = ("value", "mod_revision", "create_revision", "version")
-    return any((told := seen.get(name)) is not None and told != is_ for name, is_ in zip(names, have, strict=True))
+    return any(
+        (reported := seen.get(name)) is not None and reported != is_ for name, is_ in zip(names, have, strict=True)
+    )
 
 
 def holds(have: Record, compare: Row) -> bool:
@@ -71,19 +73,23 @@ class WholeStore:
         self._reversible = reversible
 
     def record(self, key: str) -> Record:
+        """The record of a key."""
         found = self._records.get(as_bytes(key))
         return found[1] if found is not None else (None, self._deleted.get(key, 0), 0, 0)
 
     def write(self, key: str, value: str | None, revision: int) -> None:
+        """Write a value at this revision; None deletes the record."""
         old = self.record(key)
         if self._reversible:
             self._trail.append((key, old))
         self._put(key, written(old, value, revision))
 
     def mark(self) -> int:
+        """A point that `undo` can return to."""
         return len(self._trail)
 
     def undo(self, mark: int) -> None:
+        """Take back all changes since `mark`."""
         while len(self._trail) > mark:
             self._put(*self._trail.pop())
 

@@ -26,6 +26,7 @@ class TimeAxis:
         self.scale = (WIDTH - LEFT - RIGHT) / (end_ns - start_ns)  # Units of x per ns.
 
     def x(self, stamp_ns: int) -> float:
+        """The horizontal position of a stamp."""
         return LEFT + (min(max(stamp_ns, self.start_ns), self.end_ns) - self.start_ns) * self.scale
 
     def ticks(self) -> Iterator[tuple[float, str]]:

@@ -32,6 +32,7 @@ class RunAbout:
         return cls(compared, folder, header.get("schedule"))
 
     def axis_clock(self, clock: str) -> str:
+        """The clock whose axis these stamps go on; "" for the common one."""
         return "" if clock in self.compared else clock
 
     def faults(self, first_call_ns: int) -> tuple[FaultWindow, ...]:

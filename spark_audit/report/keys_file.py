@@ -34,10 +34,10 @@ def write_key_file(keys: Iterable[Mapping[str, Any]], path: Path) -> None:
     schema = pa.schema(_KINDS)
     path = replaceable_file(path)
     aside = path.with_name(f".{path.name}.part")
-    told = iter(keys)
+    rows = iter(keys)
     try:
         with parquet.ParquetWriter(aside, schema) as writer:
-            while some := [{name: row[name] for name in KEY_COLUMNS} for row in islice(told, KEYS_AT_ONCE)]:
+            while some := [{name: row[name] for name in KEY_COLUMNS} for row in islice(rows, KEYS_AT_ONCE)]:
                 writer.write_batch(pa.RecordBatch.from_pylist(some, schema=schema))
         aside.replace(path)
     except OSError as error:

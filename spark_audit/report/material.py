@@ -79,6 +79,7 @@ class Axis:
         return cls(run_id, clock, start_ns, width, -(-span // width))
 
     def bucket(self, stamp_ns: int) -> int:
+        """The number of the bucket that holds a stamp."""
         return (stamp_ns - self.start_ns) // self.width_ns
 
 
@@ -110,7 +111,7 @@ class Material:
 
 
 @dataclass(slots=True)
-class Counts:
+class BucketCounts:
     """What a bucket is made of; revisions None: nothing told one."""
 
     completed: int = 0
@@ -123,18 +124,18 @@ class Counts:
     lowest_local: int | None = None
 
 
-def buckets_of(axis: Axis, counts: Mapping[int, Counts]) -> tuple[Bucket, ...]:
+def buckets_of(axis: Axis, counts: Mapping[int, BucketCounts]) -> tuple[Bucket, ...]:
     """All buckets of an axis, in order; those without counts are empty."""
     made: list[Bucket] = []
-    told = None  # The highest revision of the buckets before.
+    highest = None  # The highest revision of the buckets before.
     for number in range(axis.buckets):
-        of = counts.get(number, Counts())
+        of = counts.get(number, BucketCounts())
         lags = [
-            None if lowest is None or told is None else max(0, told - lowest)
+            None if lowest is None or highest is None else max(0, highest - lowest)
             for lowest in (of.lowest, of.lowest_local)
         ]  # fmt: skip
         made.append(Bucket(of.completed, of.failed, of.unknown, of.p50_ns, of.p99_ns, *lags))
-        told = max((revision for revision in (told, of.highest) if revision is not None), default=None)
+        highest = max((revision for revision in (highest, of.highest) if revision is not None), default=None)
     return tuple(made)
 
 
@@ -194,26 +195,26 @@ def _words(row: Row, whole: bool) -> str:
 def _details(row: Row) -> Iterable[tuple[str, str]]:
     by_revision = row.get("expected_mod_revision")
     expected = row.get("expected") if by_revision is None else f"revision {by_revision}"
-    asked: Sequence[tuple[str, Any]] = (
+    fields: Sequence[tuple[str, Any]] = (
         ("key", row.get("key")),
         ("value", row.get("value")),
         ("expected", "the key absent" if expected is None and row["op"] == "cas" else expected),
         ("request", row.get("request")),
-        ("answer", row["output"] and json.dumps(_told(row["output"]), ensure_ascii=False, sort_keys=True)),
+        ("answer", row["output"] and json.dumps(_without_nulls(row["output"]), ensure_ascii=False, sort_keys=True)),
         ("revision", row.get("revision")),
         ("status", row["status"]),
         ("error", row.get("error")),
         ("consistency", row.get("consistency")),
         ("node", row.get("node")),
     )
-    return ((name, _cut(str(text))) for name, text in asked if text is not None)
+    return ((name, _cut(str(text))) for name, text in fields if text is not None)
 
 
-def _told(answer: Any) -> Any:
+def _without_nulls(answer: Any) -> Any:
     """Without what is null."""
     if isinstance(answer, Mapping):
-        return {name: _told(value) for name, value in answer.items() if value is not None}
-    return [_told(item) for item in answer] if isinstance(answer, list) else answer
+        return {name: _without_nulls(value) for name, value in answer.items() if value is not None}
+    return [_without_nulls(item) for item in answer] if isinstance(answer, list) else answer
 
 
 def _cut(text: str) -> str:

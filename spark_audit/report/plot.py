@@ -65,9 +65,9 @@ class _Charts:
 
     def _latency(self, svg: Element, names: Element, top: float) -> None:
         """Each line of the grid is ten times the one below it."""
-        told = [bucket for bucket in self._plot.buckets if bucket.p50_ns is not None]
-        least = min((bucket.p50_ns or 1 for bucket in told), default=1)
-        most = max((bucket.p99_ns or 1 for bucket in told), default=1)
+        known = [bucket for bucket in self._plot.buckets if bucket.p50_ns is not None]
+        least = min((bucket.p50_ns or 1 for bucket in known), default=1)
+        most = max((bucket.p99_ns or 1 for bucket in known), default=1)
         low = len(str(least)) - 1
         decades = max(1, len(str(most)) - low)
         grid = [(number / decades, span(10 ** (low + number))) for number in range(decades + 1)]
@@ -156,18 +156,18 @@ class _Charts:
 
     def _words(self, number: int, bucket: Bucket) -> str:
         axis = self._plot.axis
-        told = [
+        lines = [
             f"{span(number * axis.width_ns)} after the first call, for {span(axis.width_ns)}",
             f"{bucket.completed:,} completed ({bucket.completed / axis.width_ns * 1e9:,.0f} per second), "
             f"{bucket.failed:,} failed, {bucket.unknown:,} of unknown outcome",
         ]
         if bucket.p50_ns is not None and bucket.p99_ns is not None:
-            told.append(f"latency p50 {span(bucket.p50_ns)}, p99 {span(bucket.p99_ns)}")
+            lines.append(f"latency p50 {span(bucket.p50_ns)}, p99 {span(bucket.p99_ns)}")
         if bucket.local_lag is not None:
-            told.append(f"local reads up to {bucket.local_lag:,} revisions behind")
+            lines.append(f"local reads up to {bucket.local_lag:,} revisions behind")
         if bucket.lag:
-            told.append(f"answers up to {bucket.lag:,} revisions behind")
-        return "\n".join(told)
+            lines.append(f"answers up to {bucket.lag:,} revisions behind")
+        return "\n".join(lines)
 
 
 def _share(lag: int | None, highest: int) -> float | None:

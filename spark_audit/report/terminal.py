@@ -61,9 +61,9 @@ def _print_violation(violation: Violation, console: Console) -> None:
 def _summary(verdict: Verdict) -> Text:
     keys = ", ".join(f"{count:,} by {method}" for method, count in sorted(verdict.methods.items()))
     engine = "in Spark" if verdict.engine == "spark" else "in this process"
-    told = (
+    counts = (
         f"  {verdict.operations:,} operations ({verdict.unknown:,} of unknown outcome, {verdict.failed:,} failed) of "
         f"{verdict.runs:,} run{'s' if verdict.runs != 1 else ''}; keys: {keys or 'none'}; "
         f"{verdict.revision_gaps:,} revisions not among the acknowledged; {verdict.seconds:.1f} s, {engine}"
     )
-    return Text.assemble("\n", (verdict.status.upper(), _STYLES[verdict.status]), told)
+    return Text.assemble("\n", (verdict.status.upper(), _STYLES[verdict.status]), counts)

@@ -35,7 +35,7 @@ class NotUsable(JobFailed):
         return self.reason
 
 
-_SAID: tuple[tuple[str, str], ...] = (
+_KNOWN_ERRORS: tuple[tuple[str, str], ...] = (
     (
         r"Python in worker has different version: (?P<theirs>\S+) than that in driver: (?P<ours>[\d.]*\d)",
         "the executors run Python {theirs}, and this is Python {ours}: both must be of one minor version. "
@@ -61,7 +61,7 @@ _SAID: tuple[tuple[str, str], ...] = (
 def in_words(error: BaseException) -> str | None:
     """One line for what is known to go wrong between machines; None for all else."""
     text = str(error)
-    for pattern, words in _SAID:
+    for pattern, words in _KNOWN_ERRORS:
         found = re.search(pattern, text)
         if found:
             named = {name: value for name, value in found.groupdict().items() if value is not None}

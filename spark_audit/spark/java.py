@@ -95,8 +95,8 @@ def _version(binary: Path, *arguments: str) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    told = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
-    return int(told.group(1)) if run.returncode == 0 and told else None
+    version = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
+    return int(version.group(1)) if run.returncode == 0 and version else None
 
 
 def _write_launcher(folder: Path, binary: Path) -> Path:

@@ -29,15 +29,15 @@ from spark_audit.spark.keys import COUNTS, bad_requests, store_findings, write_k
 from spark_audit.spark.load import Loaded, load, refuse
 from spark_audit.spark.order import block_from, check_order
 from spark_audit.spark.page_material import gather
-from spark_audit.spark.revisions import answers, open_keys_of, traces_of
+from spark_audit.spark.revisions import open_keys_of, revision_facts, traces_of
 from spark_audit.spark.rows import RowsOfSpark
 from spark_audit.spark.scan import ERROR, SUMMARY, Scan
 from spark_audit.store.replay import left_open, worth_replaying
 from spark_audit.store.revision_claims import Traces
-from spark_audit.tables.order_blocks import Block, Latest
+from spark_audit.tables.order_blocks import BlockSummary, Latest
 from spark_audit.tables.parquet import check_footers
 from spark_audit.tables.shuffle import BAD, CLASH, ORDER, TOTALS
-from spark_audit.verdict.cross_key import Question, hold
+from spark_audit.verdict.cross_key import RevisionQuery, check_across_keys
 from spark_audit.verdict.verdict import SHOWN_MAX, Undecided, Verdict, violation_from
 
 if TYPE_CHECKING:
@@ -48,19 +48,19 @@ Show = Callable[[Material], None]
 
 
 @dataclass(slots=True)
-class _Run:
+class _RunTotals:
     """Totals of one run, over its files."""
 
     folder: Path
     rows: int = 0
     unknown: int = 0
     failed: int = 0
-    asked: int = 0  # Listings and transactions that did not fail.
-    many: int = 0  # Those of them that one key's history cannot decide.
-    bare: int = 0  # Completed without a revision.
+    multi_key_requests: int = 0  # Listings and transactions that did not fail.
+    multi_key: int = 0  # Those of them that one key's history cannot decide.
+    without_revision: int = 0  # Completed without a revision.
 
 
-class _Rows:
+class _LazyRows:
     """All rows as rows of Spark's, kept once they are asked for: if something has to be told of them."""
 
     def __init__(self, session: SparkSession, files: Sequence[HistoryFile]) -> None:
@@ -100,27 +100,27 @@ def audit(
     headers = {folder: read_run_file(folder) for folder in {file.folder for file in files}}
     say(f"reading {len(files)} file{'s' if len(files) != 1 else ''}")
     check_footers(str(file.path.resolve()) for file in files if file.parquet)
-    rows = _Rows(session, files)
+    rows = _LazyRows(session, files)
     clocks_of = {str(file.path.resolve()): Clocks.from_run(headers[file.folder].get("clocks") or ()) for file in files}
     scan = Scan.of(session, files, clocks_of, configurations_max)
-    said = scan.said().persist(StorageLevel.MEMORY_AND_DISK)
+    results = scan.results().persist(StorageLevel.MEMORY_AND_DISK)
     try:
         say(f"deciding about {sum(source.rows for source in scan.sources)} operations")
         verdict = Verdict(engine="spark")
         with scan.handing_over_few():
-            few = said.where("kind is not null or traces is not null")
-            told = few.select("kind", "file", "payload", "run_id", "key", "traces").collect()
-        notes = [row for row in told if row["kind"] is not None]
+            few = results.where("kind is not null or traces is not null")
+            gathered = few.select("kind", "file", "payload", "run_id", "key", "traces").collect()
+        notes = [row for row in gathered if row["kind"] is not None]
         runs, clocks = _totals(rows, notes, files, headers, verdict)
         if verdict.operations == verdict.unknown + verdict.failed:
             raise NothingToCheck(", ".join(given), verdict.operations)
-        _refuse(rows, notes, any(run.asked for run in runs.values()))
-        keys = said.where("kind is null").drop("kind", "file", "payload")
-        off_revisions = _note_keys(notes, keys, verdict)
+        _refuse(rows, notes, any(run.multi_key_requests for run in runs.values()))
+        keys = results.where("kind is null").drop("kind", "file", "payload")
+        needs_replay = _note_keys(notes, keys, verdict)
         if keys_to is not None:
             write_keys(keys, keys_to)
-        traced = [row for row in told if row["kind"] is None]
-        _check_store(scan, rows, keys, traced, off_revisions, runs, clocks, verdict)
+        traced = [row for row in gathered if row["kind"] is None]
+        _check_store(scan, rows, keys, traced, needs_replay, runs, clocks, verdict)
         say("checking revisions over all keys")
         _check_order(scan, notes, rows, clocks, verdict)
         if show is not None:
@@ -128,37 +128,37 @@ def audit(
             about = {run_id: RunAbout.of(run.folder, headers[run.folder]) for run_id, run in runs.items()}
             show(gather(rows(), verdict, about))
     finally:
-        said.unpersist()
+        results.unpersist()
         rows.forget()
     verdict.seconds = time.perf_counter() - started
     return verdict
 
 
 def _totals(
-    rows: _Rows,
+    rows: _LazyRows,
     notes: Sequence[Any],
     files: Sequence[HistoryFile],
     headers: Mapping[Path, Mapping[str, Any]],
     verdict: Verdict,
-) -> tuple[dict[str, _Run], dict[str, Clocks]]:
+) -> tuple[dict[str, _RunTotals], dict[str, Clocks]]:
     """Count everything; refuse malformed rows, and a run_id that two run folders share."""
     if any(note["kind"] == BAD for note in notes):
         _refuse_malformed(rows.loaded, notes)
     folder_of = {str(file.path.resolve()): file.folder for file in files}
     folders: dict[str, Path] = {}
-    runs: dict[str, _Run] = {}
+    runs: dict[str, _RunTotals] = {}
     totals = [(note["file"], json.loads(note["payload"])) for note in notes if note["kind"] == TOTALS]
-    for file, told in sorted(totals, key=lambda pair: pair[0]):
-        run_id, folder = told["run_id"], folder_of[file]
+    for file, counts in sorted(totals, key=lambda pair: pair[0]):
+        run_id, folder = counts["run_id"], folder_of[file]
         if folders.setdefault(run_id, folder) != folder:
             raise _one_fault(folder, f"run_id {run_id} is also that of {folders[run_id]}; runs are never joined")
         named = headers[folder].get("run_id")
         if named is not None and named != run_id:
             raise _one_fault(folder / "run.json", f"names the run {named}, but its rows are of {run_id}")
-        run = runs.setdefault(run_id, _Run(folder))
-        for name in ("rows", "unknown", "failed", "asked", "many", "bare"):
-            setattr(run, name, getattr(run, name) + told[name])
-        verdict.properties["order"].checked += told["taking"]
+        run = runs.setdefault(run_id, _RunTotals(folder))
+        for name in ("rows", "unknown", "failed", "multi_key_requests", "multi_key", "without_revision"):
+            setattr(run, name, getattr(run, name) + counts[name])
+        verdict.properties["order"].checked += counts["taking"]
     verdict.runs, verdict.operations = len(runs), sum(run.rows for run in runs.values())
     verdict.unknown, verdict.failed = (sum(getattr(run, n) for run in runs.values()) for n in ("unknown", "failed"))
     return runs, {run_id: Clocks.from_run(headers[folder].get("clocks") or ()) for run_id, folder in folders.items()}
@@ -170,10 +170,10 @@ def _refuse_malformed(loaded: Loaded, notes: Sequence[Any]) -> NoReturn:
     shown = [(r["_at"], r["_problem"], r["_raw"]) for r in bad.orderBy("_at").limit(FAULTS_SHOWN_MAX).collect()]
     if shown:
         raise refuse(loaded, shown, bad.count() if len(shown) == FAULTS_SHOWN_MAX else len(shown))
-    _refuse_clashes(loaded, many=True)
-    told = [(note["file"], json.loads(note["payload"])) for note in notes if note["kind"] == BAD]
+    _refuse_clashes(loaded, multi_key=True)
+    unreadable = [(note["file"], json.loads(note["payload"])) for note in notes if note["kind"] == BAD]
     raise MalformedHistory(
-        tuple(Fault(file, 0, f"malformed: {what}") for file, what in told[:FAULTS_SHOWN_MAX]), len(told)
+        tuple(Fault(file, 0, f"malformed: {what}") for file, what in unreadable[:FAULTS_SHOWN_MAX]), len(unreadable)
     )
 
 
@@ -181,16 +181,16 @@ def _one_fault(where: object, reason: str) -> MalformedHistory:
     return MalformedHistory((Fault(str(where), 0, reason),), 1)
 
 
-def _refuse(rows: _Rows, notes: Sequence[Any], many: bool) -> None:
+def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
     """Refuse rows that clash; raise what went wrong otherwise. A CLASH is only a doubt: it may be that none do."""
     if any(note["kind"] == CLASH for note in notes):
-        _refuse_clashes(rows.loaded, many)
+        _refuse_clashes(rows.loaded, multi_key)
     for note in notes:
         if note["kind"] == ERROR:
             raise JobFailed(f"deciding keys failed\n{json.loads(note['payload'])}")
 
 
-def _refuse_clashes(loaded: Loaded, many: bool) -> None:
+def _refuse_clashes(loaded: Loaded, multi_key: bool) -> None:
     """What is wrong between rows (an op_id twice, a client with two open operations), and in requests."""
     by_client = Window.partitionBy("run_id", "client").orderBy("call_ns", f.col("return_ns").asc_nulls_last(), "op_id")
     by_id = Window.partitionBy("run_id", "op_id").orderBy("_file", "_at")
@@ -208,7 +208,7 @@ def _refuse_clashes(loaded: Loaded, many: bool) -> None:
         .select("_at", f.lit("twice").alias("why"), "client", "op_id", "run_id")
     )
     clashes = clients.unionByName(repeated)
-    if many:
+    if multi_key:
         requests = bad_requests(loaded.rows)
         nothing = f.lit(None)
         clashes = clashes.unionByName(
@@ -232,11 +232,13 @@ def _clash_words(row: Any) -> str:
     return str(row["why"])
 
 
-def _check_order(scan: Scan, notes: Sequence[Any], rows: _Rows, clocks: Mapping[str, Clocks], verdict: Verdict) -> None:
-    def again(carries: Mapping[tuple[str, int], Latest]) -> list[Block]:
-        said = scan.said_of_blocks(carries).where(f.col("kind") == ORDER).select("payload")
+def _check_order(
+    scan: Scan, notes: Sequence[Any], rows: _LazyRows, clocks: Mapping[str, Clocks], verdict: Verdict
+) -> None:
+    def again(carries: Mapping[tuple[str, int], Latest]) -> list[BlockSummary]:
+        results = scan.block_results(carries).where(f.col("kind") == ORDER).select("payload")
         with scan.handing_over_few():
-            return [block_from(row["payload"]) for row in said.collect()]
+            return [block_from(row["payload"]) for row in results.collect()]
 
     blocks = [block_from(note["payload"]) for note in notes if note["kind"] == ORDER]
     check_order(blocks, again, rows, clocks, verdict)
@@ -245,56 +247,58 @@ def _check_order(scan: Scan, notes: Sequence[Any], rows: _Rows, clocks: Mapping[
 def _note_keys(notes: Sequence[Any], keys: DataFrame, verdict: Verdict) -> set[str]:
     """Count what the keys say, and keep the first examples; the runs with a key that was decided off its revisions."""
     total: Counter[str] = Counter()
-    off_revisions: set[str] = set()
+    needs_replay: set[str] = set()
     for note in notes:
         for run_id, method, name, number in json.loads(note["payload"]) if note["kind"] == SUMMARY else ():
             total[name] += number
             if name == "keys":
                 verdict.methods[method] = verdict.methods.get(method, 0) + number
-            elif name == "off_revisions":
-                off_revisions.add(run_id)
+            elif name == "needs_replay":
+                needs_replay.add(run_id)
     verdict.properties["keys"].checked += total["keys"]
     verdict.properties["weak"].checked += total["weak"]
     counts = {name: total[name] for name in COUNTS}
     if not any(counts.values()):
-        return off_revisions
+        return needs_replay
     for row in keys.where("found != '[]'").orderBy("run_id", "key").limit(4 * SHOWN_MAX).select("found").collect():
         for kind, fields in json.loads(row["found"]):
             verdict.record(violation_from(fields) if kind == "Violation" else Undecided(**fields), count=0)
     for name, count in counts.items():
         outcome, prop = name.split("_")
         setattr(verdict.properties[prop], outcome, getattr(verdict.properties[prop], outcome) + count)
-    return off_revisions
+    return needs_replay
 
 
 def _check_store(
     scan: Scan,
-    rows: _Rows,
+    rows: _LazyRows,
     keys: DataFrame,
     traced: Sequence[Any],
-    off_revisions: set[str],
-    runs: Mapping[str, _Run],
+    needs_replay: set[str],
+    runs: Mapping[str, _RunTotals],
     clocks: Mapping[str, Clocks],
     verdict: Verdict,
 ) -> None:
     replayed: list[str] = []
-    traces = traces_of(traced, {run_id for run_id, run in runs.items() if not run.many})
-    open_keys = open_keys_of(keys, [run for run in off_revisions if not (runs[run].many or runs[run].bare)])
-    asked = {run_id: (traces.get(run_id, Traces()), open_keys.get(run_id, [])) for run_id in {*traces, *open_keys}}
-    answer = answers(scan, {run_id: Question.about(*mine) for run_id, mine in asked.items()}, clocks)
+    traces = traces_of(traced, {run_id for run_id, run in runs.items() if not run.multi_key})
+    open_keys = open_keys_of(
+        keys, [run for run in needs_replay if not (runs[run].multi_key or runs[run].without_revision)]
+    )
+    queried = {run_id: (traces.get(run_id, Traces()), open_keys.get(run_id, [])) for run_id in {*traces, *open_keys}}
+    facts = revision_facts(scan, {run_id: RevisionQuery.about(*mine) for run_id, mine in queried.items()}, clocks)
     for run_id, run in sorted(runs.items()):
-        verdict.properties["store"].checked += run.many
-        if run.many and run.bare:
-            reason = f"{run.bare} operations carry no revision, so there is no order to replay the store in"
-            verdict.record(Undecided("store", run_id, None, reason), count=run.many)
+        verdict.properties["store"].checked += run.multi_key
+        if run.multi_key and run.without_revision:
+            reason = f"{run.without_revision} operations carry no revision, so there is no order to replay the store in"
+            verdict.record(Undecided("store", run_id, None, reason), count=run.multi_key)
             continue
         left = list[str]()
-        if run_id in asked:
+        if run_id in queried:
             mine = RowsOfSpark(rows, run_id, clocks[run_id], scan)
-            left = hold(run_id, asked[run_id][0], answer[run_id], mine, verdict, asked[run_id][1])
-        if run.bare or not (run.many or left):
+            left = check_across_keys(run_id, queried[run_id][0], facts[run_id], mine, verdict, queried[run_id][1])
+        if run.without_revision or not (run.multi_key or left):
             continue
-        if worth_replaying(run.many, run.rows, bool(left)):
+        if worth_replaying(run.multi_key, run.rows, bool(left)):
             replayed.append(run_id)
         else:
             verdict.record(Undecided("store", run_id, None, left_open(run.rows, left)))

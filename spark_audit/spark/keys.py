@@ -38,7 +38,7 @@ NEEDED = (
 )  # fmt: skip
 KEY_RESULT = (
     "run_id string, key string, status string, method string, operations long, weak long, configurations long, "
-    "off_revisions boolean, violated_keys long, undecided_keys long, violated_order long, violated_weak long, "
+    "needs_replay boolean, violated_keys long, undecided_keys long, violated_order long, violated_weak long, "
     "found string, traces string"
 )
 RESULTS_PER_BATCH = 1_000  # Keys whose results wait in a task before they are handed to Spark.
@@ -61,12 +61,12 @@ def batches_of(decided: DecidedTable) -> Iterator[pa.RecordBatch]:
 
 
 def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
-    """Of such a batch (run_id, method, name) → number; names are `keys`, `weak`, `off_revisions`, those of COUNTS."""
+    """Of such a batch (run_id, method, name) → number; names are `keys`, `weak`, `needs_replay`, those of COUNTS."""
     by = pa.Table.from_batches([batch]).append_column("keys", pa.repeat(pa.scalar(1), batch.num_rows))
     by = by.set_column(
-        by.column_names.index("off_revisions"), "off_revisions", by.column("off_revisions").cast(pa.int64())
+        by.column_names.index("needs_replay"), "needs_replay", by.column("needs_replay").cast(pa.int64())
     )
-    names = ("keys", "weak", "off_revisions", *COUNTS)
+    names = ("keys", "weak", "needs_replay", *COUNTS)
     found: Counter[tuple[str, str, str]] = Counter()
     for row in by.group_by(["run_id", "method"]).aggregate([(name, "sum") for name in names]).to_pylist():
         for name in names:
@@ -77,8 +77,8 @@ def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
 
 def write_keys(keys: DataFrame, path: Path) -> None:
     """One row per run and key, by name, to this file (`write_key_file`). The driver holds one partition of them."""
-    told = keys.select(*KEY_COLUMNS).orderBy("run_id", "key").toLocalIterator()
-    write_key_file((row.asDict() for row in told), path)
+    results = keys.select(*KEY_COLUMNS).orderBy("run_id", "key").toLocalIterator()
+    write_key_file((row.asDict() for row in results), path)
 
 
 def _proven(keys: pa.Table) -> pa.Table:
@@ -92,8 +92,8 @@ def _proven(keys: pa.Table) -> pa.Table:
 
 def bad_requests(rows: DataFrame) -> DataFrame:
     """(`_at`, reason) of the listings and transactions whose request is malformed."""
-    asked = rows.where(f"not ({SINGLE})").select("_at", *NEEDED)
-    return asked.mapInArrow(_request_checker, "_at long, reason string")
+    requests = rows.where(f"not ({SINGLE})").select("_at", *NEEDED)
+    return requests.mapInArrow(_request_checker, "_at long, reason string")
 
 
 def store_findings(rows: DataFrame, keys: DataFrame, runs: Sequence[str], clocks: Mapping[str, Clocks]) -> DataFrame:
@@ -150,7 +150,7 @@ def key_schema() -> pa.Schema:
 
 
 COUNTS = ("violated_keys", "undecided_keys", "violated_order", "violated_weak")
-_TOLD = ("run_id", "key", "status", "method", "operations", "weak", "configurations", "off_revisions")
+_RESULT_FIELDS = ("run_id", "key", "status", "method", "operations", "weak", "configurations", "needs_replay")
 
 
 def _packed(result: KeyFindings) -> Row:
@@ -158,7 +158,7 @@ def _packed(result: KeyFindings) -> Row:
     for found in result.found:
         counts[f"{'violated' if isinstance(found, Violation) else 'undecided'}_{found.property}"] += 1
     return {
-        **{name: getattr(result, name) for name in _TOLD},
+        **{name: getattr(result, name) for name in _RESULT_FIELDS},
         **counts,
         "found": json.dumps([[type(found).__name__, asdict(found)] for found in result.found[:8]]),
         "traces": result.traces.to_json(),
@@ -169,12 +169,12 @@ def _to_replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     names = ("run_id", "phase", "revision", "reads", "call", "op_id", "payload")
     kinds = (pa.string(), pa.int32(), pa.int64(), pa.int32(), pa.int64(), pa.int64(), pa.string())
     for batch in batches:
-        made = [(row["run_id"], *told) for row in batch.to_pylist() for told in _told(row)]
+        made = [(row["run_id"], *input_row) for row in batch.to_pylist() for input_row in _replay_input(row)]
         arrays = [pa.array([row[i] for row in made], kind) for i, kind in enumerate(kinds)]
         yield pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
-def _told(row: Row) -> Iterator[tuple[int, int, int, int, int, str]]:
+def _replay_input(row: Row) -> Iterator[tuple[int, int, int, int, int, str]]:
     """What the replay is told of this row: (phase, place, payload)."""
     if row["status"] == "unknown":
         yield _UNKNOWN, 0, 0, 0, row["op_id"], json.dumps(row)

@@ -109,8 +109,8 @@ def _with_problem(rows: DataFrame) -> DataFrame:
     found = f.when(f.col("_unreadable"), f.lit(UNREADABLE))
     for rule in RULES:
         found = found.when(f.expr(rule.sql), f.lit(rule.reason))
-    told = rows.withColumn("_problem", found)
-    return told.withColumn("_raw", f.when(f.col("_problem").isNotNull(), f.col("_raw"))).drop("_unreadable")
+    checked = rows.withColumn("_problem", found)
+    return checked.withColumn("_raw", f.when(f.col("_problem").isNotNull(), f.col("_raw"))).drop("_unreadable")
 
 
 def local_path(uri: str) -> str:
@@ -118,7 +118,7 @@ def local_path(uri: str) -> str:
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
 
 
-class Places:
+class SplitLocations:
     """Turns `_at` into file and line, by counting the rows of each file split once."""
 
     def __init__(self, loaded: Loaded) -> None:
@@ -129,6 +129,7 @@ class Places:
         self._splits.sort()
 
     def fault(self, at: int, reason: str) -> Fault:
+        """The fault of the row at this `_at`, with its file and line."""
         first, file, block, _ = max(split for split in self._splits if split[0] <= at)
         before = sum(rows for _, other, start, rows in self._splits if other == file and start < block)
         return Fault(local_path(file), before + at - first + 1, reason)
@@ -136,8 +137,8 @@ class Places:
 
 def refuse(loaded: Loaded, bad: Sequence[tuple[int, str, str | None]], count: int) -> MalformedHistory:
     """The error for these rows: (`_at`, reason, the line if it could not be read)."""
-    places = Places(loaded)
-    faults = [places.fault(at, precise_reason(reason, raw)) for at, reason, raw in bad]
+    locations = SplitLocations(loaded)
+    faults = [locations.fault(at, precise_reason(reason, raw)) for at, reason, raw in bad]
     return MalformedHistory(tuple(sorted(faults, key=lambda fault: (fault.file, fault.line))), count)
 
 

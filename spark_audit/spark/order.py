@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.store.order import OutOfOrder
-from spark_audit.tables.order_blocks import Block, Latest, carried
+from spark_audit.tables.order_blocks import BlockSummary, Latest, carried
 from spark_audit.verdict.findings import order_violation, repeated_violation
 from spark_audit.verdict.verdict import SHOWN_MAX, Verdict
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SHOWN = ("run_id", "op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "revision")
-Again = Callable[[Mapping[tuple[str, int], Latest]], Iterable[Block]]
+Rerun = Callable[[Mapping[tuple[str, int], Latest]], Iterable[BlockSummary]]
 
 
-def block_from(text: str) -> Block:
+def block_from(text: str) -> BlockSummary:
     """The inverse of `asdict`, for what came through JSON."""
-    told = json.loads(text)
-    told["latest"] = {clock: (call, op_id) for clock, (call, op_id) in told["latest"].items()}
-    return Block(**told)
+    fields = json.loads(text)
+    fields["latest"] = {clock: (call, op_id) for clock, (call, op_id) in fields["latest"].items()}
+    return BlockSummary(**fields)
 
 
 def check_order(
-    blocks: Iterable[Block],
-    again: Again,
+    blocks: Iterable[BlockSummary],
+    again: Rerun,
     rows: Callable[[], DataFrame],
     clocks: Mapping[str, Clocks],
     verdict: Verdict,
@@ -42,7 +42,7 @@ def check_order(
 
     `blocks`: of all runs. `again` looks at some of them once more, begun with what came before; `rows` has the rows.
     """
-    by_run: dict[str, list[Block]] = {}
+    by_run: dict[str, list[BlockSummary]] = {}
     for block in sorted(blocks, key=lambda block: (block.run_id, block.number)):
         by_run.setdefault(block.run_id, []).append(block)
     carries: dict[tuple[str, int], Latest] = {}
@@ -58,7 +58,7 @@ def check_order(
             _record(verdict, run_id, block, shown)
 
 
-def _rows_shown(rows: Callable[[], DataFrame], blocks: Sequence[Block]) -> dict[tuple[str, int], dict[str, Any]]:
+def _rows_shown(rows: Callable[[], DataFrame], blocks: Sequence[BlockSummary]) -> dict[tuple[str, int], dict[str, Any]]:
     """The rows of the first examples."""
     pairs = [(block.run_id, pair) for block in blocks for pair in block.pairs][:SHOWN_MAX]
     repeated = [(block.run_id, members) for block in blocks for _, members in block.repeated][:SHOWN_MAX]
@@ -72,7 +72,9 @@ def _rows_shown(rows: Callable[[], DataFrame], blocks: Sequence[Block]) -> dict[
     return found
 
 
-def _record(verdict: Verdict, run_id: str, block: Block, shown: Mapping[tuple[str, int], dict[str, Any]]) -> None:
+def _record(
+    verdict: Verdict, run_id: str, block: BlockSummary, shown: Mapping[tuple[str, int], dict[str, Any]]
+) -> None:
     order, unique = verdict.properties["order"], verdict.properties["unique"]
     order.violated += block.late
     for late, early in block.pairs:
@@ -87,10 +89,13 @@ def _record(verdict: Verdict, run_id: str, block: Block, shown: Mapping[tuple[st
             verdict.record(repeated_violation(run_id, revision, members), count=0)
 
 
-def _gaps(blocks: Sequence[Block]) -> int:
-    told = [block for block in blocks if block.writes]
-    if not told:
+def _gaps(blocks: Sequence[BlockSummary]) -> int:
+    with_writes = [block for block in blocks if block.writes]
+    if not with_writes:
         return 0
     return (
-        max(block.greatest for block in told) - min(block.least for block in told) + 1 - sum(b.distinct for b in told)
+        max(block.greatest for block in with_writes)
+        - min(block.least for block in with_writes)
+        + 1
+        - sum(b.distinct for b in with_writes)
     )

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as spark
 
 from spark_audit.history.operation import WEAK
-from spark_audit.history.projection import parts
+from spark_audit.history.projection import project
 from spark_audit.report.faults import RunAbout
 from spark_audit.report.material import (
     LATENCY_BITS,
@@ -25,7 +25,7 @@ from spark_audit.report.material import (
     SPAN_NS_MAX,
     Axis,
     Bar,
-    Counts,
+    BucketCounts,
     Material,
     Plot,
     bar_from,
@@ -127,7 +127,7 @@ def _near(rows: DataFrame, verdict: Verdict, keyed: bool) -> list[tuple[int, Bar
 
 
 def _parts(rows: DataFrame, keys: set[tuple[str, str]]) -> DataFrame:
-    """What the rows say about these keys (of runs), as `split.parts` cuts them."""
+    """What the rows say about these keys (of runs), as `project` cuts them."""
     schema = spark.StructType([*row_schema().fields, spark.StructField("weak", spark.StringType()),
                                spark.StructField("changes_store", spark.BooleanType())])  # fmt: skip
     wanted = rows.sparkSession.createDataFrame(sorted(keys), "run_id string, key string")
@@ -145,7 +145,7 @@ def _cutter(keys: frozenset[tuple[str, str]], schema: spark.StructType) -> Stage
     def cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             pieces = [
-                dict(part) for row in batch.to_pylist() for key, part in parts(row) if (row["run_id"], key) in keys
+                dict(part) for row in batch.to_pylist() for key, part in project(row) if (row["run_id"], key) in keys
             ]  # fmt: skip
             yield pa.RecordBatch.from_pylist(pieces, schema=arrow)
 
@@ -205,17 +205,17 @@ def _on_axes(rows: DataFrame, about: Mapping[str, RunAbout]) -> DataFrame:
     return joined.withColumn("axis", f.coalesce("shared", "clock_id")).drop("shared")
 
 
-def _counts(placed: DataFrame, axes: Sequence[Axis]) -> dict[int, dict[int, Counts]]:
+def _counts(placed: DataFrame, axes: Sequence[Axis]) -> dict[int, dict[int, BucketCounts]]:
     """Number of the axis → number of the bucket → what is in it."""
     listed = [(number, axis.run_id, axis.clock, axis.start_ns, axis.width_ns) for number, axis in enumerate(axes)]
     known = placed.sparkSession.createDataFrame(listed, "plot int, run_id string, axis string, start long, width long")
     mine = placed.join(f.broadcast(known), ["run_id", "axis"])
-    counts: dict[int, dict[int, Counts]] = {}
+    counts: dict[int, dict[int, BucketCounts]] = {}
     for row in _by_return(mine).collect():
-        made = Counts(row["completed"], row["failed"], 0, row["p50"], row["p99"], row["highest"])
+        made = BucketCounts(row["completed"], row["failed"], 0, row["p50"], row["p99"], row["highest"])
         counts.setdefault(row["plot"], {})[row["bucket"]] = made
     for row in _by_call(mine).collect():
-        made = counts.setdefault(row["plot"], {}).setdefault(row["bucket"], Counts())
+        made = counts.setdefault(row["plot"], {}).setdefault(row["bucket"], BucketCounts())
         made.unknown, made.lowest, made.lowest_local = row["unknown"], row["lowest"], row["lowest_local"]
     return counts
 
@@ -241,11 +241,11 @@ def _by_return(rows: DataFrame) -> DataFrame:
 
 
 def _by_call(rows: DataFrame) -> DataFrame:
-    told = f"status = 'ok' and coalesce(consistency, '') {{}} {WEAK}"
+    condition = f"status = 'ok' and coalesce(consistency, '') {{}} {WEAK}"
     return rows.groupBy("plot", _bucket("call_ns").alias("bucket")).agg(
         f.count_if(f.expr("status = 'unknown'")).alias("unknown"),
-        f.min(f.expr(f"case when {told.format('not in')} then revision end")).alias("lowest"),
-        f.min(f.expr(f"case when {told.format('in')} then revision end")).alias("lowest_local"),
+        f.min(f.expr(f"case when {condition.format('not in')} then revision end")).alias("lowest"),
+        f.min(f.expr(f"case when {condition.format('in')} then revision end")).alias("lowest_local"),
     )
 
 

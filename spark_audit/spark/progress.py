@@ -15,7 +15,7 @@ Say = Callable[[str], None]
 POLL_SECONDS = 0.5
 
 
-class _Told:
+class _Progress:
     """What is being done, in words, and how many tasks of it are done."""
 
     def __init__(self, say: Say) -> None:
@@ -23,15 +23,15 @@ class _Told:
         self._lock = threading.Lock()
 
     def doing(self, words: str) -> None:
-        self._tell(words, "")
+        self._report(words, "")
 
     def tasks(self, stages: Iterable[tuple[int, int]]) -> None:
         """`stages`: (done, all) of each that runs."""
         pairs = list(stages)
         done, total = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
-        self._tell(self._doing, f": {done} of {total} tasks" if total else "")
+        self._report(self._doing, f": {done} of {total} tasks" if total else "")
 
-    def _tell(self, doing: str, tasks: str) -> None:
+    def _report(self, doing: str, tasks: str) -> None:
         with self._lock:
             if (doing, tasks) != (self._doing, self._tasks):
                 self._doing, self._tasks = doing, tasks
@@ -41,35 +41,35 @@ class _Told:
 @contextmanager
 def stage_progress(session: SparkSession, say: Say) -> Iterator[Say]:
     """Say what it is told, and while that lasts, how many tasks of it are done; with a cluster or with a server."""
-    told = _Told(say)
+    progress = _Progress(say)
     if type(session).__module__.startswith("pyspark.sql.connect."):  # The server tells of itself.
 
         def handle(stages: Iterable[Any] | None, **_: Any) -> None:
             running = (stage for stage in stages or () if not stage.done)
-            told.tasks((stage.num_completed_tasks, stage.num_tasks) for stage in running)
+            progress.tasks((stage.num_completed_tasks, stage.num_tasks) for stage in running)
 
         handler: Any = handle  # Spark asks for a class of its own, and calls it.
         session.registerProgressHandler(handler)
         try:
-            yield told.doing
+            yield progress.doing
         finally:
             session.removeProgressHandler(handler)
         return
     over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(session, told, over), daemon=True, name="stage progress")
+    watcher = threading.Thread(target=_watch, args=(session, progress, over), daemon=True, name="stage progress")
     watcher.start()
     try:
-        yield told.doing
+        yield progress.doing
     finally:
         over.set()
         watcher.join()
 
 
-def _watch(session: SparkSession, told: _Told, over: threading.Event) -> None:
+def _watch(session: SparkSession, progress: _Progress, over: threading.Event) -> None:
     tracker = session.sparkContext.statusTracker()
     while not over.wait(POLL_SECONDS):
         try:
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         except Exception:  # The JVM has gone: whoever waits for the job tells why.
             return
-        told.tasks((stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None)
+        progress.tasks((stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None)

@@ -1,6 +1,6 @@
 """What `verdict/cross_key.py` asks of the rows of all runs, answered by Spark in one more pass: tasks read the files
-once again as Arrow, chunks answer in numpy (`local/revisions.py`), and the driver puts that together. It holds a number
-for each call asked about, and the revisions of changes as far as slots reach.
+once again as Arrow, chunks answer in numpy (`tables/revisions.py`), and the driver puts that together. It holds a
+number for each call asked about, and the revisions of changes as far as slots reach.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pyspark.sql import functions as f
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.spark.scan import Scan, Source, chunks
-from spark_audit.store.revision_claims import Asked, Slot, Told, Traces
+from spark_audit.store.revision_claims import CallStamp, RevisionClaim, Traces, UnplacedWrite
 from spark_audit.tables.conform import conform
 from spark_audit.tables.frame import Frame, Int64s, distinct
-from spark_audit.tables.multi_key import look_at_many
+from spark_audit.tables.multi_key import inspect_multi_key
 from spark_audit.tables.revisions import (
     RowsOfFrame,
     changes_of_one_key,
     highest_before,
-    stretches_of,
+    revision_ranges,
     taking_part,
 )
-from spark_audit.verdict.cross_key import Answer, Question
+from spark_audit.verdict.cross_key import RevisionFacts, RevisionQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,41 +39,43 @@ _ANSWERED = ("run_id", "reached", "taken")
 
 def traces_of(keys: Iterable[SparkRow], runs: Collection[str]) -> dict[str, Traces]:
     """The traces of these runs that have any; `keys`: (run_id, key, traces) of keys with some."""
-    told: dict[str, list[Told]] = {}
-    slots: dict[str, list[Slot]] = {}
+    claims: dict[str, list[RevisionClaim]] = {}
+    unplaced: dict[str, list[UnplacedWrite]] = {}
     for row in sorted((row["run_id"], row["key"], row["traces"]) for row in keys if row["run_id"] in runs):
         run_id, key, packed = row
         mine = Traces.from_json(key, packed)
-        told.setdefault(run_id, []).extend(mine.told)
-        slots.setdefault(run_id, []).extend(mine.slots)
-    return {run_id: Traces(tuple(told[run_id]), tuple(slots[run_id])) for run_id in told}
+        claims.setdefault(run_id, []).extend(mine.claims)
+        unplaced.setdefault(run_id, []).extend(mine.unplaced)
+    return {run_id: Traces(tuple(claims[run_id]), tuple(unplaced[run_id])) for run_id in claims}
 
 
 def open_keys_of(keys: DataFrame, runs: Iterable[str]) -> dict[str, list[str]]:
     """By run, of these runs, the keys that were decided off their revisions; `keys`: KEY_RESULT."""
     found: dict[str, list[str]] = {}
     wanted = sorted(runs)
-    some = keys.where(f.col("off_revisions") & f.col("run_id").isin(wanted)).select("run_id", "key")
+    some = keys.where(f.col("needs_replay") & f.col("run_id").isin(wanted)).select("run_id", "key")
     for row in sorted(some.collect()) if wanted else ():
         found.setdefault(row["run_id"], []).append(row["key"])
     return found
 
 
-def answers(scan: Scan, questions: Mapping[str, Question], clocks: Mapping[str, Clocks]) -> dict[str, Answer]:
+def revision_facts(
+    scan: Scan, queries: Mapping[str, RevisionQuery], clocks: Mapping[str, Clocks]
+) -> dict[str, RevisionFacts]:
     """By run. Nothing is read if nothing is asked."""
-    if not questions:
+    if not queries:
         return {}
     tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
-    stage = _Stage(scan.sources, dict(questions), {run_id: clocks[run_id] for run_id in questions})
-    reached = {run_id: np.ones(len(question.calls), np.int64) for run_id, question in questions.items()}
-    taken: dict[str, list[Int64s]] = {run_id: [] for run_id in questions}
+    stage = _Stage(scan.sources, dict(queries), {run_id: clocks[run_id] for run_id in queries})
+    reached = {run_id: np.ones(len(query.calls), np.int64) for run_id, query in queries.items()}
+    taken: dict[str, list[Int64s]] = {run_id: [] for run_id in queries}
     for row in tasks.mapInArrow(stage, "run_id string, reached binary, taken binary").collect():
         run_id = row["run_id"]
         np.maximum(reached[run_id], _unpacked(row["reached"]), out=reached[run_id])
         taken[run_id].append(_unpacked(row["taken"]))
     return {
-        run_id: Answer(reached[run_id].tolist(), stretches_of(distinct(np.concatenate(taken[run_id]))))
-        for run_id in questions
+        run_id: RevisionFacts(reached[run_id].tolist(), revision_ranges(distinct(np.concatenate(taken[run_id]))))
+        for run_id in queries
     }
 
 
@@ -81,11 +83,11 @@ def answers(scan: Scan, questions: Mapping[str, Question], clocks: Mapping[str, 
 class _Calls:
     """The calls asked about, of each clock: their places among all, and their stamps, ascending."""
 
-    asked: int
+    count: int
     by_clock: Mapping[str, tuple[Int64s, Int64s]]
 
     @classmethod
-    def of(cls, calls: Sequence[Asked]) -> _Calls:
+    def of(cls, calls: Sequence[CallStamp]) -> _Calls:
         stamps = np.array([stamp for stamp, _ in calls], np.int64)
         names = np.array([name for _, name in calls], object)
         made: dict[str, tuple[Int64s, Int64s]] = {}
@@ -97,8 +99,8 @@ class _Calls:
 
 
 def _reached(rows: RowsOfFrame, calls: _Calls) -> Int64s:
-    """See `held.Answer`: what `RowsOfFrame.reached` says, for calls that many chunks are asked about."""
-    found = np.ones(calls.asked, np.int64)
+    """See `RevisionFacts`: what `RowsOfFrame.reached` says, for calls that many chunks are asked about."""
+    found = np.ones(calls.count, np.int64)
     clock = rows.frame.codes("clock_id")
     code = clock.ids[rows.taking]
     ended, revision = (rows.frame.numbers(name, 0)[rows.taking] for name in ("return_ns", "revision"))
@@ -124,10 +126,10 @@ class _Stage:
     """Of each source, for each run: what is reached, by call; the revisions of changes, ascending. Both `_packed`."""
 
     def __init__(
-        self, sources: Sequence[Source], questions: Mapping[str, Question], clocks: Mapping[str, Clocks]
+        self, sources: Sequence[Source], queries: Mapping[str, RevisionQuery], clocks: Mapping[str, Clocks]
     ) -> None:
-        self._sources, self._questions, self._clocks = sources, questions, clocks
-        self._calls = {run_id: _Calls.of(question.calls) for run_id, question in questions.items()}
+        self._sources, self._queries, self._clocks = sources, queries, clocks
+        self._calls = {run_id: _Calls.of(query.calls) for run_id, query in queries.items()}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -140,10 +142,10 @@ class _Stage:
         for table in chunks(source, order_only=True):
             assert table is not None, "malformed rows were refused before"
             for run_id, rows in rows_by_run(Frame(conform(table)), self._clocks):
-                question = self._questions[run_id]
-                told = _reached(rows, self._calls[run_id])
-                reached[run_id] = np.maximum(reached.get(run_id, told), told)
-                taken.setdefault(run_id, []).append(rows.taken(question.low, question.high))
+                query = self._queries[run_id]
+                highest = _reached(rows, self._calls[run_id])
+                reached[run_id] = np.maximum(reached.get(run_id, highest), highest)
+                taken.setdefault(run_id, []).append(rows.taken(query.low, query.high))
         for run_id, revisions in taken.items():
             packed = [_packed(reached[run_id]), _packed(distinct(np.concatenate(revisions)))]
             arrays: list[pa.Array[Any]] = [pa.array([one], pa.binary()) for one in packed]
@@ -153,7 +155,7 @@ class _Stage:
 def rows_by_run(frame: Frame, clocks: Mapping[str, Clocks]) -> Iterator[tuple[str, RowsOfFrame]]:
     """The rows of a frame, of each of these runs."""
     run = frame.codes("run_id")
-    taking, changed = taking_part(frame), changes_of_one_key(frame) | look_at_many(frame).changed
+    taking, changed = taking_part(frame), changes_of_one_key(frame) | inspect_multi_key(frame).changed
     for code, run_id in enumerate(run.texts):
         if run_id in clocks:
             rows = np.flatnonzero(run.ids == code)

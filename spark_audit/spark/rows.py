@@ -1,7 +1,7 @@
-"""`held.Rows` of Spark: rows that have to be shown, or looked at again, are searched in the files once more.
+"""`RunRows` of Spark: rows that have to be shown, or looked at again, are searched in the files once more.
 
 What is asked for often, near the places of unknown writes, tasks find as Arrow, a pass over the files for all that is
-asked together. The driver holds what was found: bounded by `near.ROWS_MAX` of each source, and mostly a few rows.
+asked together. The driver holds what was found: bounded by ROWS_MAX of each source, and mostly a few rows.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 
 from spark_audit.history.clocks import Clocks
-from spark_audit.spark.revisions import answers, rows_by_run
+from spark_audit.spark.revisions import revision_facts, rows_by_run
 from spark_audit.spark.scan import Scan, Source, chunks
-from spark_audit.store.gap_reassignment import Near
-from spark_audit.store.revision_claims import Asked, Told
+from spark_audit.store.gap_reassignment import RevisionWindow
+from spark_audit.store.revision_claims import CallStamp, RevisionClaim
 from spark_audit.tables.conform import conform, joined
 from spark_audit.tables.frame import Frame, Row, distinct, schema
 from spark_audit.tables.revisions import SHOWN, TO_DECIDE, RowsOfFrame
 from spark_audit.tables.shuffle import piece_of, read_piece
-from spark_audit.verdict.cross_key import Question
+from spark_audit.verdict.cross_key import RevisionQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,36 +41,36 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _RowRequest:
     """`unknown_of`: of these keys the writes of unknown outcome."""
 
-    near: tuple[Near, ...]
+    windows: tuple[RevisionWindow, ...]
     unknown_of: frozenset[str]
 
 
-def _gatherer(sources: Sequence[Source], run_id: str, asked: _Asked) -> Stage:
+def _gatherer(sources: Sequence[Source], run_id: str, request: _RowRequest) -> Stage:
     def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                for piece in _pieces(sources[row["id"]], run_id, asked):
+                for piece in _pieces(sources[row["id"]], run_id, request):
                     yield pa.RecordBatch.from_arrays([pa.array([piece], pa.binary())], names=["rows"])
 
     return gather
 
 
-def _pieces(source: Source, run_id: str, asked: _Asked) -> Iterator[bytes]:
-    keys = sorted(asked.unknown_of)
+def _pieces(source: Source, run_id: str, request: _RowRequest) -> Iterator[bytes]:
+    keys = sorted(request.unknown_of)
     for table in chunks(source):
         assert table is not None, "malformed rows were refused before"
         frame = Frame(conform(table))
         for _, mine in rows_by_run(frame, {run_id: Clocks({})}):
-            rows = distinct(np.concatenate((mine.rows_near(asked.near), mine.rows_unknown(keys))))
+            rows = distinct(np.concatenate((mine.numbers_in(request.windows), mine.numbers_of_unknown(keys))))
             if len(rows):
                 yield piece_of(frame.table.take(rows).cast(schema(names_coded=False)).select(_SENT))
 
 
 class RowsOfSpark:
-    """`held.Rows` of one run. `rows`: those of `load`, of all runs; `scan`: what they are read from."""
+    """`RunRows` of one run. `rows`: those of `load`, of all runs; `scan`: what they are read from."""
 
     def __init__(self, rows: Callable[[], DataFrame], run_id: str, clocks: Clocks, scan: Scan) -> None:
         self._of_all, self._run_id, self._clocks, self._scan = rows, run_id, clocks, scan
@@ -84,25 +84,30 @@ class RowsOfSpark:
     def _taking(self) -> DataFrame:
         return self._rows.where(_TAKES_PART)
 
-    def reached(self, calls: Sequence[Asked]) -> Sequence[int]:
-        question = {self._run_id: Question(tuple(calls), 1, 0)}
-        return answers(self._scan, question, {self._run_id: self._clocks})[self._run_id].reached
+    def reached(self, calls: Sequence[CallStamp]) -> Sequence[int]:
+        """Answer by one pass over the files."""
+        query = {self._run_id: RevisionQuery(tuple(calls), 1, 0)}
+        return revision_facts(self._scan, query, {self._run_id: self._clocks})[self._run_id].reached
 
-    def near(self, asked: Sequence[Near]) -> Iterator[Sequence[Row] | None]:
-        found = self._gathered(_Asked(tuple(asked), frozenset(one.key for one in asked) - self._unknown.keys()))
-        self._unknown |= found.unknown_writes(sorted({one.key for one in asked} - self._unknown.keys()))
-        return found.near(asked)
+    def rows_in(self, windows: Sequence[RevisionWindow]) -> Iterator[Sequence[Row] | None]:
+        """Find the rows of all windows in one pass, and the unknown writes of their keys with them."""
+        found = self._gathered(
+            _RowRequest(tuple(windows), frozenset(one.key for one in windows) - self._unknown.keys())
+        )
+        self._unknown |= found.unknown_writes(sorted({one.key for one in windows} - self._unknown.keys()))
+        return found.rows_in(windows)
 
     def unknown_writes(self, keys: Sequence[str]) -> Mapping[str, Sequence[Row]]:
+        """Find the unknown writes that no earlier pass has found."""
         if fresh := frozenset(keys) - self._unknown.keys():
-            self._unknown |= self._gathered(_Asked((), fresh)).unknown_writes(sorted(fresh))
+            self._unknown |= self._gathered(_RowRequest((), fresh)).unknown_writes(sorted(fresh))
         return {key: self._unknown[key] for key in keys}
 
-    def _gathered(self, asked: _Asked) -> RowsOfFrame:
+    def _gathered(self, request: _RowRequest) -> RowsOfFrame:
         """The rows that are needed to say this, and more of them."""
         scan = self._scan
         tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
-        stage = _gatherer(scan.sources, self._run_id, asked)
+        stage = _gatherer(scan.sources, self._run_id, request)
         with scan.handing_over_few():
             pieces = [row["rows"] for row in tasks.mapInArrow(stage, "rows binary").collect()]
         frame = Frame(
@@ -113,21 +118,24 @@ class RowsOfSpark:
         return every.get(self._run_id, RowsOfFrame(frame, nothing, nothing, nothing, self._clocks))
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
+        """Collect these rows."""
         some = self._rows.where(f.col("op_id").isin(list(op_ids))).select(*SHOWN)
         return {row["op_id"]: row.asDict() for row in some.collect()}
 
     def changes(self, revisions: Sequence[int]) -> Sequence[Row]:
+        """Collect the changes at these revisions."""
         some = self._taking.where(_CHANGES).where(f.col("revision").isin(list(revisions))).select(*SHOWN, "output")
         return [row.asDict(recursive=True) for row in some.collect()]
 
-    def returned_before(self, told: Told) -> Row:
-        assert told.by is not None
-        _, call, name = told.by
+    def returned_before(self, claim: RevisionClaim) -> Row:
+        """Let Spark find the first such row."""
+        assert claim.by is not None
+        _, call, name = claim.by
         late = f.lit(False)
         for other in sorted(row["clock_id"] for row in self._taking.select("clock_id").distinct().collect()):
             margin = self._clocks.margin_ns(other, name)
             if margin is not None:
                 late = late | ((f.col("clock_id") == other) & (f.col("return_ns") < max(-(2**63), call - margin)))
-        first = self._taking.where(late & (f.col("revision") >= told.revision)).select(*SHOWN)
+        first = self._taking.where(late & (f.col("revision") >= claim.revision)).select(*SHOWN)
         (row,) = first.orderBy("revision", "call_ns", "op_id").limit(1).collect()
         return dict(row.asDict())

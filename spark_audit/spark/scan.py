@@ -22,7 +22,7 @@ from pyspark.sql import functions as f
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.paths import HistoryFile
-from spark_audit.history.rows import MANY
+from spark_audit.history.rows import MULTI_KEY_OPS
 from spark_audit.spark.keys import KEY_RESULT, batches_of, key_batches, key_schema, summed
 from spark_audit.tables.hot_keys import SAMPLE, HotKey, decide_parts, hot_keys, sampled
 from spark_audit.tables.jsonl import pieces_of
@@ -37,12 +37,12 @@ from spark_audit.tables.shuffle import (
     IDS,
     KEYS,
     ORDER,
-    Cut,
+    ShufflePiece,
     clients_clash,
+    concat,
     ids_clash,
     read_piece,
-    scan,
-    together,
+    shuffle_pieces,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ _OF_ONE_KEY = (
     "output.mod_revision", "output.version",
 )  # fmt: skip
 _CUT = "kind string, target int, place int, file string, payload binary"
-SAID = f"{KEY_RESULT}, kind string, file string, payload string"
+RESULT = f"{KEY_RESULT}, kind string, file string, payload string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,7 @@ class Scan:
         clocks: Mapping[str, Clocks],
         configurations_max: int,
     ) -> Scan:
+        """Plan the pass: sources, partitions and hot keys."""
         found = sources(files)
         rows = sum(source.rows for source in found)
         tasks = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -138,14 +139,14 @@ class Scan:
         finally:
             self.session.conf.set(name, before)
 
-    def said(self) -> DataFrame:
-        """What all partitions say (SAID): a row per key, and rows of a `kind`: see `_Decider`."""
-        return self._gathered(self._cuts()).mapInArrow(_decider(self.clocks, self.configurations_max, None), SAID)
+    def results(self) -> DataFrame:
+        """What all partitions say (RESULT): a row per key, and rows of a `kind`: see `_decider`."""
+        return self._gathered(self._cuts()).mapInArrow(_decider(self.clocks, self.configurations_max, None), RESULT)
 
-    def said_of_blocks(self, carries: Mapping[tuple[str, int], Latest]) -> DataFrame:
+    def block_results(self, carries: Mapping[tuple[str, int], Latest]) -> DataFrame:
         """These blocks of the order over all keys once more, so begun."""
         cuts = self._cuts().where(f.col("kind") == ORDER)
-        return self._gathered(cuts).mapInArrow(_decider(self.clocks, self.configurations_max, dict(carries)), SAID)
+        return self._gathered(cuts).mapInArrow(_decider(self.clocks, self.configurations_max, dict(carries)), RESULT)
 
     def _cuts(self) -> DataFrame:
         tasks = self.session.range(0, len(self.sources), 1, len(self.sources))
@@ -161,8 +162,8 @@ class Scan:
 def _hot_keys(session: SparkSession, found: Sequence[Source]) -> tuple[HotKey, ...]:
     tasks = session.range(0, len(found), 1, len(found))
     every = [(one.path, one.first, one.last, one.lines) for one in found]
-    told = tasks.mapInArrow(_sampler(every, HOT_ROWS // (_UNTOLD * len(found))), SAMPLE)
-    return tuple(hot_keys([told.toArrow()], HOT_ROWS, LIMITS.range))
+    samples = tasks.mapInArrow(_sampler(every, HOT_ROWS // (_UNTOLD * len(found))), SAMPLE)
+    return tuple(hot_keys([samples.toArrow()], HOT_ROWS, LIMITS.range))
 
 
 def _sampler(found: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Stage:
@@ -194,15 +195,15 @@ def _reader(found: Sequence[Source], partitions: int, hot: Sequence[HotKey]) -> 
     return read
 
 
-def _cuts_of(source: Source, partitions: int, hot: Sequence[HotKey]) -> Iterator[Cut]:
+def _cuts_of(source: Source, partitions: int, hot: Sequence[HotKey]) -> Iterator[ShufflePiece]:
     try:
         for table in chunks(source):
             if table is None:
-                yield Cut(BAD, 0, b"1")
+                yield ShufflePiece(BAD, 0, b"1")
             else:
-                yield from scan(table, partitions, hot)
+                yield from shuffle_pieces(table, partitions, hot)
     except (pa.ArrowException, OSError) as error:
-        yield Cut(BAD, 0, json.dumps(f"cannot be read ({str(error).splitlines()[0]})").encode())
+        yield ShufflePiece(BAD, 0, json.dumps(f"cannot be read ({str(error).splitlines()[0]})").encode())
 
 
 def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | None]:
@@ -220,7 +221,7 @@ def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | N
         for group in range(source.first, source.last):
             ops = file.read_row_group(group, columns=["op"]).column("op")
             columns = leaves(file, ops)
-            if order_only and not any(op in MANY for op in ops.unique().to_pylist()):
+            if order_only and not any(op in MULTI_KEY_OPS for op in ops.unique().to_pylist()):
                 columns = [name for name in columns if name not in _OF_ONE_KEY]
             for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=columns, use_threads=False):
                 table = pa.Table.from_batches([batch])
@@ -246,20 +247,20 @@ def _decider(
             else:
                 yield _note(cut["kind"], cut["payload"].decode(), cut["file"])
         for kind, clash in ((IDS, ids_clash), (CLIENTS, clients_clash)):
-            if kind in pieces and clash(together(pieces.pop(kind))):
+            if kind in pieces and clash(concat(pieces.pop(kind))):
                 yield _note(CLASH, "{}")
         if ORDER in pieces:
-            for block in blocks_of(together(pieces.pop(ORDER)), of_run, carries):
+            for block in blocks_of(concat(pieces.pop(ORDER)), of_run, carries):
                 yield _note(ORDER, json.dumps(asdict(block)))
         if KEYS in pieces:
-            yield from _decided(key_batches(together(pieces.pop(KEYS)), of_run, configurations_max))
+            yield from _decided(key_batches(concat(pieces.pop(KEYS)), of_run, configurations_max))
 
     return decide_all
 
 
 def _of_hot_key(cuts: Iterable[Mapping[str, Any]], clocks: Clocks, configurations_max: int) -> Iterator[pa.RecordBatch]:
     parts = (
-        (place, together([read_piece(cut["payload"]) for cut in some]))
+        (place, concat([read_piece(cut["payload"]) for cut in some]))
         for place, some in groupby(cuts, key=lambda cut: int(cut["place"]))
     )
     yield from batches_of(decide_parts(parts, clocks, configurations_max))
@@ -287,5 +288,5 @@ def _padded(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _note(kind: str, payload: str, file: str | None = None) -> pa.RecordBatch:
     empty = [pa.nulls(1, field.type) for field in key_schema()]
-    told = [pa.array([text], pa.string()) for text in (kind, file, payload)]
-    return pa.RecordBatch.from_arrays([*empty, *told], [*key_schema().names, *_NOTES])
+    texts = [pa.array([text], pa.string()) for text in (kind, file, payload)]
+    return pa.RecordBatch.from_arrays([*empty, *texts], [*key_schema().names, *_NOTES])

@@ -139,11 +139,11 @@ def _join(short: bool, verbose: bool) -> SparkSession:
 
     try:
         SparkContext._ensure_initialized()  # Without the JVM, a SparkConf is empty.
-        told = SparkConf()
+        conf = SparkConf()
         builder = SparkSession.builder
-        elsewhere = short and not is_local(told.get("spark.master", "") or "")
+        elsewhere = short and not is_local(conf.get("spark.master", "") or "")
         for name, value in (_SETTINGS | (_SHORT_ELSEWHERE if elsewhere else {})).items():
-            builder = builder if told.contains(name) else builder.config(name, value)
+            builder = builder if conf.contains(name) else builder.config(name, value)
         session = builder.getOrCreate()
     except Exception as error:  # Py4J's.
         raise JobFailed(f"Spark did not start ({in_words(error) or error})") from error

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 from spark_audit.model.store import Conflict, WholeStore, written
 from spark_audit.store.lookahead import FITS, IMPOSSIBLE
-from spark_audit.store.replay_plan import Plan, Step
-from spark_audit.store.unknown_writes import Branch, Unknown
+from spark_audit.store.replay_plan import ReplayPlan, ReplayStep
+from spark_audit.store.unknown_writes import Branch, UnknownWrite
 
 Row: TypeAlias = Mapping[str, Any]
 Marks: TypeAlias = frozenset[Any]  # Keys, or, if wide, numbers of parts.
@@ -51,15 +51,15 @@ class _Choice:
     step: int
     store_mark: int
     mark: int
-    chosen: Unknown | None
-    tried: list[Unknown | None]
+    chosen: UnknownWrite | None
+    tried: list[UnknownWrite | None]
     conflict: Marks = frozenset()
 
 
 @dataclass(slots=True)
 class _Deepest:
     fault: _Fault
-    decisions: dict[int, Unknown | None]
+    decisions: dict[int, UnknownWrite | None]
 
 
 @dataclass(slots=True)
@@ -70,19 +70,19 @@ class Outcome:
     explained: bool = True
 
 
-class Search:
+class BacktrackingSearch:
     """One search. `hints`: weak reads, and revisions of deletions, say what to try first."""
 
-    def __init__(self, plan: Plan, *, hints: bool, wide: bool, steps_again_max: int = STEPS_AGAIN_MAX) -> None:
+    def __init__(self, plan: ReplayPlan, *, hints: bool, wide: bool, steps_again_max: int = STEPS_AGAIN_MAX) -> None:
         self._plan, self._hints, self._wide = plan, hints, wide
         self._left = steps_again_max
         self._store = WholeStore(reversible=True)
         self._trail: list[tuple[dict[Any, Any], Any, Any]] = []
         self._scores: dict[str, int] = {}  # Keys whose record does not fit what is seen next.
         self._placed: dict[int, int] = {}  # op_id → gap.
-        self._author: dict[str, Unknown] = {}  # Keys last written by an unknown operation.
+        self._author: dict[str, UnknownWrite] = {}  # Keys last written by an unknown operation.
         self._choices: list[_Choice] = []
-        self._forced: dict[int, Unknown | None] = {}
+        self._forced: dict[int, UnknownWrite | None] = {}
         self._deepest: _Deepest | None = None
         self._accept_at = -1
         self._floor = (0, 0, 0)  # (step, store mark, mark): nothing before is tried again.
@@ -102,7 +102,7 @@ class Search:
                 break
         return self._outcome
 
-    def _take(self, number: int, step: Step) -> _Fault | None:
+    def _take(self, number: int, step: ReplayStep) -> _Fault | None:
         if step.row is None:
             return self._decide(number, step.revision) if step.revision >= self._plan.first_gap else None
         conflict = self._store.meet(step.row, step.request)
@@ -110,7 +110,7 @@ class Search:
             self._appraise(key, number, step.revision)
         return self._fault(number, step, conflict) if conflict is not None else None
 
-    def _fault(self, number: int, step: Step, conflict: Conflict) -> _Fault:
+    def _fault(self, number: int, step: ReplayStep, conflict: Conflict) -> _Fault:
         assert step.row is not None
         reason, author = conflict.reason, self._author.get(step.row.get("key") or "")
         if step.request is None and author is not None and len(author.named) > 1:
@@ -131,7 +131,7 @@ class Search:
             _assign(*self._trail.pop())
 
     def _appraise(self, key: str, step: int, revision: int) -> None:
-        score = self._plan.ahead.outlook(key, self._store.record(key), step, revision, self._hints)
+        score = self._plan.lookahead.score(key, self._store.record(key), step, revision, self._hints)
         self._set(self._scores, key, None if score == FITS else score)
 
     # -- Choosing ---------------------------------------------------------------------------------------------------
@@ -141,11 +141,11 @@ class Search:
             self._choose(self._mark(step, self._forced[step]), gap)
             return None
         options = [(gain, one) for gain, one in self._options(step, gap, self._suggested(gap)) if gain > 0]
-        if options or gap not in self._plan.told or step in self._reported:
+        if options or gap not in self._plan.shown or step in self._reported:
             self._choose(self._mark(step, options[0][1] if options else None), gap)
             return None
-        key, (_, row) = next(iter(self._plan.told[gap].items()))
-        everyone = [one for key in self._plan.told[gap] for one in self._plan.by_key[key] if one.earliest <= gap]
+        key, (_, row) = next(iter(self._plan.shown[gap].items()))
+        everyone = [one for key in self._plan.shown[gap] for one in self._plan.by_key[key] if one.earliest <= gap]
         options = self._options(step, gap, everyone)
         if options:
             self._choose(self._mark(step, options[0][1]), gap)
@@ -154,13 +154,13 @@ class Search:
         keys = frozenset(key for one in everyone for key in one.named)
         return _Fault(step, row, reason, keys)
 
-    def _suggested(self, gap: int) -> Iterator[Unknown]:
+    def _suggested(self, gap: int) -> Iterator[UnknownWrite]:
         """Whoever something asks for: a response that names this revision, or a key that lacks a write."""
         plan = self._plan
         if gap in plan.owner:
             yield plan.owner[gap]
             return
-        keys = dict.fromkeys(plan.told.get(gap, ()))
+        keys = dict.fromkeys(plan.shown.get(gap, ()))
         keys |= dict.fromkeys(self._scores)
         if self._hints:
             keys |= dict.fromkeys(plan.hinted.get(gap, ()))
@@ -171,10 +171,10 @@ class Search:
                     seen.add(one.op_id)
                     yield one
 
-    def _options(self, step: int, gap: int, candidates: Iterable[Unknown]) -> list[tuple[int, Unknown]]:
+    def _options(self, step: int, gap: int, candidates: Iterable[UnknownWrite]) -> list[tuple[int, UnknownWrite]]:
         """(gain, operation) of those that can have taken effect here, best first; the latest called of equal ones."""
         owner = self._plan.owner.get(gap)
-        found: list[tuple[int, Unknown]] = []
+        found: list[tuple[int, UnknownWrite]] = []
         for one in candidates:
             if one.op_id in self._placed or one.earliest > gap or one.pinned not in (None, gap):
                 continue
@@ -187,19 +187,19 @@ class Search:
         found.sort(key=lambda pair: (-pair[0], -pair[1].row["call_ns"], pair[1].op_id))
         return found
 
-    def _gain(self, one: Unknown, effect: Branch, step: int, gap: int) -> int | None:
+    def _gain(self, one: UnknownWrite, effect: Branch, step: int, gap: int) -> int | None:
         """How much better later answers fit with it; None: they exclude it."""
-        for key, (value, _) in self._plan.told.get(gap, {}).items():
+        for key, (value, _) in self._plan.shown.get(gap, {}).items():
             if effect.get(key) is None or (value is not None and effect[key] != value):
                 return None
         gain = 0
         for key, value in effect.items():
             after = written(self._store.record(key), value, gap)
-            score = self._plan.ahead.outlook(key, after, step, gap, self._hints)
+            score = self._plan.lookahead.score(key, after, step, gap, self._hints)
             if score == IMPOSSIBLE and one.pinned != gap:
                 return None
             gain += score - self._scores.get(key, FITS)
-        if gap in self._plan.told:
+        if gap in self._plan.shown:
             gain = max(gain, 0) + FITS
         if self._hints:
             hinted = self._plan.hinted.get(gap, {})
@@ -208,7 +208,7 @@ class Search:
                 gain = min(gain, -1)
         return gain
 
-    def _mark(self, step: int, chosen: Unknown | None) -> _Choice:
+    def _mark(self, step: int, chosen: UnknownWrite | None) -> _Choice:
         return _Choice(step, self._store.mark(), len(self._trail), chosen, [chosen])
 
     def _choose(self, choice: _Choice, gap: int) -> None:
@@ -302,12 +302,12 @@ class Search:
                 conflict |= self._marks(one.named) if one is not None else frozenset()
         return None
 
-    def _untried(self, choice: _Choice, gap: int, conflict: Marks) -> list[Unknown | None]:
+    def _untried(self, choice: _Choice, gap: int, conflict: Marks) -> list[UnknownWrite | None]:
         """What else may have happened at this gap and bears on the conflict, best first."""
         bearing = [one for one in self._plan.unknowns if self._bears(one, conflict) and one not in choice.tried]
-        options: list[tuple[int, Unknown | None]] = list(self._options(choice.step, gap, bearing))
+        options: list[tuple[int, UnknownWrite | None]] = list(self._options(choice.step, gap, bearing))
         tried = any(one is not None and self._bears(one, conflict) for one in choice.tried)
-        if tried and None not in choice.tried and gap not in self._plan.told:
+        if tried and None not in choice.tried and gap not in self._plan.shown:
             position = next((i for i, (gain, _) in enumerate(options) if gain <= 0), len(options))
             options.insert(position, (0, None))
         return [one for _, one in options]
@@ -316,7 +316,7 @@ class Search:
         part_of = self._plan.part_of
         return frozenset(part_of[key] for key in keys if key in part_of) if self._wide else frozenset(keys)
 
-    def _bears(self, one: Unknown, conflict: Marks) -> bool:
+    def _bears(self, one: UnknownWrite, conflict: Marks) -> bool:
         return one.part in conflict if self._wide else not conflict.isdisjoint(one.keys)
 
 

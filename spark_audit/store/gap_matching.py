@@ -11,19 +11,14 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from spark_audit.store.revision_claims import Slot, Stretch
+from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 
-Choice: TypeAlias = Sequence[Stretch]  # What one slot may have: any revision of one of these.
+Choice: TypeAlias = Sequence[RevisionRange]  # What one slot may have: any revision of one of these.
 
 STEPS_MAX = 2_000_000  # Revisions looked at to change what slots have. Beyond, slots that have none stay without.
 
 
-def all_fit(slots: Sequence[Slot], taken: Sequence[Stretch], reached: Sequence[int]) -> bool:
-    """Whether each slot finds a revision of its own; see `unfit`."""
-    return not unfit(choices(slots, reached), taken)
-
-
-def choices(slots: Sequence[Slot], reached: Sequence[int]) -> list[Choice]:
+def choices_of(unplaced: Sequence[UnplacedWrite], reached: Sequence[int]) -> list[Choice]:
     """What each slot may have. `reached`: for each the highest revision that had returned before its call.
 
     Of those of a key between the same neighbours a later one has no less than an earlier one: so if two have each
@@ -32,17 +27,17 @@ def choices(slots: Sequence[Slot], reached: Sequence[int]) -> list[Choice]:
     found: list[Choice] = []
     before: tuple[str, int, int] | None = None
     least = 0
-    for slot, floor in zip(slots, reached, strict=True):
-        here = (slot.key, slot.low, slot.high)
-        least = max(slot.low, floor + 1, least if here == before else 0)
-        found.append(((least, slot.high), *elsewhere(slot, floor)))
+    for write, floor in zip(unplaced, reached, strict=True):
+        here = (write.key, write.low, write.high)
+        least = max(write.low, floor + 1, least if here == before else 0)
+        found.append(((least, write.high), *alternatives_of(write, floor)))
         before = here
     return found
 
 
-def elsewhere(slot: Slot, floor: int) -> Iterator[Stretch]:
+def alternatives_of(write: UnplacedWrite, floor: int) -> Iterator[RevisionRange]:
     """What it may have at another place; above `floor`."""
-    for low, high in slot.also:
+    for low, high in write.also:
         if high > floor:
             yield max(low, floor + 1), high
 
@@ -55,12 +50,12 @@ class Matched:
     owner: Mapping[int, int]
 
 
-def unfit(wanted: Sequence[Choice], taken: Sequence[Stretch]) -> Sequence[int]:
+def unmatched(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Sequence[int]:
     """Those, by number, that find no revision of their own: as few as can be, within STEPS_MAX."""
-    return matched(wanted, taken).left
+    return match_revisions(wanted, taken).left
 
 
-def matched(wanted: Sequence[Choice], taken: Sequence[Stretch]) -> Matched:
+def match_revisions(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Matched:
     """A revision for each, as far as there are.
 
     `taken`: the revisions that acknowledged changes carry, or that were told, as far as `wanted` reaches; ascending.
@@ -68,12 +63,12 @@ def matched(wanted: Sequence[Choice], taken: Sequence[Stretch]) -> Matched:
     over, slots change what they have, along a shortest path.
     """
     matching = _Matching(wanted, taken)
-    left = [number for number in matching.in_order() if not matching.changed_for(number)]
+    left = [number for number in matching.in_order() if not matching.augment(number)]
     return Matched(left, matching.owner)
 
 
 class _Matching:
-    def __init__(self, wanted: Sequence[Choice], taken: Sequence[Stretch]) -> None:
+    def __init__(self, wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> None:
         self._wanted, self._taken = wanted, taken
         self._firsts = [first for first, _ in taken]
         self.owner: dict[int, int] = {}  # Revision → slot.
@@ -104,32 +99,32 @@ class _Matching:
                 revision += 1
         return sorted(left)
 
-    def changed_for(self, number: int) -> bool:
+    def augment(self, number: int) -> bool:
         """Whether slots can change what they have so that this one has one too; if so, they do."""
         came_from: dict[int, int] = {}  # Revision → slot that may have it.
         queue = deque([number])
         while queue:
-            slot = queue.popleft()
-            for revision in self._free(self._wanted[slot]):
+            write = queue.popleft()
+            for revision in self._free(self._wanted[write]):
                 self._steps += 1
                 if self._steps > STEPS_MAX:
                     return False
                 if revision in came_from or revision in self._in_vain:
                     continue
-                came_from[revision] = slot
+                came_from[revision] = write
                 if revision not in self.owner:
-                    self._change(revision, came_from, number)
+                    self._apply_path(revision, came_from, number)
                     return True
                 queue.append(self.owner[revision])
         self._in_vain.update(came_from)
         return False
 
-    def _change(self, revision: int, came_from: dict[int, int], number: int) -> None:
+    def _apply_path(self, revision: int, came_from: dict[int, int], number: int) -> None:
         while True:
-            slot = came_from[revision]
-            had = self._has.get(slot)
-            self.owner[revision], self._has[slot] = slot, revision
-            if slot == number:
+            write = came_from[revision]
+            had = self._has.get(write)
+            self.owner[revision], self._has[write] = write, revision
+            if write == number:
                 return
             assert had is not None, "only owners are searched on from"
             revision = had
@@ -140,7 +135,7 @@ class _Matching:
             revision = low
             if at >= 0 and low <= self._taken[at][1]:
                 revision = self._taken[at][1] + 1
-            for first, last in self._stretches_from(at + 1):
+            for first, last in self._taken_from(at + 1):
                 yield from range(revision, min(high + 1, first))
                 if first > high:
                     break
@@ -148,7 +143,7 @@ class _Matching:
             else:
                 yield from range(revision, high + 1)
 
-    def _stretches_from(self, at: int) -> Iterator[Stretch]:
+    def _taken_from(self, at: int) -> Iterator[RevisionRange]:
         while at < len(self._taken):
             yield self._taken[at]
             at += 1

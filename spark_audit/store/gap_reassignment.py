@@ -18,10 +18,9 @@ from typing import Any, Protocol
 
 from spark_audit.history.operation import FOREVER, Operation, operation_of
 from spark_audit.model.key import ABSENT, State
-from spark_audit.store.gap_matching import Matched, choices, matched
-from spark_audit.store.revision_claims import Asked, Slot, Told
-from spark_audit.store.revision_claims import Stretch as Revisions
-from spark_audit.store.segment_solver import Placed, Stretch, refit
+from spark_audit.store.gap_matching import Matched, choices_of, match_revisions
+from spark_audit.store.revision_claims import CallStamp, RevisionClaim, RevisionRange, UnplacedWrite
+from spark_audit.store.segment_solver import PlacedWrite, Segment, solve
 
 ROWS_MAX = 200_000  # Of a key, from `low` to `high`, that are looked at together.
 AROUND = (64, 4_096)  # Rows of the key on either side of a slot that are looked at; the second if the first do not do.
@@ -34,7 +33,7 @@ _HELD, _ALONE = 100, 300  # The cost of a revision which a slot has, and of one 
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class RevisionWindow:
     """Of `key` the rows that take part with revisions from `low` to `high`, and `around` more on either side (fewer
     only if there are no more)."""
 
@@ -44,14 +43,14 @@ class Near:
     around: int
 
 
-class Rows(Protocol):
+class NearbyRows(Protocol):
     """The rows of one run, as far as keys are decided again."""
 
-    def reached(self, calls: Sequence[Asked], /) -> Sequence[int]:
+    def reached(self, calls: Sequence[CallStamp], /) -> Sequence[int]:
         """For each call the highest revision that had returned before it; 1 if none."""
         ...
 
-    def near(self, asked: Sequence[Near], /) -> Iterable[Sequence[Any] | None]:
+    def rows_in(self, windows: Sequence[RevisionWindow], /) -> Iterable[Sequence[Any] | None]:
         """For each the rows, by rank; None if there are more than ROWS_MAX from `low` to `high`."""
         ...
 
@@ -61,12 +60,12 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
-    """`unknown`: its writes of unknown outcome, each with the highest revision that had returned before; `told`: the
+class _KeyState:
+    """`unknown`: its writes of unknown outcome, each with the highest revision that had returned before; `claims`: the
     writes, by revision, that records told."""
 
     unknown: dict[int, tuple[Operation, int]]
-    told: dict[int, int]
+    claims: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,56 +81,61 @@ class _Part:
     def holds(self, key: str, revision: int) -> bool:
         return key == self.key and self.after < revision <= self.until
 
-    def holds_slot(self, slot: Slot) -> bool:
-        return slot.key == self.key and self.after < min(slot.low, slot.high) and max(slot.low, slot.high) <= self.until
+    def holds_write(self, write: UnplacedWrite) -> bool:
+        return (
+            write.key == self.key
+            and self.after < min(write.low, write.high)
+            and max(write.low, write.high) <= self.until
+        )
 
-    def cuts(self, slot: Slot) -> bool:
+    def cuts(self, write: UnplacedWrite) -> bool:
         """Whether it is not certain on which side of an end the slot stands: one without a revision of its own does not
         say on which side of operations at the next one it is."""
-        least, most = min(slot.low, slot.high), max(slot.low, slot.high)
-        return slot.key == self.key and not self.holds_slot(slot) and self.after < most and least <= self.until
+        least, most = min(write.low, write.high), max(write.low, write.high)
+        return write.key == self.key and not self.holds_write(write) and self.after < most and least <= self.until
 
 
-def mended(
-    slots: Sequence[Slot],
+def reassign(
+    unplaced: Sequence[UnplacedWrite],
     reached: Sequence[int],
-    told: Sequence[Told],
-    taken: Sequence[Revisions],
-    rows: Rows,
+    claims: Sequence[RevisionClaim],
+    taken: Sequence[RevisionRange],
+    rows: NearbyRows,
     open_keys: Sequence[str] = (),
 ) -> list[str]:
     """The keys of slots that find no revision even so, and of `open_keys` those that are not explained; none: all slots
     of the run have a revision, each its own, and those keys have an order by revisions.
 
-    `reached`: for each slot, see `held.Answer`; `taken`: revisions of acknowledged changes, and those told; all.
+    `reached`: for each slot, see `RevisionFacts`; `taken`: revisions of acknowledged changes, and those told; all.
     """
-    mending = _Mending(slots, reached, told, taken, rows)
-    still_open = [key for key in sorted(open_keys) if not mending.decide(key)]
+    reassignment = _Reassignment(unplaced, reached, claims, taken, rows)
+    still_open = [key for key in sorted(open_keys) if not reassignment.decide(key)]
     left: Sequence[int] = ()
     for around in AROUND:
-        left = mending.run(around)
+        left = reassignment.run(around)
         if not left:
             break
-    return sorted({*still_open, *(mending.slots[number].key for number in left)})
+    return sorted({*still_open, *(reassignment.unplaced[number].key for number in left)})
 
 
-class _Mending:
+class _Reassignment:
     def __init__(
         self,
-        slots: Sequence[Slot],
+        unplaced: Sequence[UnplacedWrite],
         reached: Sequence[int],
-        told: Sequence[Told],
-        taken: Sequence[Revisions],
-        rows: Rows,
+        claims: Sequence[RevisionClaim],
+        taken: Sequence[RevisionRange],
+        rows: NearbyRows,
     ) -> None:
-        self.slots: list[Slot] = []  # Of all keys, as they were matched last.
-        self._of: dict[str, list[tuple[Slot, int]]] = {}  # By key, each with what had returned before its call.
-        for slot, floor in zip(slots, reached, strict=True):
-            self._of.setdefault(slot.key, []).append((slot, floor))
-        self._told, self._taken, self._rows = told, taken, rows
+        self.unplaced: list[UnplacedWrite] = []  # Of all keys, as they were matched last.
+        # By key, each write with the highest revision that had returned before its call.
+        self._of: dict[str, list[tuple[UnplacedWrite, int]]] = {}
+        for write, floor in zip(unplaced, reached, strict=True):
+            self._of.setdefault(write.key, []).append((write, floor))
+        self._claims, self._taken, self._rows = claims, taken, rows
         self._firsts = [first for first, _ in taken]
-        self._keys: dict[str, _Key | None] = {}
-        self._dear: dict[int, int] = {}  # How often a revision was taken away from a slot.
+        self._keys: dict[str, _KeyState | None] = {}
+        self._times_taken: dict[int, int] = {}  # How often a revision was taken away from a slot.
         self._tries = 0
 
     def run(self, around: int) -> Sequence[int]:
@@ -145,15 +149,15 @@ class _Mending:
     def decide(self, key: str) -> bool:
         """All of a key, of which no order by revisions is known: from one operation that shows all to a later one."""
         self._of[key] = []
-        (rows,) = self._rows.near([Near(key, 1, FOREVER, 0)])
-        self._ask([key])
+        (rows,) = self._rows.rows_in([RevisionWindow(key, 1, FOREVER, 0)])
+        self._learn([key])
         if self._keys[key] is None or rows is None:
             return False
         operations = [op for row in rows for op in operation_of(row)]
         found = self._matched()
         done: list[_Part] = []
         for part in _parts(key, operations):
-            while (placed := self._tried(part, found)) is None:
+            while (placed := self._solved(part, found)) is None:
                 if not done:
                     return False
                 part = _joined(done.pop(), part)
@@ -161,29 +165,29 @@ class _Mending:
             done.append(part)
         return True
 
-    def _tried(self, part: _Part, found: Matched) -> tuple[Placed, ...] | None:
+    def _solved(self, part: _Part, found: Matched) -> tuple[PlacedWrite, ...] | None:
         about = self._keys[part.key]
         self._tries += 1
         if about is None or self._tries > TRIES_MAX:
             return None
-        return refit(self._stretch(part, about, found, set()))
+        return solve(self._segment(part, about, found, set()))
 
     def _matched(self) -> Matched:
         pairs = [pair for mine in self._of.values() for pair in mine]
-        self.slots = [slot for slot, _ in pairs]
-        return matched(choices(self.slots, [floor for _, floor in pairs]), self._taken)
+        self.unplaced = [write for write, _ in pairs]
+        return match_revisions(choices_of(self.unplaced, [floor for _, floor in pairs]), self._taken)
 
     def _round(self, found: Matched, around: int) -> bool:
         """Decide the stretches around those that are left again; whether any could be."""
-        left = [self.slots[number] for number in found.left]
-        near = self._rows.near([_near(slot, around) for slot in left])
-        self._ask([slot.key for slot in left])
-        done: list[tuple[_Part, tuple[Placed, ...]]] = []
+        left = [self.unplaced[number] for number in found.left]
+        around_each = self._rows.rows_in([_window(write, around) for write in left])
+        self._learn([write.key for write in left])
+        done: list[tuple[_Part, tuple[PlacedWrite, ...]]] = []
         claimed: set[int] = set()
-        for slot, rows in zip(left, near, strict=True):
-            if rows is None or any(part.holds_slot(slot) for part, _ in done):
+        for write, rows in zip(left, around_each, strict=True):
+            if rows is None or any(part.holds_write(write) for part, _ in done):
                 continue
-            again = self._again(slot, rows, found, claimed, around)
+            again = self._solve_around(write, rows, found, claimed, around)
             if again is not None and not any(_overlap(again[0], part) for part, _ in done):
                 done.append(again)
                 claimed.update(revision for _, revision in again[1])
@@ -191,7 +195,7 @@ class _Mending:
             self._commit(part, placed)
         return bool(done)
 
-    def _ask(self, keys: Sequence[str]) -> None:
+    def _learn(self, keys: Sequence[str]) -> None:
         """What is to be known of these keys. None: it is not said which unknown writes took effect, each once."""
         fresh = sorted(set(keys) - self._keys.keys())
         if not fresh:
@@ -200,48 +204,48 @@ class _Mending:
         writes = {key: [op for row in rows[key] for op in operation_of(row)] for key in fresh}
         reached = self._rows.reached([(op.call_ns, op.clock) for key in fresh for op in writes[key]])
         floors = iter(reached)
-        told: dict[str, dict[int, int]] = {key: {} for key in fresh}
-        for one in self._told:
-            if one.key in told:
-                told[one.key][one.revision] = -1 if one.by is None else one.by[0]
+        claims: dict[str, dict[int, int]] = {key: {} for key in fresh}
+        for one in self._claims:
+            if one.key in claims:
+                claims[one.key][one.revision] = -1 if one.by is None else one.by[0]
         for key in fresh:
             unknown = {op.op_id: (op, next(floors)) for op in writes[key]}
-            used = [slot.op_id for slot, _ in self._of[key]] + list(told[key].values())
+            used = [write.op_id for write, _ in self._of[key]] + list(claims[key].values())
             known = len(set(used)) == len(used) and unknown.keys() >= set(used) and len(unknown) == len(writes[key])
-            self._keys[key] = _Key(unknown, told[key]) if known else None
+            self._keys[key] = _KeyState(unknown, claims[key]) if known else None
 
-    def _again(
-        self, slot: Slot, rows: Sequence[Any], found: Matched, claimed: set[int], around: int
-    ) -> tuple[_Part, tuple[Placed, ...]] | None:
-        about = self._keys[slot.key]
+    def _solve_around(
+        self, write: UnplacedWrite, rows: Sequence[Any], found: Matched, claimed: set[int], around: int
+    ) -> tuple[_Part, tuple[PlacedWrite, ...]] | None:
+        about = self._keys[write.key]
         if about is None:
             return None
-        low, high = min(slot.low, slot.high), max(slot.low, slot.high)
+        low, high = min(write.low, write.high), max(write.low, write.high)
         operations = [op for row in rows for op in operation_of(row)]
         tried: set[tuple[int, int]] = set()
         for more in WIDER:
-            part = _part(slot.key, low, high, operations, around, more)
+            part = _part(write.key, low, high, operations, around, more)
             if part is None or (part.after, part.until) in tried or self._tries >= TRIES_MAX:
                 continue
-            if any(part.cuts(one) for one, _ in self._of[slot.key]):
+            if any(part.cuts(one) for one, _ in self._of[write.key]):
                 continue
             tried.add((part.after, part.until))
             self._tries += 1
-            placed = refit(self._stretch(part, about, found, claimed))
+            placed = solve(self._segment(part, about, found, claimed))
             if placed is not None:
                 return part, placed
         return None
 
-    def _stretch(self, part: _Part, about: _Key, found: Matched, claimed: set[int]) -> Stretch:
-        used = {slot.op_id for slot, _ in self._of[part.key] if not part.holds_slot(slot)}
-        used |= {op_id for revision, op_id in about.told.items() if not part.holds(part.key, revision)}
+    def _segment(self, part: _Part, about: _KeyState, found: Matched, claimed: set[int]) -> Segment:
+        used = {write.op_id for write, _ in self._of[part.key] if not part.holds_write(write)}
+        used |= {op_id for revision, op_id in about.claims.items() if not part.holds(part.key, revision)}
         last = max((op.revision or 0 for op in part.operations), default=0)
         unknown = [one for op_id, one in about.unknown.items() if op_id not in used and one[1] < last]
-        return Stretch(part.initial, part.operations, self._offered(part, about, found, claimed), unknown)
+        return Segment(part.initial, part.operations, self._offered(part, about, found, claimed), unknown)
 
-    def _offered(self, part: _Part, about: _Key, found: Matched, claimed: set[int]) -> dict[int, int]:
+    def _offered(self, part: _Part, about: _KeyState, found: Matched, claimed: set[int]) -> dict[int, int]:
         """What is free, with its cost: between two operations the last ones of each cost, and those that were named."""
-        offered = {revision: 0 for revision in about.told if part.holds(part.key, revision)}
+        offered = {revision: 0 for revision in about.claims if part.holds(part.key, revision)}
         before = part.after
         for op in part.operations:
             here = op.revision or 0
@@ -260,10 +264,10 @@ class _Mending:
     def _cost(self, revision: int, part: _Part, found: Matched, claimed: set[int]) -> int:
         cost = _HELD if revision in claimed else 0
         owner = found.owner.get(revision)
-        if owner is not None and not part.holds_slot(self.slots[owner]):
-            slot = self.slots[owner]
-            cost += _ALONE if slot.low == slot.high and not slot.also else _HELD
-        return cost * (1 + self._dear.get(revision, 0))
+        if owner is not None and not part.holds_write(self.unplaced[owner]):
+            write = self.unplaced[owner]
+            cost += _ALONE if write.low == write.high and not write.also else _HELD
+        return cost * (1 + self._times_taken.get(revision, 0))
 
     def _is_taken(self, revision: int) -> bool:
         at = bisect_right(self._firsts, revision) - 1
@@ -280,22 +284,22 @@ class _Mending:
             yield revision
             revision -= 1
 
-    def _commit(self, part: _Part, placed: Sequence[Placed]) -> None:
+    def _commit(self, part: _Part, placed: Sequence[PlacedWrite]) -> None:
         """These, at their revisions, in place of the slots of this part."""
         about = self._keys[part.key]
         assert about is not None
-        mine = [one for one in self._of.pop(part.key) if not part.holds_slot(one[0])]
+        mine = [one for one in self._of.pop(part.key) if not part.holds_write(one[0])]
         self._of = {part.key: mine, **self._of}  # First when slots are matched: who had its revisions is left then.
         for op, revision in placed:
-            self._dear[revision] = self._dear.get(revision, 0) + 1
-            if revision not in about.told:
-                slot = Slot(part.key, revision, revision, op.call_ns, op.clock, (), op.op_id)
-                mine.append((slot, about.unknown[op.op_id][1]))
+            self._times_taken[revision] = self._times_taken.get(revision, 0) + 1
+            if revision not in about.claims:
+                write = UnplacedWrite(part.key, revision, revision, op.call_ns, op.clock, (), op.op_id)
+                mine.append((write, about.unknown[op.op_id][1]))
 
 
-def _near(slot: Slot, around: int) -> Near:
-    low, high = min(slot.low, slot.high), max(slot.low, slot.high)
-    return Near(slot.key, low - 1, low if high == FOREVER else high, around)
+def _window(write: UnplacedWrite, around: int) -> RevisionWindow:
+    low, high = min(write.low, write.high), max(write.low, write.high)
+    return RevisionWindow(write.key, low - 1, low if high == FOREVER else high, around)
 
 
 def _part(key: str, low: int, high: int, operations: Sequence[Operation], around: int, more: int) -> _Part | None:

@@ -17,7 +17,7 @@ from spark_audit.model.store import Record, written
 
 Row: TypeAlias = Mapping[str, Any]
 
-_Said: TypeAlias = tuple[str, Row | None, tuple[str, str | None] | None]  # (key, seen, wrote): see Sight.
+_Observed: TypeAlias = tuple[str, Row | None, tuple[str, str | None] | None]  # (key, seen, wrote): see Observation.
 
 FITS, WANTING, DOUBTFUL, IMPOSSIBLE = 1_000, 500, 100, 0
 """How well a record goes with what is seen of it next. WANTING minus how many unknown writes are still missing."""
@@ -31,7 +31,7 @@ _NUMBERS = {"mod_revision", "create_revision", "version"}
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """One thing that a row says of a key: what it saw (None: nothing), then what it wrote."""
 
     step: int
@@ -41,44 +41,44 @@ class Sight:
 
 
 @dataclass(slots=True)
-class _Line:
+class _KeyHistory:
     """All sights of one key, in the order of the replay."""
 
     steps: list[int] = field(default_factory=list)
-    sights: list[Sight] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
 
-    def add(self, sight: Sight) -> None:
-        self.steps.append(sight.step)
-        self.sights.append(sight)
+    def add(self, observation: Observation) -> None:
+        self.steps.append(observation.step)
+        self.observations.append(observation)
 
 
-class Ahead:
+class Lookahead:
     """Sights of the keys in `open_keys`. `gaps`: the revisions, ascending, at which unknown writes may have been."""
 
     def __init__(self, open_keys: Iterable[str], gaps: Sequence[int]) -> None:
-        self._lines = {key: _Line() for key in open_keys}
-        self._sorted = sorted(self._lines, key=as_bytes)
+        self._by_key = {key: _KeyHistory() for key in open_keys}
+        self._sorted = sorted(self._by_key, key=as_bytes)
         self._gaps = gaps
         self._is_gap = frozenset(gaps)
 
-    def note(self, step: int, revision: int, row: Row, request: Request | None) -> list[tuple[str, Sight]]:
+    def note(self, step: int, revision: int, row: Row, request: Request | None) -> list[tuple[str, Observation]]:
         """Take in a row that the replay meets at this step."""
-        noted: list[tuple[str, Sight]] = []
-        for key, seen, wrote in self._said(row, request):
-            line = self._lines.get(key)
-            if line is not None:
-                sight = Sight(step, revision, seen, wrote)
-                line.add(sight)
-                noted.append((key, sight))
+        noted: list[tuple[str, Observation]] = []
+        for key, seen, wrote in self._observed(row, request):
+            history = self._by_key.get(key)
+            if history is not None:
+                observation = Observation(step, revision, seen, wrote)
+                history.add(observation)
+                noted.append((key, observation))
         return noted
 
     def forget(self, keys: Iterable[str]) -> None:
         """These are wrong by themselves: nothing that is said of them can be relied on."""
         for key in keys:
-            if key in self._lines:
-                self._lines[key] = _Line()
+            if key in self._by_key:
+                self._by_key[key] = _KeyHistory()
 
-    def _said(self, row: Row, request: Request | None) -> Iterator[_Said]:
+    def _observed(self, row: Row, request: Request | None) -> Iterator[_Observed]:
         op, output = row["op"], row["output"]
         if request is not None:
             if op == "txn":
@@ -99,7 +99,7 @@ class Ahead:
         else:
             yield key, None, (op, row["value"])
 
-    def _transacted(self, request: Request, output: Row) -> Iterator[_Said]:
+    def _transacted(self, request: Request, output: Row) -> Iterator[_Observed]:
         if output["succeeded"]:
             for compare in request["compares"]:
                 if compare["op"] == "=":
@@ -116,7 +116,7 @@ class Ahead:
                 found = result["found"]
                 yield step["key"], _PRESENT if found else _ABSENT, ("delete", None) if found else None
 
-    def _listed(self, request: Request, output: Row) -> Iterator[_Said]:
+    def _listed(self, request: Request, output: Row) -> Iterator[_Observed]:
         if request["count_only"]:
             return
         listed: set[str] = set()
@@ -133,80 +133,80 @@ class Ahead:
                 continue
             yield key, _ABSENT, None
 
-    def outlook(self, key: str, record: Record, step: int, revision: int, hints: bool) -> int:
+    def score(self, key: str, record: Record, step: int, revision: int, hints: bool) -> int:
         """How this record, the key's after `step` (at `revision`), goes with what is seen of the key later."""
-        line = self._lines.get(key)
-        if line is None:
+        history = self._by_key.get(key)
+        if history is None:
             return FITS
-        start = bisect_right(line.steps, step)
+        start = bisect_right(history.steps, step)
         rewritten = False
-        for sight in line.sights[start : start + AHEAD_MAX]:
-            if sight.seen is not None:
-                judged = self._judge(record, sight, revision, rewritten, hints)
+        for observation in history.observations[start : start + AHEAD_MAX]:
+            if observation.seen is not None:
+                judged = self._judge(record, observation, revision, rewritten, hints)
                 if judged is not None:
                     return judged
-            if sight.wrote is not None:
-                kind, value = sight.wrote
+            if observation.wrote is not None:
+                kind, value = observation.wrote
                 value = (record[0] or "") + (value or "") if kind == "append" else value
-                record, rewritten = written(record, value, sight.revision), True
+                record, rewritten = written(record, value, observation.revision), True
         return FITS
 
-    def _room(self, after: int, until: int) -> bool:
+    def _has_gap(self, after: int, until: int) -> bool:
         """Whether an unknown write may have a revision in (after, until]."""
         position = bisect_right(self._gaps, after)
         return position < len(self._gaps) and self._gaps[position] <= until
 
-    def _judge(self, have: Record, sight: Sight, now: int, rewritten: bool, hints: bool) -> int | None:
+    def _judge(self, have: Record, observation: Observation, now: int, rewritten: bool, hints: bool) -> int | None:
         """None: it agrees, and later answers may say more. `now`: writes still to be placed have later revisions."""
-        seen = sight.seen
+        seen = observation.seen
         assert seen is not None
         value, mod, create, version = have
         if not seen["found"]:
             if value is None:
-                told = seen.get("deleted_revision") if hints and seen.get("exact") else None
-                return DOUBTFUL if told and told != mod else FITS
-            return WANTING - 1 if self._room(max(now, mod), sight.revision) else IMPOSSIBLE
-        told_mod, told_create, told_version = (seen.get(n) for n in ("mod_revision", "create_revision", "version"))
+                deleted = seen.get("deleted_revision") if hints and seen.get("exact") else None
+                return DOUBTFUL if deleted and deleted != mod else FITS
+            return WANTING - 1 if self._has_gap(max(now, mod), observation.revision) else IMPOSSIBLE
+        seen_mod, seen_create, seen_version = (seen.get(n) for n in ("mod_revision", "create_revision", "version"))
         if value is None:
             since = max(now, mod)
-            possible = self._room(since, sight.revision) if told_mod is None else self._later(told_mod, since)
-            possible = possible and (told_create is None or told_create > since)
-            return WANTING - min(told_version or 1, _MISSING_MAX) if possible else IMPOSSIBLE
-        if told_mod is None:
+            possible = self._has_gap(since, observation.revision) if seen_mod is None else self._later(seen_mod, since)
+            possible = possible and (seen_create is None or seen_create > since)
+            return WANTING - min(seen_version or 1, _MISSING_MAX) if possible else IMPOSSIBLE
+        if seen_mod is None:
             if _same(seen, have):
-                return None if told_version is None else FITS
-            return WANTING - 1 if self._room(now, sight.revision) else IMPOSSIBLE
-        if told_mod != mod:
-            if not self._later(told_mod, max(now, mod)):
+                return None if seen_version is None else FITS
+            return WANTING - 1 if self._has_gap(now, observation.revision) else IMPOSSIBLE
+        if seen_mod != mod:
+            if not self._later(seen_mod, max(now, mod)):
                 return IMPOSSIBLE
-            return _missing(told_create, told_version, create, version + 1, now)
+            return _missing(seen_create, seen_version, create, version + 1, now)
         if seen.get("value") not in (None, value):
             return IMPOSSIBLE
         if _same(seen, have):
-            return None if told_version is None else FITS
+            return None if seen_version is None else FITS
         # The same record, counted otherwise: something is missing between now and the write that made it.
-        if not rewritten or not self._room(now, mod):
+        if not rewritten or not self._has_gap(now, mod):
             return IMPOSSIBLE
-        return _missing(told_create, told_version, create, version, now)
+        return _missing(seen_create, seen_version, create, version, now)
 
     def _later(self, revision: int, than: int) -> bool:
         return revision > than and revision in self._is_gap
 
 
 def _same(seen: Row, have: Record) -> bool:
-    told = (seen.get("value"), seen.get("mod_revision"), seen.get("create_revision"), seen.get("version"))
-    return all(t is None or t == is_ for t, is_ in zip(told, have, strict=True))
+    reported = (seen.get("value"), seen.get("mod_revision"), seen.get("create_revision"), seen.get("version"))
+    return all(t is None or t == is_ for t, is_ in zip(reported, have, strict=True))
 
 
-def _missing(told_create: int | None, told_version: int | None, create: int, version: int, now: int) -> int:
+def _missing(seen_create: int | None, seen_version: int | None, create: int, version: int, now: int) -> int:
     """How many writes are missing to make `version` of this life of the record what was told."""
-    if told_create is not None and told_create != create:
-        return WANTING - _OTHER_LIFE if told_create > now else IMPOSSIBLE
-    if told_version is None or told_version == version:
+    if seen_create is not None and seen_create != create:
+        return WANTING - _OTHER_LIFE if seen_create > now else IMPOSSIBLE
+    if seen_version is None or seen_version == version:
         return WANTING
-    if told_version > version:
-        return WANTING - min(told_version - version, _MISSING_MAX)
-    return WANTING - _OTHER_LIFE if told_create is None else IMPOSSIBLE
+    if seen_version > version:
+        return WANTING - min(seen_version - version, _MISSING_MAX)
+    return WANTING - _OTHER_LIFE if seen_create is None else IMPOSSIBLE
 
 
 def _expectation(row: Row) -> Row:

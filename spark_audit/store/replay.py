@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from spark_audit.history.clocks import Clocks
-from spark_audit.history.requests import concerns_many, parse_request
+from spark_audit.history.requests import is_multi_key, parse_request
 from spark_audit.model.store import WholeStore
-from spark_audit.store.backtracking import STEPS_AGAIN_MAX, Contradiction, Outcome, Search
-from spark_audit.store.replay_plan import Hint, Plan, hint_of, plan, position
+from spark_audit.store.backtracking import STEPS_AGAIN_MAX, BacktrackingSearch, Contradiction, Outcome
+from spark_audit.store.replay_plan import Hint, ReplayPlan, hint_of, plan_replay, position
 
 Row: TypeAlias = Mapping[str, Any]
 
-OFF_REVISIONS_ROWS_MAX = 200_000  # Of a run without listings and transactions: it would be held in memory as a whole.
+REPLAY_ROWS_MAX = 200_000  # Of a run without listings and transactions: it would be held in memory as a whole.
 
 __all__ = [
     "Contradiction",
@@ -49,7 +49,7 @@ def contradictions(
     """
     unsettled = [row for row in unknown if row["op"] not in ("get", "range")]
     hinted = sorted(hints, key=lambda hint: (hint.revision, hint.key, hint.value or "")) if unsettled else ()
-    prepared = plan(unsettled, rows := list(ordered), hinted, clocks, frozenset(wrong)) if unsettled else None
+    prepared = plan_replay(unsettled, rows := list(ordered), hinted, clocks, frozenset(wrong)) if unsettled else None
     if prepared is not None:
         yield from _search(prepared, steps_again_max).found
     else:
@@ -65,18 +65,18 @@ def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradic
             yield Contradiction(row, conflict.reason, True)
 
 
-def _search(prepared: Plan, steps_again_max: int) -> Outcome:
+def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
     """Quick; then wide; then without the hints, as these may lead astray. Only a wide search proves anything wrong."""
     for wide in (False, True):
-        outcome = Search(prepared, hints=True, wide=wide, steps_again_max=steps_again_max).run(stop=True)
+        outcome = BacktrackingSearch(prepared, hints=True, wide=wide, steps_again_max=steps_again_max).run(stop=True)
         if outcome.explained:
             return outcome
-    return Search(prepared, hints=False, wide=True, steps_again_max=steps_again_max).run(stop=False)
+    return BacktrackingSearch(prepared, hints=False, wide=True, steps_again_max=steps_again_max).run(stop=False)
 
 
-def worth_replaying(many: int, rows: int, unproven: bool) -> bool:
+def worth_replaying(multi_key: int, rows: int, unproven: bool) -> bool:
     """Whether a run is replayed: for its listings and transactions; else only where a key was left to it, if small."""
-    return many > 0 or (unproven and rows <= OFF_REVISIONS_ROWS_MAX)
+    return multi_key > 0 or (unproven and rows <= REPLAY_ROWS_MAX)
 
 
 def left_open(rows: int, keys: Sequence[str] = ()) -> str:
@@ -88,19 +88,23 @@ def left_open(rows: int, keys: Sequence[str] = ()) -> str:
     named = f" {found}" if keys else ""
     return (
         f"whether one order of all revisions explains all keys was not shown{named}: that needs a replay of the run, "
-        f"and its {rows} operations are more than {OFF_REVISIONS_ROWS_MAX}"
+        f"and its {rows} operations are more than {REPLAY_ROWS_MAX}"
     )
 
 
 def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
     """(operations to be checked here, why they cannot be) of one run."""
-    many, bare = 0, 0
+    multi_key, without_revision = 0, 0
     for row in rows:
-        many += row["status"] != "fail" and concerns_many(row)
-        bare += row["status"] == "ok" and row.get("revision") is None
-    return many, no_order(bare)
+        multi_key += row["status"] != "fail" and is_multi_key(row)
+        without_revision += row["status"] == "ok" and row.get("revision") is None
+    return multi_key, no_order(without_revision)
 
 
-def no_order(bare: int) -> str | None:
+def no_order(without_revision: int) -> str | None:
     """Why a run cannot be replayed of which so many completed operations carry no revision."""
-    return f"{bare} operations carry no revision, so there is no order to replay the store in" if bare else None
+    return (
+        f"{without_revision} operations carry no revision, so there is no order to replay the store in"
+        if without_revision
+        else None
+    )

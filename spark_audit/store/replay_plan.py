@@ -17,8 +17,8 @@ from spark_audit.history.effects import changed, rank
 from spark_audit.history.operation import WEAK
 from spark_audit.history.requests import Request, covers, parse_request
 from spark_audit.model.store import intervals
-from spark_audit.store.lookahead import Ahead, Sight
-from spark_audit.store.unknown_writes import Unknown, unknowns
+from spark_audit.store.lookahead import Lookahead, Observation
+from spark_audit.store.unknown_writes import UnknownWrite, unknown_writes
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -33,8 +33,8 @@ class Hint:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A row and its request if it has one; or a gap (`row` None). `touched`: keys of `Ahead` that it speaks of."""
+class ReplayStep:
+    """A row and its request if it has one; or a gap (`row` None). `touched`: keys of `Lookahead` that it speaks of."""
 
     revision: int
     row: Row | None = None
@@ -43,21 +43,21 @@ class Step:
 
 
 @dataclass(slots=True)
-class Plan:
-    """`told`: gap → key → (value or None, the row that shows it). `hinted`: gap → key → value. `owner`: of a gap."""
+class ReplayPlan:
+    """`shown`: gap → key → (value or None, the row that shows it). `hinted`: gap → key → value. `owner`: of a gap."""
 
-    steps: list[Step]
-    ahead: Ahead
-    unknowns: list[Unknown]
+    steps: list[ReplayStep]
+    lookahead: Lookahead
+    unknowns: list[UnknownWrite]
     wrong: frozenset[str]
-    told: dict[int, dict[str, tuple[str | None, Row]]] = field(default_factory=dict)
+    shown: dict[int, dict[str, tuple[str | None, Row]]] = field(default_factory=dict)
     hinted: dict[int, dict[str, str | None]] = field(default_factory=dict)
-    owner: dict[int, Unknown] = field(default_factory=dict)
-    by_key: dict[str, list[Unknown]] = field(default_factory=dict)
+    owner: dict[int, UnknownWrite] = field(default_factory=dict)
+    by_key: dict[str, list[UnknownWrite]] = field(default_factory=dict)
     part_of: dict[str, int] = field(default_factory=dict)  # Key → the part that operations which name it share.
     first_gap: int = 0  # Before it nothing unknown can have happened.
 
-    def keys_of(self, step: Step, keys: Iterable[str]) -> frozenset[str]:
+    def keys_of(self, step: ReplayStep, keys: Iterable[str]) -> frozenset[str]:
         """`keys` of a conflict at this step, with `*` written out: the open keys of its listings."""
         if "*" not in keys or step.row is None or step.request is None:
             return frozenset(keys)
@@ -71,24 +71,24 @@ def position(row: Row) -> tuple[int, int, int, int]:
     return (pinned, 1, row["call_ns"], row["op_id"]) if pinned else rank(row)
 
 
-def plan(
+def plan_replay(
     unknown: Iterable[Row], rows: Sequence[Row], hints: Iterable[Hint], clocks: Clocks, wrong: frozenset[str]
-) -> Plan | None:
+) -> ReplayPlan | None:
     """Prepare one run. `rows`: sorted by `position`; `wrong`: keys that no order explains. None: nothing to place."""
-    found = unknowns(unknown, rows, clocks)
+    found = unknown_writes(unknown, rows, clocks)
     if not found:
         return None
     hints = list(hints)
-    gaps = list(_gaps(rows, found, _telling(rows, found, hints)))
-    by_key: dict[str, list[Unknown]] = {}
+    gaps = list(_gaps(rows, found, _named_revisions(rows, found, hints)))
+    by_key: dict[str, list[UnknownWrite]] = {}
     for one in found:
         for key in one.keys:
             by_key.setdefault(key, []).append(one)
-    ahead = Ahead(by_key, gaps)
-    made = Plan([], ahead, found, wrong, by_key=by_key, first_gap=min(one.earliest for one in found))
+    lookahead = Lookahead(by_key, gaps)
+    made = ReplayPlan([], lookahead, found, wrong, by_key=by_key, first_gap=min(one.earliest for one in found))
     made.part_of = {key: one.part for one in found for key in one.named}
     _lay_out(made, rows, gaps)
-    ahead.forget(wrong)
+    lookahead.forget(wrong)
     _pin(made)
     is_gap = frozenset(gaps)
     for hint in hints:
@@ -100,23 +100,23 @@ def plan(
     return made
 
 
-def _lay_out(made: Plan, rows: Sequence[Row], gaps: Sequence[int]) -> None:
+def _lay_out(made: ReplayPlan, rows: Sequence[Row], gaps: Sequence[int]) -> None:
     next_gap, is_gap = 0, frozenset(gaps)
     for row in rows:
         revision = position(row)[0]
         while next_gap < len(gaps) and gaps[next_gap] <= revision:
-            made.steps.append(Step(gaps[next_gap]))
+            made.steps.append(ReplayStep(gaps[next_gap]))
             next_gap += 1
         request = parse_request(row) if row["op"] in ("range", "txn") else None
-        noted = made.ahead.note(len(made.steps), revision, row, request)
-        made.steps.append(Step(revision, row, request, tuple({key: None for key, _ in noted})))
-        for key, sight in noted:
+        noted = made.lookahead.note(len(made.steps), revision, row, request)
+        made.steps.append(ReplayStep(revision, row, request, tuple({key: None for key, _ in noted})))
+        for key, observation in noted:
             if key not in made.wrong:
-                _note_told(made, key, sight, row, is_gap)
+                _note_shown(made, key, observation, row, is_gap)
 
 
-def _note_told(made: Plan, key: str, sight: Sight, row: Row, is_gap: frozenset[int]) -> None:
-    seen = sight.seen
+def _note_shown(made: ReplayPlan, key: str, observation: Observation, row: Row, is_gap: frozenset[int]) -> None:
+    seen = observation.seen
     mod = seen.get("mod_revision") if seen is not None and seen["found"] else None
     if mod not in is_gap:
         return
@@ -124,14 +124,14 @@ def _note_told(made: Plan, key: str, sight: Sight, row: Row, is_gap: frozenset[i
     assert seen is not None
     value = seen.get("value")
     if any(one.may_write(key, value) and one.earliest <= mod for one in made.by_key[key]):
-        by_key = made.told.setdefault(mod, {})
+        by_key = made.shown.setdefault(mod, {})
         if by_key.get(key, (None, row))[0] is None:
             by_key[key] = (value, row)
 
 
-def _pin(made: Plan) -> None:
+def _pin(made: ReplayPlan) -> None:
     """Where only one operation can have written a value that was seen with its revision, it took effect there."""
-    for gap, by_key in made.told.items():
+    for gap, by_key in made.shown.items():
         for key, (value, _) in by_key.items():
             if value is None:
                 continue
@@ -143,18 +143,18 @@ def _pin(made: Plan) -> None:
                 made.owner[gap] = one
 
 
-def _telling(rows: Iterable[Row], found: Iterable[Unknown], hints: Iterable[Hint]) -> list[int]:
+def _named_revisions(rows: Iterable[Row], found: Iterable[UnknownWrite], hints: Iterable[Hint]) -> list[int]:
     """Revisions that something names, in order: these cannot be taken one for another."""
-    told = {hint.revision for hint in hints}
+    named = {hint.revision for hint in hints}
     for row in [*rows, *(one.row for one in found)]:
-        told.update(_numbers(row.get("output")))
+        named.update(_numbers(row.get("output")))
         if row.get("expected_mod_revision"):
-            told.add(row["expected_mod_revision"])
+            named.add(row["expected_mod_revision"])
         if row["op"] == "txn":
             for compare in parse_request(row)["compares"]:
                 if compare["target"] in ("mod_revision", "create_revision"):
-                    told.update(range(compare["value"] - 1, compare["value"] + 2))
-    return sorted(told)
+                    named.update(range(compare["value"] - 1, compare["value"] + 2))
+    return sorted(named)
 
 
 def _numbers(output: Row | None) -> Iterator[int]:
@@ -165,14 +165,14 @@ def _numbers(output: Row | None) -> Iterator[int]:
             yield from _numbers(inner)
 
 
-def _gaps(rows: Sequence[Row], found: Sequence[Unknown], telling: Sequence[int]) -> Iterator[int]:
+def _gaps(rows: Sequence[Row], found: Sequence[UnknownWrite], named_revisions: Sequence[int]) -> Iterator[int]:
     """Ascending. Revisions above all that was answered are left out: what happens there nobody sees."""
     taken = {row["revision"] for row in rows if changed(row)}
     earliest = sorted(one.earliest for one in found)
     before = 1  # The empty store.
     for here in sorted({position(row)[0] for row in rows}):
         low, high = max(before + 1, earliest[0]), here if here not in taken else here - 1
-        named = telling[bisect_left(telling, low) : bisect_right(telling, high)]
+        named = named_revisions[bisect_left(named_revisions, low) : bisect_right(named_revisions, high)]
         enough = bisect_right(earliest, high)
         for last in (*named, high + 1):
             yield from range(max(low, last - enough), last)

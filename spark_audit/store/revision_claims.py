@@ -22,12 +22,12 @@ from typing import TypeAlias
 
 from spark_audit.history.operation import Operation
 
-Asked: TypeAlias = tuple[int, str]  # A call, in ns of a clock.
-Stretch: TypeAlias = tuple[int, int]  # (first, last)
+CallStamp: TypeAlias = tuple[int, str]  # A call, in ns of a clock.
+RevisionRange: TypeAlias = tuple[int, int]  # (first, last)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RevisionClaim:
     """`by`: (op_id, call, clock) of the unknown write that has the revision: where several can, the least call.
 
     None: the responses do not show which value it wrote, or of several clocks none comes first.
@@ -39,7 +39,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class UnplacedWrite:
     """An unknown write, called at `call_ns`, that had a revision from `low` to `high`. Those of a key are in order.
 
     `also`: or one of these instead, which changes nothing that anybody saw (`key/unplaced_writes.py`). `op_id`: -1: not
@@ -51,7 +51,7 @@ class Slot:
     high: int
     call_ns: int
     clock: str
-    also: tuple[Stretch, ...] = ()
+    also: tuple[RevisionRange, ...] = ()
     op_id: int = -1
 
 
@@ -59,36 +59,38 @@ class Slot:
 class Traces:
     """Of one key, or of several."""
 
-    told: tuple[Told, ...] = ()
-    slots: tuple[Slot, ...] = ()
+    claims: tuple[RevisionClaim, ...] = ()
+    unplaced: tuple[UnplacedWrite, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.told or self.slots)
+        return bool(self.claims or self.unplaced)
 
     def to_json(self) -> str | None:
         """Of one key; None if there are none."""
         if not self:
             return None
-        told = [[one.revision, one.by] for one in self.told]
-        slots = [[slot.low, slot.high, slot.call_ns, slot.clock, slot.also, slot.op_id] for slot in self.slots]
-        return json.dumps([told, slots])
+        claims = [[one.revision, one.by] for one in self.claims]
+        unplaced = [
+            [write.low, write.high, write.call_ns, write.clock, write.also, write.op_id] for write in self.unplaced
+        ]
+        return json.dumps([claims, unplaced])
 
     @classmethod
     def from_json(cls, key: str, text: str | None) -> Traces:
         """The inverse of `to_json`."""
         if text is None:
             return cls()
-        told, slots = json.loads(text)
+        claims, unplaced = json.loads(text)
         return cls(
-            tuple(Told(key, revision, tuple(by) if by is not None else None) for revision, by in told),
+            tuple(RevisionClaim(key, revision, tuple(by) if by is not None else None) for revision, by in claims),
             tuple(
-                Slot(key, low, high, call_ns, clock, tuple((first, last) for first, last in also), op_id)
-                for low, high, call_ns, clock, also, op_id in slots
+                UnplacedWrite(key, low, high, call_ns, clock, tuple((first, last) for first, last in also), op_id)
+                for low, high, call_ns, clock, also, op_id in unplaced
             ),
         )
 
 
-def told_of(key: str, operations: Sequence[Operation]) -> tuple[Told, ...]:
+def claims_of(key: str, operations: Sequence[Operation]) -> tuple[RevisionClaim, ...]:
     """Of all operations of one key, by revision."""
     own = {op.revision for op in operations if op.writes and not op.unknown}
     value_at: dict[int, str | None] = {}
@@ -102,12 +104,12 @@ def told_of(key: str, operations: Sequence[Operation]) -> tuple[Told, ...]:
     by_value: dict[str | None, list[int]] = {}
     for revision, value in sorted(value_at.items()):
         by_value.setdefault(value, []).append(revision)
-    found: list[Told] = []
+    found: list[RevisionClaim] = []
     for value, revisions in by_value.items():
         writers = _writers(operations, value) if value is not None else []
         matched = _matched(writers, len(revisions))
-        found.extend(Told(key, revision, by) for revision, by in zip(revisions, matched, strict=True))
-    return tuple(sorted(found, key=lambda told: told.revision))
+        found.extend(RevisionClaim(key, revision, by) for revision, by in zip(revisions, matched, strict=True))
+    return tuple(sorted(found, key=lambda claim: claim.revision))
 
 
 def _writers(operations: Iterable[Operation], value: str) -> list[Operation]:
@@ -132,9 +134,9 @@ def _matched(writers: Sequence[Operation], revisions: int) -> list[tuple[int, in
     return [*by, *[None] * (revisions - len(by))]
 
 
-def stretches(revisions: Iterable[int]) -> list[Stretch]:
+def to_ranges(revisions: Iterable[int]) -> list[RevisionRange]:
     """Of ascending numbers: those that follow each other, together."""
-    found: list[Stretch] = []
+    found: list[RevisionRange] = []
     for revision in revisions:
         if found and revision <= found[-1][1] + 1:
             found[-1] = (found[-1][0], revision)
@@ -143,9 +145,9 @@ def stretches(revisions: Iterable[int]) -> list[Stretch]:
     return found
 
 
-def merged(some: Iterable[Stretch], others: Iterable[Stretch]) -> list[Stretch]:
+def merge_ranges(some: Iterable[RevisionRange], others: Iterable[RevisionRange]) -> list[RevisionRange]:
     """The numbers of both."""
-    found: list[Stretch] = []
+    found: list[RevisionRange] = []
     for first, last in merge(some, others):
         if found and first <= found[-1][1] + 1:
             found[-1] = (found[-1][0], max(last, found[-1][1]))
@@ -154,7 +156,7 @@ def merged(some: Iterable[Stretch], others: Iterable[Stretch]) -> list[Stretch]:
     return found
 
 
-def is_taken(taken: Sequence[Stretch], revision: int) -> bool:
+def is_taken(taken: Sequence[RevisionRange], revision: int) -> bool:
     """Whether one of these ascending stretches holds it."""
     at = bisect_left(taken, (revision + 1, 0)) - 1
     return at >= 0 and revision <= taken[at][1]

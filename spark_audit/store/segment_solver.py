@@ -17,7 +17,7 @@ from typing import TypeAlias
 from spark_audit.history.operation import Operation, Step
 from spark_audit.model.key import State, advance
 
-Placed: TypeAlias = tuple[Operation, int]  # And its revision.
+PlacedWrite: TypeAlias = tuple[Operation, int]  # And its revision.
 
 STATES_MAX = 2_000  # Kept at one revision: those with the fewest unknown writes. True histories need tens.
 STEPS_MAX = 200_000  # Operations tried on a state, of one stretch: about a second.
@@ -26,7 +26,7 @@ _ANY = "\ud800 of unknown outcome"  # of a value: states that nothing can tell a
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Segment:
     """`operations`: completed ones by rank, behind the state `initial`; what is behind the last is not asked.
 
     `offered`: by revision, what it costs to take it. `unknown`: the writes that may have taken effect here, each with
@@ -39,22 +39,22 @@ class Stretch:
     unknown: Sequence[tuple[Operation, int]]
 
 
-def refit(stretch: Stretch) -> tuple[Placed, ...] | None:
+def solve(segment: Segment) -> tuple[PlacedWrite, ...] | None:
     """The unknown writes that take effect in a cheapest order; None if there is none, or it was not found in bounds."""
-    made = _Refit(stretch).run()
-    return made if made is not None and follows(stretch, made) else None
+    made = _Solver(segment).run()
+    return made if made is not None and verifies(segment, made) else None
 
 
-def follows(stretch: Stretch, placed: Sequence[Placed]) -> bool:
+def verifies(segment: Segment, placed: Sequence[PlacedWrite]) -> bool:
     """Whether every answer follows with these, each once, above its floor, at a revision of its own that is offered."""
-    floors = {op.op_id: floor for op, floor in stretch.unknown}
+    floors = {op.op_id: floor for op, floor in segment.unknown}
     if len({op.op_id for op, _ in placed}) < len(placed) or len({revision for _, revision in placed}) < len(placed):
         return False
-    if any(floors[op.op_id] >= revision or revision not in stretch.offered for op, revision in placed):
+    if any(floors[op.op_id] >= revision or revision not in segment.offered for op, revision in placed):
         return False
     order = [((revision, -1, 0, 0), op, revision) for op, revision in placed]
-    order += [(op.rank, op, op.revision or 0) for op in stretch.operations]
-    state: State | None = stretch.initial
+    order += [(op.rank, op, op.revision or 0) for op in segment.operations]
+    state: State | None = segment.initial
     for _, op, revision in sorted(order, key=lambda one: one[0]):
         state = None if state is None else advance(state, op, revision)
     return state is not None
@@ -64,23 +64,23 @@ def follows(stretch: Stretch, placed: Sequence[Placed]) -> bool:
 class _Trail:
     """The unknown writes placed so far, the last first."""
 
-    placed: Placed
+    placed: PlacedWrite
     before: _Trail | None
 
 
-_Key: TypeAlias = tuple[State, frozenset[int]]  # And which of the writes that answers tell apart are used.
-_Way: TypeAlias = tuple[int, int, int, _Trail | None]  # Cost, puts and deletions used that nothing tells apart.
-_States: TypeAlias = dict[_Key, list[_Way]]  # Of each no way is worse than another in all three.
+_KeyState: TypeAlias = tuple[State, frozenset[int]]  # And which of the writes that answers tell apart are used.
+_Path: TypeAlias = tuple[int, int, int, _Trail | None]  # Cost, puts and deletions used that nothing tells apart.
+_States: TypeAlias = dict[_KeyState, list[_Path]]  # Of each no way is worse than another in all three.
 
 
-class _Refit:
-    def __init__(self, stretch: Stretch) -> None:
-        self._stretch = stretch
-        named = _names(stretch)
-        self._revisions, self._told = named.revisions, named.told
+class _Solver:
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        named = _names(segment)
+        self._revisions, self._seen = named.revisions, named.seen
         alike: tuple[list[tuple[Operation, int]], list[tuple[Operation, int]]] = ([], [])
         self._others: list[tuple[Operation, int]] = []
-        for op, floor in sorted(stretch.unknown, key=lambda one: (one[1], one[0].call_ns, one[0].op_id)):
+        for op, floor in sorted(segment.unknown, key=lambda one: (one[1], one[0].call_ns, one[0].op_id)):
             kind = op.steps[0].kind if len(op.steps) == 1 and not op.guards else ""
             if kind == "put" and not named.appends and op.steps[0].value not in named.values:
                 alike[0].append((op, floor))
@@ -91,8 +91,8 @@ class _Refit:
         self._puts, self._deletes = alike
         self._steps = 0
 
-    def run(self) -> tuple[Placed, ...] | None:
-        states: _States = {(self._stretch.initial, frozenset()): [(0, 0, 0, None)]}
+    def run(self) -> tuple[PlacedWrite, ...] | None:
+        states: _States = {(self._segment.initial, frozenset()): [(0, 0, 0, None)]}
         for revision, op in self._places():
             states = self._offer(states, revision) if op is None else self._meet(states, op)
             if not states or self._steps > STEPS_MAX:
@@ -100,7 +100,7 @@ class _Refit:
             if len(states) > STATES_MAX:
                 states = dict(nsmallest(STATES_MAX, states.items(), key=_least))
         *_, trail = min((way for ways in states.values() for way in ways), key=lambda way: way[0])
-        placed: list[Placed] = []
+        placed: list[PlacedWrite] = []
         while trail is not None:
             placed.append(trail.placed)
             trail = trail.before
@@ -108,8 +108,8 @@ class _Refit:
 
     def _places(self) -> Iterator[tuple[int, Operation | None]]:
         """Operations, and revisions that are offered, in order; not those behind the last operation."""
-        left = sorted(self._stretch.offered, reverse=True)
-        for op in self._stretch.operations:
+        left = sorted(self._segment.offered, reverse=True)
+        for op in self._segment.operations:
             while left and left[-1] <= (op.revision or 0):
                 yield left.pop(), None
             yield op.revision or 0, op
@@ -125,21 +125,21 @@ class _Refit:
 
     def _offer(self, states: _States, revision: int) -> _States:
         """With an unknown write at this revision, or without; with one if a record of it was seen."""
-        must = revision in self._told
+        must = revision in self._seen
         met: _States = {} if must else {key: list(ways) for key, ways in states.items()}
         for key, ways in states.items():
             self._offer_others(met, key, ways, revision)
-            if not must or self._told[revision] is None:
+            if not must or self._seen[revision] is None:
                 self._offer_alike(met, key, ways, revision)
         return met
 
-    def _offer_others(self, met: _States, key: _Key, ways: Sequence[_Way], revision: int) -> None:
+    def _offer_others(self, met: _States, key: _KeyState, ways: Sequence[_Path], revision: int) -> None:
         """Writes that answers tell apart."""
-        (state, used), told = key, self._told.get(revision)
+        (state, used), seen = key, self._seen.get(revision)
         for number, (op, floor) in enumerate(self._others):
             if floor >= revision:
                 break
-            if number in used or (told is not None and op.name != "append" and op.steps[0].value != told):
+            if number in used or (seen is not None and op.name != "append" and op.steps[0].value != seen):
                 continue
             after = self._after(state, op, self._name(revision))
             if after is not None:
@@ -147,7 +147,7 @@ class _Refit:
                     way = cost + self._price(revision), puts, deletes, _Trail((op, revision), trail)
                     _keep(met, (after, used | {number}), way)
 
-    def _offer_alike(self, met: _States, key: _Key, ways: Sequence[_Way], revision: int) -> None:
+    def _offer_alike(self, met: _States, key: _KeyState, ways: Sequence[_Path], revision: int) -> None:
         """The next put, and the next deletion, of those that nothing tells apart."""
         state, used = key
         name, price = self._name(revision), self._price(revision)
@@ -162,7 +162,7 @@ class _Refit:
                 _keep(met, (deleted, used), (cost + price, puts, deletes + 1, placed))
 
     def _price(self, revision: int) -> int:
-        return 1 + self._stretch.offered[revision]
+        return 1 + self._segment.offered[revision]
 
     def _name(self, revision: int) -> int:
         return revision if revision in self._revisions else _UNNAMED
@@ -172,7 +172,7 @@ class _Refit:
         return advance(state, op, revision)
 
 
-def _keep(met: _States, key: _Key, way: _Way) -> None:
+def _keep(met: _States, key: _KeyState, way: _Path) -> None:
     ways = met.setdefault(key, [])
     if any(have[0] <= way[0] and have[1] <= way[1] and have[2] <= way[2] for have in ways):
         return
@@ -180,26 +180,26 @@ def _keep(met: _States, key: _Key, way: _Way) -> None:
     ways.append(way)
 
 
-def _least(item: tuple[_Key, list[_Way]]) -> int:
+def _least(item: tuple[_KeyState, list[_Path]]) -> int:
     return min(way[0] for way in item[1])
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What answers can tell apart. `told`: revisions of records that were seen and no completed write here carries,
+    """What answers can tell apart. `seen`: revisions of records that were seen and no completed write here carries,
     with the value, if it was seen."""
 
     revisions: frozenset[int]
     values: frozenset[str | None]
-    told: Mapping[int, str | None]
+    seen: Mapping[int, str | None]
     appends: bool
 
 
-def _names(stretch: Stretch) -> _Names:
+def _names(segment: Segment) -> _Names:
     revisions: set[int] = set()
     values: set[str | None] = set()
-    told: dict[int, str | None] = {}
-    everything = [*stretch.operations, *(op for op, _ in stretch.unknown)]
+    seen: dict[int, str | None] = {}
+    everything = [*segment.operations, *(op for op, _ in segment.unknown)]
     for op in everything:
         for step in op.steps:
             values.add(step.expected)
@@ -208,11 +208,11 @@ def _names(stretch: Stretch) -> _Names:
                 values.add(step.seen.value)
                 revisions.update((step.seen.mod_revision or 0, step.seen.create_revision or 0))
                 if step.seen.mod_revision:
-                    told[step.seen.mod_revision] = told.get(step.seen.mod_revision) or step.seen.value
-    carried = {op.revision for op in stretch.operations if op.writes}
-    told = {revision: value for revision, value in told.items() if revision not in carried}
+                    seen[step.seen.mod_revision] = seen.get(step.seen.mod_revision) or step.seen.value
+    carried = {op.revision for op in segment.operations if op.writes}
+    seen = {revision: value for revision, value in seen.items() if revision not in carried}
     appends = any(step.kind == "append" for op in everything for step in op.steps)
-    return _Names(frozenset(revisions), frozenset(values), told, appends)
+    return _Names(frozenset(revisions), frozenset(values), seen, appends)
 
 
 _HIDDEN = Operation(-1, "", "put", 0, 0, "", None, True, (Step("put", _ANY),))

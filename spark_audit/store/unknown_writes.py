@@ -24,7 +24,7 @@ Branch: TypeAlias = dict[str, str | None]
 
 
 @dataclass(slots=True, eq=False)
-class Unknown:
+class UnknownWrite:
     """One of them. `branches`: key → value (None: deleted) of what each outcome of its comparisons would write.
 
     `earliest`: the first revision that it can have had. `pinned`: the only one, as some response shows, and `sure`: so
@@ -50,6 +50,7 @@ class Unknown:
 
     @property
     def op_id(self) -> int:
+        """The op_id of its row."""
         return int(self.row["op_id"])
 
     def effect(self, record: Callable[[str], Record]) -> Branch:
@@ -73,15 +74,17 @@ class Unknown:
         return any(branch.get(key) is not None and value in (None, branch[key]) for branch in self.branches)
 
 
-def unknowns(rows: Iterable[Row], completed: Sequence[Row], clocks: Clocks) -> list[Unknown]:
+def unknown_writes(rows: Iterable[Row], completed: Sequence[Row], clocks: Clocks) -> list[UnknownWrite]:
     """The rows of unknown outcome that may have changed something. `completed`: those that carry a revision."""
-    returned = Returned(completed, clocks)
-    found: list[Unknown] = []
+    returned = ReturnedRevisions(completed, clocks)
+    found: list[UnknownWrite] = []
     for row in rows:
         request = parse_request(row) if row["op"] == "txn" else None
         branches = _branches(row, request)
         if any(branches):
-            found.append(Unknown(row, request, branches, 1 + returned.highest_before(row["call_ns"], row["clock_id"])))
+            found.append(
+                UnknownWrite(row, request, branches, 1 + returned.highest_before(row["call_ns"], row["clock_id"]))
+            )
     found.sort(key=lambda u: (u.row["call_ns"], u.op_id), reverse=True)
     _number_parts(found)
     return found
@@ -100,7 +103,7 @@ def _writes(steps: Iterable[Request]) -> Branch:
     return {step["key"]: step.get("value") for step in steps if step["op"] in ("put", "delete")}
 
 
-class Returned:
+class ReturnedRevisions:
     """The highest revision that had been returned by some time, per clock."""
 
     def __init__(self, completed: Sequence[Row], clocks: Clocks) -> None:
@@ -124,7 +127,7 @@ class Returned:
         return highest
 
 
-def _number_parts(found: Sequence[Unknown]) -> None:
+def _number_parts(found: Sequence[UnknownWrite]) -> None:
     """Operations that name a key in common, also through others, get one number."""
     leader: dict[str, str] = {}
 

@@ -19,7 +19,7 @@ from spark_audit.columnar.columns import Bools, Int64s
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import Operation
 from spark_audit.key.decide import Decision, decide_core
-from spark_audit.store.revision_claims import Slot, Told, Traces, told_of
+from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWrite, claims_of
 from spark_audit.verdict.findings import KeyFindings, KeyHistory, findings_from, findings_of_key
 
 NEEDED = (*KERNEL_NEEDED.names, "client", "request", "changes_store")
@@ -32,7 +32,7 @@ _PROVEN: dict[str, pa.DataType] = {
     "method": pa.string(),
     "operations": pa.int64(),
     "weak": pa.int64(),
-    "off_revisions": pa.bool_(),
+    "needs_replay": pa.bool_(),
     "traces": pa.string(),
 }
 PROVEN: pa.Schema = pa.schema(_PROVEN)
@@ -91,29 +91,31 @@ def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Trace
     """By key, of those that are proven: by the witness as it placed unknown writes, by zones as records tell."""
     made: dict[int, Traces] = {}
     placed = found.placed
-    key = np.searchsorted(columns.starts, np.concatenate((placed.told, placed.slot)), side="right") - 1
-    numbers = np.concatenate((placed.told, placed.slot))
+    key = np.searchsorted(columns.starts, np.concatenate((placed.claimed, placed.unplaced)), side="right") - 1
+    numbers = np.concatenate((placed.claimed, placed.unplaced))
     clock: Any = table.column("clock_id").take(columns.row[numbers])
     stamps = zip(columns.op_id[numbers].tolist(), columns.call[numbers].tolist(), clock.to_pylist(), strict=True)
     at = zip(key.tolist(), stamps, strict=True)
-    told: dict[int, list[Told]] = {}
-    slots: dict[int, list[Slot]] = {}
+    claims: dict[int, list[RevisionClaim]] = {}
+    unplaced: dict[int, list[UnplacedWrite]] = {}
     for revision, (number, by) in zip(placed.revision.tolist(), at, strict=False):
-        told.setdefault(number, []).append(Told(columns.names[number][1], revision, by))
+        claims.setdefault(number, []).append(RevisionClaim(columns.names[number][1], revision, by))
     between = zip(placed.low.tolist(), placed.high.tolist(), placed.also(), at, strict=True)
     for low, high, also, (number, (op_id, call, name)) in between:
-        slots.setdefault(number, []).append(Slot(columns.names[number][1], low, high, call, name, also, op_id))
-    for number in told.keys() | slots.keys():
-        in_order = sorted(told.get(number, ()), key=lambda one: one.revision)
-        made[number] = Traces(tuple(in_order), tuple(slots.get(number, ())))
-    for number in _told_otherwise(columns, np.flatnonzero(found.verdict == BY_ZONES)).tolist():
+        unplaced.setdefault(number, []).append(
+            UnplacedWrite(columns.names[number][1], low, high, call, name, also, op_id)
+        )
+    for number in claims.keys() | unplaced.keys():
+        in_order = sorted(claims.get(number, ()), key=lambda one: one.revision)
+        made[number] = Traces(tuple(in_order), tuple(unplaced.get(number, ())))
+    for number in _without_acknowledged_write(columns, np.flatnonzero(found.verdict == BY_ZONES)).tolist():
         rows = columns.row[columns.starts[number] : columns.starts[number + 1]]
         operations = KeyHistory.of(table.take(rows).to_pylist()).operations
-        made[number] = Traces(told_of(columns.names[number][1], operations))
+        made[number] = Traces(claims_of(columns.names[number][1], operations))
     return made
 
 
-def _told_otherwise(columns: Columns, keys: Int64s) -> Int64s:
+def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
     """Those of these keys of which a record was seen that no acknowledged write of the key made."""
     part = columns.of_keys(keys)
     if not len(part) or part.mod.max() <= 0:
@@ -190,7 +192,7 @@ class _Rest:
 
     def _decision(self, key: int) -> Decision:
         method = METHODS[int(self.found.verdict[key] == BY_ZONES)]
-        return Decision("linearizable", method, off_revisions=bool(self.found.verdict[key] == BY_ZONES))
+        return Decision("linearizable", method, needs_replay=bool(self.found.verdict[key] == BY_ZONES))
 
     def _operations(self, rows: Int64s) -> list[Operation]:
         return KeyHistory.of(self.table.take(rows).to_pylist()).operations

@@ -60,6 +60,7 @@ class Codes:
         return found
 
     def part(self, start: int, end: int) -> Codes:
+        """The codes of these rows only."""
         return Codes(self.ids[start:end], self.texts, self.number)
 
 
@@ -73,19 +74,23 @@ class Frame:
         self._numbers: dict[tuple[str, int], Int64s] = {}
 
     def codes(self, name: str) -> Codes:
+        """A column of NAMES as numbers."""
         if name not in self._codes:
             self._codes[name] = _codes(self._column(name))
         return self._codes[name]
 
     def numbers(self, name: str, null: int) -> Int64s:
+        """A column of numbers; `null` stands for a missing one."""
         if (name, null) not in self._numbers:
             self._numbers[name, null] = _numbers(self._column(name), null)
         return self._numbers[name, null]
 
     def null(self, name: str) -> Bools:
+        """Per row whether the column is null there."""
         return self.codes(name).ids < 0 if name in NAMES else _null(self._column(name))
 
     def output(self) -> Any:
+        """The column `output`, as Arrow holds it."""
         return self._column("output")
 
     def output_null(self, name: str) -> Bools:
@@ -173,7 +178,7 @@ def _flags(column: Any) -> Bools:
 
 
 @dataclass(slots=True)
-class Places:
+class RowLocations:
     """The file and line of each row of a table. Rows from `starts[i]` on are of `files[i]`."""
 
     starts: list[int] = field(default_factory=list)

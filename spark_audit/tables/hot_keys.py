@@ -26,7 +26,7 @@ from spark_audit.tables.decide_keys import DecidedTable
 from spark_audit.tables.frame import Frame
 from spark_audit.tables.order import ranked
 from spark_audit.tables.ranges import HOT_ROWS, LIMITS, Limits, decide_in_ranges
-from spark_audit.tables.shuffle import changed, together
+from spark_audit.tables.shuffle import changed, concat
 
 SAMPLE_STRIDE = 256  # Of so many rows one is told: of a key of HOT_ROWS about 2,000.
 _LINES_EVERY_BYTES = 1 << 24
@@ -107,9 +107,9 @@ def _weighted(table: pa.Table, weight: int) -> pa.Table:
     return table.select(_READ).append_column("weight", weights).cast(_SCHEMA)
 
 
-def hot_keys(told: Iterable[pa.Table], rows_min: int = HOT_ROWS, range_rows: int = LIMITS.range) -> list[HotKey]:
+def hot_keys(samples: Iterable[pa.Table], rows_min: int = HOT_ROWS, range_rows: int = LIMITS.range) -> list[HotKey]:
     """Of samples: the keys of more than `rows_min` rows, by name, cut into ranges of about `range_rows`."""
-    tables = list(told)
+    tables = list(samples)
     table = pa.concat_tables(tables) if tables else _SCHEMA.empty_table()
     named = table.filter(table.column("key").is_valid())
     rows = named.group_by(["run_id", "key"]).aggregate([("weight", "sum")]).to_pylist()
@@ -166,7 +166,7 @@ class _Kept:
         self._tables = [*self._tables, table] if self._left >= 0 else []
 
     def whole(self) -> pa.Table | None:
-        return together(self._tables) if self._left >= 0 else None
+        return concat(self._tables) if self._left >= 0 else None
 
 
 def _ranges(parts: Iterable[tuple[int, pa.Table]], kept: _Kept, limits: Limits) -> Iterator[pa.Table]:

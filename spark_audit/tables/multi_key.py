@@ -8,21 +8,21 @@ import numpy as np
 import pyarrow as pa
 
 from spark_audit.history.effects import changed
-from spark_audit.history.projection import parts
-from spark_audit.history.requests import concerns_many, parse_request, request_problem
+from spark_audit.history.projection import project
+from spark_audit.history.requests import is_multi_key, parse_request, request_problem
 from spark_audit.tables.conform import conform, joined
 from spark_audit.tables.frame import ROWS_AT_ONCE, Bools, Frame, Int64s, Row, nulls, schema
-from spark_audit.tables.row_rules import rows_of_many
+from spark_audit.tables.row_rules import multi_key_rows
 
 _PART: tuple[tuple[str, pa.DataType], ...] = (("weak", pa.large_string()), ("changes_store", pa.bool_()))
 
 
 @dataclass(slots=True)
-class Many:
+class MultiKeyRows:
     """`bad`: (row, reason) of malformed requests. The arrays are per row of the frame; of other rows they are false, 0.
 
     `concerns`: whether no key's history alone can decide the row. `pinned`: the revision that a listing is pinned to.
-    `parts`: what the rows say of single keys, as `split.parts` cuts them; `part_of`: the row that each was cut from.
+    `parts`: what the rows say of single keys, as `project` cuts them; `part_of`: the row that each was cut from.
     """
 
     rows: Int64s
@@ -34,20 +34,22 @@ class Many:
     part_of: list[int] = field(default_factory=list)
 
 
-def look_at_many(frame: Frame) -> Many:
+def inspect_multi_key(frame: Frame) -> MultiKeyRows:
     """One pass over the listings and transactions; the rules of a row hold."""
-    rows = rows_of_many(frame)
-    made = Many(rows, np.zeros(frame.rows, np.bool_), np.zeros(frame.rows, np.bool_), np.zeros(frame.rows, np.int64))
+    rows = multi_key_rows(frame)
+    made = MultiKeyRows(
+        rows, np.zeros(frame.rows, np.bool_), np.zeros(frame.rows, np.bool_), np.zeros(frame.rows, np.int64)
+    )
     waiting: list[Row] = []
     for number, row in zip(rows.tolist(), frame.dicts(rows), strict=True):
         reason = request_problem(row)
         if reason is not None:
             made.bad.append((number, reason))
             continue
-        made.concerns[number] = concerns_many(row)
+        made.concerns[number] = is_multi_key(row)
         made.changed[number] = row["status"] == "ok" and changed(row)
         made.pinned[number] = (row["op"] == "range" and parse_request(row)["revision"]) or 0
-        for _, part in parts(row):
+        for _, part in project(row):
             waiting.append({**part})
             made.part_of.append(number)
         if len(waiting) >= ROWS_AT_ONCE:
@@ -58,18 +60,18 @@ def look_at_many(frame: Frame) -> Many:
     return made
 
 
-def single_rows(frame: Frame, many: Many) -> tuple[pa.Table, Int64s]:
+def single_rows(frame: Frame, multi_key: MultiKeyRows) -> tuple[pa.Table, Int64s]:
     """All that the history says of single keys, and in which order: the rows of the frame, each with its parts.
 
-    The table has the columns of the frame, and those that `split.parts` adds.
+    The table has the columns of the frame, and those that `project` adds.
     """
-    if not len(many.rows):
+    if not len(multi_key.rows):
         return _with_marks(frame.table), np.arange(frame.rows)
     single = np.ones(frame.rows, np.bool_)
-    single[many.rows] = False
+    single[multi_key.rows] = False
     plain = np.flatnonzero(single)
-    table = joined([_with_marks(frame.table.take(plain)), *many.parts])
-    return table, np.argsort(np.concatenate((plain, np.array(many.part_of, np.int64))), kind="stable")
+    table = joined([_with_marks(frame.table.take(plain)), *multi_key.parts])
+    return table, np.argsort(np.concatenate((plain, np.array(multi_key.part_of, np.int64))), kind="stable")
 
 
 def _table(rows: list[Row]) -> pa.Table:

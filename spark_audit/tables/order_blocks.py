@@ -27,7 +27,7 @@ Latest = dict[str, tuple[int, int]]  # Clock → the greatest call, and the op_i
 
 
 @dataclass(slots=True)
-class Block:
+class BlockSummary:
     """What one block says. Rows are named by op_id; `pairs`: (late, the one called after it had returned), a few.
 
     `writes`, `distinct`: acknowledged changes, and their different revisions, from `least` to `greatest`. `repeated`:
@@ -50,7 +50,7 @@ class Block:
 
 def blocks_of(
     table: pa.Table, clocks: Mapping[str, Clocks], carries: Mapping[tuple[str, int], Latest] | None = None
-) -> Iterator[Block]:
+) -> Iterator[BlockSummary]:
     """The blocks of these rows (of `scan.ORDER`; of each block, all). `carries`: look at these only, so begun."""
     frame = Frame(table)
     run, revision, reads = frame.codes("run_id"), frame.numbers("revision", 0), _flags(table)
@@ -63,7 +63,7 @@ def blocks_of(
                 continue
             here = (run_id, int(number[begin]))
             if carries is None or here in carries:
-                rows = _Rows(frame, order[begin:end], reads)
+                rows = _BlockRows(frame, order[begin:end], reads)
                 yield _block(*here, rows, clocks[run_id], carries[here] if carries else {})
 
 
@@ -71,7 +71,7 @@ def _flags(table: pa.Table) -> Any:
     return np.asarray(table.column("reads").combine_chunks().to_numpy(zero_copy_only=False), np.bool_)
 
 
-class _Rows:
+class _BlockRows:
     """The rows of one block, in order."""
 
     def __init__(self, frame: Frame, rows: Int64s, reads: Any) -> None:
@@ -81,8 +81,8 @@ class _Rows:
         self.writes = np.flatnonzero(~reads[rows])
 
 
-def _block(run_id: str, number: int, rows: _Rows, clocks: Clocks, carry: Latest) -> Block:
-    made = Block(run_id, number, {}, {})
+def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: Latest) -> BlockSummary:
+    made = BlockSummary(run_id, number, {}, {})
     codes = np.unique(rows.clock).tolist()
     guilty: dict[int, int] = {}  # Place of a late row → op_id of the one called after it had returned.
     for clock in dict.fromkeys((*carry, *(rows.clocks[code] for code in codes))):
@@ -116,7 +116,7 @@ def _leads(reach: Int64s, ended: Int64s, margin: int) -> Bools:
     return leads
 
 
-def _note_writes(made: Block, rows: _Rows) -> None:
+def _note_writes(made: BlockSummary, rows: _BlockRows) -> None:
     """Writes that carry one revision follow each other."""
     revision = rows.revision[rows.writes]
     if not len(revision):
@@ -132,7 +132,7 @@ def _note_writes(made: Block, rows: _Rows) -> None:
         made.repeated.append((int(revision[starts[group]]), members.tolist()))
 
 
-def reached(carry: Latest, block: Block, clocks: Clocks) -> bool:
+def reached(carry: Latest, block: BlockSummary, clocks: Clocks) -> bool:
     """Whether something before this block was called after something in it had returned."""
     return any(
         (margin := clocks.margin_ns(other, clock)) is not None and least + margin < call
@@ -141,7 +141,7 @@ def reached(carry: Latest, block: Block, clocks: Clocks) -> bool:
     )
 
 
-def carried(blocks: Sequence[Block], clocks: Clocks) -> dict[tuple[str, int], Latest]:
+def carried(blocks: Sequence[BlockSummary], clocks: Clocks) -> dict[tuple[str, int], Latest]:
     """What the blocks of one run, in order, are begun with, of those where it matters."""
     carry: Latest = {}
     found: dict[tuple[str, int], Latest] = {}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory
-from spark_audit.history.rows import FIELDS, MANY, Type
+from spark_audit.history.rows import FIELDS, MULTI_KEY_OPS, Type
 from spark_audit.tables.frame import NAMES
 
 _ONLY_SHOWN = ("session", "error", "node")  # Nothing is decided by these.
@@ -73,7 +73,7 @@ def leaves(file: parquet.ParquetFile, ops: pa.ChunkedArray[Any], *, shown: bool 
     known = {name for name, _ in FIELDS if shown or name not in _ONLY_SHOWN}
     paths = [file.schema.column(number).path for number in range(len(file.schema))]
     wanted = [path for path in paths if path.split(".")[0] in known]
-    if any(op in MANY for op in ops.unique().to_pylist()):
+    if any(op in MULTI_KEY_OPS for op in ops.unique().to_pylist()):
         return wanted
     kept = [path for path in wanted if not path.startswith(tuple(f"{name}." for name in _ONLY_MANY))]
     answers = [path for path in wanted if path.startswith("output.")]

@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from spark_audit.columnar import Columns, encode
 from spark_audit.columnar.columns import NEEDED, Bools, Int64s
 from spark_audit.columnar.ranges import Advanced, Carry, advance, weak_reads_fit
-from spark_audit.columnar.unplaced_writes import Placed
+from spark_audit.columnar.unplaced_writes import PlacedWrites
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import WEAK
-from spark_audit.store.revision_claims import Slot, Told, Traces
+from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWrite
 from spark_audit.tables.decide_keys import METHODS, NOTHING_TO_DECIDE, PROVEN, DecidedTable, decide_table
-from spark_audit.tables.shuffle import together
+from spark_audit.tables.shuffle import concat
 from spark_audit.verdict.findings import KeyFindings
 from spark_audit.verdict.verdict import UNDECIDED, Undecided
 
@@ -60,7 +60,7 @@ def decide_in_ranges(
     `ranges`: completed rows with a revision, as `decide_table` takes them, each once; a row of a range comes before
     those of the next by (revision, writer first, call). `unranked`: all other rows of the key.
     """
-    walk = _Walk(unranked, limits)
+    walk = _RangeWalk(unranked, limits)
     rows = unranked.num_rows
     for table, is_last in _with_last(ranges):
         rows += table.num_rows
@@ -73,7 +73,7 @@ def decide_in_ranges(
     return DecidedTable(PROVEN.empty_table(), iter([_undecided(walk, rows, limits)]))
 
 
-def _undecided(walk: _Walk, rows: int, limits: Limits) -> KeyFindings:
+def _undecided(walk: _RangeWalk, rows: int, limits: Limits) -> KeyFindings:
     run_id, key = walk.name
     reason = (
         f"the order of its revisions, taken in ranges, does not explain it, and it has {rows} rows: more than"
@@ -95,7 +95,7 @@ def _with_last(ranges: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
         yield before, True
 
 
-class _Walk:
+class _RangeWalk:
     """Along the ranges of one key. `proves`: so far, all was proven. `operations`, `weak`: as in KeyFindings."""
 
     def __init__(self, unranked: pa.Table, limits: Limits) -> None:
@@ -112,7 +112,7 @@ class _Walk:
         self._clocks: set[str] = set()
         self.name = ("", "")
         self.operations, self.weak = int(speaks.sum()), int((speaks & _weak(unranked)).sum())
-        self._told, self._slots = list[Told](), list[Slot]()
+        self._claims, self._unplaced = list[RevisionClaim](), list[UnplacedWrite]()
         self._note(unranked)
 
     def _note(self, table: pa.Table) -> None:
@@ -131,9 +131,9 @@ class _Walk:
         if not self.proves:
             self._waiting = None
             return
-        rows = together([*before, _lean(table)])
+        rows = concat([*before, _lean(table)])
         chosen = self._candidates(rows)
-        joined = together([rows, self._pending.take(chosen)]) if len(chosen) else rows
+        joined = concat([rows, self._pending.take(chosen)]) if len(chosen) else rows
         found = self._advanced(encode(joined), is_last)
         if found is None:
             self.proves, self._waiting = False, None
@@ -144,7 +144,7 @@ class _Walk:
         if not weak_reads_fit(columns, self._carry):
             return None
         if not (~columns.unknown).any():  # Nothing but weak reads, and what may have happened unseen.
-            return Advanced(self._carry, -1, np.zeros(0, np.int64), np.zeros(0, np.int64), Placed())
+            return Advanced(self._carry, -1, np.zeros(0, np.int64), np.zeros(0, np.int64), PlacedWrites())
         return advance(columns, self._carry, ahead=self._limits.ahead, last=is_last)
 
     def _candidates(self, rows: pa.Table) -> Int64s:
@@ -160,27 +160,29 @@ class _Walk:
         left = joined.take(np.sort(found.left[found.left >= self._begun]))
         self._begun = int(found.writer >= 0)
         write = [_put_of(joined.slice(found.writer, 1), found.carry)] if found.writer >= 0 else []
-        self._waiting = together([*write, left])
+        self._waiting = concat([*write, left])
 
-    def _trace(self, placed: Placed, rows: int, chosen: Int64s) -> None:
+    def _trace(self, placed: PlacedWrites, rows: int, chosen: Int64s) -> None:
         """What is held against other keys; see `store/revision_claims.py`."""
         key, (clock,) = self.name[1], self._clocks
-        told, slot = chosen[placed.told - rows], chosen[placed.slot - rows]
-        by = zip(self._op_id[told].tolist(), self._called[told].tolist(), strict=True)
-        self._told += [
-            Told(key, revision, (op_id, call, clock))
+        claimed, unplaced = chosen[placed.claimed - rows], chosen[placed.unplaced - rows]
+        by = zip(self._op_id[claimed].tolist(), self._called[claimed].tolist(), strict=True)
+        self._claims += [
+            RevisionClaim(key, revision, (op_id, call, clock))
             for revision, (op_id, call) in zip(placed.revision.tolist(), by, strict=True)
         ]
-        numbers = (self._called[slot].tolist(), self._op_id[slot].tolist())
+        numbers = (self._called[unplaced].tolist(), self._op_id[unplaced].tolist())
         between = zip(placed.low.tolist(), placed.high.tolist(), *numbers, placed.also(), strict=True)
-        self._slots += [Slot(key, low, high, call, clock, also, op_id) for low, high, call, op_id, also in between]
+        self._unplaced += [
+            UnplacedWrite(key, low, high, call, clock, also, op_id) for low, high, call, op_id, also in between
+        ]
 
     def proven(self) -> pa.Table:
         """Its one row, of columns PROVEN."""
         method = NOTHING_TO_DECIDE if self.operations == self.weak else METHODS[0]
         run_id, key = self.name
-        traces = Traces(tuple(sorted(self._told, key=lambda told: told.revision)), tuple(self._slots)).to_json()
-        counts = {"operations": self.operations, "weak": self.weak, "off_revisions": False, "traces": traces}
+        traces = Traces(tuple(sorted(self._claims, key=lambda claim: claim.revision)), tuple(self._unplaced)).to_json()
+        counts = {"operations": self.operations, "weak": self.weak, "needs_replay": False, "traces": traces}
         return pa.Table.from_pylist([{"run_id": run_id, "key": key, "method": method, **counts}], schema=PROVEN)
 
 
@@ -206,10 +208,10 @@ _KEPT = ("run_id", "op_id", "key", "value", "call_ns", "return_ns", "clock_id")
 def _weak(table: pa.Table) -> Bools:
     """Which rows promise less than linearizability."""
     weak = _among(table, "consistency", *WEAK)
-    return weak | _told(table.column("weak")) if "weak" in table.column_names else weak
+    return weak | _is_valid(table.column("weak")) if "weak" in table.column_names else weak
 
 
-def _told(column: pa.ChunkedArray[Any]) -> Bools:
+def _is_valid(column: pa.ChunkedArray[Any]) -> Bools:
     return np.asarray(column.is_valid().to_numpy(), np.bool_)
 
 

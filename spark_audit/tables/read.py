@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_audit.errors import Fault, MalformedHistory
 from spark_audit.history.paths import HistoryFile
 from spark_audit.tables.conform import conform, joined
-from spark_audit.tables.frame import Frame, Places, schema
+from spark_audit.tables.frame import Frame, RowLocations, schema
 from spark_audit.tables.jsonl import pieces_of
 from spark_audit.tables.parquet import check_footers, leaves, open_table
 
@@ -20,7 +20,7 @@ class Read:
     """`frame`: the rows that could be read; `bad`: the lines that could not, at most FAULTS_SHOWN_MAX of each file."""
 
     frame: Frame
-    places: Places
+    locations: RowLocations
     bad: list[Fault] = field(default_factory=list)
     bad_count: int = 0
 
@@ -31,17 +31,17 @@ def read(files: Sequence[HistoryFile], *, shown: bool) -> Read:
     Raises MalformedHistory for a Parquet file that is none, or whose columns have other types.
     """
     check_footers([str(file.path.resolve()) for file in files if file.parquet])
-    places, tables = Places(), [schema(names_coded=True).empty_table()]
-    found = Read(Frame(tables[0]), places)
+    locations, tables = RowLocations(), [schema(names_coded=True).empty_table()]
+    found = Read(Frame(tables[0]), locations)
     for file in files:
         path = str(file.path.resolve())
         if file.parquet:
             table = _rows_of(path, shown)
-            places.add(path, table.num_rows, 1)
+            locations.add(path, table.num_rows, 1)
             tables.append(table)
             continue
         for piece in pieces_of(path):
-            places.add(path, piece.table.num_rows, piece.lines)
+            locations.add(path, piece.table.num_rows, piece.lines)
             tables.append(conform(piece.table))
             found.bad += [Fault(path, line, reason) for line, reason in piece.bad]
             found.bad_count += len(piece.bad)

@@ -9,10 +9,10 @@ import numpy as np
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import WEAK
-from spark_audit.store.gap_reassignment import ROWS_MAX, Near
-from spark_audit.store.revision_claims import Asked, Stretch, Told
+from spark_audit.store.gap_reassignment import ROWS_MAX, RevisionWindow
+from spark_audit.store.revision_claims import CallStamp, RevisionClaim, RevisionRange
 from spark_audit.tables.frame import Bools, Frame, Int64s, Row, distinct
-from spark_audit.verdict.cross_key import Answer, Question
+from spark_audit.verdict.cross_key import RevisionFacts, RevisionQuery
 
 _EARLIEST = -(2**63)
 SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "revision")
@@ -21,13 +21,13 @@ TO_DECIDE = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status",
 
 
 def taking_part(frame: Frame) -> Bools:
-    """Per row what `order.takes_part` says."""
+    """Per row what `takes_part` says."""
     taking: Bools = frame.codes("status").among("ok") & ~frame.null("revision")
     return taking & ~frame.codes("consistency").among(*WEAK)
 
 
 def changes_of_one_key(frame: Frame) -> Bools:
-    """Per row whether it is an acknowledged change of one key; of transactions, `look_at_many` says it."""
+    """Per row whether it is an acknowledged change of one key; of transactions, `inspect_multi_key` says it."""
     op = frame.codes("op")
     changes = op.among("put", "append")
     changes |= op.among("delete") & frame.output_flag("found")
@@ -37,7 +37,7 @@ def changes_of_one_key(frame: Frame) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class RowsOfFrame:
-    """`held.Rows` of these rows of a frame. `taking`: those that take part; `changed`: of them, the changes."""
+    """`RunRows` of these rows of a frame. `taking`: those that take part; `changed`: of them, the changes."""
 
     frame: Frame
     rows: Int64s
@@ -45,11 +45,12 @@ class RowsOfFrame:
     changed: Int64s
     clocks: Clocks
 
-    def reached(self, calls: Sequence[Asked]) -> list[int]:
+    def reached(self, calls: Sequence[CallStamp]) -> list[int]:
+        """The same as `reached_by`, as a list."""
         return [int(revision) for revision in self.reached_by(calls).tolist()]
 
-    def reached_by(self, calls: Sequence[Asked]) -> Int64s:
-        """See `held.Answer`."""
+    def reached_by(self, calls: Sequence[CallStamp]) -> Int64s:
+        """See `RevisionFacts`."""
         found = np.ones(len(calls), np.int64)
         clock = self.frame.codes("clock_id")
         ended, revision = (self.frame.numbers(name, 0)[self.taking] for name in ("return_ns", "revision"))
@@ -61,8 +62,8 @@ class RowsOfFrame:
                 if margin is not None:
                     places = np.flatnonzero(names == name)
                     stamps = [max(_EARLIEST, calls[place][0] - margin) for place in places.tolist()]
-                    told = highest_before(ended[mine], revision[mine], np.array(stamps, np.int64))
-                    found[places] = np.maximum(found[places], told)
+                    highest = highest_before(ended[mine], revision[mine], np.array(stamps, np.int64))
+                    found[places] = np.maximum(found[places], highest)
         return found
 
     def taken(self, low: int, high: int) -> Int64s:
@@ -70,29 +71,31 @@ class RowsOfFrame:
         revision = self.frame.numbers("revision", 0)[self.changed]
         return distinct(revision[(revision >= low) & (revision <= high)])
 
-    def answer(self, question: Question) -> Answer:
-        return Answer(self.reached(question.calls), stretches_of(self.taken(question.low, question.high)))
+    def facts(self, query: RevisionQuery) -> RevisionFacts:
+        """What these rows say of the query."""
+        return RevisionFacts(self.reached(query.calls), revision_ranges(self.taken(query.low, query.high)))
 
-    def near(self, asked: Sequence[Near]) -> Iterator[Sequence[Row] | None]:
-        for one, mine, first, end in self._found(asked):
+    def rows_in(self, windows: Sequence[RevisionWindow]) -> Iterator[Sequence[Row] | None]:
+        """The rows of each window as dicts."""
+        for one, mine, first, end in self._found(windows):
             if end - first > ROWS_MAX:
                 yield None
             else:
                 yield list(self.frame.dicts(mine[max(0, first - one.around) : end + one.around], TO_DECIDE))
 
-    def rows_near(self, asked: Sequence[Near]) -> Int64s:
+    def numbers_in(self, windows: Sequence[RevisionWindow]) -> Int64s:
         """Rows of the frame, ascending. Of several frames with the rows of one run, these of all of them are enough for
-        `near` to say what it says of all rows."""
+        `rows_in` to say what it says of all rows."""
         found = [np.zeros(0, np.int64)]
-        for one, mine, first, end in self._found(asked):
+        for one, mine, first, end in self._found(windows):
             found.append(mine[max(0, first - one.around) : min(end, first + ROWS_MAX + 1)])
             found.append(mine[end : end + one.around])
         return distinct(np.concatenate(found))
 
-    def _found(self, asked: Sequence[Near]) -> Iterator[tuple[Near, Int64s, int, int]]:
+    def _found(self, windows: Sequence[RevisionWindow]) -> Iterator[tuple[RevisionWindow, Int64s, int, int]]:
         """Each with the rows of its key by rank, and where those from `low` to `high` begin and end among them."""
         ranked: dict[str, tuple[Int64s, Int64s]] = {}
-        for one in asked:
+        for one in windows:
             if one.key not in ranked:
                 ranked[one.key] = self._ranked(one.key)
             mine, revision = ranked[one.key]
@@ -107,10 +110,11 @@ class RowsOfFrame:
         return mine[order], revision[order]
 
     def unknown_writes(self, keys: Sequence[str]) -> Mapping[str, Sequence[Row]]:
-        writes = self.rows_unknown(keys)
+        """The unknown writes of these keys as dicts."""
+        writes = self.numbers_of_unknown(keys)
         return {key: list(self.frame.dicts(self._of_key(writes, key), TO_DECIDE)) for key in keys}
 
-    def rows_unknown(self, keys: Sequence[str]) -> Int64s:
+    def numbers_of_unknown(self, keys: Sequence[str]) -> Int64s:
         """Rows of the frame: writes of unknown outcome of these keys."""
         writes = self.frame.codes("status").among("unknown") & ~self.frame.codes("op").among("get")
         mine = self.rows[writes[self.rows]]
@@ -120,39 +124,42 @@ class RowsOfFrame:
         return rows[self.frame.codes("key").among(key)[rows]]
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
+        """The rows with these op_ids."""
         mine = self.rows[np.isin(self.frame.numbers("op_id", -1)[self.rows], np.array(op_ids, np.int64))]
         return {row["op_id"]: row for row in self.frame.dicts(mine, SHOWN)}
 
     def changes(self, revisions: Sequence[int]) -> Sequence[Row]:
+        """The changes at these revisions."""
         same = np.isin(self.frame.numbers("revision", 0)[self.changed], np.array(revisions, np.int64))
         return list(self.frame.dicts(self.changed[same], _FOR_RANK))
 
-    def returned_before(self, told: Told) -> Row:
-        assert told.by is not None
-        _, call, name = told.by
+    def returned_before(self, claim: RevisionClaim) -> Row:
+        """The first row that had returned before the call of the claim, yet carries no lower revision."""
+        assert claim.by is not None
+        _, call, name = claim.by
         frame, rows, clock = self.frame, self.taking, self.frame.codes("clock_id")
         late: Bools = np.zeros(len(rows), np.bool_)
         for other, text in enumerate(clock.texts):
             margin = self.clocks.margin_ns(text, name)
             if margin is not None:
                 late |= (clock.ids[rows] == other) & (frame.numbers("return_ns", 0)[rows] < call - margin)
-        rows = rows[late & (frame.numbers("revision", 0)[rows] >= told.revision)]
+        rows = rows[late & (frame.numbers("revision", 0)[rows] >= claim.revision)]
         by = (frame.numbers("op_id", 0)[rows], frame.numbers("call_ns", 0)[rows], frame.numbers("revision", 0)[rows])
         return next(iter(frame.dicts(rows[np.lexsort(by)[:1]], SHOWN)))
 
 
-def highest_before(ended: Int64s, revision: Int64s, asked: Int64s) -> Int64s:
-    """For each asked stamp the highest revision of what had ended before it; 1 if none."""
-    order = np.argsort(asked, kind="stable")
-    first = np.searchsorted(asked[order], ended, side="right")  # The first stamp that is above the end.
-    best = np.ones(len(asked) + 1, np.int64)
+def highest_before(ended: Int64s, revision: Int64s, stamps: Int64s) -> Int64s:
+    """For each stamp the highest revision of what had ended before it; 1 if none."""
+    order = np.argsort(stamps, kind="stable")
+    first = np.searchsorted(stamps[order], ended, side="right")  # The first stamp that is above the end.
+    best = np.ones(len(stamps) + 1, np.int64)
     np.maximum.at(best, first, revision)
-    found = np.empty(len(asked), np.int64)
+    found = np.empty(len(stamps), np.int64)
     found[order] = np.maximum.accumulate(best[:-1])
     return found
 
 
-def stretches_of(revisions: Int64s) -> list[Stretch]:
+def revision_ranges(revisions: Int64s) -> list[RevisionRange]:
     """Of ascending numbers, each once."""
     if not len(revisions):
         return []

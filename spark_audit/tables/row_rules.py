@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from spark_audit.history.requests import NUMBERS
-from spark_audit.history.rows import CONSISTENCIES, MANY, OPS, SINGLE, STATUSES, plain_problem
+from spark_audit.history.rows import CONSISTENCIES, MULTI_KEY_OPS, OPS, SINGLE_KEY_OPS, STATUSES, plain_problem
 from spark_audit.tables.frame import Bools, Frame, Int64s
 
 _NEVER_NULL = ("run_id", "op_id", "client", "call_ns", "clock_id")
@@ -21,8 +21,8 @@ def broken_rows(frame: Frame) -> Iterator[tuple[int, str]]:
     """(row, reason) of each that breaks a rule of types or of RULES, in order."""
     found = [start + np.flatnonzero(suspect(block)) for start, block in frame.blocks()]
     rows = np.concatenate((np.zeros(0, np.int64), *found))
-    for row, told in zip(rows.tolist(), frame.dicts(rows), strict=True):
-        reason = plain_problem(told)
+    for row, suspect_row in zip(rows.tolist(), frame.dicts(rows), strict=True):
+        reason = plain_problem(suspect_row)
         if reason is not None:
             yield row, reason
 
@@ -42,9 +42,9 @@ def suspect(frame: Frame) -> Bools:
     bad |= unknown != frame.null("return_ns")
     bad |= frame.numbers("return_ns", 2**63 - 1) < frame.numbers("call_ns", 0)
     key = frame.codes("key")
-    bad |= op.among(*SINGLE) & ((key.ids < 0) | key.among(""))
+    bad |= op.among(*SINGLE_KEY_OPS) & ((key.ids < 0) | key.among(""))
     bad |= op.among("put", "cas", "append") & frame.null("value")
-    bad |= op.among(*MANY) & frame.null("request")
+    bad |= op.among(*MULTI_KEY_OPS) & frame.null("request")
     bad |= ok & frame.null("output")
     return bad | (ok & _bad_answer(frame))
 
@@ -61,6 +61,6 @@ def _bad_answer(frame: Frame) -> Bools:
     return bad | (op.among("txn") & frame.output_null("results"))
 
 
-def rows_of_many(frame: Frame) -> Int64s:
+def multi_key_rows(frame: Frame) -> Int64s:
     """The listings and transactions."""
-    return np.flatnonzero(frame.codes("op").among(*MANY))
+    return np.flatnonzero(frame.codes("op").among(*MULTI_KEY_OPS))

@@ -23,7 +23,7 @@ from spark_audit.history.operation import WEAK
 from spark_audit.tables.conform import conform
 from spark_audit.tables.decide_keys import NEEDED
 from spark_audit.tables.frame import NAMES, Bools, Frame, Int32s, Int64s, one_piece
-from spark_audit.tables.multi_key import Many, look_at_many
+from spark_audit.tables.multi_key import MultiKeyRows, inspect_multi_key
 from spark_audit.tables.row_rules import broken_rows
 
 KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
@@ -41,7 +41,7 @@ _IDS_BITS = 16  # op_ids that differ only in these go to one partition.
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ShufflePiece:
     """What goes to one partition. `payload`: an Arrow stream, or JSON (TOTALS, BAD, CLASH).
 
     `place`: of HOT, 0 for rows that no range can take, else 1 + the number of the range; of all else -1.
@@ -57,36 +57,44 @@ class Hot(Protocol):
     """A key that is decided in ranges; `hot_keys.py`."""
 
     @property
-    def run_id(self) -> str: ...
+    def run_id(self) -> str:
+        """The run of the key."""
+        ...
+
     @property
-    def key(self) -> str: ...
-    def ranges_of(self, rank: Int64s, call: Int64s) -> Int64s: ...
+    def key(self) -> str:
+        """The name of the key."""
+        ...
+
+    def ranges_of(self, rank: Int64s, call: Int64s) -> Int64s:
+        """The number of the range of each operation."""
+        ...
 
 
-def scan(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) -> Iterator[Cut]:
+def shuffle_pieces(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) -> Iterator[ShufflePiece]:
     """The pieces of these rows. If a row is malformed there are none, only a BAD.
 
     `hot`: these keys have the partitions behind all others, one each.
 
-    TOTALS: per run the numbers of `rows`, `unknown`, `failed`, `asked` (listings and transactions that did not fail),
-    `many` (those that one key's history cannot decide), `bare` (completed without a revision), `taking` (that take part
-    in the order over all keys).
+    TOTALS: per run the numbers of `rows`, `unknown`, `failed`, `multi_key_requests` (listings and transactions that did
+    not fail), `multi_key` (those that one key's history cannot decide), `without_revision` (completed without a
+    revision), `taking` (that take part in the order over all keys).
     """
     frame = Frame(conform(table))
     bad = sum(1 for _ in broken_rows(frame))
-    many = look_at_many(frame) if not bad else None
-    if many is None or many.bad:
-        yield Cut(BAD, 0, json.dumps(bad or len(many.bad if many else ())).encode())
+    multi_key = inspect_multi_key(frame) if not bad else None
+    if multi_key is None or multi_key.bad:
+        yield ShufflePiece(BAD, 0, json.dumps(bad or len(multi_key.bad if multi_key else ())).encode())
         return
     taking = _taking(frame)
-    yield from _totals(frame, many, taking)
-    keys = Frame(_narrow(_of_keys(frame, many)))
+    yield from _totals(frame, multi_key, taking)
+    keys = Frame(_narrow(_of_keys(frame, multi_key)))
     owner = _owners(keys, hot)
     yield from _hot(keys, hot, owner, partitions)
     yield from _keys(keys, np.flatnonzero(owner < 0), partitions)
     yield from _ids(frame, partitions)
     yield from _clients(frame, partitions)
-    order = frame.table.select(list(_ORDER)).append_column("reads", pa.array(~(changed(frame) | many.changed)))
+    order = frame.table.select(list(_ORDER)).append_column("reads", pa.array(~(changed(frame) | multi_key.changed)))
     rows = np.flatnonzero(taking)
     blocks = frame.numbers("revision", 0)[rows] >> BLOCK_BITS
     yield from _pieces(ORDER, _narrow(order), blocks % partitions, partitions, rows)
@@ -98,7 +106,7 @@ def read_piece(payload: bytes) -> pa.Table:
         return stream.read_all()
 
 
-def together(tables: Sequence[pa.Table]) -> pa.Table:
+def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables of pieces of one kind as one, each column in one piece, NAMES as dictionaries, numbers of 64 bits."""
     coded = [_coded(table) for table in tables]
     return _wide(pa.concat_tables(coded, promote_options="permissive").unify_dictionaries().combine_chunks())
@@ -141,34 +149,34 @@ def changed(frame: Frame) -> Bools:
     return changes & ok
 
 
-def _totals(frame: Frame, many: Many, taking: Bools) -> Iterator[Cut]:
+def _totals(frame: Frame, multi_key: MultiKeyRows, taking: Bools) -> Iterator[ShufflePiece]:
     status, run = frame.codes("status"), frame.codes("run_id")
-    asked = np.zeros(frame.rows, np.bool_)
-    asked[many.rows] = True
+    multi_key_requests = np.zeros(frame.rows, np.bool_)
+    multi_key_requests[multi_key.rows] = True
     counted = {
         "rows": np.ones(frame.rows, np.bool_),
         "unknown": status.among("unknown"),
         "failed": status.among("fail"),
-        "asked": asked & ~status.among("fail"),
-        "many": many.concerns,
-        "bare": status.among("ok") & frame.null("revision"),
+        "multi_key_requests": multi_key_requests & ~status.among("fail"),
+        "multi_key": multi_key.concerns,
+        "without_revision": status.among("ok") & frame.null("revision"),
         "taking": taking,
     }
     sums = {name: np.bincount(run.ids[where], minlength=len(run.texts)) for name, where in counted.items()}
     for code in np.flatnonzero(sums["rows"]).tolist():
-        told = {name: int(of_run[code]) for name, of_run in sums.items()}
-        yield Cut(TOTALS, 0, json.dumps({"run_id": run.texts[code], **told}).encode())
+        counts = {name: int(of_run[code]) for name, of_run in sums.items()}
+        yield ShufflePiece(TOTALS, 0, json.dumps({"run_id": run.texts[code], **counts}).encode())
 
 
-def _of_keys(frame: Frame, many: Many) -> pa.Table:
+def _of_keys(frame: Frame, multi_key: MultiKeyRows) -> pa.Table:
     """The rows of single keys and the parts of the others, in the columns that decide."""
-    if not len(many.rows):
+    if not len(multi_key.rows):
         return _lean(frame.table, _OUTPUT)
     single = np.ones(frame.rows, np.bool_)
-    single[many.rows] = False
+    single[multi_key.rows] = False
     names = (*_OUTPUT, "results")
-    tables = [_lean(table, names) for table in (frame.table.take(np.flatnonzero(single)), *many.parts)]
-    return together(tables)
+    tables = [_lean(table, names) for table in (frame.table.take(np.flatnonzero(single)), *multi_key.parts)]
+    return concat(tables)
 
 
 def _lean(table: pa.Table, answers: Sequence[str]) -> pa.Table:
@@ -217,7 +225,7 @@ def _indexed(column: Any, kind: pa.DataType) -> Any:
     return pa.DictionaryArray.from_arrays(indices, coded.dictionary)
 
 
-def _keys(frame: Frame, rows: Int64s, partitions: int) -> Iterator[Cut]:
+def _keys(frame: Frame, rows: Int64s, partitions: int) -> Iterator[ShufflePiece]:
     """Of these rows."""
     run, key = frame.codes("run_id"), frame.codes("key")
     targets = _targets(run.ids[rows], run.texts, key.ids[rows], key.texts, partitions)
@@ -232,7 +240,7 @@ def _owners(frame: Frame, hot: Sequence[Hot]) -> Int64s:
     return owner
 
 
-def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> Iterator[Cut]:
+def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> Iterator[ShufflePiece]:
     """Of the rows of hot keys. They are copied once for all of these keys: a copy of each took longer than all else."""
     rows = np.flatnonzero(owner >= 0)
     if not len(rows):
@@ -251,7 +259,7 @@ def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> It
     for first, end in pairwise([*edges, len(order)]):
         for begin in range(first, end, PIECE_ROWS_MAX):
             piece = piece_of(ordered.slice(begin, min(PIECE_ROWS_MAX, end - begin)))
-            yield Cut(HOT, partitions + int(owner[order[first]]), piece, int(places[order[first]]))
+            yield ShufflePiece(HOT, partitions + int(owner[order[first]]), piece, int(places[order[first]]))
 
 
 def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str], partitions: int) -> Int64s:
@@ -266,7 +274,7 @@ def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str
     return targets
 
 
-def _ids(frame: Frame, partitions: int) -> Iterator[Cut]:
+def _ids(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
     """Stretches of op_ids that follow each other, cut where they change the partition; or CLASH, if one is twice."""
     run, op_id = frame.codes("run_id").ids.astype(np.int64), frame.numbers("op_id", 0)
     if (np.diff(op_id) < 0).any() or (np.diff(run) < 0).any():
@@ -274,7 +282,7 @@ def _ids(frame: Frame, partitions: int) -> Iterator[Cut]:
         run, op_id = run[order], op_id[order]
     same, step = np.diff(run) == 0, np.diff(op_id)
     if (same & (step == 0)).any():
-        yield Cut(CLASH, 0, b"{}")
+        yield ShufflePiece(CLASH, 0, b"{}")
         return
     cut = ~same | (step != 1) | (np.diff(op_id >> _IDS_BITS) != 0)
     first, last = np.flatnonzero(np.concatenate(([True], cut))), np.flatnonzero(np.concatenate((cut, [True])))
@@ -295,7 +303,7 @@ def _short_dictionaries(table: pa.Table) -> pa.Table:
     return table
 
 
-def _clients(frame: Frame, partitions: int) -> Iterator[Cut]:
+def _clients(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
     """Per client its first call and its last return (never: of an unknown outcome); or CLASH, if two overlap."""
     run, client = frame.codes("run_id"), frame.codes("client")
     call, ended = frame.numbers("call_ns", 0), frame.numbers("return_ns", _ENDLESS)
@@ -304,7 +312,7 @@ def _clients(frame: Frame, partitions: int) -> Iterator[Cut]:
     order = order[sorted_by(owner[order])]
     same = np.diff(owner[order]) == 0
     if (same & (ended[order[:-1]] > call[order[1:]])).any():
-        yield Cut(CLASH, 0, b"{}")
+        yield ShufflePiece(CLASH, 0, b"{}")
         return
     first, last = order[np.concatenate(([True], ~same))], order[np.concatenate((~same, [True]))]
     names = frame.table.select(["run_id", "client"]).take(first)
@@ -313,7 +321,9 @@ def _clients(frame: Frame, partitions: int) -> Iterator[Cut]:
     yield from _pieces(CLIENTS, _short_dictionaries(table), targets, partitions)
 
 
-def _pieces(kind: str, table: pa.Table, targets: Int64s, partitions: int, rows: Int64s | None = None) -> Iterator[Cut]:
+def _pieces(
+    kind: str, table: pa.Table, targets: Int64s, partitions: int, rows: Int64s | None = None
+) -> Iterator[ShufflePiece]:
     """`rows`: only these of the table, which `targets` are of."""
     if not len(targets):
         return
@@ -323,7 +333,7 @@ def _pieces(kind: str, table: pa.Table, targets: Int64s, partitions: int, rows: 
     for target in range(partitions):
         for begin in range(edges[target], edges[target + 1], PIECE_ROWS_MAX):
             length = min(PIECE_ROWS_MAX, edges[target + 1] - begin)
-            yield Cut(kind, target, piece_of(ordered.slice(begin, length)))
+            yield ShufflePiece(kind, target, piece_of(ordered.slice(begin, length)))
 
 
 def piece_of(table: pa.Table) -> bytes:
@@ -336,7 +346,9 @@ def piece_of(table: pa.Table) -> bytes:
 
 
 def clients_clash(table: pa.Table) -> bool:
-    """Whether two stretches of one client overlap, of tables that `scan` made. If not, no two of its operations do."""
+    """Whether two stretches of one client overlap, of tables that `shuffle_pieces` made. If not, no two of its
+    operations do.
+    """
     frame = Frame(table)
     run, client = frame.codes("run_id"), frame.codes("client")
     owner = run.ids.astype(np.int64) * len(client.texts) + client.ids
@@ -347,7 +359,7 @@ def clients_clash(table: pa.Table) -> bool:
 
 
 def ids_clash(table: pa.Table) -> bool:
-    """Whether an op_id is there twice in a run, of tables that `scan` made."""
+    """Whether an op_id is there twice in a run, of tables that `shuffle_pieces` made."""
     frame = Frame(table)
     run, first, last = frame.codes("run_id").ids, frame.numbers("first", 0), frame.numbers("last", 0)
     order = np.lexsort((first, run))

@@ -41,7 +41,7 @@ class Shape:
     delete_share: float = 0.05
     cas_share: float = 0.15
     append_share: float = 0.0
-    many_share: float = 0.0  # Ranges and transactions over several keys.
+    multi_key_share: float = 0.0  # Ranges and transactions over several keys.
     unknown_share: float = 0.01
     local_share: float = 0.0
     revisions: bool = True
@@ -81,10 +81,10 @@ class _Store:
 
 def generate(shape: Shape, seed: int, run_id: str = "") -> list[Row]:
     """The rows of one run, in order of call; `run_id` defaults to the seed. The same seed gives the same rows."""
-    return list(_Run(shape, Random(seed), run_id or f"generated-{seed}").rows())
+    return list(_Simulation(shape, Random(seed), run_id or f"generated-{seed}").rows())
 
 
-class _Run:
+class _Simulation:
     def __init__(self, shape: Shape, random: Random, run_id: str) -> None:
         self.shape, self.random, self.run_id = shape, random, run_id
         self.store = _Store()
@@ -145,7 +145,7 @@ class _Run:
             if draw < share:
                 return name
             draw -= share
-        return self.random.choice(("range", "txn")) if draw < shape.many_share else "get"
+        return self.random.choice(("range", "txn")) if draw < shape.multi_key_share else "get"
 
     def _key(self) -> str:
         first = self.random.random() < self.shape.skew / 2

@@ -287,10 +287,10 @@ def _wrong_branch(history: _History) -> Row | None:
 
 def _order_over_keys(history: _History) -> Row | None:
     """A read carries a revision below one that a completed operation on another key carried before it was called."""
-    told = sorted((row for row in history.done if row["revision"]), key=_returned)
+    seen = sorted((row for row in history.done if row["revision"]), key=_returned)
     for read in history.reads():
         mod = read["output"]["mod_revision"]
-        before = (row for row in told if row["return_ns"] < read["call_ns"] and row["key"] != read["key"])
+        before = (row for row in seen if row["return_ns"] < read["call_ns"] and row["key"] != read["key"])
         if mod and any(row["revision"] > mod for row in before):
             read["revision"] = mod
             return read
@@ -370,8 +370,8 @@ ALL_FAULTS = tuple(_MADE)
 
 
 def _answer(read: Row, write: Row) -> Row:
-    told = {"found": True, "value": write["value"], "mod_revision": write["revision"]}
-    read["output"] = {**dict.fromkeys(read["output"]), "succeeded": read["output"]["succeeded"], **told}
+    seen = {"found": True, "value": write["value"], "mod_revision": write["revision"]}
+    read["output"] = {**dict.fromkeys(read["output"]), "succeeded": read["output"]["succeeded"], **seen}
     return read
 
 

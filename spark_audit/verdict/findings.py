@@ -12,8 +12,8 @@ from spark_audit.key.decide import Decision, decide
 from spark_audit.key.weak_reads import misfits
 from spark_audit.store.order import OutOfOrder
 from spark_audit.store.replay import Contradiction
-from spark_audit.store.revision_claims import Told, Traces, told_of
-from spark_audit.verdict.verdict import UNDECIDED, VIOLATION, Shown, Undecided, Verdict, Violation
+from spark_audit.store.revision_claims import RevisionClaim, Traces, claims_of
+from spark_audit.verdict.verdict import UNDECIDED, VIOLATION, ShownOperation, Undecided, Verdict, Violation
 from spark_audit.verdict.words import describe, row_words, sentence, short, span
 
 Row = Mapping[str, Any]
@@ -33,7 +33,7 @@ class KeyFindings:
     weak: int
     configurations: int
     found: list[Violation | Undecided] = field(default_factory=list)
-    off_revisions: bool = False  # See Decision.
+    needs_replay: bool = False  # See Decision.
     operations: int = 0
     traces: Traces = field(default_factory=Traces)  # Of a key that is wrong by itself: none. Said once is enough.
 
@@ -67,7 +67,7 @@ def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, 
     decision = decide(history.operations, clocks, configurations_max=configurations_max, key=key)
     result = findings_from(run_id, key, history, decision, clocks)
     if decision.status != VIOLATION:
-        result.traces = Traces(told_of(key, history.operations), decision.slots)
+        result.traces = Traces(claims_of(key, history.operations), decision.unplaced)
     return result
 
 
@@ -75,7 +75,7 @@ def findings_from(run_id: str, key: str, history: KeyHistory, decision: Decision
     """What a decision says of the key, and what its reads say against their own revisions."""
     proven_wrong = {op.op_id for op in decision.counterexample}
     result = KeyFindings(run_id, key, decision.status, decision.method, history.weak, decision.configurations)
-    result.off_revisions, result.operations = decision.off_revisions, history.rows
+    result.needs_replay, result.operations = decision.needs_replay, history.rows
     if history.weak == history.rows:
         result.method = "nothing to decide"
     if decision.status == VIOLATION:
@@ -107,14 +107,14 @@ def note_key(verdict: Verdict, key: KeyFindings) -> None:
         verdict.record(found)
 
 
-def _shown(op: Operation) -> Shown:
+def _shown(op: Operation) -> ShownOperation:
     end = None if op.return_ns == FOREVER else op.return_ns
-    return Shown(op.op_id, op.client, op.name, op.call_ns, end, op.revision, describe(op))
+    return ShownOperation(op.op_id, op.client, op.name, op.call_ns, end, op.revision, describe(op))
 
 
-def shown_row(row: Row) -> Shown:
+def shown_row(row: Row) -> ShownOperation:
     """A row as it stands in a store-wide counterexample."""
-    return Shown(
+    return ShownOperation(
         row["op_id"], row["client"], row["op"], row["call_ns"], row["return_ns"], row["revision"], row_words(row)
     )
 
@@ -134,24 +134,24 @@ def repeated_violation(run_id: str, revision: int, rows: Sequence[Row]) -> Viola
     return Violation("unique", run_id, None, text, tuple(shown_row(row) for row in rows[:4]))
 
 
-def told_twice(
-    run_id: str, revision: int, told: Sequence[Told], rows: Sequence[Row], changes: Sequence[Row]
+def repeated_claim(
+    run_id: str, revision: int, claims: Sequence[RevisionClaim], rows: Sequence[Row], changes: Sequence[Row]
 ) -> Violation:
     """A revision of more than one change: those of which responses tell it (`rows`: unknown ones), and acknowledged."""
-    names = [f"a write of {short(one.key)} of unknown outcome, as responses tell" for one in told[:4]]
+    names = [f"a write of {short(one.key)} of unknown outcome, as responses tell" for one in claims[:4]]
     names += [row_words(row) for row in changes[:4]]
     text = f"revision {revision} is that of more than one change: {' and '.join(names)}"
     return Violation("unique", run_id, None, text, tuple(shown_row(row) for row in (*rows[:4], *changes[:4])))
 
 
-def told_early(run_id: str, told: Told, unknown: Row, late: Row) -> Violation:
+def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> Violation:
     """A write of unknown outcome with a revision that is not above what had returned before its call."""
     gap = span(max(0, unknown["call_ns"] - late["return_ns"]))
     text = (
-        f"{unknown['op']} #{unknown['op_id']} of {short(told.key)}, its outcome unknown, has revision {told.revision}, "
-        f"as responses tell, yet {row_words(late)} had returned {gap} before it was called"
+        f"{unknown['op']} #{unknown['op_id']} of {short(claim.key)}, its outcome unknown, has revision "
+        f"{claim.revision}, as responses tell, yet {row_words(late)} had returned {gap} before it was called"
     )
-    return Violation("order", run_id, told.key, text, (shown_row(late), shown_row(unknown)))
+    return Violation("order", run_id, claim.key, text, (shown_row(late), shown_row(unknown)))
 
 
 def store_finding(run_id: str, found: Contradiction) -> Violation | Undecided:

@@ -21,7 +21,7 @@ PROPERTIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownOperation:
     """An operation of a counterexample. `return_ns` None: its outcome is unknown."""
 
     op_id: int
@@ -41,10 +41,11 @@ class Violation:
     run_id: str
     key: str | None
     text: str
-    operations: tuple[Shown, ...] = ()
+    operations: tuple[ShownOperation, ...] = ()
     method: str = ""
 
     def words(self) -> str:
+        """The violation in a sentence."""
         where = f"key {self.key}: " if self.key is not None else ""
         return f"{where}{self.text}"
 
@@ -69,6 +70,7 @@ class Property:
 
     @property
     def status(self) -> str:
+        """Violated as soon as anything violates it; else undecided as soon as anything is."""
         return VIOLATION if self.violated else UNDECIDED if self.undecided else LINEARIZABLE
 
 
@@ -90,11 +92,13 @@ class Verdict:
 
     @property
     def status(self) -> str:
+        """The worst status of all properties."""
         statuses = {prop.status for prop in self.properties.values()}
         return next(status for status in (VIOLATION, UNDECIDED, LINEARIZABLE) if status in statuses)
 
     @property
     def exit_code(self) -> int:
+        """The exit status of a command that gives this verdict."""
         return EXIT_CODES[self.status]
 
     def record(self, found: Violation | Undecided, *, count: int = 1) -> None:
@@ -110,6 +114,7 @@ class Verdict:
                 self.undecided.append(found)
 
     def to_dict(self) -> dict[str, Any]:
+        """The verdict as its JSON has it."""
         return {
             "status": self.status,
             "exit_code": self.exit_code,
@@ -130,9 +135,10 @@ class Verdict:
         }
 
     def to_json(self) -> str:
+        """The verdict as JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
 
 def violation_from(fields: Mapping[str, Any]) -> Violation:
     """The inverse of `asdict`, for what came through JSON."""
-    return Violation(**{**fields, "operations": tuple(Shown(**shown) for shown in fields["operations"])})
+    return Violation(**{**fields, "operations": tuple(ShownOperation(**shown) for shown in fields["operations"])})

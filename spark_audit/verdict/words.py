@@ -17,8 +17,8 @@ def describe(op: Operation) -> str:
     """One operation on its key: `get #812 returned v17 (revision 40)`."""
     held = "found" if op.guards_hold else "did not find all of"
     guards = [f"{held} {', '.join(f'{g.target} {g.sign} {g.value}' for g in op.guards)}"] if op.guards else []
-    told = "; ".join([*guards, *(_step_words(step, op) for step in op.steps)]) or "compared it"
-    return f"{op.name} #{op.op_id} {told}{_revision_words(op)}"
+    text = "; ".join([*guards, *(_step_words(step, op) for step in op.steps)]) or "compared it"
+    return f"{op.name} #{op.op_id} {text}{_revision_words(op)}"
 
 
 def _revision_words(op: Operation) -> str:
@@ -63,9 +63,11 @@ def _append_words(step: Step) -> str:
 def _seen_words(seen: Seen | None) -> str:
     if seen is None or not seen.found:
         return "nothing (the key absent)"
-    told = [f"revision {seen.mod_revision}"] if seen.mod_revision is not None else []
-    told += [f"version {seen.version}"] if seen.version is not None else []
-    return (short(seen.value) if seen.value is not None else "a record") + (f" ({', '.join(told)})" if told else "")
+    details = [f"revision {seen.mod_revision}"] if seen.mod_revision is not None else []
+    details += [f"version {seen.version}"] if seen.version is not None else []
+    return (short(seen.value) if seen.value is not None else "a record") + (
+        f" ({', '.join(details)})" if details else ""
+    )
 
 
 def short(value: str | None) -> str:
@@ -91,13 +93,13 @@ def sentence(proof: Sequence[Operation], failed_values: Mapping[str, int], clock
         for step in op.steps:
             if op.revision is not None and step.value is not None and op.writes:
                 value_at[op.revision] = step.value
-    if told := _told_otherwise(proof):
-        return told
+    if text := _conflicting_appends(proof):
+        return text
     readers = sorted((op for op in proof if tokens_observed(op, value_at)), key=lambda op: op.call_ns, reverse=True)
     for reader in readers:
-        told = _reader_sentence(reader, proof, value_at, failed_values, clocks)
-        if told:
-            return f"{_teller_words(reader, proof)}{told}"
+        text = _reader_sentence(reader, proof, value_at, failed_values, clocks)
+        if text:
+            return f"{_evidence_words(reader, proof)}{text}"
     for one, other in combinations([op for op in readers if op.writes and not op.unknown], 2):
         if tokens_observed(one, value_at) & tokens_observed(other, value_at) - {ANYTHING, NOTHING}:
             return f"{describe(one)}, and {describe(other)}: both found what only one can have overwritten"
@@ -128,8 +130,8 @@ def _reader_sentence(
         gap = span(sources[0].call_ns - reader.return_ns)
         return f"{describe(reader)} {gap} before {describe(sources[0])} was called"
     seen = reader.steps[0].seen if reader.steps else None  # A transaction may only have compared this key.
-    told = seen.mod_revision if seen is not None else None
-    if told and len(sources) == 1 and sources[0].revision not in (None, told):
+    revision = seen.mod_revision if seen is not None else None
+    if revision and len(sources) == 1 and sources[0].revision not in (None, revision):
         return f"{describe(reader)}, although {describe(sources[0])}: it took effect more than once"
     between = [
         op
@@ -151,7 +153,7 @@ def _reader_sentence(
     return f"{describe(reader)}, although {describe(last)} had returned {gap} before it was called{after}"
 
 
-def _teller_words(append: Operation, proof: Sequence[Operation]) -> str:
+def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
     """Which read tells what an append found."""
     left = append.steps[0].value if append.name == "append" and append.steps[0].kind == "cas" else None
     for op in proof if left is not None else ():
@@ -161,7 +163,7 @@ def _teller_words(append: Operation, proof: Sequence[Operation]) -> str:
     return ""
 
 
-def _told_otherwise(proof: Sequence[Operation]) -> str | None:
+def _conflicting_appends(proof: Sequence[Operation]) -> str | None:
     """Of an append of which reads tell that it found this, and that."""
     writes = [op for op in proof if op.writes]
     append = writes[0] if len(writes) == 1 and writes[0].steps[0].kind == "append" else None
@@ -205,5 +207,5 @@ def _failed(op_id: int) -> str:
 def row_words(row: Mapping[str, Any]) -> str:
     """A row that is not cut by key: for the store-wide properties."""
     key = f" of {short(row['key'])}" if row.get("key") else ""
-    told = f" (revision {row['revision']})" if row["return_ns"] is not None else ", its outcome unknown"
-    return f"{row['op']} #{row['op_id']}{key}{told}"
+    text = f" (revision {row['revision']})" if row["return_ns"] is not None else ", its outcome unknown"
+    return f"{row['op']} #{row['op_id']}{key}{text}"

@@ -21,7 +21,7 @@ from tests.spark_audit.support.pages import drawings, groups
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    rows, _ = inject(generate(Shape(operations=800, delete_share=0.0, many_share=0.05), 5), "lost_write", 5)
+    rows, _ = inject(generate(Shape(operations=800, delete_share=0.0, multi_key_share=0.05), 5), "lost_write", 5)
     write_lines(tmp_path / "run" / "ops" / "1.jsonl", rows)
     return tmp_path / "run"
 
@@ -83,7 +83,7 @@ def test_what_may_not_fit_in_memory_is_left_to_spark(
 ) -> None:
     """By rows and bytes; many times more where the store has to be replayed."""
     for name, share in (("plain", 0.0), ("many", 0.2)):
-        rows = generate(Shape(operations=1_000, many_share=share), 1)
+        rows = generate(Shape(operations=1_000, multi_key_share=share), 1)
         if suffix == "jsonl":
             write_lines(tmp_path / f"{name}.jsonl", rows)
         else:

@@ -13,7 +13,7 @@ import pytest
 
 from spark_audit import MalformedHistory, Verdict, check_rows
 from spark_audit.follow.cli import follow_files
-from spark_audit.follow.state import Followed, write_state
+from spark_audit.follow.state import FollowState, write_state
 from spark_audit.history.rows import FIELDS
 from spark_audit.local.job import audit
 from spark_audit.tables.frame import schema
@@ -29,7 +29,7 @@ def _said(decide: Callable[[], Verdict]) -> str:
 
 
 def _followed(paths: tuple[str, ...], state: Path) -> Verdict:
-    followed = Followed()
+    followed = FollowState()
     verdict = follow_files(followed, paths, settled_ns=0, final=True)
     write_state(state, followed)
     return verdict

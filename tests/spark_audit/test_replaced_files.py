@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_audit.errors import UnreadablePath
-from spark_audit.follow.state import Followed, read_state, write_state
+from spark_audit.follow.state import FollowState, read_state, write_state
 from spark_audit.imports.writing import rows_file
 from spark_audit.report.keys_file import write_key_file
 from spark_audit.report.page import write_page
@@ -25,7 +25,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "page.html": lambda path: write_page(path, "page"),
     "keys.parquet": lambda path: write_key_file([], path),
     "rows.jsonl": write_rows,
-    "state": lambda path: write_state(path, Followed()),
+    "state": lambda path: write_state(path, FollowState()),
     "state that is read": read_state,
 }
 

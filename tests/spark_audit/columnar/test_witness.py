@@ -10,7 +10,7 @@ import pytest
 from spark_audit.columnar import NOT_COVERED, OK, SUSPECT, Witnessed, encode_rows, witness
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import operation_of
-from spark_audit.history.projection import parts
+from spark_audit.history.projection import project
 from spark_audit.key.witness import witness as one_by_one
 from spark_audit.testing.generate import Shape, generate
 from tests.spark_audit.support.histories import History
@@ -228,7 +228,7 @@ def test_true_histories_are_proven_as_the_witness_of_one_key_proves_them(seed: i
 
     by_key: dict[str, list[dict[str, object]]] = {}
     for row in rows:
-        for key, part in parts(row):
+        for key, part in project(row):
             by_key.setdefault(key, []).append(dict(part))
     slow = {
         key: one_by_one([op for row in mine for op in operation_of(row)], Clocks()).verified
@@ -240,11 +240,11 @@ def test_true_histories_are_proven_as_the_witness_of_one_key_proves_them(seed: i
 
 
 def test_a_listing_is_a_read_of_each_key_that_it_shows() -> None:
-    rows = generate(Shape(operations=2_000, keys=10, unknown_share=0.0, many_share=0.0), 3)
+    rows = generate(Shape(operations=2_000, keys=10, unknown_share=0.0, multi_key_share=0.0), 3)
     h = History(rows[0]["run_id"])
     h.put("a", 0, 10, 2)
     h.range({"k": ("a", 2)}, 20, 30, 2)
-    cut = [part for row in h.rows for _, part in parts(row)]
+    cut = [part for row in h.rows for _, part in project(row)]
     assert witness(encode_rows(cut)).status.tolist() == [OK]
     assert len(encode_rows(cut)) == 2
 

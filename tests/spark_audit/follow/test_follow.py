@@ -19,7 +19,7 @@ from spark_audit.follow.key import KeyCarry, KeyPart, close, past
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.effects import rank
 from spark_audit.history.operation import operation_of
-from spark_audit.history.revision_set import Numbers
+from spark_audit.history.range_set import RangeSet
 from spark_audit.history.rows import FIELDS
 from spark_audit.key.witness import witness
 from spark_audit.testing.generate import Row
@@ -32,7 +32,7 @@ _LEFT_OUT: Row = dict.fromkeys(name for name, _ in FIELDS)
 CLOCKS = ({"clock_id": "boot", "error_bound_ns": 0},)
 
 
-class Followed:
+class FollowState:
     """Rows handed over in parts, and how much was read again."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def _told(verdict: Verdict) -> dict[str, Any]:
     return told
 
 
-def _in_parts(rows: Sequence[Row], random: Random) -> tuple[Verdict, Followed]:
+def _in_parts(rows: Sequence[Row], random: Random) -> tuple[Verdict, FollowState]:
     """As they return, some much later; cut at random places, with too little patience at times."""
     end = max(row["call_ns"] for row in rows)
     slow = random.choice((0, 0, end // 50))
@@ -71,14 +71,14 @@ def _in_parts(rows: Sequence[Row], random: Random) -> tuple[Verdict, Followed]:
     ]
     arrived = [rows[i] for _, i in sorted(arrival)]
     settled = random.choice((0, end // 50, end // 10))
-    followed = Followed()
+    followed = FollowState()
     places = sorted(random.sample(range(1, len(rows)), min(len(rows) - 1, random.randint(1, 8))))
     for start, stop in zip([0, *places], places, strict=False):
         _assert_is_of_what_is_closed(followed.take(arrived[start:stop], settled_ns=settled), followed)
     return followed.take(arrived[places[-1] :], settled_ns=settled, final=True), followed
 
 
-def _assert_is_of_what_is_closed(verdict: Verdict, followed: Followed) -> None:
+def _assert_is_of_what_is_closed(verdict: Verdict, followed: FollowState) -> None:
     cut = followed.carry.cut
     mine = [row for row in followed.read if row["status"] != "ok" or rank(row)[:3] < (cut[0], 1, cut[1])]
     if any(row["status"] == "ok" for row in mine):
@@ -87,7 +87,7 @@ def _assert_is_of_what_is_closed(verdict: Verdict, followed: Followed) -> None:
         assert verdict.exit_code == 4
 
 
-def _assert_same(rows: Sequence[Row], random: Random) -> Followed:
+def _assert_same(rows: Sequence[Row], random: Random) -> FollowState:
     parts, followed = _in_parts(rows, random)
     whole = check_rows(rows, clocks=CLOCKS)
     assert _told(parts) == _told(whole)
@@ -100,7 +100,7 @@ def test_parts_of_a_true_history_are_judged_as_the_whole(seed: int) -> None:
     shape = Shape(
         operations=random.randint(20, 400), keys=random.randint(1, 8), clients=random.randint(1, 8),
         unknown_share=random.choice((0.0, 0.02, 0.1)), local_share=random.choice((0.0, 0.1)),
-        delete_share=random.choice((0.0, 0.1)), many_share=random.choice((0.0, 0.0, 0.1)),
+        delete_share=random.choice((0.0, 0.1)), multi_key_share=random.choice((0.0, 0.0, 0.1)),
     )  # fmt: skip
     _assert_same(generate(shape, seed), random)
 
@@ -111,7 +111,7 @@ def test_a_fault_is_found_in_parts_as_in_the_whole(seed: int) -> None:
     random = Random(seed)
     shape = Shape(
         operations=random.randint(40, 200), keys=random.randint(1, 5), unknown_share=random.choice((0.0, 0.05)),
-        local_share=0.05, many_share=0.1 * (seed % 4 == 0), append_share=0.2 * (seed % 4 == 1),
+        local_share=0.05, multi_key_share=0.1 * (seed % 4 == 0), append_share=0.2 * (seed % 4 == 1),
     )  # fmt: skip
     tried = 0
     for fault in ALL_FAULTS:
@@ -141,7 +141,7 @@ def test_an_unknown_write_that_is_seen_only_behind_the_cut_is_carried_over_it() 
     h.put("a", 0, 10, 2)
     h.put("x", 20, None)
     h.put("b", 30, 40, 3, key="other")
-    followed = Followed()
+    followed = FollowState()
     assert followed.take(h.rows).exit_code == 0
     assert len(followed.carry.keys["k"].pending) == 1
     before = len(h.rows)
@@ -156,7 +156,7 @@ def test_an_unknown_write_that_was_used_up_before_the_cut_explains_nothing_behin
     h.put("x", 0, None)
     h.get("x", 10, 20, 2, mod_revision=2)
     h.put("a", 30, 40, 3)
-    followed = Followed()
+    followed = FollowState()
     assert followed.take(h.rows).exit_code == 0
     before = len(h.rows)
     h.get("x", 50, 60, 4, mod_revision=4)
@@ -167,7 +167,7 @@ def test_a_read_behind_the_cut_of_what_was_overwritten_before_it_is_a_violation(
     h = History()
     h.put("a", 0, 10, 2)
     h.put("b", 20, 30, 3)
-    followed = Followed()
+    followed = FollowState()
     assert followed.take(h.rows).exit_code == 0
     before = len(h.rows)
     h.get("a", 40, 50, 3, mod_revision=2)
@@ -182,7 +182,7 @@ def test_a_read_that_returned_before_the_write_which_it_saw_was_called_is_found_
     h.put("x", 100, None)
     h.get("x", 50, 150, 5, mod_revision=5)
     h.get(None, 160, 170, 5, key="other")
-    followed = Followed()
+    followed = FollowState()
     assert followed.take(h.rows).exit_code == 0
     before = len(h.rows)
     h.get("x", 70, 80, 6, mod_revision=5)
@@ -193,7 +193,7 @@ def test_a_read_that_returned_before_the_write_which_it_saw_was_called_is_found_
 
 def _across(before: History, *, behind: int) -> tuple[Verdict, Verdict]:
     """The last `behind` rows come behind a cut that closes all others, which are right: (in parts, whole)."""
-    followed = Followed()
+    followed = FollowState()
     assert followed.take([*before.rows[:-behind], _tick()]).exit_code == 0
     parts = followed.take(before.rows[-behind:], final=True)
     return parts, check_rows(followed.read, clocks=CLOCKS)
@@ -240,7 +240,7 @@ def test_a_local_read_of_long_ago_has_its_key_read_again_and_no_other() -> None:
     h = History()
     for number in range(10):
         h.put(f"v{number}", 20 * number, 20 * number + 10, number + 2)
-    followed = Followed()
+    followed = FollowState()
     followed.take(h.rows)
     before = len(h.rows)
     h.get("v1", 300, 310, 3, mod_revision=3, consistency="local")
@@ -251,7 +251,7 @@ def test_a_local_read_of_long_ago_has_its_key_read_again_and_no_other() -> None:
 def test_a_true_history_is_never_read_again_when_its_recorder_is_as_quick_as_expected() -> None:
     """Else following would save nothing. Its last part carries what the whole does."""
     rows = generate(Shape(operations=4_000, keys=20, unknown_share=0.0), 3)
-    followed = Followed()
+    followed = FollowState()
     arrived = sorted(rows, key=lambda row: row["return_ns"])
     longest = max(row["return_ns"] - row["call_ns"] for row in rows)
     for start in range(0, 4_000, 500):
@@ -267,7 +267,7 @@ def test_a_row_that_comes_later_than_expected_has_the_run_read_again_and_changes
     h.put("a", 0, 10, 2)
     h.put("b", 20, 30, 3)
     h.get("b", 60, 70, 3)
-    followed = Followed()
+    followed = FollowState()
     h.put("c", 80, 90, 4, key="other")
     assert followed.take([h.rows[0], *h.rows[2:]]).exit_code == 3  # What it read is not there yet.
     assert followed.take([h.rows[1]], final=True).exit_code == 0
@@ -279,7 +279,7 @@ def test_what_is_wrong_between_rows_on_two_sides_of_a_cut_is_malformed(wrong: st
     h = History()
     h.put("a", 0, 10, 2, client="c")
     h.put("b", 20, None if wrong == "after unknown" else 30, 3, client="c")
-    followed = Followed()
+    followed = FollowState()
     followed.take(h.rows)
     before = len(h.rows)
     h.put("c", 25 if wrong == "open" else 40, 50, 4, client="d" if wrong == "twice" else "c")
@@ -292,23 +292,23 @@ def test_what_is_wrong_between_rows_on_two_sides_of_a_cut_is_malformed(wrong: st
 def test_a_run_without_revisions_is_decided_at_its_end() -> None:
     h = History()
     h.put("a", 0, 10)
-    followed = Followed()
+    followed = FollowState()
     assert followed.take(h.rows).exit_code == 4
     before = len(h.rows)
     h.get("b", 20, 30)
     assert followed.take(h.rows[before:], final=True).exit_code == 3
 
 
-def test_numbers_are_new_once_and_kept_as_stretches() -> None:
-    random, seen, numbers = Random(4), set[int](), Numbers()
+def test_numbers_are_new_once_and_kept_as_ranges() -> None:
+    random, seen, numbers = Random(4), set[int](), RangeSet()
     for _ in range(2_000):
         number = random.randrange(500)
         assert numbers.add(number) == (number not in seen)
         seen.add(number)
     firsts = [n for n in sorted(seen) if n - 1 not in seen]
     lasts = [n for n in sorted(seen) if n + 1 not in seen]
-    assert numbers.stretches() == list(zip(firsts, lasts, strict=True))
-    assert not any(Numbers(numbers.stretches()).add(number) for number in seen)
+    assert numbers.ranges() == list(zip(firsts, lasts, strict=True))
+    assert not any(RangeSet(numbers.ranges()).add(number) for number in seen)
 
 
 def test_no_unknown_write_is_put_before_what_was_decided() -> None:
@@ -330,7 +330,7 @@ def test_no_unknown_write_is_put_before_what_was_decided() -> None:
 
 
 def _cut_between(h: History, final: list[Row]) -> Verdict:
-    followed = Followed()
+    followed = FollowState()
     followed.take(h.rows)
     assert not followed.again
     last = followed.take(final, final=True)

@@ -307,7 +307,7 @@ def test_a_disk_that_fails_leaves_nothing_and_is_not_taken_for_bad_input(
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(writing, "_Lines", Full)
+    monkeypatch.setattr(writing, "_JsonLinesWriter", Full)
     result = _import(tmp_path, "jepsen-edn", _edn())
 
     assert result.exit_code == 1

@@ -24,7 +24,7 @@ SHOWN_MAX = 6
 SHAPES = {
     "single keys": Shape(operations=1_000),
     "without revisions": Shape(operations=1_000, revisions=False),
-    "listings and transactions": Shape(operations=1_000, keys=12, many_share=0.15, local_share=0.05),
+    "listings and transactions": Shape(operations=1_000, keys=12, multi_key_share=0.15, local_share=0.05),
     "hot keys": Shape(operations=1_000, keys=3, clients=20, unknown_share=0.02),
     "appends": Shape(operations=1_000, keys=40, append_share=0.2, unknown_share=0.02),
     "appends without revisions": Shape(

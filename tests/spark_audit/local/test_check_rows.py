@@ -14,7 +14,7 @@ from spark_audit import FAULTS, MalformedHistory, NothingToCheck, Shape, Verdict
 from spark_audit.testing.generate import Row
 from tests.spark_audit.support.histories import History
 
-_SHAPE = Shape(operations=1_500, keys=10, many_share=0.06, local_share=0.05, unknown_share=0.004)
+_SHAPE = Shape(operations=1_500, keys=10, multi_key_share=0.06, local_share=0.05, unknown_share=0.004)
 
 
 def _violated(verdict: Verdict) -> set[str]:

@@ -102,7 +102,7 @@ def test_what_arrow_reads_is_what_python_reads_and_all_else_is_left_to_python(
 
 def test_plain_rows_are_read_by_arrow() -> None:
     """With listings, transactions, unknown outcomes, and texts of every kind: else a long history takes minutes."""
-    rows = generate(Shape(operations=300, many_share=0.1, unknown_share=0.02, local_share=0.1), 3)
+    rows = generate(Shape(operations=300, multi_key_share=0.1, unknown_share=0.02, local_share=0.1), 3)
     rows[0] |= {"error": '\u00e4\u20ac\U0001f600"\\\n\x00', "further": {"unknown": [1, None]}}
     for ascii_ in (True, False):
         text = "\n".join(json.dumps(row, ensure_ascii=ascii_) for row in rows)
@@ -116,7 +116,7 @@ def test_plain_rows_are_read_by_arrow() -> None:
 def test_fields_that_the_head_of_a_piece_does_not_name_are_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is expected by the head is only what is fast."""
     monkeypatch.setattr(lines, "_HEAD_BYTES", 60)
-    rows = generate(Shape(operations=100, many_share=0.1, unknown_share=0.02, local_share=0.1), 3)
+    rows = generate(Shape(operations=100, multi_key_share=0.1, unknown_share=0.02, local_share=0.1), 3)
     rows = [{name: value for name, value in row.items() if value is not None} for row in rows]
     rows[-1] |= {"further": 1}
 
@@ -225,7 +225,7 @@ def test_what_is_no_history_is_refused(tmp_path: Path, case: str) -> None:
 
 def test_a_table_may_have_texts_in_any_encoding_of_arrow_more_columns_and_fewer(tmp_path: Path) -> None:
     """Dictionaries with a text twice, large texts, columns of nulls, structures with other fields."""
-    rows = generate(Shape(operations=400, many_share=0.1), 3)
+    rows = generate(Shape(operations=400, multi_key_share=0.1), 3)
     expected = conform(pa.Table.from_pylist(rows, schema=schema(names_coded=False)))
     coded = pa.DictionaryArray.from_arrays(pa.array(np.arange(400) % 2, pa.int32()), pa.array(["sim", "sim"]))
     table = pa.Table.from_pylist([{**row, "further": 1} for row in rows])

@@ -25,7 +25,7 @@ from spark_audit.testing.generate import Row
 from tests.spark_audit.support.histories import History, write_lines
 from tests.spark_audit.support.simulated_store import Mix, history
 
-_SHAPE = Shape(operations=800, keys=6, many_share=0.08, local_share=0.05, unknown_share=0.01)
+_SHAPE = Shape(operations=800, keys=6, multi_key_share=0.08, local_share=0.05, unknown_share=0.01)
 
 
 def told(verdict: Verdict) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def test_a_very_long_value_is_cut_where_it_is_shown() -> None:
 
 
 def test_the_order_of_the_rows_changes_no_byte_of_the_page() -> None:
-    rows, _ = inject(generate(Shape(operations=1_500, many_share=0.05, local_share=0.1), 3), "stale_read", 3)
+    rows, _ = inject(generate(Shape(operations=1_500, multi_key_share=0.05, local_share=0.1), 3), "stale_read", 3)
     shuffled = list(rows)
     Random(1).shuffle(shuffled)
 

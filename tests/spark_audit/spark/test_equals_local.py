@@ -31,7 +31,7 @@ RECORDED = Path(__file__).parents[1] / "recorded" / "run-5"
 
 
 def _clean() -> dict[str, list[Row]]:
-    shape = Shape(operations=700, keys=6, many_share=0.08, local_share=0.05, unknown_share=0.02)
+    shape = Shape(operations=700, keys=6, multi_key_share=0.08, local_share=0.05, unknown_share=0.02)
     return {run_id: generate(shape, seed, run_id=run_id) for seed, run_id in enumerate(("one", "two"))}
 
 
@@ -48,7 +48,7 @@ def _order() -> dict[str, list[Row]]:
     twice = generate(Shape(operations=60), 3, run_id="twice")
     writes = [row for row in twice if row["op"] == "put" and row["status"] == "ok"]
     writes[7]["revision"] = writes[8]["revision"]
-    bare = generate(Shape(operations=100, many_share=0.1, revisions=False), 4, run_id="bare")
+    bare = generate(Shape(operations=100, multi_key_share=0.1, revisions=False), 4, run_id="bare")
     return {"late": late, "twice": twice, "bare": bare}
 
 
@@ -116,7 +116,7 @@ def test_where_nothing_has_to_be_told_of_a_row_spark_has_no_rows_of_its_own(
 
 @pytest.mark.parametrize("case", ["lines", "rows", "clashes", "table"])
 def test_both_engines_refuse_the_same_in_the_same_words(session: SparkSession, tmp_path: Path, case: str) -> None:
-    rows = generate(Shape(operations=200, many_share=0.1), 1)
+    rows = generate(Shape(operations=200, multi_key_share=0.1), 1)
     lines = [json.dumps(row) for row in rows]
     if case == "lines":
         lines[7:7] = ["{", "[]", lines[0] + lines[1], '{"op_id": "7"}', lines[3] + " tail"]

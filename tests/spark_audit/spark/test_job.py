@@ -27,7 +27,7 @@ from spark_audit.spark.job import audit
 from spark_audit.spark.load import row_schema
 from spark_audit.spark.rows import RowsOfSpark
 from spark_audit.spark.session import spark_session
-from spark_audit.store.gap_reassignment import Near
+from spark_audit.store.gap_reassignment import RevisionWindow
 from spark_audit.testing.generate import Row
 from tests.spark_audit.conftest import HwmAudit
 from tests.spark_audit.local.test_check_rows import MALFORMED
@@ -77,7 +77,7 @@ def test_spark_finds_every_fault_in_ten_thousand_operations_and_nothing_else(
 
 def test_both_engines_say_the_same_on_json_lines_and_parquet(session: SparkSession, tmp_path: Path) -> None:
     """Listings, transactions, local reads, unknown outcomes, two files of one run, a run of Parquet, faults."""
-    shape = Shape(operations=800, keys=6, many_share=0.08, local_share=0.05, unknown_share=0.01)
+    shape = Shape(operations=800, keys=6, multi_key_share=0.08, local_share=0.05, unknown_share=0.01)
     one = generate(shape, 1, run_id="one")
     two, _ = inject(generate(shape, 2, run_id="two"), "stale_read", 2)
     two[5] |= {"call_ns": 10**12, "return_ns": 10**12 + 5} if two[5]["status"] == "ok" else {}
@@ -123,19 +123,19 @@ def test_keys_are_decided_again_near_the_places_of_unknown_writes(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tenth of the writes unknown, some without a free revision in the order first proposed; no replay helps."""
-    monkeypatch.setattr("spark_audit.store.replay.OFF_REVISIONS_ROWS_MAX", 0)
+    monkeypatch.setattr("spark_audit.store.replay.REPLAY_ROWS_MAX", 0)
     shape = columns.Shape(
         name="", clients=40, keys=40, put_share=0.6, delete_share=0.2, cas_share=0.1, unknown_share=0.1
     )
     columns.write(columns.generate(shape, 10_000, 0), tmp_path / "run")
-    asked: list[Near] = []
-    near = RowsOfSpark.near
+    asked: list[RevisionWindow] = []
+    rows_in = RowsOfSpark.rows_in
 
-    def noted(rows: RowsOfSpark, some: Sequence[Near]) -> Iterator[Sequence[Row] | None]:
+    def noted(rows: RowsOfSpark, some: Sequence[RevisionWindow]) -> Iterator[Sequence[Row] | None]:
         asked.extend(some)
-        return near(rows, some)
+        return rows_in(rows, some)
 
-    monkeypatch.setattr(RowsOfSpark, "near", noted)
+    monkeypatch.setattr(RowsOfSpark, "rows_in", noted)
 
     verdict = audit(session, [str(tmp_path / "run")])
 

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 def _broken_runs() -> dict[str, list[Row]]:
     """Listings, transactions, local reads, unknown and failed operations, three clocks, and two faults."""
-    shape = Shape(operations=600, keys=6, many_share=0.06, local_share=0.1, unknown_share=0.02)
+    shape = Shape(operations=600, keys=6, multi_key_share=0.06, local_share=0.1, unknown_share=0.02)
     runs = {"clean": generate(shape, 1, run_id="clean")}
     for fault in ("stale_read", "never_written"):
         runs[fault] = inject(generate(shape, 7, run_id=fault), fault, 7)[0]

@@ -10,12 +10,12 @@ import pytest
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.spark.revisions import _Calls, _reached, rows_by_run
-from spark_audit.store.gap_reassignment import Near
+from spark_audit.store.gap_reassignment import RevisionWindow
 from spark_audit.tables.conform import conform, joined
 from spark_audit.tables.frame import Frame
 from spark_audit.tables.revisions import RowsOfFrame, taking_part
 from spark_audit.testing.generate import Shape, generate
-from spark_audit.verdict.cross_key import RowsInHand
+from spark_audit.verdict.cross_key import RowsInMemory
 from tests.spark_audit.tables.test_decide_keys import history_table
 
 
@@ -54,25 +54,27 @@ def test_the_rows_near_revisions_that_chunks_send_are_enough(
     random.shuffle(rows)
     highest = max(row["revision"] or 0 for row in rows)
     keys = sorted({row["key"] for row in rows})
-    asked = [
-        Near(random.choice([*keys, "nobody's"]), low, low + random.choice((-1, 0, 5, 60)), random.choice((0, 1, 7)))
+    windows = [
+        RevisionWindow(
+            random.choice([*keys, "nobody's"]), low, low + random.choice((-1, 0, 5, 60)), random.choice((0, 1, 7))
+        )
         for low in random.choices(range(1, highest + 2), k=30)
     ]
-    asked.append(Near(keys[0], 1, 2**63 - 1, 0))
+    windows.append(RevisionWindow(keys[0], 1, 2**63 - 1, 0))
     clocks = Clocks({})
 
     sent = []
     for begin in range(0, len(rows), 90):
         chunk = Frame(conform(history_table(rows[begin : begin + 90])))
         for _, mine in rows_by_run(chunk, {rows[0]["run_id"]: clocks}):
-            sent.append(chunk.table.take(np.union1d(mine.rows_near(asked), mine.rows_unknown(keys))))
+            sent.append(chunk.table.take(np.union1d(mine.numbers_in(windows), mine.numbers_of_unknown(keys))))
     ((_, gathered),) = rows_by_run(Frame(joined(sent)), {rows[0]["run_id"]: clocks})
 
-    every = RowsInHand(rows, clocks)
-    assert [_ids(some) for some in gathered.near(asked)] == [_ids(some) for some in every.near(asked)]
+    every = RowsInMemory(rows, clocks)
+    assert [_ids(some) for some in gathered.rows_in(windows)] == [_ids(some) for some in every.rows_in(windows)]
     told, wanted = gathered.unknown_writes(keys), every.unknown_writes(keys)
     assert {key: set(_ids(told[key]) or ()) for key in keys} == {key: set(_ids(wanted[key]) or ()) for key in keys}
-    assert any(some is None for some in every.near(asked)) == (rows_max == 9)
+    assert any(some is None for some in every.rows_in(windows)) == (rows_max == 9)
 
 
 def _ids(rows: Sequence[Mapping[str, object]] | None) -> list[object] | None:

@@ -17,7 +17,7 @@ from spark_audit import check_rows
 from spark_audit.history.operation import Operation, operation_of
 from spark_audit.local.job import audit
 from spark_audit.model.key import ABSENT
-from spark_audit.store.segment_solver import Stretch, follows, refit
+from spark_audit.store.segment_solver import Segment, solve, verifies
 from spark_audit.testing.generate import Row
 from tests.spark_audit.support.histories import History
 from tests.spark_audit.support.simulated_store import FAULTS, Mix, has_an_order, history
@@ -31,7 +31,7 @@ SWAPS = Shape(name="swaps", clients=20, keys=20, put_share=0.15, delete_share=0.
 
 @pytest.fixture
 def no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_audit.store.replay.OFF_REVISIONS_ROWS_MAX", 0)
+    monkeypatch.setattr("spark_audit.store.replay.REPLAY_ROWS_MAX", 0)
 
 
 @pytest.mark.usefixtures("no_replay")
@@ -94,7 +94,7 @@ def test_a_deletion_does_not_say_which_put_it_found() -> None:
     assert check_rows(rows).status != "linearizable"  # Only 4 is free, below what had returned before `late`.
 
 
-def _stretch(unknown: dict[str, int], offered: dict[int, int]) -> Stretch:
+def _stretch(unknown: dict[str, int], offered: dict[int, int]) -> Segment:
     """Put at revision 2, and a read at 9 which counts three writes since. `unknown`: puts, with their floors."""
     h = History()
     h.put("1", 0, 5, 2)
@@ -104,29 +104,29 @@ def _stretch(unknown: dict[str, int], offered: dict[int, int]) -> Stretch:
     writes: list[tuple[Operation, int]] = []
     for value, floor in unknown.items():
         writes.append((operation_of(h.put(value, 6, None))[0], floor))
-    return Stretch(ABSENT, told, offered, writes)
+    return Segment(ABSENT, told, offered, writes)
 
 
 def test_a_stretch_takes_the_cheapest_revisions_that_are_above_what_had_returned() -> None:
     free = dict.fromkeys((3, 4, 5, 7, 8), 0)
-    found = refit(_stretch({"a": 2, "b": 2}, {**free, 4: 100}))
+    found = solve(_stretch({"a": 2, "b": 2}, {**free, 4: 100}))
     assert found is not None
     assert sorted(revision for _, revision in found) == [3, 5]
 
-    found = refit(_stretch({"late": 4, "a": 2}, free))
+    found = solve(_stretch({"late": 4, "a": 2}, free))
     assert found is not None
     assert sorted((op.steps[0].value, revision) for op, revision in found)[1] == ("late", 5)
-    assert refit(_stretch({"late": 4, "later": 4}, free)) is None  # Only 5 is between; 7 and 8 are behind the record.
-    assert refit(_stretch({"a": 2}, free)) is None
+    assert solve(_stretch({"late": 4, "later": 4}, free)) is None  # Only 5 is between; 7 and 8 are behind the record.
+    assert solve(_stretch({"a": 2}, free)) is None
 
 
 def test_what_is_placed_twice_too_early_or_at_what_is_not_free_does_not_follow() -> None:
     stretch = _stretch({"a": 2, "b": 3}, dict.fromkeys((3, 4, 5), 0))
     (a, _), (b, _) = stretch.unknown
 
-    assert follows(stretch, ((a, 3), (b, 4)))
-    assert not follows(stretch, ((a, 4), (b, 3)))  # Revision 3 had returned before b was called.
-    assert not follows(stretch, ((a, 3), (a, 4)))
-    assert not follows(stretch, ((a, 4), (b, 4)))
-    assert not follows(stretch, ((a, 3), (b, 7)))
-    assert not follows(stretch, ((a, 3),))
+    assert verifies(stretch, ((a, 3), (b, 4)))
+    assert not verifies(stretch, ((a, 4), (b, 3)))  # Revision 3 had returned before b was called.
+    assert not verifies(stretch, ((a, 3), (a, 4)))
+    assert not verifies(stretch, ((a, 4), (b, 4)))
+    assert not verifies(stretch, ((a, 3), (b, 7)))
+    assert not verifies(stretch, ((a, 3),))

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.audit.histories import SHAPES, generate, write
 from spark_audit import check_rows
 from spark_audit.local.job import audit
-from spark_audit.store.gap_matching import all_fit
-from spark_audit.store.revision_claims import Slot
+from spark_audit.store.gap_matching import choices_of, unmatched
+from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 from spark_audit.testing.generate import Row
 from spark_audit.verdict.verdict import Verdict
 from tests.spark_audit.support.histories import History, write_lines
@@ -115,7 +115,7 @@ def _hidden(free: bool) -> History:
 def test_an_unknown_write_that_nobody_told_needs_a_revision_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """If there is one, no replay is needed; if there is none, the replay says so; in a large run that is undecided."""
     assert check_rows(_hidden(False).rows).status == "violation"
-    monkeypatch.setattr("spark_audit.store.replay.OFF_REVISIONS_ROWS_MAX", 5)
+    monkeypatch.setattr("spark_audit.store.replay.REPLAY_ROWS_MAX", 5)
 
     assert check_rows(_hidden(True).rows).status == "linearizable"
     verdict = check_rows(_hidden(False).rows)
@@ -123,15 +123,21 @@ def test_an_unknown_write_that_nobody_told_needs_a_revision_of_its_own(monkeypat
     assert "its 6 operations are more than 5" in verdict.undecided[0].reason
 
 
-def test_slots_take_each_other_s_places_only_within_their_bounds() -> None:
-    def slot(low: int, high: int) -> Slot:
-        return Slot("k", low, high, 0, "boot")
+def _all_fit(writes: list[UnplacedWrite], taken: list[RevisionRange], reached: list[int]) -> bool:
+    """Whether each write finds a revision of its own."""
+    return not unmatched(choices_of(writes, reached), taken)
 
-    assert all_fit([slot(3, 9), slot(3, 4), slot(3, 4)], [(5, 6)], [1, 1, 1])
-    assert not all_fit([slot(3, 9), slot(3, 4), slot(3, 4)], [(5, 9)], [1, 1, 1])
-    assert all_fit([slot(3, 10), slot(3, 10)], [(5, 8)], [8, 1])
-    assert not all_fit([slot(3, 9), slot(3, 9)], [(6, 9)], [4, 1])  # The second is behind the first, so above 4 too.
-    assert not all_fit([slot(3, 2)], [], [1])
+
+def test_slots_take_each_other_s_places_only_within_their_bounds() -> None:
+    def unplaced(low: int, high: int) -> UnplacedWrite:
+        return UnplacedWrite("k", low, high, 0, "boot")
+
+    assert _all_fit([unplaced(3, 9), unplaced(3, 4), unplaced(3, 4)], [(5, 6)], [1, 1, 1])
+    assert not _all_fit([unplaced(3, 9), unplaced(3, 4), unplaced(3, 4)], [(5, 9)], [1, 1, 1])
+    assert _all_fit([unplaced(3, 10), unplaced(3, 10)], [(5, 8)], [8, 1])
+    # The second is behind the first, so above 4 too.
+    assert not _all_fit([unplaced(3, 9), unplaced(3, 9)], [(6, 9)], [4, 1])
+    assert not _all_fit([unplaced(3, 2)], [], [1])
 
 
 def test_the_engine_that_reads_files_says_the_same(tmp_path: Path) -> None:
@@ -145,11 +151,11 @@ def test_the_engine_that_reads_files_says_the_same(tmp_path: Path) -> None:
 
 def test_slots_change_what_they_have_for_one_that_finds_nothing() -> None:
     """The second could have 4 too, but takes 3 of the first, which has 7 at another place."""
-    first, second = Slot("k", 3, 4, 0, "boot", ((7, 8),)), Slot("l", 3, 3, 0, "boot")
+    first, second = UnplacedWrite("k", 3, 4, 0, "boot", ((7, 8),)), UnplacedWrite("l", 3, 3, 0, "boot")
 
-    assert all_fit([first, second], [(4, 6)], [1, 1])
-    assert not all_fit([first, second], [(4, 8)], [1, 1])
-    assert not all_fit([first, second], [(4, 6)], [8, 1])  # Revision 8 had returned before the first was called.
+    assert _all_fit([first, second], [(4, 6)], [1, 1])
+    assert not _all_fit([first, second], [(4, 8)], [1, 1])
+    assert not _all_fit([first, second], [(4, 6)], [8, 1])  # Revision 8 had returned before the first was called.
 
 
 def _counted_before_a_swap(free: int) -> list[Row]:
@@ -171,7 +177,7 @@ def test_a_write_that_only_a_version_counts_stands_at_any_place_where_nobody_loo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: str
 ) -> None:
     """Not between a write and the compare-and-set that found it."""
-    monkeypatch.setattr("spark_audit.store.replay.OFF_REVISIONS_ROWS_MAX", 5)
+    monkeypatch.setattr("spark_audit.store.replay.REPLAY_ROWS_MAX", 5)
     rows = _counted_before_a_swap(free)
 
     here = check_rows(rows)
@@ -184,7 +190,7 @@ def test_a_write_that_only_a_version_counts_stands_at_any_place_where_nobody_loo
 
 
 def test_true_histories_with_unknown_writes_need_no_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_audit.store.replay.OFF_REVISIONS_ROWS_MAX", 5)
+    monkeypatch.setattr("spark_audit.store.replay.REPLAY_ROWS_MAX", 5)
     for seed, shape in enumerate(SHAPES):
         made = generate(replace(shape, keys=min(shape.keys, 20), unknown_share=0.01), 10_000, seed)
         verdict = audit([str(write(made, tmp_path / str(seed)))])

@@ -11,7 +11,7 @@ from spark_audit import Shape, check_rows, generate
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.effects import takes_part
 from spark_audit.store.replay import contradictions
-from spark_audit.store.replay_plan import Hint, plan, position
+from spark_audit.store.replay_plan import Hint, plan_replay, position
 from spark_audit.testing.generate import Row
 from tests.spark_audit.support.histories import History
 from tests.spark_audit.support.simulated_store import FAULTS, Mix, has_an_order, history
@@ -175,7 +175,7 @@ def test_revisions_without_an_owner_cost_nothing() -> None:
     h.range({"a": ("1", 10**12), "u": ("lost", 10**14)}, 40, 50, 10**15)
 
     unknown, known = [h.rows[0]], sorted((row for row in h.rows if takes_part(row)), key=position)
-    prepared = plan(unknown, known, [Hint("u", 77, "lost")], Clocks(), frozenset())
+    prepared = plan_replay(unknown, known, [Hint("u", 77, "lost")], Clocks(), frozenset())
 
     assert prepared is not None
     assert len(prepared.steps) < 20
@@ -216,7 +216,7 @@ def test_true_histories_are_never_a_violation_and_nearly_always_decided() -> Non
         many, unknown = random.choice((0.1, 0.2, 0.3)), random.choice((0.03, 0.06, 0.1))
         if seed % 2:
             shape = Shape(operations=200, clients=8, keys=random.choice((4, 8, 20)), put_share=0.3, delete_share=0.1,
-                          cas_share=0.1, many_share=many, unknown_share=unknown, local_share=0.1)  # fmt: skip
+                          cas_share=0.1, multi_key_share=many, unknown_share=unknown, local_share=0.1)  # fmt: skip
             rows = generate(shape, seed)
         else:
             mix = Mix(operations=200, keys=random.choice((3, 8, 20)), clients=8, unknown=unknown, txn=many / 2,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_audit.history.clocks import Clocks
-from spark_audit.history.projection import parts
+from spark_audit.history.projection import project
 from spark_audit.history.rows import FIELDS, Type
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.tables import decide_keys as table_keys
@@ -42,7 +42,7 @@ _SCHEMA: pa.Schema = pa.schema([pa.field(name, _arrow(kind)) for name, kind in F
 
 def _table(rows: Iterable[Row]) -> pa.Table:
     """The parts of these rows, in an order that has nothing to do with keys."""
-    cut = [{**_LEFT_OUT, **part} for row in rows for _, part in parts({**_LEFT_OUT, **row})]
+    cut = [{**_LEFT_OUT, **part} for row in rows for _, part in project({**_LEFT_OUT, **row})]
     Random(len(cut)).shuffle(cut)
     marks: list[pa.Field[Any]] = [pa.field("weak", pa.string()), pa.field("changes_store", pa.bool_())]
     return pa.Table.from_pylist(cut, schema=pa.schema([*_SCHEMA, *marks])).select(list(table_keys.NEEDED))
@@ -65,7 +65,7 @@ def _decided(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> dict[tuple[str, str
 def _proven(found: DecidedTable) -> list[KeyFindings]:
     return [
         KeyFindings(
-            row["run_id"], row["key"], "linearizable", row["method"], row["weak"], 0, [], row["off_revisions"],
+            row["run_id"], row["key"], "linearizable", row["method"], row["weak"], 0, [], row["needs_replay"],
             row["operations"],
         )
         for row in found.proven.to_pylist()
@@ -75,7 +75,7 @@ def _proven(found: DecidedTable) -> list[KeyFindings]:
 def _one_by_one(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> dict[tuple[str, str], KeyFindings]:
     by_name: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        for key, part in parts({**_LEFT_OUT, **row}):
+        for key, part in project({**_LEFT_OUT, **row}):
             by_name.setdefault((row["run_id"], key), []).append({**_LEFT_OUT, **part})
     return {name: findings_of_key(*name, mine, clocks, CONFIGURATIONS_MAX) for name, mine in by_name.items()}
 

@@ -17,7 +17,7 @@ from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.spark.scan import sources
 from spark_audit.tables import hot_keys as hot
 from spark_audit.tables.ranges import Limits
-from spark_audit.tables.shuffle import HOT, KEYS, read_piece, scan, together
+from spark_audit.tables.shuffle import HOT, KEYS, concat, read_piece, shuffle_pieces
 from spark_audit.testing.generate import Row, Shape, generate
 from tests.spark_audit.support.histories import write_lines
 from tests.spark_audit.tables.test_decide_keys import history_table
@@ -47,16 +47,16 @@ def test_a_hot_key_goes_to_a_partition_of_its_own_by_ranges_and_is_proven_there(
         assert found.key == name
 
         chunks = [rows[:150], rows[150:]]
-        cuts = [cut for chunk in chunks[::-1] for cut in scan(history_table(chunk), PARTITIONS, [found])]
+        cuts = [cut for chunk in chunks[::-1] for cut in shuffle_pieces(history_table(chunk), PARTITIONS, [found])]
 
         mine = sorted((cut for cut in cuts if cut.kind == HOT), key=lambda cut: cut.place)
         assert {cut.target for cut in mine} == {PARTITIONS}
         parts = [
-            (place, together([read_piece(cut.payload) for cut in some]))
+            (place, concat([read_piece(cut.payload) for cut in some]))
             for place, some in groupby(mine, key=lambda cut: cut.place)
         ]
         assert len(parts) >= 3
-        others = together([read_piece(cut.payload) for cut in cuts if cut.kind == KEYS])
+        others = concat([read_piece(cut.payload) for cut in cuts if cut.kind == KEYS])
         assert name not in others.column("key").to_pylist()
         decided = hot.decide_parts(parts, Clocks(), CONFIGURATIONS_MAX, Limits(range=60, ahead=8, whole=0))
         (key,) = decided.proven.to_pylist()

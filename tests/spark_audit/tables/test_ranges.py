@@ -132,11 +132,13 @@ def test_a_key_is_decided_alike_cut_anywhere_or_uncut() -> None:
 
 def _compared(cut: Traces, uncut: Traces) -> int:
     """What is told of unknown writes is told of both, if perhaps as a slot of one revision; how many there are."""
-    told = {one.revision for one in uncut.told}
-    assert {one.revision for one in cut.told} <= told
-    assert told <= {one.revision for one in cut.told} | {slot.low for slot in cut.slots if slot.low == slot.high}
-    assert all(slot.low >= 2 for slot in cut.slots)
-    return len(cut.told) + len(cut.slots)
+    claimed = {one.revision for one in uncut.claims}
+    assert {one.revision for one in cut.claims} <= claimed
+    assert claimed <= {one.revision for one in cut.claims} | {
+        write.low for write in cut.unplaced if write.low == write.high
+    }
+    assert all(write.low >= 2 for write in cut.unplaced)
+    return len(cut.claims) + len(cut.unplaced)
 
 
 def test_an_operation_that_returned_before_a_call_in_an_earlier_range_is_out_of_order() -> None:

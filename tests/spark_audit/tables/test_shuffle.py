@@ -18,7 +18,7 @@ from spark_audit.history.effects import takes_part
 from spark_audit.store.order import out_of_order, uniqueness
 from spark_audit.tables import shuffle as scanning
 from spark_audit.tables.decide_keys import decide_table
-from spark_audit.tables.order_blocks import Block, blocks_of, carried
+from spark_audit.tables.order_blocks import BlockSummary, blocks_of, carried
 from spark_audit.tables.shuffle import (
     BAD,
     CLASH,
@@ -30,7 +30,7 @@ from spark_audit.tables.shuffle import (
     clients_clash,
     ids_clash,
     read_piece,
-    scan,
+    shuffle_pieces,
 )
 from spark_audit.testing.generate import Row, Shape, generate
 from tests.spark_audit.support.histories import History
@@ -43,7 +43,7 @@ def _gathered(chunks: list[list[Row]]) -> dict[tuple[str, int], list[bytes]]:
     """(kind, partition) → what all chunks send there."""
     found: dict[tuple[str, int], list[bytes]] = defaultdict(list)
     for rows in chunks:
-        for cut in scan(history_table(rows), PARTITIONS):
+        for cut in shuffle_pieces(history_table(rows), PARTITIONS):
             found[cut.kind, cut.target].append(cut.payload)
     return found
 
@@ -52,7 +52,7 @@ def _tables(found: dict[tuple[str, int], list[bytes]], kind: str) -> Iterator[pa
     for target in range(PARTITIONS):
         pieces = found.get((kind, target), [])
         if pieces:
-            yield scanning.together([read_piece(piece) for piece in pieces])
+            yield scanning.concat([read_piece(piece) for piece in pieces])
 
 
 def _chunks(rows: list[Row], seed: int) -> list[list[Row]]:
@@ -64,7 +64,7 @@ def _chunks(rows: list[Row], seed: int) -> list[list[Row]]:
     return [part for part in parts if part]
 
 
-def _blocks(found: dict[tuple[str, int], list[bytes]], clocks: Clocks) -> list[Block]:
+def _blocks(found: dict[tuple[str, int], list[bytes]], clocks: Clocks) -> list[BlockSummary]:
     """As the driver puts them together: those that others reach into are looked at again."""
     of_run: Any = defaultdict(lambda: clocks)
     blocks = [block for table in _tables(found, ORDER) for block in blocks_of(table, of_run)]
@@ -83,7 +83,7 @@ def test_blocks_say_of_the_order_what_all_rows_say(clocks: Clocks, monkeypatch: 
     late_seen = repeated_seen = 0
     for seed in range(60):
         random = Random(seed)
-        rows = generate(Shape(operations=120, clients=5, keys=4, many_share=0.1, local_share=0.1), seed)
+        rows = generate(Shape(operations=120, clients=5, keys=4, multi_key_share=0.1, local_share=0.1), seed)
         for row in rows:
             row["clock_id"] = random.choice(("one", "one", "two"))
         acknowledged = [row for row in rows if row["revision"]]
@@ -108,7 +108,7 @@ def test_blocks_say_of_the_order_what_all_rows_say(clocks: Clocks, monkeypatch: 
 @pytest.mark.parametrize("fault", [None, *FAULTS])
 def test_keys_are_decided_wherever_their_rows_come_from(fault: str | None) -> None:
     """Listings and transactions too: as all rows in hand are decided."""
-    shape = Shape(operations=600, keys=7, many_share=0.0 if fault else 0.1, local_share=0.1)
+    shape = Shape(operations=600, keys=7, multi_key_share=0.0 if fault else 0.1, local_share=0.1)
     rows = generate(shape, 6)
     if fault:
         rows, _ = inject(rows, fault, 6)
@@ -128,7 +128,7 @@ def test_keys_are_decided_wherever_their_rows_come_from(fault: str | None) -> No
     totals = [json.loads(told) for told in found[TOTALS, 0]]
     assert sum(told["rows"] for told in totals) == len(rows)
     assert sum(told["taking"] for told in totals) == verdict.properties["order"].checked
-    assert sum(told["many"] for told in totals) == verdict.properties["store"].checked
+    assert sum(told["multi_key"] for told in totals) == verdict.properties["store"].checked
 
 
 def _clashes(chunks: list[list[Row]]) -> tuple[bool, bool]:
@@ -155,10 +155,10 @@ def test_a_chunk_with_a_malformed_row_sends_nothing_but_that() -> None:
     h.put("a", 0, 10, 2)
     h.put("b", 20, 30, 3)
     h.rows[1]["key"] = None
-    assert [cut.kind for cut in scan(history_table(h.rows), PARTITIONS)] == [BAD]
+    assert [cut.kind for cut in shuffle_pieces(history_table(h.rows), PARTITIONS)] == [BAD]
     h.rows[1]["key"] = "k"
     h.range({}, 40, 50, 3, limit="no number")
-    assert [cut.kind for cut in scan(history_table(h.rows), PARTITIONS)] == [BAD]
+    assert [cut.kind for cut in shuffle_pieces(history_table(h.rows), PARTITIONS)] == [BAD]
 
 
 def test_long_dictionaries_do_not_travel_with_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from spark_audit import ALL_FAULTS, Shape, check_rows, generate, inject
 from spark_audit.testing.generate import Row
 
-MANY = Shape(operations=1_000, keys=12, many_share=0.15, local_share=0.05, append_share=0.1)
+MANY = Shape(operations=1_000, keys=12, multi_key_share=0.15, local_share=0.05, append_share=0.1)
 
 
 def _changed(clean: list[Row], rows: list[Row]) -> list[Row]:

@@ -6,15 +6,16 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 
-class Numbers:
+class RangeSet:
     """`add` says whether the number was new. Cost: of the number of stretches, O(log) to find, O(n) to insert one."""
 
-    def __init__(self, stretches: Iterable[tuple[int, int]] = ()) -> None:
-        """`stretches`: (first, last) of each, ascending, none touching the next."""
-        pairs = list(stretches)
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        """`ranges`: (first, last) of each, ascending, none touching the next."""
+        pairs = list(ranges)
         self._firsts, self._lasts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
     def add(self, number: int) -> bool:
+        """Add the number; whether it was new."""
         at = bisect_right(self._firsts, number)  # The stretch before `at` is the only one that may hold it.
         if at and number <= self._lasts[at - 1]:
             return False
@@ -32,5 +33,6 @@ class Numbers:
             self._lasts.insert(at, number)
         return True
 
-    def stretches(self) -> list[tuple[int, int]]:
+    def ranges(self) -> list[tuple[int, int]]:
+        """(first, last) of each range, ascending."""
         return list(zip(self._firsts, self._lasts, strict=True))
