@@ -14,9 +14,9 @@ from spark_audit import Shape, check_rows, engines, generate, inject
 from spark_audit.cli import cli
 from spark_audit.engines import engine_for
 from spark_audit.history.paths import history_files
-from tests.spark_audit.local.test_job import write_table
 from tests.spark_audit.support.histories import write_lines
 from tests.spark_audit.support.pages import drawings, groups
+from tests.spark_audit.support.tables import write_table
 
 
 @pytest.fixture

@@ -5,42 +5,24 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as parquet
 import pytest
 
 from spark_audit import (
     FAULTS,
     Shape,
-    Verdict,
     check_rows,
     generate,
     inject,
 )
 from spark_audit.local.job import audit
-from spark_audit.tables.frame import schema
 from spark_audit.testing.generate import Row
 from tests.spark_audit.support.histories import History, write_lines
 from tests.spark_audit.support.simulated_store import Mix, history
+from tests.spark_audit.support.tables import write_table
+from tests.spark_audit.support.verdicts import comparable
 
 _SHAPE = Shape(operations=800, keys=6, multi_key_share=0.08, local_share=0.05, unknown_share=0.01)
-
-
-def told(verdict: Verdict) -> dict[str, Any]:
-    """What must not depend on the engine."""
-    fields = verdict.to_dict()
-    for name in ("engine", "seconds"):
-        del fields[name]
-    for name in ("violations", "undecided"):
-        fields[name] = sorted(json.dumps(found, sort_keys=True) for found in fields[name])
-    return fields
-
-
-def write_table(path: Path, rows: list[Row], **options: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(pa.Table.from_pylist(rows, schema=schema(names_coded=False)), path, **options)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -61,7 +43,7 @@ def test_files_of_all_kinds_give_the_verdict_of_their_rows(tmp_path: Path, seed:
     verdict = audit([str(tmp_path / "one"), str(tmp_path / "t*")])
 
     assert verdict.engine == "local"
-    assert told(verdict) == told(check_rows([*one, *two, *three]))
+    assert comparable(verdict) == comparable(check_rows([*one, *two, *three]))
     assert {v.property for v in verdict.violations} >= {"keys", "order", "unique"}
 
 
@@ -72,7 +54,7 @@ def test_each_fault_is_found_where_it_was_put(tmp_path: Path, fault: str) -> Non
 
     verdict = audit([str(tmp_path)])
 
-    assert told(verdict) == told(check_rows(rows))
+    assert comparable(verdict) == comparable(check_rows(rows))
     assert {v.key for v in verdict.violations if v.property == "keys"} == {wrong["key"]}
 
 
@@ -88,7 +70,7 @@ def test_the_replay_of_the_store_says_the_same(tmp_path: Path, fault: str | None
 
     verdict = audit([str(tmp_path)])
 
-    assert told(verdict) == told(check_rows(runs))
+    assert comparable(verdict) == comparable(check_rows(runs))
     assert fault is None or verdict.violations
 
 
@@ -103,7 +85,7 @@ def test_a_key_that_was_decided_off_its_revisions_is_replayed_with_the_store(tmp
     verdict = audit([str(tmp_path)])
 
     assert verdict.exit_code == 3
-    assert told(verdict) == told(check_rows(h.rows))
+    assert comparable(verdict) == comparable(check_rows(h.rows))
 
 
 @pytest.mark.parametrize("bounds", [(0, 0), (0, 500), (None, 0), (2**70, 2**63)])

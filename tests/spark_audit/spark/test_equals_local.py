@@ -17,10 +17,11 @@ from spark_audit.spark.job import audit as audit_in_spark
 from spark_audit.spark.scan import Scan
 from spark_audit.tables.ranges import Limits
 from spark_audit.testing.generate import Row
-from tests.spark_audit.local.test_job import told, write_table
 from tests.spark_audit.store.test_revision_claims import histories
 from tests.spark_audit.support.histories import write_lines
 from tests.spark_audit.support.simulated_store import Mix, history
+from tests.spark_audit.support.tables import write_table
+from tests.spark_audit.support.verdicts import comparable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +74,7 @@ def test_both_engines_give_the_same_verdict(
     here, there = audit_here([str(tmp_path)]), audit_in_spark(session, [str(tmp_path)])
 
     assert (here.engine, there.engine) == ("local", "spark")
-    assert told(here) == told(there)
+    assert comparable(here) == comparable(there)
 
 
 def test_both_engines_say_the_same_of_keys_in_ranges_and_whole(
@@ -94,14 +95,14 @@ def test_both_engines_say_the_same_of_keys_in_ranges_and_whole(
     here, there = audit_here([str(tmp_path)]), audit_in_spark(session, [str(tmp_path)])
 
     assert whole.exit_code == 3
-    assert told(here) == told(there) == told(whole)
+    assert comparable(here) == comparable(there) == comparable(whole)
 
 
 def test_both_engines_say_the_same_of_a_recorded_run(session: SparkSession) -> None:
     here, there = audit_here([str(RECORDED)]), audit_in_spark(session, [str(RECORDED)])
 
     assert here.exit_code == 0
-    assert told(here) == told(there)
+    assert comparable(here) == comparable(there)
 
 
 def test_where_nothing_has_to_be_told_of_a_row_spark_has_no_rows_of_its_own(

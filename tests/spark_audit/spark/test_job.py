@@ -18,7 +18,6 @@ from spark_audit import (
     MalformedHistory,
     NothingToCheck,
     Shape,
-    Verdict,
     check_rows,
     generate,
     inject,
@@ -26,34 +25,18 @@ from spark_audit import (
 from spark_audit.spark.job import audit
 from spark_audit.spark.load import row_schema
 from spark_audit.spark.rows import RowsOfSpark
-from spark_audit.spark.session import spark_session
 from spark_audit.store.gap_reassignment import RevisionWindow
 from spark_audit.testing.generate import Row
 from tests.spark_audit.conftest import HwmAudit
 from tests.spark_audit.local.test_check_rows import MALFORMED
 from tests.spark_audit.support.histories import History, write_lines
 from tests.spark_audit.support.simulated_store import Mix, history
+from tests.spark_audit.support.verdicts import comparable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    with spark_session("local[2]", short=True) as started:
-        yield started
-
-
-def _told(verdict: Verdict) -> dict[str, Any]:
-    """What must not depend on the engine."""
-    told = verdict.to_dict()
-    for name in ("engine", "seconds"):
-        del told[name]
-    for name in ("violations", "undecided"):
-        told[name] = sorted(json.dumps(found, sort_keys=True) for found in told[name])
-    return told
 
 
 def test_spark_finds_every_fault_in_ten_thousand_operations_and_nothing_else(
@@ -93,7 +76,7 @@ def test_both_engines_say_the_same_on_json_lines_and_parquet(session: SparkSessi
 
     verdict = audit(session, [str(tmp_path / "one"), str(tmp_path / "t*")])
 
-    assert _told(verdict) == _told(check_rows([*one, *two, *three]))
+    assert comparable(verdict) == comparable(check_rows([*one, *two, *three]))
     assert {v.property for v in verdict.violations} >= {"keys", "order", "unique"}
 
 
@@ -113,7 +96,7 @@ def test_both_engines_find_the_same_places_of_unknown_writes(session: SparkSessi
 
     verdict = audit(session, [str(tmp_path)])
 
-    assert _told(verdict) == _told(check_rows([*runs, *h.rows]))
+    assert comparable(verdict) == comparable(check_rows([*runs, *h.rows]))
     assert {v.run_id for v in verdict.violations} >= {"run-3", "run-4", "no-revision-free"}
     assert not {v.run_id for v in verdict.violations} & {"run-0", "run-1"}
     assert not verdict.undecided

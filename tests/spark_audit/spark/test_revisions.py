@@ -16,7 +16,7 @@ from spark_audit.tables.frame import Frame
 from spark_audit.tables.revisions import RowsOfFrame, taking_part
 from spark_audit.testing.generate import Shape, generate
 from spark_audit.verdict.cross_key import RowsInMemory
-from tests.spark_audit.tables.test_decide_keys import history_table
+from tests.spark_audit.support.tables import history_table
 
 
 @pytest.mark.parametrize("bound", [0, 40_000, 2**62, 2**63, 2**70])

@@ -12,7 +12,7 @@ import pytest
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.projection import project
-from spark_audit.history.rows import FIELDS, Type
+from spark_audit.history.rows import FIELDS
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.tables import decide_keys as table_keys
 from spark_audit.tables.decide_keys import DecidedTable, decide_table
@@ -22,22 +22,10 @@ from spark_audit.verdict.verdict import Violation
 from tests.spark_audit.support.histories import History
 from tests.spark_audit.support.simulated_store import FAULTS, Mix, history
 from tests.spark_audit.support.small_histories import has_an_order, small_history
+from tests.spark_audit.support.tables import SCHEMA
 
 _LEFT_OUT: Row = {**dict.fromkeys(name for name, _ in FIELDS), "weak": None, "changes_store": None}
-_ATOMS: dict[str, pa.DataType] = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_()}
 ONE_CLOCK = Clocks()
-
-
-def _arrow(wanted: Type) -> pa.DataType:
-    if isinstance(wanted, str):
-        return _ATOMS[wanted]
-    if isinstance(wanted, list):
-        return pa.list_(_arrow(wanted[0]))
-    fields: list[pa.Field[Any]] = [pa.field(name, _arrow(inner)) for name, inner in wanted]
-    return pa.struct(fields)
-
-
-_SCHEMA: pa.Schema = pa.schema([pa.field(name, _arrow(kind)) for name, kind in FIELDS])
 
 
 def _table(rows: Iterable[Row]) -> pa.Table:
@@ -45,12 +33,7 @@ def _table(rows: Iterable[Row]) -> pa.Table:
     cut = [{**_LEFT_OUT, **part} for row in rows for _, part in project({**_LEFT_OUT, **row})]
     Random(len(cut)).shuffle(cut)
     marks: list[pa.Field[Any]] = [pa.field("weak", pa.string()), pa.field("changes_store", pa.bool_())]
-    return pa.Table.from_pylist(cut, schema=pa.schema([*_SCHEMA, *marks])).select(list(table_keys.NEEDED))
-
-
-def history_table(rows: Iterable[Row]) -> pa.Table:
-    """Whole rows as a file has them."""
-    return pa.Table.from_pylist([dict(row) for row in rows], schema=_SCHEMA)
+    return pa.Table.from_pylist(cut, schema=pa.schema([*SCHEMA, *marks])).select(list(table_keys.NEEDED))
 
 
 def _decided(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> dict[tuple[str, str], KeyFindings]:

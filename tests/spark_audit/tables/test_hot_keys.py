@@ -20,7 +20,7 @@ from spark_audit.tables.ranges import Limits
 from spark_audit.tables.shuffle import HOT, KEYS, concat, read_piece, shuffle_pieces
 from spark_audit.testing.generate import Row, Shape, generate
 from tests.spark_audit.support.histories import write_lines
-from tests.spark_audit.tables.test_decide_keys import history_table
+from tests.spark_audit.support.tables import history_table
 
 PARTITIONS = 3
 

@@ -24,7 +24,7 @@ from spark_audit.testing.generate import Row, Shape, generate
 from spark_audit.verdict.findings import KeyFindings
 from tests.spark_audit.support.histories import History
 from tests.spark_audit.support.small_histories import ONE_CLOCK, corrupt, has_an_order, operations_in, small_history
-from tests.spark_audit.tables.test_decide_keys import history_table
+from tests.spark_audit.support.tables import history_table
 
 HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "60"))  # Of each sort.
 TINY = Limits(range=3, ahead=1, left=10**6, pending=10**6)

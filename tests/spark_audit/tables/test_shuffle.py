@@ -34,7 +34,7 @@ from spark_audit.tables.shuffle import (
 )
 from spark_audit.testing.generate import Row, Shape, generate
 from tests.spark_audit.support.histories import History
-from tests.spark_audit.tables.test_decide_keys import history_table
+from tests.spark_audit.support.tables import history_table
 
 PARTITIONS = 5
 
