@@ -1,1 +1,1 @@
-"""How fast the audit is: histories that are true by construction, and what each kernel takes for them."""
+"""The speed of the audit: histories that are true by construction, and the time of each kernel and command on them."""

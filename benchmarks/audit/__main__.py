@@ -1,4 +1,4 @@
-"""`python -m benchmarks.audit`: what the audit costs, by engine, size and shape; and every fault, found."""
+"""`python -m benchmarks.audit`: the cost of the audit by engine, size and shape; and whether it finds every fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import click
 from benchmarks.audit.making import make
 from benchmarks.audit.plan import RIVAL, SEED, Case, full, quick
 from benchmarks.audit.report import report
-from benchmarks.audit.rows import Row, row_of
+from benchmarks.audit.rows import AuditRow, row_of
 from benchmarks.measure.machine import describe
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -74,7 +74,7 @@ def _found(program: str | None) -> str | None:
     return shutil.which(program) if program else None
 
 
-def _measured(cases: list[Case], folder: Path, rival: str | None) -> Iterator[Row]:
+def _measured(cases: list[Case], folder: Path, rival: str | None) -> Iterator[AuditRow]:
     """Histories are made once for all that are measured on them; a rival that gave up gets no longer one of a shape."""
     gave_up: set[tuple[str, float]] = set()
     histories: dict[tuple[str, int, float, str | None], list[Case]] = {}
@@ -88,7 +88,7 @@ def _measured(cases: list[Case], folder: Path, rival: str | None) -> Iterator[Ro
                 row = row_of(case, made, rival)
                 if case.engine == RIVAL and row.verdict in GIVEN_UP:
                     gave_up.add((case.name, case.unknown_share))
-                _say(row)
+                _print_row(row)
                 yield row
 
 
@@ -103,7 +103,7 @@ def _made(cases: list[Case], folder: Path) -> Iterator[Path]:
         shutil.rmtree(made)
 
 
-def _say(row: Row) -> None:
+def _print_row(row: AuditRow) -> None:
     kernel = "" if row.kernel_seconds is None else f" kernel {row.kernel_seconds:.3f} s,"
     job = "" if row.job_seconds is None else f" job {row.job_seconds:.2f} s,"
     print(
@@ -114,7 +114,7 @@ def _say(row: Row) -> None:
     )  # fmt: skip
 
 
-def _is_wrong(row: Row) -> bool:
+def _is_wrong(row: AuditRow) -> bool:
     """A true history said to be wrong, a fault not found, a command that failed. A time-out is a result."""
     if row.fault is not None:
         return row.verdict != "violation"

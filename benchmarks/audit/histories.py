@@ -62,7 +62,7 @@ class History:
     call: Int64s
     ret: Int64s
     unknown: Bools
-    succeeded: Bools  # Of a compare-and-set; of a deletion: found.
+    succeeded: Bools  # For a deletion: whether it found a record.
     revision: Int64s  # 0: none.
     expected: Int64s
     seen: Int64s

@@ -33,7 +33,7 @@ GOALS = {"witness": 0.25, "zones": 0.5}  # Seconds for 10⁶ operations.
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class KernelCell:
     """`undecided_keys`: suspect, or left to the search, of `keys` that are all linearizable."""
 
     kernel: str
@@ -51,27 +51,29 @@ class Cell:
         return self.kernel_seconds * 1e6 / self.operations
 
 
-def cells(sizes: tuple[int, ...], shapes: tuple[str, ...], repetitions: int) -> Iterator[Cell]:
+def cells(sizes: tuple[int, ...], shapes: tuple[str, ...], repetitions: int) -> Iterator[KernelCell]:
     """Every shape, with and without unknown writes and revisions."""
     for operations in sizes:
         for shape in (shape for shape in SHAPES if not shapes or shape.name in shapes):
             for unknown_share in (0.0, 0.01):
                 made = replace(shape, unknown_share=unknown_share)
                 yield _cell("witness", witness, made, operations, repetitions)
-                bare = replace(made, revisions=False, delete_share=0.0, put_share=made.put_share + made.delete_share)
-                yield _cell("zones", zones, bare, operations, repetitions)
+                without_revisions = replace(
+                    made, revisions=False, delete_share=0.0, put_share=made.put_share + made.delete_share
+                )
+                yield _cell("zones", zones, without_revisions, operations, repetitions)
 
 
 def _cell(
     name: str, kernel: Callable[[Columns], Any], shape: Shape, operations: int, repetitions: int
-) -> Cell:  # fmt: skip
+) -> KernelCell:  # fmt: skip
     rows = table(generate(shape, operations, seed=operations))
     encode(rows)
     encoding, columns = _timed(lambda: encode(rows))
     result = kernel(columns)
     seconds = tuple(_timed(lambda: kernel(columns))[0] for _ in range(repetitions))
     undecided = int(np.count_nonzero(result.status != OK))
-    return Cell(
+    return KernelCell(
         name, shape.name, operations, shape.unknown_share, columns.keys, undecided,
         statistics.median(seconds), seconds, encoding,
     )  # fmt: skip
@@ -90,7 +92,7 @@ def _timed(work: Callable[[], T]) -> tuple[float, T]:
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS)
 def main(sizes: tuple[int, ...], shapes: tuple[str, ...], repetitions: int, out: Path) -> None:
     """Measure, print, and write the raw numbers."""
-    found: list[Cell] = []
+    found: list[KernelCell] = []
     for cell in cells(sizes, shapes, repetitions):
         found.append(cell)
         print(

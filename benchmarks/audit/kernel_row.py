@@ -1,4 +1,4 @@
-"""`python -m benchmarks.audit.kernel_row DIR`: what the columnar kernel takes for a run, as one line of JSON."""
+"""`python -m benchmarks.audit.kernel_row DIR`: the time of the columnar kernel for a run, as one line of JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that a case is measured on. The same case gives the same files."""
+"""The files of a case. The same case gives the same files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One child process, with all that it starts: how long, how much memory, and what it said."""
+"""One child process and its descendants: time, memory, output."""
 
 from __future__ import annotations
 

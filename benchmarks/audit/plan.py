@@ -1,4 +1,4 @@
-"""What is measured: which engine on which history. A case is one line of the table, made and measured by itself."""
+"""The cases: an engine and a history. A case is one line of the table, made and measured by itself."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Case:
     @property
     def history(self) -> tuple[str, int, float, str | None]:
         """Cases with the same one are measured on the same files."""
-        bare = "" if self.shape is None or self.shape.revisions else ", no revisions"
-        return (self.name + bare, self.operations, self.unknown_share, self.fault)
+        without_revisions = "" if self.shape is None or self.shape.revisions else ", no revisions"
+        return (self.name + without_revisions, self.operations, self.unknown_share, self.fault)
 
 
 def full(rival: bool) -> Iterator[Case]:
@@ -74,10 +74,10 @@ def _common(sizes: tuple[int, ...], rival: bool) -> Iterator[Case]:
                 yield Case(engine=LOCAL, shape=made, operations=operations)
                 if rival:
                     yield Case(engine=RIVAL, shape=made, operations=operations, seconds_max=30)
-    bare = _bare(_shape(_GROWTH, 0.01))
-    yield Case(engine=LOCAL, shape=bare, operations=sizes[-1])
+    without_revisions = _without_revisions(_shape(_GROWTH, 0.01))
+    yield Case(engine=LOCAL, shape=without_revisions, operations=sizes[-1])
     if rival:
-        yield Case(engine=RIVAL, shape=bare, operations=sizes[-1], seconds_max=30)
+        yield Case(engine=RIVAL, shape=without_revisions, operations=sizes[-1], seconds_max=30)
     for fault in (None, *ALL_FAULTS):  # First the same history without one.
         yield Case(engine=LOCAL, operations=FAULT_OPERATIONS, fault=fault)
 
@@ -86,7 +86,7 @@ def _shape(shape: Shape, unknown_share: float) -> Shape:
     return replace(shape, unknown_share=unknown_share)
 
 
-def _bare(shape: Shape) -> Shape:
+def _without_revisions(shape: Shape) -> Shape:
     """Without revisions; and without deletions, as what made an absence has no name then."""
     puts = shape.put_share + shape.delete_share
     return replace(shape, name=f"{shape.name}, no revisions", revisions=False, put_share=puts, delete_share=0.0)

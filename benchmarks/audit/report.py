@@ -78,9 +78,9 @@ def growth(rows: Iterable[Row]) -> list[str]:
     for (engine, shape, unknown), micros in grouped.items():
         if len(micros) > 1:
             sizes = sorted(micros)
-            told = ", ".join(f"{size:,}: {micros[size]:.2f}" for size in sizes)
+            cells = ", ".join(f"{size:,}: {micros[size]:.2f}" for size in sizes)
             ratio = micros[sizes[-1]] / micros[sizes[0]]
-            lines.append(f"| {engine} | {shape} | {unknown:.0%} | {told} | {ratio:.2f} |")
+            lines.append(f"| {engine} | {shape} | {unknown:.0%} | {cells} | {ratio:.2f} |")
     return lines if len(lines) > 2 else []
 
 

@@ -1,4 +1,4 @@
-"""One case → one row of results. Every engine is a process of its own, measured from outside."""
+"""One case gives one row of results. Every engine is a process of its own, measured from outside."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPARK_OPTIONS = ("--master", "local[2]", "--memory", "8g")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class AuditRow:
     """Times in seconds. `kernel_seconds`: the columnar kernel alone, in one thread; null where it was not measured.
 
     `job_seconds`: what the audit says it took, reading included; of `porcupine`: its check, without reading the file.
@@ -43,7 +43,7 @@ class Row:
         return asdict(self)
 
 
-def row_of(case: Case, folder: Path, rival: str | None) -> Row:
+def row_of(case: Case, folder: Path, rival: str | None) -> AuditRow:
     """Measure one case on its files."""
     if case.engine == RIVAL:
         assert rival is not None
@@ -54,7 +54,7 @@ def row_of(case: Case, folder: Path, rival: str | None) -> Row:
     verdict = _json(done.stdout)
     kernel = _kernel(case, folder)
     sizes = [len(violation["operations"]) for violation in verdict.get("violations", ())]
-    return Row(
+    return AuditRow(
         **_about(case),
         **kernel,
         job_seconds=verdict.get("seconds"),
@@ -74,17 +74,17 @@ def _kernel(case: Case, folder: Path) -> dict[str, Any]:
     return {name: round(seconds, 4) for name, seconds in _json(done.stdout).items()}
 
 
-def _rival(case: Case, folder: Path, program: str) -> Row:
+def _rival(case: Case, folder: Path, program: str) -> AuditRow:
     command = [program, str(folder / "plain.csv"), str(case.seconds_max)]
     limit = {"GOMEMLIMIT": f"{int(RIVAL_MIB_MAX * 0.9)}MiB"}
     done = measure(command, seconds_max=2 * case.seconds_max, mib_max=RIVAL_MIB_MAX, environment=limit)
-    said = _json(done.stdout)
-    return Row(
+    found = _json(done.stdout)
+    return AuditRow(
         **_about(case),
-        job_seconds=said.get("seconds"),
+        job_seconds=found.get("seconds"),
         command_seconds=round(done.seconds, 3),
         peak_mib=round(done.peak_mib, 1),
-        verdict=said.get("verdict", _ending(done)),
+        verdict=found.get("verdict", _ending(done)),
     )
 
 
@@ -97,10 +97,10 @@ def _about(case: Case) -> dict[str, Any]:
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        said = json.loads(text)
+        found = json.loads(text)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def _ending(done: Measured) -> str:

@@ -1,1 +1,1 @@
-"""Minutes of full load, and what is judged about them."""
+"""Minutes of full load on a cluster, and the judgement of its samples."""

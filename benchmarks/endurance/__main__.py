@@ -1,4 +1,4 @@
-"""`python -m benchmarks.endurance`: does a cluster under full load stay what it is, and come back from too much?"""
+"""`python -m benchmarks.endurance`: does a cluster stay stable under full load, and recover from an overload?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the samples of an endurance run prove, or do not: bounds, each with its reason, and a finding for each."""
+"""The judgement of the samples of an endurance run: bounds, each with its reason, and a finding for each."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What must hold."""
+    """The bounds of the judgement."""
 
     phase_seconds: dict[str, float]
     rss_growth_share: float = 0.2
@@ -68,10 +68,10 @@ class Bounds:
         2.0  # 5,120 requests are open before it at the most, and the client asks again after 1 s.
     )
     recovery_seconds_max: float = 10.0
-    recovery_ratio: float = 2.0  # Of the light client's p99 without the greedy one.
+    recovery_ratio: float = 2.0  # Relative to the p99 of the light client without the greedy one.
     calm_seconds: float = 5.0  # How long it must be back to be back.
     window_requests: int = 0  # Open at most in the overload, over all connections.
-    warm_bytes: int = 0  # Of payload in the log before the first sample.
+    warm_bytes: int = 0  # Payload in the log before the first sample.
     put_bytes: float = 144.0  # Payload per answer of the load, on average.
 
     def overload_seconds_max(self, per_second: float) -> float:
@@ -86,7 +86,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that must hold, and whether it did."""
+    """A property of the run, and whether it held."""
 
     name: str
     holds: bool
@@ -172,8 +172,8 @@ def _no_election(samples: Sequence[Sample]) -> Finding:
     words = f"terms {sorted(terms)}, leaders {sorted(leaders)}"
     if silent:
         words += ", did not say: " + ", ".join(f"{member} {share:.0%}" for member, share in sorted(silent.items()))
-    told = bool(terms) and all(share <= SILENT_SHARE_MAX for share in silent.values())
-    return Finding(name, len(terms) == len(leaders) == 1 and told, words)
+    no_silence = bool(terms) and all(share <= SILENT_SHARE_MAX for share in silent.values())
+    return Finding(name, len(terms) == len(leaders) == 1 and no_silence, words)
 
 
 def _silent_shares(samples: Sequence[Sample]) -> dict[str, float]:

@@ -81,16 +81,16 @@ class EnduringLoad(Load):
         gc.disable()  # As in `Load.run`: nothing here makes cycles.
         start = time.perf_counter()
         end = start + self.spec.seconds
-        told = self._totals()
+        before = self._totals()
         for number in itertools.count(1):
             until = min(start + number * TICK_SECONDS, end)
             self._loop(start, until)
-            told, tick = self._tick(told)
+            before, tick = self._tick(before)
             yield tick
             if until == end:
                 break
         self._drain(start, end, self.latencies)
-        told, tick = self._tick(told)
+        before, tick = self._tick(before)
         puts = sum(connection.puts for connection in self.connections)
         unanswered = sum(len(connection.open) for connection in self.connections)
         yield tick | {"ended": True, "puts": puts, "unanswered": unanswered}
@@ -100,9 +100,9 @@ class EnduringLoad(Load):
         counts = {"answers": self.answers, "offered": self.offered, "held_back": self.held_back}
         return Counter({**{f"error {name}": count for name, count in errors.items()}, **counts})
 
-    def _tick(self, told: Counter[str]) -> tuple[Counter[str], dict[str, Any]]:
+    def _tick(self, before: Counter[str]) -> tuple[Counter[str], dict[str, Any]]:
         totals = self._totals()
-        more = {name: count - told[name] for name, count in totals.items()}
+        more = {name: count - before[name] for name, count in totals.items()}
         errors = {name.removeprefix("error "): count for name, count in more.items() if name.startswith("error ")}
         tick = {
             "at": time.perf_counter(),

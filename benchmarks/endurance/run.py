@@ -21,9 +21,9 @@ from benchmarks.systems.run import Running
 from kvstore import Busy, Client, StoreError
 
 SAMPLE_SECONDS = 1.0
-TELL_SAMPLES = 10
+PROGRESS_SAMPLES = 10
 LIGHT_PAUSE_SECONDS = 0.1
-LIGHT_PATIENCE_SECONDS = 30.0  # Of one operation: whoever waits longer has an error.
+LIGHT_PATIENCE_SECONDS = 30.0  # For one operation; a longer wait is an error.
 STATUS_SECONDS = 2.0
 GREEDY_WINDOWS = 6
 """The steady phase in so many parts; the greedy connection is there in every second one: half of each third."""
@@ -34,7 +34,7 @@ END_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What is asked. Rates and shares are those of the options."""
+    """The parameters of a run. Rates and shares are those of the options."""
 
     keys: int
     seconds: float
@@ -63,17 +63,17 @@ class Generator:
 
     def __init__(self, folder: Path, name: str, spec: EnduranceSpec) -> None:
         self.name = name
-        self._said, self._complaint = folder / f"{name}.jsonl", folder / f"{name}.err"
+        self._output, self._complaint = folder / f"{name}.jsonl", folder / f"{name}.err"
         self._half = ""
         command = [sys.executable, "-m", "benchmarks.systems.child", str(os.getpid()), sys.executable, "-m"]
-        with self._said.open("w") as out, self._complaint.open("w") as err:
+        with self._output.open("w") as out, self._complaint.open("w") as err:
             self._process = subprocess.Popen(
                 [*command, "benchmarks.endurance.load"], stdin=subprocess.PIPE, stdout=out, stderr=err, text=True
             )
         assert self._process.stdin is not None
         self._process.stdin.write(spec.to_json())
         self._process.stdin.close()
-        self._reader: IO[str] = self._said.open(encoding="utf-8")
+        self._reader: IO[str] = self._output.open(encoding="utf-8")
 
     @property
     def is_over(self) -> bool:
@@ -137,7 +137,7 @@ class EnduranceRun:
             for generator in self._generators:
                 generator.end()
             if self.samples:
-                self.samples[-1].light += self._light  # Who still waited at the end.
+                self.samples[-1].light += self._light  # Operations that still waited at the end.
 
     async def _all_phases(self) -> None:
         course = self.course
@@ -153,7 +153,7 @@ class EnduranceRun:
         self._phase = "overload"
         self._start("overload", spec)
         await trio.sleep(course.overload_seconds)
-        self._phase = "recovery"  # What is open is still being answered.
+        self._phase = "recovery"  # Open requests are still being answered.
         self._start("recovery", self._spec(course.recovery_seconds))
         await trio.sleep(course.recovery_seconds)
         self._phase = "over"
@@ -245,8 +245,8 @@ class EnduranceRun:
                 await trio.sleep_until(due)
                 if self._phase != "over":
                     self.samples.append(await self._sample(client))
-                    if len(self.samples) % TELL_SAMPLES == 0:
-                        self._tell(self.samples[-TELL_SAMPLES:])
+                    if len(self.samples) % PROGRESS_SAMPLES == 0:
+                        self._print_progress(self.samples[-PROGRESS_SAMPLES:])
 
     async def _sample(self, client: Client) -> Sample:
         """All of this second. Its phase is that of its beginning."""
@@ -289,7 +289,7 @@ class EnduranceRun:
         if generator.is_over and (trouble := generator.trouble()) is not None:
             sample.errors[trouble] = 1
 
-    def _tell(self, samples: list[Sample]) -> None:
+    def _print_progress(self, samples: list[Sample]) -> None:
         longest = max((seconds for sample in samples for _, seconds in sample.light), default=0.0)
         newest = samples[-1]
         memory = "  ".join(f"{member} {size >> 20} MiB" for member, size in newest.rss.items())

@@ -1,6 +1,6 @@
-"""The protocol of `systems.bare_node`: as little as can be.
+"""The protocol of `systems.bare_node`, as small as possible.
 
-A request is [request id, key, value] in CBOR, an answer twelve bytes.
+A request is [request id, key, value] in CBOR, a response has twelve bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.load.workload import Operation
 from raft import encode_item
 
 ANSWER = struct.Struct(">IQ")  # request id, revision
-REVISION_ASKED = b""
+REVISION_REQUEST = b""
 _REQUEST = struct.Struct(">I2sI1s16s")  # length, array of three and the head of five bytes, request id; key
 
 
@@ -36,7 +36,7 @@ class BareDialect:
         return self.revision(link)
 
     def revision(self, link: socket.socket) -> int:
-        link.sendall(len(REVISION_ASKED).to_bytes(4, "big"))
+        link.sendall(len(REVISION_REQUEST).to_bytes(4, "big"))
         revision: int = ANSWER.unpack(receive_exactly(link, ANSWER.size))[1]
         return revision
 

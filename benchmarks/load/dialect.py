@@ -1,4 +1,4 @@
-"""What a load generator needs of a wire protocol, and blocking helpers for its set-up."""
+"""The interface of a wire protocol for load generators, and blocking helpers for its set-up."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class EtcdDialect:
         self._out: list[bytes] = []
         self._held: list[tuple[int, bytes]] = []  # (stream, data) that a window holds back.
         self._window, self._stream_window = 65_535, 65_535
-        self._windows: dict[int, int] = {}  # Of streams with data held back.
+        self._windows: dict[int, int] = {}  # Windows of streams with data held back.
         self._frame_bytes_max = 16_384
         self._rest = b""
         self._answered: set[int] = set()  # Streams whose message has come, and whose end has not.

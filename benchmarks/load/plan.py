@@ -1,4 +1,4 @@
-"""What is measured: cells, the contenders that take part in them, and the three plans (full, quick, smoke)."""
+"""The plans: cells, the contenders that take part in them, and the three plans (full, quick, smoke)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Contender:
     """A system driven in one way. `name` is the `system` of its rows."""
 
     name: str
-    kind: str  # Which servers: highwatermark, etcd, pysyncobj, bare.
+    kind: str  # The servers: highwatermark, etcd, pysyncobj, bare.
     generator: str  # lean, client, in-process
     tuned: bool = False
     options: tuple[str, ...] = ()  # Further ones of the servers.

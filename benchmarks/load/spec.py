@@ -1,4 +1,4 @@
-"""What the conductor tells a load generator, and what that answers: one JSON object each, on stdin and stdout."""
+"""The request of the conductor to a load generator, and its response: one JSON object each, on stdin and stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which keys and values, in which order: the same for every system, from a seed."""
+"""The keys and values of a workload, in order: the same for every system, from a seed."""
 
 from __future__ import annotations
 

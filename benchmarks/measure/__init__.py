@@ -1,1 +1,1 @@
-"""What is measured of a machine and of processes, and the statistics of it."""
+"""Measurements of a machine and of processes, and their statistics."""

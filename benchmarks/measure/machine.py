@@ -1,4 +1,4 @@
-"""On what it was measured: enough to judge the numbers, nothing that names the machine."""
+"""A description of the machine: enough to judge the numbers, nothing that identifies it."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""CPU time of processes, user and system, all threads. Its grain is the kernel's: 10 ms."""
+"""CPU time of processes, and the memory of this one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 
 def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
-    """By name, what each process has used since it began."""
+    """By name, the CPU seconds of each process since it began: user and system, all threads, in steps of 10 ms."""
     import psutil
 
     found = {}
@@ -14,3 +15,20 @@ def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
         times = psutil.Process(pid).cpu_times()
         found[name] = times.user + times.system
     return found
+
+
+def peak_bytes() -> int:
+    """The most memory this process has had resident (Linux)."""
+    return _status("VmHWM")
+
+
+def resident_bytes() -> int:
+    """The memory this process has resident now (Linux)."""
+    return _status("VmRSS")
+
+
+def _status(name: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"the system does not tell {name}")

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.single.memory`: what keys and log entries cost beyond their bytes, and what the collector pays.
+"""`python -m benchmarks.single.memory`: the memory of keys and log entries beyond their bytes, and the time of the
+garbage collector.
 
-Each measurement runs in a fresh process. A key has 16 bytes, its value 128; "over key and value" is resident memory
-per key less these 144 bytes.
+Each measurement runs in a fresh process. A key has 16 bytes, its value 128; "over key and value" is resident memory per
+key less these 144 bytes.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from pathlib import Path
 
 import click
 
+from benchmarks.measure.usage import resident_bytes
+from benchmarks.single.startup import log_entries, state_of
+
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "memory.json"
 FULL = 1_000_000
 KEY_AND_VALUE_BYTES = 16 + 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class MemoryRow:
     """One measurement. `bytes_each`: resident, everything included; the collections in ms, full ones."""
 
     what: str
@@ -33,21 +37,9 @@ class Row:
     frozen_collection_ms: float
 
 
-def peak_bytes() -> int:
-    """The most memory this process has had resident (Linux)."""
-    return _status("VmHWM")
-
-
-def resident_bytes() -> int:
-    """The memory this process has resident now (Linux)."""
-    return _status("VmRSS")
-
-
-def measure(what: str, count: int) -> Row:
+def measure(what: str, count: int) -> MemoryRow:
     """Build `count` of something in this process, and collect."""
-    from benchmarks.single.startup import log_entries, state_of
-
-    state_of(1000)  # What importing and the first use cost is not theirs.
+    state_of(1000)  # Imports and the first use are not part of the measurement.
     before = resident_bytes()
     kept = state_of(count) if what == "keys applied" else list(log_entries(count, 1, 100_000))
     bytes_each = (resident_bytes() - before) / count
@@ -56,7 +48,7 @@ def measure(what: str, count: int) -> Row:
     collections.append(_collection_ms())
     del kept
     first, following, frozen = collections
-    return Row(
+    return MemoryRow(
         what=what,
         count=count,
         bytes_each=bytes_each,
@@ -71,13 +63,6 @@ def _collection_ms() -> float:
     began = time.process_time()
     gc.collect()
     return (time.process_time() - began) * 1e3
-
-
-def _status(name: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"the system does not tell {name}")
 
 
 @click.command()

@@ -71,7 +71,7 @@ class Slices:
             each.clear()
         self.long.clear()
 
-    def told(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, Any]:
         """What was measured since."""
         parts = {name: summary(values) for name, values in self.parts.items()}
         return {
@@ -132,7 +132,7 @@ def usage() -> dict[str, float]:
 
 
 class Lateness:
-    """How late this loop is. `look` is called with each look at it."""
+    """The lateness of this loop. `look` is called with each sample."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         self.ms: list[float] = []
@@ -182,7 +182,7 @@ async def obey(member: RunningMember, lateness: Lateness, slices: Slices) -> Non
                 "commit_index": core.commit_index,
             }
             if line == b"end":
-                answer |= {"lag_ms": summary(lateness.ms), **slices.told()}
+                answer |= {"lag_ms": summary(lateness.ms), **slices.counts()}
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
     member.request_stop()

@@ -146,7 +146,7 @@ class Trial:
             await trio.sleep(0.1)
 
 
-class Load:
+class SteadyPuts:
     """Puts at a steady rate, by tasks that each keep to their share of it. `latencies`: since `begin`, in ms."""
 
     def __init__(self, client: Client, keys: int, rate: float) -> None:
@@ -180,7 +180,7 @@ def _keys_of_the_state(keys: int) -> list[int]:
     return [draw.getrandbits(64) for _ in range(keys)]
 
 
-async def window(trial: Trial, load: Load, leader: str, *, with_snapshot: bool, seconds: float) -> Row:
+async def window(trial: Trial, load: SteadyPuts, leader: str, *, with_snapshot: bool, seconds: float) -> Row:
     """One window; the follower that is killed is the first one."""
     follower = next(name for name in NAMES if name != leader)
     trial.kill(follower)
@@ -215,7 +215,7 @@ async def measure(trial: Trial, keys: int, rate: float, pairs: int, seconds: flo
         for name in NAMES:
             await trial.ask(name, "marks")
         async with Client([client for _, client in trial.addresses]) as client, trio.open_nursery() as nursery:
-            load = Load(client, keys, rate)
+            load = SteadyPuts(client, keys, rate)
             nursery.start_soon(load.run)
             await trio.sleep(3)
             for number in range(2 * pairs):

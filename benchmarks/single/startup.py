@@ -1,8 +1,8 @@
-"""`python -m benchmarks.single.startup`: how long a member takes to come back, by phase, and in how much memory.
+"""`python -m benchmarks.single.startup`: the time of the restart of a member, by phase, and its memory.
 
 A log of puts (16-byte keys out of 100,000, or all new; 128-byte values; under sessions that acknowledge, as clients do)
 is opened, read and applied; a snapshot is opened, which verifies it, and restored. Each measurement runs in a fresh
-process, over files in the page cache: what is measured is our own work, in CPU seconds.
+process, over files in the page cache: only our own work is measured, in CPU seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 from benchmarks.measure.machine import describe
-from benchmarks.single.memory import peak_bytes
+from benchmarks.measure.usage import peak_bytes
 from kvstore.protocol.commands import Put, RegisterSession, encode_command
 from kvstore.store.machine import KvMachine
 from raft import Configuration, Entry, EntryKind, HardState, Identity, LogWrite, Member, encode_batch
@@ -36,12 +36,12 @@ CONFIGURATION = Configuration.of([Member("s1")])
 SESSIONS = 16
 WINDOW = 64  # Requests that a client has open.
 KEYS_OVERWRITTEN = 100_000
-READ_BYTES = 1024 * 1024  # What a member asks its log for at once.
+READ_BYTES = 1024 * 1024  # Read from the log at once, as by a member.
 FULL = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class StartupRow:
     """One measurement. `count`: commands, or keys; the seconds are of CPU."""
 
     what: str
@@ -59,7 +59,7 @@ class Row:
 
 
 class _UnsyncedFiles(InlineFiles):
-    """To prepare a folder quickly: nothing is promised to anybody."""
+    """For the quick preparation of a folder, without any promise of durability."""
 
     def submit(self, operations: Sequence[Operation], done: Callable[[BaseException | None], None]) -> None:
         super().submit([each for each in operations if not isinstance(each, SyncFile | SyncFolder)], done)
@@ -138,7 +138,7 @@ def _raise(error: BaseException | None) -> None:
         raise error
 
 
-def measure(folder: Path, what: str, count: int) -> Row:
+def measure(folder: Path, what: str, count: int) -> StartupRow:
     """Come back from `folder`, in this process."""
     files = InlineFiles(folder)
     laps = [time.process_time()]
@@ -162,7 +162,7 @@ def measure(folder: Path, what: str, count: int) -> Row:
     laps.append(time.process_time())
     files.close()
     on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in (".wal", ".snap"))
-    return Row(
+    return StartupRow(
         what=what,
         count=count,
         bytes_on_disk=on_disk,
@@ -173,7 +173,7 @@ def measure(folder: Path, what: str, count: int) -> Row:
     )
 
 
-def in_a_fresh_process(folder: Path, what: str, count: int) -> Row:
+def in_a_fresh_process(folder: Path, what: str, count: int) -> StartupRow:
     """`measure` where nothing else has used memory or warmed anything up."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(measure, (folder, what, count))
@@ -194,7 +194,7 @@ def plan(commands: int, keys: int) -> Iterator[tuple[str, int, int, int, int, in
     yield "snapshot and a log of 256 MiB", keys + log_commands, keys, log_commands, 16, KEYS_OVERWRITTEN
 
 
-def run(commands: int, keys: int, only: str, scratch: Path) -> Iterator[Row]:
+def run(commands: int, keys: int, only: str, scratch: Path) -> Iterator[StartupRow]:
     """Measure all rows whose name has `only` in it."""
     for number, (what, count, *shape) in enumerate(plan(commands, keys)):
         if only in what:
@@ -204,7 +204,7 @@ def run(commands: int, keys: int, only: str, scratch: Path) -> Iterator[Row]:
             yield in_a_fresh_process(folder, what, count)
 
 
-def line(row: Row) -> str:
+def line(row: StartupRow) -> str:
     """A row of the table."""
     phases = f"{row.open_seconds:.2f} | {row.read_seconds:.2f} | {row.apply_seconds:.2f}"
     size = f"{row.bytes_on_disk / 2**20:.0f}"
@@ -240,7 +240,7 @@ def _machine(folder: Path) -> dict[str, Any]:
         return {"python": platform.python_version(), "cores": os.cpu_count()}
 
 
-def as_json(machine: dict[str, Any], rows: Sequence[Row]) -> str:
+def as_json(machine: dict[str, Any], rows: Sequence[StartupRow]) -> str:
     """What a results file holds."""
     content = {"machine": machine, "rows": [{**asdict(row), "per_second": round(row.per_second)} for row in rows]}
     return json.dumps(content, indent=1) + "\n"

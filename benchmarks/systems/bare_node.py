@@ -23,7 +23,7 @@ from typing import Any
 
 import cbor2
 
-from benchmarks.load.bare_wire import ANSWER, REVISION_ASKED
+from benchmarks.load.bare_wire import ANSWER, REVISION_REQUEST
 from benchmarks.load.dialect import dialed
 
 RECEIVE_BYTES_MAX = 1 << 16
@@ -37,11 +37,11 @@ Record = tuple[bytes, int, int, int]
 
 
 class Disk:
-    """One file, and a thread that writes to it and syncs; `durable` is what it is done with."""
+    """One file, and a thread that writes to it and syncs; `durable` is its progress."""
 
     def __init__(self, path: Path) -> None:
         self.durable = 0
-        self.told, self._tell = os.pipe()
+        self.notified, self._notifier = os.pipe()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         for offset in range(0, FILE_BYTES, 1 << 20):
             os.pwrite(self._file, bytes(1 << 20), offset)
@@ -51,7 +51,7 @@ class Disk:
         threading.Thread(target=self._work, daemon=True).start()
 
     def submit(self, index: int, data: bytes) -> None:
-        """Write and sync; then `told` can be read."""
+        """Write and sync; then `notified` can be read."""
         self._jobs.put((index, data))
 
     def _work(self) -> None:
@@ -61,11 +61,11 @@ class Disk:
             self._offset += os.pwrite(self._file, data, self._offset)
             os.fdatasync(self._file)
             self.durable = index
-            os.write(self._tell, b"!")
+            os.write(self._notifier, b"!")
 
 
-class Store:
-    """A dict, and how many puts there were."""
+class BareStore:
+    """A dict, with a count of its puts."""
 
     def __init__(self, *, keeps_records: bool) -> None:
         self.revision = 0
@@ -102,17 +102,17 @@ def split(data: bytes) -> tuple[list[bytes], bytes]:
     return bodies, data[position:]
 
 
-def follow(link: socket.socket, disk: Disk, store: Store) -> None:
+def follow(link: socket.socket, disk: Disk, store: BareStore) -> None:
     """Write what comes, acknowledge, apply up to the commit index that comes with it."""
     poll = select.epoll()
     poll.register(link, select.EPOLLIN)
-    poll.register(disk.told, select.EPOLLIN)
+    poll.register(disk.notified, select.EPOLLIN)
     waiting: dict[int, tuple[int, bytes]] = {}
     applied, rest = 0, b""
     while True:
         for number, _ in poll.poll():
-            if number == disk.told:
-                os.read(disk.told, RECEIVE_BYTES_MAX)
+            if number == disk.notified:
+                os.read(disk.notified, RECEIVE_BYTES_MAX)
                 link.sendall(POSITION.pack(disk.durable))
                 continue
             data = link.recv(1 << 20)
@@ -130,8 +130,8 @@ def follow(link: socket.socket, disk: Disk, store: Store) -> None:
 
 
 @dataclass(slots=True)
-class Connection:
-    """One of a client."""
+class ClientConnection:
+    """A connection of a client."""
 
     link: socket.socket
     rest: bytes = b""
@@ -139,32 +139,32 @@ class Connection:
 
 @dataclass(slots=True)
 class Batch:
-    """Puts that became one append: how many of which connection, and their frames."""
+    """The puts of one append: the number from each connection, and their frames."""
 
-    parts: list[tuple[Connection, int]] = field(default_factory=list)
+    parts: list[tuple[ClientConnection, int]] = field(default_factory=list)
     frames: list[bytes] = field(default_factory=list)
 
 
 class Leader:
-    """Gathers while its disk works: one batch on its way to the disk at a time."""
+    """Gathers requests while its disk works: one batch at a time is on its way to the disk."""
 
-    def __init__(self, listener: socket.socket, followers: list[socket.socket], disk: Disk, store: Store) -> None:
+    def __init__(self, listener: socket.socket, followers: list[socket.socket], disk: Disk, store: BareStore) -> None:
         self._listener, self._disk, self._store = listener, disk, store
         self._followers = {link.fileno(): link for link in followers}
         self._acknowledged = dict.fromkeys(self._followers, 0)
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ClientConnection] = {}
         self._gathering = Batch()
-        self._sent: dict[int, tuple[list[tuple[Connection, int]], bytes]] = {}
-        self._last_index = self._applied = self._commit_told = 0
+        self._sent: dict[int, tuple[list[tuple[ClientConnection, int]], bytes]] = {}
+        self._last_index = self._applied = self._commit_sent = 0
         self._poll = select.epoll()
-        for number in (listener.fileno(), disk.told, *self._followers):
+        for number in (listener.fileno(), disk.notified, *self._followers):
             self._poll.register(number, select.EPOLLIN)
 
     def run(self) -> None:
         """Until it is killed."""
         while True:
             for number, _ in self._poll.poll():
-                if number == self._disk.told:
+                if number == self._disk.notified:
                     os.read(number, RECEIVE_BYTES_MAX)
                 elif number in self._followers:
                     data = self._followers[number].recv(RECEIVE_BYTES_MAX)
@@ -182,17 +182,17 @@ class Leader:
     def _accept(self) -> None:
         link, _ = self._listener.accept()
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connections[link.fileno()] = Connection(link)
+        self._connections[link.fileno()] = ClientConnection(link)
         self._poll.register(link, select.EPOLLIN)
 
-    def _receive(self, number: int, connection: Connection) -> None:
+    def _receive(self, number: int, connection: ClientConnection) -> None:
         data = connection.link.recv(RECEIVE_BYTES_MAX)
         if not data:
             self._poll.unregister(number)
             self._connections.pop(number).link.close()
             return
         bodies, connection.rest = split(connection.rest + data)
-        if bodies == [REVISION_ASKED]:
+        if bodies == [REVISION_REQUEST]:
             connection.link.sendall(ANSWER.pack(0, self._store.revision))
         elif bodies:
             self._gathering.parts.append((connection, len(bodies)))
@@ -204,9 +204,9 @@ class Leader:
         batch = self._gathering
         if batch.frames:
             self._gathering, self._last_index = Batch(), self._last_index + 1
-        elif commit_index == self._commit_told:
+        elif commit_index == self._commit_sent:
             return
-        self._commit_told = commit_index
+        self._commit_sent = commit_index
         frames = b"".join(batch.frames)
         head = APPEND.pack(APPEND.size - 4 + len(frames), self._last_index, commit_index, len(batch.frames))
         if frames:
@@ -215,7 +215,7 @@ class Leader:
         for link in self._followers.values():
             link.sendall(head + frames)
 
-    def _answer(self, parts: list[tuple[Connection, int]], frames: bytes) -> None:
+    def _answer(self, parts: list[tuple[ClientConnection, int]], frames: bytes) -> None:
         first = self._store.revision
         items = self._store.apply(sum([count for _, count in parts]), frames)
         place = 0
@@ -228,7 +228,7 @@ class Leader:
 def main() -> None:
     """`{"listen": port, "followers": [address], "file": path, "records": bool}`; prints `ready`."""
     given = json.loads(sys.argv[1])
-    disk, store = Disk(Path(given["file"])), Store(keeps_records=given["records"])
+    disk, store = Disk(Path(given["file"])), BareStore(keeps_records=given["records"])
     listener = socket.create_server(("127.0.0.1", given["listen"]))
     print("ready", flush=True)
     if given["followers"]:

@@ -42,7 +42,7 @@ IDLE_TICK_SECONDS = 0.002
 LEADER_CALL_SECONDS = 0.001
 
 
-class Store(SyncObj):  # type: ignore[misc]  # The library has no types.
+class ReplicatedStore(SyncObj):  # type: ignore[misc]  # The library has no types.
     """A replicated dict that counts what it applied."""
 
     def __init__(self, own: str, partners: list[str], settings: Any) -> None:
@@ -60,7 +60,7 @@ class Store(SyncObj):  # type: ignore[misc]  # The library has no types.
 class InProcessLoad:
     """A closed loop by callbacks: each answer issues the next request."""
 
-    def __init__(self, store: Store, spec: LoadSpec) -> None:
+    def __init__(self, store: ReplicatedStore, spec: LoadSpec) -> None:
         self.store, self.spec = store, spec
         self.operations: Iterator[tuple[bytes, bool]] = (
             filling(spec.existing_keys, 0, 1)
@@ -134,7 +134,7 @@ def tuned_period_seconds(in_flight: int) -> float:
     return 0.0005 if in_flight <= 64 else 0.002
 
 
-def answer(store: Store, line: str, settings: Any, tuned: bool) -> str:
+def answer(store: ReplicatedStore, line: str, settings: Any, tuned: bool) -> str:
     """Carry out one line of stdin."""
     if line == "who":
         return "leader" if store.isReady() and store.getStatus()["state"] == 2 else "follower"
@@ -151,7 +151,7 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     tuned = bool(given["tuned"])
     settings = SyncObjConf(journalFile=given["journal"], **(TUNED if tuned else {}))
-    store = Store(given["own"], given["partners"], settings)
+    store = ReplicatedStore(given["own"], given["partners"], settings)
     print("ready", flush=True)
     if not tuned:
         for line in sys.stdin:

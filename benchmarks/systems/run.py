@@ -35,7 +35,7 @@ Servers = dict[str, "subprocess.Popen[str]"]
 
 
 class SystemFailed(Exception):
-    """Servers or a generator did not do what they should. Its text says which."""
+    """Servers or a generator failed. The text says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,12 @@ def _await(what: str, look: Callable[[], FoundT | None], servers: Servers, folde
 
 def free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that nobody holds now, below the range from which connections get theirs."""
-    with ExitStack() as held:
+    with ExitStack() as reserved:
         ports: list[int] = []
         while len(ports) < count:
             port = random.SystemRandom().randrange(10_000, 32_000)
             try:
-                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                reserved.enter_context(socket.socket()).bind(("127.0.0.1", port))
             except OSError:
                 continue
             ports.append(port)
@@ -256,7 +256,7 @@ def _start_pysyncobj(contender: Contender, members: int, folder: Path, servers: 
         servers,
         addresses,
         lambda: _await("a leader", lambda: _leader_of(servers), servers, folder),
-        lambda leader, spec: LoadResult.from_json(_asked(servers[leader], spec.to_json())),
+        lambda leader, spec: LoadResult.from_json(_ask(servers[leader], spec.to_json())),
     )
 
 
@@ -279,10 +279,10 @@ def _start_bare(contender: Contender, members: int, folder: Path, servers: Serve
 
 
 def _leader_of(servers: Servers) -> str | None:
-    return next((name for name, server in servers.items() if _asked(server, "who") == "leader"), None)
+    return next((name for name, server in servers.items() if _ask(server, "who") == "leader"), None)
 
 
-def _asked(server: subprocess.Popen[str], line: str) -> str:
+def _ask(server: subprocess.Popen[str], line: str) -> str:
     assert server.stdin is not None
     server.stdin.write(line + "\n")
     server.stdin.flush()

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.load.plan import CONTENDERS, Contender
 from benchmarks.load.spec import LoadSpec
-from benchmarks.systems.bare_node import Store
+from benchmarks.systems.bare_node import BareStore
 from benchmarks.systems.run import running
 from raft import encode_item
 
@@ -41,7 +41,7 @@ def test_every_put_takes_place_once(contender: Contender, tmp_path: Path) -> Non
 
 
 def test_records_count_their_versions() -> None:
-    store = Store(keeps_records=True)
+    store = BareStore(keeps_records=True)
     frames = encode_item([1, b"k", b"old"]) + encode_item([2, b"j", b"x"]) + encode_item([3, b"k", b"new"])
 
     assert [item[0] for item in store.apply(3, frames)] == [1, 2, 3]
