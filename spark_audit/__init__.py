@@ -1,7 +1,7 @@
-"""Re-checks recorded histories, independently of what recorded them: is what every client saw linearizable?
+"""Checks recorded histories for linearizability, independently of the code that recorded them.
 
-`check_rows` decides in this process. The Spark job is behind `hwm-audit check` (`spark_audit.cli`). Importing this
-package loads neither Spark, pandas nor numpy.
+`check_rows` checks rows in this process. `hwm-audit check` (`spark_audit.cli`) checks files, here or on Spark.
+Importing this package loads neither Spark, pandas nor numpy.
 """
 
 from __future__ import annotations

@@ -162,8 +162,7 @@ def _is_given(option: str) -> bool:
 
 
 def _files(paths: tuple[str, ...]) -> list[HistoryFile]:
-    """A wrong path, a run without rows among others, or a run.json that is none, is answered before any engine takes
-    its time to start."""
+    """Refuse a wrong path, a run without rows, or a malformed run.json before any engine takes its time to start."""
     files = history_files(paths)
     folders = {file.folder for file in files}
     for folder in sorted(folders - {file.folder for file in files if file.path.stat().st_size}):

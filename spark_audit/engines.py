@@ -1,4 +1,4 @@
-"""Which engine an audit runs on: in this process while its history fits in memory, else Spark."""
+"""The choice of engine: this process if the history fits in memory, otherwise Spark."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     import pyarrow.parquet as parquet
 
 ENGINES = ("auto", "local", "spark")
-LOCAL_BYTES_MAX = 2**30  # Of resident memory, as estimated: about 1,200,000 operations of single keys.
+LOCAL_BYTES_MAX = 2**30  # Estimated resident memory: about 1,200,000 operations of single keys.
 _ALWAYS_BYTES = 100 * 2**20
-_ROW_BYTES = 650  # Besides its own bytes.
-_MULTI_KEY_ROW_BYTES = 6_000  # Of a history whose store may have to be replayed.
-_HEAD_BYTES = 2**20  # Of JSON lines: what it does not show is not expected.
+_ROW_BYTES = 650  # For each row, besides its own bytes.
+_MULTI_KEY_ROW_BYTES = 6_000  # The same, if the store may have to be replayed.
+_HEAD_BYTES = 2**20  # The head of JSON lines stands for the whole file.
 
 
 def engine_for(files: Sequence[HistoryFile]) -> str:
-    """`local` if what it needs for these files is estimated at LOCAL_BYTES_MAX at most, else `spark`."""
+    """`local` if these files need an estimated LOCAL_BYTES_MAX at most, otherwise `spark`."""
     return "local" if _ALWAYS_BYTES + sum(map(_bytes_for, files)) <= LOCAL_BYTES_MAX else "spark"
 
 
@@ -45,7 +45,7 @@ def _bytes_for(file: HistoryFile) -> int:
 
 
 def _may_have_multi_key(footer: parquet.FileMetaData) -> bool:
-    """Whether there may be listings or transactions: their names are above those of all other operations."""
+    """Whether there may be listings or transactions: their names sort after those of all other operations."""
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     columns = (group.column(number) for group in groups for number in range(group.num_columns))
     statistics = [column.statistics for column in columns if column.path_in_schema == "op"]
@@ -59,9 +59,9 @@ class _NoPandas(MetaPathFinder):
 
 
 def spare_pandas() -> None:
-    """Keep Arrow from importing pandas, which takes half a second, just to see whether something is a Series.
+    """Keep Arrow from importing pandas, which takes half a second, only to test whether a value is a Series.
 
-    It asks once and remembers; whoever needs pandas afterwards gets it all the same, from Arrow too.
+    Arrow asks once and remembers the answer. Code that needs pandas later can still import it, and so can Arrow.
     """
     if "pandas" in sys.modules:
         return

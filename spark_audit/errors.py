@@ -21,7 +21,7 @@ class AuditError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One malformed row. `line` counts from 1 (a row number in Parquet); 0 means the whole file, or the whole run."""
+    """One malformed row. `line` counts from 1 (a row number in Parquet); 0 means the whole file or the whole run."""
 
     file: str
     line: int
@@ -32,11 +32,11 @@ class Fault:
 
 
 class InputError(AuditError):
-    """The history cannot be read as one: exit status 2."""
+    """The input is not a readable history: exit status 2."""
 
 
 class MalformedHistory(InputError):
-    """Rows that are no operations. `count` is the number of bad rows, `faults` the first of them, in file order."""
+    """Some rows are not operations. `count` is the number of bad rows, `faults` the first of them in file order."""
 
     def __init__(self, faults: tuple[Fault, ...], count: int) -> None:
         self.faults, self.count = faults, count
@@ -49,7 +49,9 @@ class MalformedHistory(InputError):
 
 
 class NothingToCheck(InputError):
-    """An empty history proves nothing, so it is not green."""
+    """The history has no completed operation. An empty history proves nothing, so it is not reported as
+    linearizable.
+    """
 
     def __init__(self, where: str, rows: int) -> None:
         self.where, self.rows = where, rows
@@ -62,7 +64,7 @@ class NothingToCheck(InputError):
 
 
 class UnreadablePath(InputError):
-    """A path that names no history."""
+    """A path does not name a history."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path, self.reason = path, reason
@@ -73,7 +75,7 @@ class UnreadablePath(InputError):
 
 
 class NoJava(AuditError):
-    """No Java runtime that Spark can use."""
+    """There is no Java runtime that Spark can use."""
 
     def __init__(self, tried: tuple[str, ...]) -> None:
         self.tried = tried
@@ -85,7 +87,7 @@ class NoJava(AuditError):
 
 
 class JobFailed(AuditError):
-    """The job itself broke: exit status 1. It says nothing about the history."""
+    """The job itself failed: exit status 1. This says nothing about the history."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

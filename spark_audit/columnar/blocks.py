@@ -100,7 +100,7 @@ def _on_one_axis(call: Int64s, ret: Int64s, keys: int) -> tuple[Int64s, Int64s, 
 
 
 def not_covered(block: Block) -> Bools:
-    """Per key: whether it has operations that columns cannot express, or more clocks than one."""
+    """Per key: whether it has operations that columns cannot express, or more than one clock."""
     columns = block.columns
     other = columns.kind[block.begin : block.end] == OTHER
     clock = block.part(columns.clock)
@@ -118,7 +118,7 @@ def any_of(key: Int64s, where: Bools, keys: int) -> Bools:
 
 
 def first_place(token: Int64s, tokens: int) -> Int64s:
-    """Per token the first place at which it stands; `len(token)` if nowhere. Negative ones are skipped."""
+    """Per token the first place with it; `len(token)` if there is none. Negative ones are skipped."""
     place = np.full(tokens, len(token), np.int64)
     known = np.flatnonzero(token >= 0)[::-1]
     place[token[known]] = known  # The last one written stays: the first in order.
@@ -126,14 +126,14 @@ def first_place(token: Int64s, tokens: int) -> Int64s:
 
 
 def places_of(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:
-    """The places at which any of these tokens stands, in order."""
-    is_wanted = np.zeros(tokens - min(NOTHING, PRESENT), np.bool_)  # What is no token is counted from the end.
+    """The places with any of these tokens, in order."""
+    is_wanted = np.zeros(tokens - min(NOTHING, PRESENT), np.bool_)  # NOTHING and PRESENT count from the end.
     is_wanted[wanted] = True
     return np.flatnonzero(is_wanted[column])
 
 
 def first_places(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:
-    """Per token of `wanted` the first place at which it stands; `len(column)` if nowhere."""
+    """Per token of `wanted` the first place with it; `len(column)` if there is none."""
     if not len(wanted):
         return wanted
     places = places_of(column, wanted, tokens)[::-1]

@@ -1,8 +1,8 @@
-"""Clusters: each write with the operations that read from it, where values say which write that was.
+"""Clusters: each write with the operations that read from it, where values identify the write.
 
-What does not name its source takes part less: the observation is forgotten, or, of an absence that several deletions
-may have made, stands alone. Either leaves more orders than there were, so a violation found then is one all the same;
-that all is well is then not proven (`vague`).
+A response that does not name its source takes part to a lesser degree: the observation is dropped, or, for an absence
+that several deletions may have made, stands alone. Either allows more orders than there were, so a violation found is
+still a violation; but linearizability is then not proven (`vague`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spark_audit.columnar.verify_order import Order
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """A cluster has the number of its write's row; that of what key k began with (absence) is `len(rows) + k`.
+    """A cluster has the number of the row of its write; that of the initial absence of key k is `len(rows) + k`.
 
     `of`: per row its cluster, -1 if it takes no part. `before`: per cluster the one whose value its compare-and-set
-    expected, -1 if none. `observer`: of an unknown write, the row that shows that it happened.
-    `unwritten`: rows that found a value which nobody wrote. `vague`: per key, see above.
+    expected, -1 if none. `observer`: of an unknown write, the row that shows that it happened. `unwritten`: rows that
+    found a value which no operation wrote. `vague`: per key, see above.
     """
 
     of: Int64s
@@ -68,7 +68,7 @@ def _writers(given: Order, writes_value: Bools, tokens: int) -> tuple[Int64s, Bo
 
 
 def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
-    """`finds` without what names no single source, and the rows that told more than is left."""
+    """`finds` without tokens of an ambiguous source, and the rows that reported more than is left."""
     by_value = given.finds >= 0
     ambiguous = np.zeros(len(given), np.bool_)
     ambiguous[by_value] = repeated[given.finds[by_value]]
@@ -79,9 +79,9 @@ def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
 
 
 def _kept(block: Block, source: Int64s, writes_value: Bools, deletes: Bools) -> tuple[Bools, Int64s]:
-    """Unknown writes are kept iff observed, by an answer or by an unknown compare-and-set that is kept itself.
+    """Unknown writes are kept iff observed, by a response or by an unknown compare-and-set that is kept itself.
 
-    An unknown deletion names nothing that could be observed, so it is not.
+    An unknown deletion has no name to be observed by, so it is not kept.
     """
     rows = len(source)
     kept = ~block.unknown

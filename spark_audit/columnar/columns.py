@@ -1,8 +1,9 @@
 """Operations of many keys as columns: numbers only, sorted by (key, call), each text encoded exactly once.
 
-Left out are rows that say nothing to a key's order: failed ones, and reads of unknown outcome. Apart (`weak`) are reads
-that promise less than linearizability: `local` ones, pinned pages. A listing's part (`history/projection.py`) is a
-read. Parts of transactions and appends are of kind OTHER: their keys are left to the Python path.
+Rows that do not affect the order of a key are left out: failed ones, and reads of unknown outcome. Reads that promise
+less than linearizability (`local` ones, pinned pages) are kept apart in `weak`. The projection of a listing
+(`history/projection.py`) is a read. Projections of transactions, and appends, are of kind OTHER: their keys are left to
+the Python path.
 
 A *token* stands for a value of one key. Arrow's dictionary compares the texts themselves, so equal tokens are equal
 texts, whatever their hashes. Tokens of key k are `tokens[k]` up to `tokens[k + 1]`; the first of them is its absence.
@@ -27,8 +28,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 FOREVER = 2**63 - 1  # The return of an operation of unknown outcome.
 GET, PUT, DELETE, CAS, OTHER = range(5)
-NOTHING = -1  # In a token or a number: not told, not applicable.
-PRESENT = -2  # In `finds`: some record, its value not told.
+NOTHING = -1  # In a token or a number: not reported, not applicable.
+PRESENT = -2  # In `finds`: some record of an unreported value.
 
 _KINDS = {"get": GET, "range": GET, "put": PUT, "delete": DELETE, "cas": CAS}
 _OUTPUT: tuple[tuple[str, pa.DataType], ...] = (
@@ -61,11 +62,11 @@ NEEDED: pa.Schema = pa.schema(_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows of key k are `starts[k]` up to `starts[k + 1]`. `names[k]` is (run_id, key); `row`: its place in the input.
+    """Rows of key k are `starts[k]` up to `starts[k + 1]`. `names[k]` is (run_id, key); `row`: the row of the input.
 
-    What an operation does, if it took effect: it `writes` a token (absence: a deletion that found something, or may
+    The effect of an operation, if it took effect: it `writes` a token (absence: a deletion that found something, or may
     have); it `finds` a token, PRESENT or NOTHING in the state before it; a failed compare-and-set finds what it saw,
-    and not `differs`. `expected_revision`: the state's revision must be it (`failed`: must not be).
+    and not `differs`. `expected_revision`: the revision of the state must equal it (`failed`: must not).
     """
 
     names: list[tuple[str, str]]
@@ -98,7 +99,7 @@ class Columns:
         return len(self.names)
 
     def of_keys(self, keys: Int64s) -> Columns:
-        """These keys' rows only, as if no others were there; tokens are numbered anew."""
+        """The rows of these keys only, as if there were no others; tokens are renumbered."""
         rows, sizes = rows_of(self, keys), np.diff(self.starts)[keys]
         room = np.diff(self.tokens)[keys]
         tokens = np.concatenate(([0], np.cumsum(room)))
@@ -131,7 +132,7 @@ def rows_of(columns: Columns, keys: Int64s) -> Int64s:
 
 
 def encode_rows(rows: Iterable[Mapping[str, Any]]) -> Columns:
-    """Columns of rows in hand (docs/reference/specification.md#103-row, well-formed, each of one key)."""
+    """Columns of rows in memory (docs/reference/specification.md#103-row, well-formed, each of one key)."""
     return encode(pa.Table.from_pylist([{**row} for row in rows], schema=NEEDED))
 
 
@@ -183,7 +184,7 @@ def encode(table: pa.Table) -> Columns:
 
 
 def key_ids(table: pa.Table) -> Int64s:
-    """Per row of the table the number of its key in the `names` that `encode` gives it."""
+    """Per row of the table the number of its key in `names` of `encode`."""
     return _key_ids(_Source(table.select(["run_id", "key"])))[0]
 
 
@@ -200,7 +201,7 @@ class _Codes:
 
 
 class _Source:
-    """The columns of a table as numpy arrays; what is not there is null."""
+    """The columns of a table as numpy arrays; missing ones are null."""
 
     def __init__(self, table: pa.Table) -> None:
         self.rows = table.num_rows
@@ -231,7 +232,7 @@ class _Source:
         return self._filled(self._output.get(name), NOTHING)
 
     def flags(self, name: str) -> Int8s:
-        """Of `output`: 1, 0, or -1 for null."""
+        """A flag of `output` per row: 1, 0, or -1 for null."""
         return self._filled(self._output.get(name), NOTHING).astype(np.int8)
 
     def _filled(self, column: Any, null: int) -> Int64s:
@@ -240,7 +241,7 @@ class _Source:
 
 
 def _used(ids: Int64s, texts: list[str | None]) -> _Codes:
-    """Without what a dictionary holds in vain, or twice."""
+    """The dictionary without unused and repeated entries."""
     there = np.zeros(len(texts) + 1, np.bool_)
     there[ids] = True
     number: dict[str, int] = {}
@@ -303,7 +304,7 @@ def sorted_by(rank: Int64s) -> Int64s:
 
 
 class _Meaning:
-    """What each row of the source says of its key."""
+    """The effect of each row of the source on its key."""
 
     def __init__(self, source: _Source, kind: Int8s, unknown: Bools) -> None:
         found, succeeded = source.flags("found"), source.flags("succeeded")

@@ -1,4 +1,4 @@
-"""What makes a key's history impossible, and the few rows that show it: the first found of each key is kept."""
+"""Violations of single keys, and the few rows that show each; the first one found of each key is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNWRITTEN, NOT_DIFFERENT, BEFORE_ITS_WRITE, TWO_REVISIONS, TWO_SUCCESSORS, CYCLE
 
 
 class ConflictFinder:
-    """Collects violations of one block of keys. `core`: rows of the columns; `reason`: a place in REASONS, or -1."""
+    """Collects violations of one block of keys. `core`: rows of the columns; `reason`: an index of REASONS, or -1."""
 
     def __init__(self, block: Block, given: Order, made: Clusters) -> None:
         self._block, self._given, self._made = block, given, made
@@ -45,7 +45,7 @@ class ConflictFinder:
         self.core[key, : table.shape[1]] = table  # The first of each key is written last, and stays.
 
     def answers(self) -> None:
-        """What one operation, or one read and its write, show."""
+        """Violations shown by one operation, or by one read and its write."""
         given, made, rows = self._given, self._made, np.arange(len(self._given))
         unwritten = rows[made.unwritten]
         if len(unwritten):
@@ -79,7 +79,7 @@ class ConflictFinder:
             self._note(NOT_DIFFERENT, readers[failed], write[failed])
 
     def chains(self, linked: Chains) -> None:
-        """Two successors, cycles, and operations of a chain that stand in the wrong order."""
+        """Two successors, cycles, and operations of a chain in the wrong order."""
         given, made = self._given, self._made
         links = np.flatnonzero(made.before >= 0)
         if not len(links):
@@ -118,7 +118,7 @@ class ConflictFinder:
         return np.where(cluster < len(self._given), cluster, NOTHING)
 
     def pairs(self, linked: Chains) -> None:
-        """Blocks of which each must come before the other."""
+        """Two blocks that must each come before the other."""
         block = np.flatnonzero(linked.active & (linked.root == np.arange(len(linked.root))) & ~linked.cyclic)
         begin, end = linked.first_return[block], linked.last_call[block]
         forward = block[begin < end]

@@ -1,9 +1,10 @@
-"""Unknown writes that nobody read, but that something shows: a creation revision, a version, absence or presence.
+"""Unknown writes without a reader that some response still shows: by a creation revision, a version, absence or
+presence.
 
-What is needed is worked out as *slots*: places before which some unknown deletion, or some unknown put, must have taken
-effect. Slots are filled by unknown writes that nobody observed and that were called in time, each by the one that was
-called last. An unknown compare-and-set fills one only directly after the write that it expected. Nothing here is
-trusted: the order that comes of it is verified like any other.
+The requirements are *slots*: places before which some unknown deletion, or some unknown put, must have taken effect.
+Slots are filled by unknown writes that were not observed and that were called in time, each by the one called last. An
+unknown compare-and-set fills a slot only directly after the write that it expected. Nothing here is trusted: the
+resulting order is verified like any other.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from spark_audit.columnar.verify_order import Order, States, counts, states
 
 
 def with_hidden(proposal: Proposal) -> Proposal:
-    """With unknown writes wherever creations, versions, absence and presence ask for them, as far as that can be told
-    before any of these is put in."""
+    """The proposal with unknown writes wherever creations, versions, absence and presence require them, as far as this
+    is known before any is inserted.
+    """
     unused = np.flatnonzero(proposal.unused())
     if not len(unused):
         return proposal
@@ -40,9 +42,9 @@ def with_hidden(proposal: Proposal) -> Proposal:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """Of an order, whatever revisions it is told: `before` and `counts` (columnar/verify_order.py) of each place.
+    """A replay of an order, independent of revisions: `before` and `counts` (columnar/verify_order.py) of each place.
 
-    `deadline`: by when a write put there must have been called: the least return from there on (see Block).
+    `deadline`: the latest call of a write inserted there: the least return from there on (see Block).
     """
 
     before: States
@@ -57,7 +59,7 @@ class _Replay:
 
 
 def _fillers(given: Order, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Of these rows: those that delete, those that create, and those that put whatever is there."""
+    """The deletions among these rows, those that create, and those that put regardless of the state."""
     finds, writes, absence = given.finds[rows], given.writes[rows], given.absence[rows]
     makes = (writes >= 0) & (writes != absence)
     blind = (finds == NOTHING) & (given.expected_revision[rows] < 0)
@@ -69,7 +71,7 @@ _DELETES, _CREATES, _COUNTS = range(3)  # The rank of a slot: of several at one 
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """Places before which something is missing; `rank` among those of one place; `revision` that it must have had."""
+    """Places before which a write is missing; `rank` among those of one place; the `revision` that it must have had."""
 
     place: Int64s
     rank: Int64s
@@ -82,9 +84,9 @@ class _Slots:
 
 
 def _structural(proposal: Proposal, before: States, creations: _Creations, named: Int64s) -> tuple[_Slots, _Slots]:
-    """Deletions that absence and creations ask for; puts that creations, presence and revisions ask for.
+    """Slots of deletions for absence and creations; slots of puts for creations, presence and revisions.
 
-    `named`: places of compare-and-sets whose expected revision nobody has.
+    `named`: places of compare-and-sets whose expected revision no write has.
     """
     order = proposal.order
     absent_at = (order.finds == order.absence) & before.present
@@ -113,9 +115,9 @@ def _named_swaps(
 
 
 def _named(proposal: Proposal, before: States) -> tuple[Proposal, Int64s]:
-    """Places of compare-and-sets that succeeded on a revision which the write before them has not.
+    """Places of compare-and-sets that succeeded on a revision which the write before them does not have.
 
-    If that is an unknown one whose revision nobody told, it has this one; the places left need another write.
+    If that write is an unknown one without a revision, it gets this one; the remaining places need another write.
     """
     order = proposal.order
     named = np.flatnonzero((order.expected_revision >= 0) & ~order.failed)
@@ -148,9 +150,10 @@ def _parts(slots: _Slots) -> tuple[Int64s, Int64s, Int64s]:
 
 @dataclass(frozen=True, slots=True)
 class _Creations:
-    """Creations that responses told: `place` of the first write of that `revision` or above; `known`: it is that write.
+    """Creations that responses report: `place` of the first write of that `revision` or above; `known`: it is that
+    write.
 
-    `reader`: the first place that told it. `of`: per place the creation that it tells, -1 if none.
+    `reader`: the first place that reports it. `of`: per place the creation that it reports, -1 if none.
     """
 
     place: Int64s
@@ -161,7 +164,7 @@ class _Creations:
 
 
 def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creations]:
-    """The creations told; what was told of no write may be told of an unknown one, which then has that revision."""
+    """The reported creations. One without a write may belong to an unknown write, which then gets that revision."""
     order, key = proposal.order, proposal.key()
     readers = np.flatnonzero((order.create >= 0) & replay.before.present)
     of = np.full(len(order), NOTHING, np.int64)
@@ -197,8 +200,9 @@ def _write_of(proposal: Proposal, writers: Int64s, key: Int64s, revision: Int64s
 
 
 def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Proposal, _Creations]:
-    """A creation told of no write is that of the unknown one just before, or of the one that a chain of unknown
-    compare-and-sets just before began with, if version and place say that it can be."""
+    """Assign a creation without a write to the unknown write just before, or to the first of a chain of unknown
+    compare-and-sets just before, if version and place permit it.
+    """
     order, number = proposal.order, replay.number
     write = replay.before.writer[made.place]
     unnamed = ~made.known & (write >= 0) & (order.revision[write] < 0) & (order.writes[write] != order.absence[write])
@@ -214,7 +218,7 @@ def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Pro
     version = order.version[made.reader]
     counted = version == number[replay.before.writer[made.reader]] - number[first] + 1
     chained = unnamed & ~fits & counted & (version >= 0) & blind(first) & (order.revision[first] < 0)
-    place = np.where(fits, write, np.where(chained, first, made.place))  # Whoever created it did so no later than that.
+    place = np.where(fits, write, np.where(chained, first, made.place))  # Its creator wrote no later than that.
     fits = (fits & ((version < 0) | counted)) | chained
     adopted = _Creations(place, made.revision, made.known | fits, made.reader, made.of)
     return proposal.revised(proposal.rows[first[fits]], made.revision[fits]), adopted
@@ -223,10 +227,10 @@ def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Pro
 def _versions(
     proposal: Proposal, replay: _Replay, creations: _Creations, named: Int64s, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, Int64s, _Slots]:
-    """What versions count: compare-and-sets and the places before which they go, and slots of puts.
+    """The requirements of versions: compare-and-sets and the places before which they go, and slots of puts.
 
-    A record's version counts from its creation as told, known or hidden; where none was told, from the last one seen.
-    `named`: places that get a write anyway.
+    The version of a record counts from its creation as reported, known or hidden; if none was reported, from the last
+    one seen. `named`: places that get a write anyway.
     """
     order, before, creation = proposal.order, replay.before, replay.creation
     number = replay.number + so_far(named, len(order)) if len(named) else replay.number
@@ -265,7 +269,7 @@ class _Gaps:
 def _swaps(
     proposal: Proposal, replay: _Replay, gaps: _Gaps, glued: Bools, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, Int64s, Int64s]:
-    """Unknown compare-and-sets that fit into gaps, the places before which they go; what is missing then."""
+    """Unknown compare-and-sets that fit into gaps, the places before which they go, and the writes still missing."""
     order, given, writers = proposal.order, proposal.given, replay.before.writes
     swaps, wrote = expecting
     if not len(swaps):
@@ -288,7 +292,9 @@ def _swaps(
 def _filled(
     proposal: Proposal, deadline: Int64s, wanted: tuple[tuple[_Slots, Int64s], ...], rows: Int64s, slots: _Slots
 ) -> Proposal:
-    """The slots wanted filled from the rows that may fill them, as far as these go; and these rows in these slots."""
+    """The proposal with the wanted slots filled from their candidates, as far as these suffice; and `rows`
+    in `slots`.
+    """
     for some, candidates in wanted:
         taken = np.isin(some.place * 4 + some.rank, slots.place * 4 + slots.rank) & (some.rank == _CREATES)
         place, rank, revision = (column[~taken] for column in _parts(some))
@@ -299,11 +305,11 @@ def _filled(
 
 
 def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s, Int64s]:
-    """(slot, filler): for each slot, the earliest first, the filler that was called last before its deadline.
+    """(slot, filler): for each slot, the earliest first, the filler called last before its deadline.
 
-    As many slots are filled as can be, and the fillers left over are those that fit best elsewhere. Slots take fillers
-    as closing brackets take opening ones, so the two of a pair stand next to each other at their depth. `origin`: of
-    the keys; all stamps of a key lie above it and below the next.
+    As many slots as possible are filled, and the remaining fillers are those that fit best elsewhere. Slots take
+    fillers as closing brackets take opening ones, so the two of a pair are neighbours at their depth. `origin`: of the
+    keys; all stamps of a key lie above it and below the next.
     """
     times = np.concatenate((call, deadline))
     event = np.argsort(times, kind="stable")  # At equal stamps a call comes first: it is in time.
@@ -329,7 +335,7 @@ def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s
 
 
 def _numbered(key: Int64s) -> Int64s:
-    """Per place how many of its key stand before it."""
+    """Per place the number of earlier places of its key."""
     here = np.arange(len(key))
     new = np.diff(key, prepend=NOTHING) != 0
     return here - np.maximum.accumulate(np.where(new, here, 0)) if len(key) else here

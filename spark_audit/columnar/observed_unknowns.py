@@ -1,4 +1,4 @@
-"""Where writes of unknown outcome go whose value was observed: immediately before the first observer."""
+"""Places of unknown writes whose value was observed: immediately before the first observer."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from spark_audit.columnar.proposed_order import Draft, Proposal
 
 
 def with_observed(draft: Draft) -> Proposal:
-    """With every unknown put and compare-and-set that an observer needs, and those that these need in turn.
+    """The proposal with every unknown put and compare-and-set that an observer needs, and, in turn, those that these
+    need.
 
-    `draft`: of the completed operations.
+    `draft`: the completed operations.
     """
     block, given = draft.block, draft.given
     rows = np.flatnonzero(block.unknown & (given.writes >= 0) & (given.writes != given.absence))
     written = given.writes[rows]
     owner = np.full(block.tokens, NOTHING, np.int64)
-    owner[written[::-1]] = np.arange(len(rows))[::-1]  # Of several, the one called first.
+    owner[written[::-1]] = np.arange(len(rows))[::-1]  # If several wrote it, the one called first.
     also = places_of(given.writes, written, block.tokens)
-    owner[given.writes[also[~block.unknown[also]]]] = NOTHING  # What an acknowledged write wrote needs nobody else.
+    owner[given.writes[also[~block.unknown[also]]]] = (
+        NOTHING  # An acknowledged write wrote these: no unknown one is needed.
+    )
     rows_find, places_find, revision_of = _finds(draft, owner)
     mine = owner[written] == np.arange(len(rows))
     first = first_places(places_find, written, block.tokens)
@@ -37,9 +40,10 @@ def with_observed(draft: Draft) -> Proposal:
 
 
 def _finds(draft: Draft, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """`finds` of rows and of places, comparisons of revisions put into tokens; per token its revision, as told or -1.
+    """`finds` of rows and of places, with compared revisions turned into tokens; per token its reported revision, or
+    -1.
 
-    Only of what an unknown write may have written (`owner`): any other write has a revision of its own.
+    Only for tokens of unknown writes (`owner`): any other write has a revision of its own.
     """
     block, given = draft.block, draft.given
     revision_of = np.full(block.tokens, NOTHING, np.int64)
@@ -58,7 +62,7 @@ def _finds(draft: Draft, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
 
 @dataclass(frozen=True, slots=True)
 class _Revisions:
-    """Which token a revision of a key wrote."""
+    """The token that each revision of a key wrote."""
 
     key: Int64s
     revision: Int64s

@@ -1,4 +1,4 @@
-"""Chains, followed by pointer jumping: after k rounds every link knows what 2^k links before it know."""
+"""Chains, followed by pointer jumping: after k rounds every link knows what the 2^k links before it know."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_audit.columnar.columns import NOTHING, Bools, Int64s
 
 
 def least_of_descendants(parent: Int64s, value: Int64s) -> Int64s:
-    """Per link the least value of itself and all that follow from it. `parent`: -1 for none; cycles are harmless."""
+    """Per link the least value of itself and its descendants. `parent`: -1 for none; cycles are harmless."""
     least, jump = value.copy(), parent.copy()
     for _ in range(len(parent).bit_length()):
         going = np.flatnonzero(jump >= 0)
@@ -21,7 +21,9 @@ def least_of_descendants(parent: Int64s, value: Int64s) -> Int64s:
 
 
 def depths(parent: Int64s) -> tuple[Int64s, Int64s, Bools]:
-    """Per link: its root, how many links lie before it, and whether it hangs in a cycle (then both say nothing)."""
+    """Per link: its root, the number of links before it, and whether it leads into a cycle (then the other two mean
+    nothing).
+    """
     depth = (parent >= 0).astype(np.int64)
     root = np.where(parent >= 0, parent, np.arange(len(parent)))
     going = np.flatnonzero(parent >= 0)

@@ -13,10 +13,10 @@ from spark_audit.columnar.verify_order import Order
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """`rows`: the block's rows, in the proposed order. `given`: the columns of all rows, in their own order.
+    """`rows`: the rows of the block, in the proposed order. `given`: the columns of all rows, in their own order.
 
-    The `revision` of an unknown write, in `given`, is what responses told of it; -1 while none did. `sizes`: per key,
-    how many places it has.
+    The `revision` of an unknown write, in `given`, is the one that responses name; -1 while none does. `sizes`: the
+    number of places per key.
     """
 
     block: Block
@@ -25,7 +25,7 @@ class Draft:
     sizes: Int64s
 
     def inserted(self, rows: Int64s, places: Int64s, rank: Int64s, revision: Int64s) -> Draft:
-        """With these rows put in immediately before the operations that are at these places, by `rank` among each."""
+        """With these rows inserted immediately before the operations at these places, by `rank` at each."""
         if not len(rows):
             return self
         by_place = np.lexsort((rank, places))
@@ -55,7 +55,7 @@ class Proposal:
     sizes: Int64s
 
     def key(self) -> Int64s:
-        """Of each place."""
+        """The key of each place."""
         return np.repeat(np.arange(self.block.keys), self.sizes)
 
     def unused(self) -> Bools:
@@ -65,14 +65,14 @@ class Proposal:
         return unused
 
     def inserted(self, rows: Int64s, places: Int64s, rank: Int64s, revision: Int64s) -> Proposal:
-        """With these rows put in immediately before the operations that are at these places, by `rank` among each."""
+        """With these rows inserted immediately before the operations at these places, by `rank` at each."""
         if not len(rows):
             return self
         draft = Draft(self.block, self.given, self.rows, self.sizes)
         return draft.inserted(rows, places, rank, revision).in_order()
 
     def revised(self, rows: Int64s, revision: Int64s) -> Proposal:
-        """The same order, these rows' revisions being these."""
+        """The same order, with these revisions for these rows."""
         if not len(rows):
             return self
         given = with_revisions(self.given, rows, revision)
@@ -80,17 +80,17 @@ class Proposal:
         return Proposal(self.block, given, self.rows, order, self.sizes)
 
     def with_row(self, places: Int64s, rows: Int64s) -> Proposal:
-        """With these at these places; each of the same key as what was there, and with a revision of its own."""
+        """With these rows at these places; each of the same key as the row there, and with a revision of its own."""
         there = self.rows.copy()
         there[places] = rows
         order = self.order.changed(places, self.given.taken(rows, begins=rows, absence=rows))
         return replace(self, rows=there, order=order)
 
     def out_of_turn(self) -> Bools:
-        """Which places carry a revision below the one told before, or as writes the same: an unknown write is not
-        where it was told to be, or a revision was seen without its write.
+        """Places with a revision below the one before, or with the same one at a write: an unknown write is not at the
+        place of its revision, or a revision was seen without its write.
 
-        In an order without such a place, whoever reads has read the last write of a revision up to its own.
+        In an order without such a place, every read has read the last write of a revision up to its own.
         """
         known = np.flatnonzero(self.order.revision > 0)
         rise = np.diff(self.order.revision[known])
@@ -102,7 +102,7 @@ class Proposal:
         return wrong
 
     def guessed(self) -> Bools:
-        """Per key: whether the place of some unknown write was told by no response."""
+        """Per key: whether no response named the place of some unknown write."""
         unnamed = np.flatnonzero(self.order.revision < 0)
         unnamed = unnamed[self.order.writes[unnamed] >= 0]
         return self.keys_of(unnamed)
@@ -115,7 +115,7 @@ class Proposal:
 
 
 def with_revisions(given: Order, rows: Int64s, revision: Int64s) -> Order:
-    """The columns, these rows' revisions being these."""
+    """The columns, with these revisions for these rows."""
     revisions = given.revision.copy()
     revisions[rows] = revision
     return replace(given, revision=revisions)
@@ -160,5 +160,5 @@ def given_order(block: Block) -> Order:
 
 
 def _or_nothing(column: Int64s) -> Int64s:
-    """A column that tells nothing takes no room, and no time to be sorted (`Order.taken`)."""
+    """A column without any value takes no room, and no time to be sorted (`Order.taken`)."""
     return column if column.max(initial=NOTHING) >= 0 else np.broadcast_to(np.int64(NOTHING), len(column))

@@ -1,9 +1,9 @@
-"""One key, a range of its operations at a time: the witness, begun with what the ranges before leave.
+"""One key, one range of its operations at a time: the witness, continued from a carry.
 
-A carry is the record that the operations before left, the greatest call of any of them, and the greatest revision that
-any carried. The record stands in the witness as its own write, the first row (`Carry`); one that was written more than
-once, behind a creation made for it. Only a prefix of the order is taken; what stands behind it is left to the next
-range, which knows more of what follows. docs/audit-proofs.md, section 9, proves that prefixes join to one.
+A carry is the record after the ranges before, the greatest call of any operation in them, and the greatest revision
+that any carried. In the witness, the write of the record is the first row (`Carry`); a record that was written more
+than once follows a creation made for it. Only a prefix of the order is taken; the rest is left to the next range, which
+knows more of the later operations. docs/audit-proofs.md, section 10, proves that prefixes join to one order.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NEVER = 2**62  # A version that no record has.
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """What the ranges before leave. `version` 0: no record; else `create` is its creation, and row 0 of the table
-    that `columns` were made of is its write, which nothing is asked of (a put at its revision).
+    """What the ranges before leave. `version` 0: no record; otherwise `create` is its creation, and row 0 of the table
+    behind `columns` is its write: a put at its revision, without any observation.
 
-    `unsure`: there is no record, and the deletion is of unknown outcome. `revision`: of the record.
+    `unsure`: there is no record, and the deletion is of unknown outcome. `revision`: that of the record.
     """
 
     version: int = 0
@@ -56,10 +56,10 @@ class Advanced:
 
 
 def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanced | None:
-    """Take what can be proven of these operations, behind which others follow, or none (`last`).
+    """Take a provable prefix of these operations, which others follow, or none (`last`).
 
-    `columns`: one key. At least `ahead` places at the end are not taken, but of the last range all are. None: it is not
-    proven. Says nothing about `columns.weak`.
+    `columns`: one key. At least `ahead` places at the end are not taken, except of the last range. None: it is not
+    proven. `columns.weak` is ignored.
     """
     begun = 0 if carry.version == 0 else 1 + (carry.version > 1)
     made = _with_creation(columns, carry)
@@ -83,7 +83,7 @@ def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
     """Whether every read that promises less fits its own revision, as far as this range shows; see
     `columnar/weak_reads.py`.
 
-    All acknowledged writes of the key at the revisions of the range are there, left ones too.
+    All acknowledged writes of the key at the revisions of the range are present, left ones too.
     """
     weak = columns.weak
     if weak is None:
@@ -94,9 +94,10 @@ def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
 
 
 def _with_creation(columns: Columns, carry: Carry) -> Columns | None:
-    """With a creation before the carried record's write, as if those between the two had never been.
+    """With a creation before the write of the carried record, and without the writes between the two.
 
-    Versions told of that record's life are less by as many. None if one is told, and it is not said of which life.
+    Versions reported in that life of the record decrease accordingly. None if a version is reported without its
+    creation.
     """
     if carry.version <= 1:
         return columns
@@ -125,13 +126,13 @@ _OF_KEYS = ("names", "starts", "tokens", "weak")
 
 
 def _places_of_carry(columns: Columns, begun: int) -> Int64s:
-    """The rows of the columns that stand for what is carried, in order: the creation is the first."""
+    """The rows of the columns that stand for the carry, in order: the creation is the first."""
     write = np.flatnonzero(columns.row == 0)
     return np.concatenate((np.zeros(begun - 1, np.int64), write)) if begun else write[:0]
 
 
 def _before_its_time(columns: Columns, proposal: Proposal, carry: Carry) -> Bools:
-    """Which places cannot stand behind what is carried: by real time, or by their revision."""
+    """Which places cannot follow the carry: by real time, or by their revision."""
     order = proposal.order
     late: Bools = columns.ret[proposal.rows] < carry.call
     late |= (order.revision > 0) & (order.revision < carry.last)

@@ -1,4 +1,6 @@
-"""All keys of some columns at once: the witness first, zones for what it leaves suspect; the rest is for the search."""
+"""The decision of all keys of some columns: the witness first, then zones for suspect keys; the rest is left to the
+search.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ BY_WITNESS, BY_ZONES, WRONG, LEFT = range(4)
 class Triage:
     """Per key: `verdict`: linearizable, proven BY_WITNESS or BY_ZONES; WRONG; or LEFT for the search.
 
-    `guessed`: as in `Decision.needs_replay`, of a key that is linearizable. `at`: the row of the columns at which the
-    witness failed, -1 if it did not or cannot say. `core`, `reason`: of a WRONG key, see `zones`. `placed`: of those
-    proven BY_WITNESS.
+    `guessed`: as in `Decision.needs_replay`, for a linearizable key. `at`: the row of the columns at which the witness
+    failed, -1 if it did not or cannot say. `core`, `reason`: of a WRONG key, see `zones`. `placed`: the unknown writes
+    of keys proven BY_WITNESS.
     """
 
     verdict: Int8s

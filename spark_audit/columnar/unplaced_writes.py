@@ -1,4 +1,4 @@
-"""Hidden writes in a proposed order: which of them, and what is left open about their revisions. See
+"""Hidden writes in a proposed order: the choice among them, and the ranges of their revisions. See
 `key/unplaced_writes.py`.
 """
 
@@ -33,8 +33,8 @@ def _none() -> Int64s:
 class PlacedWrites:
     """Unknown writes in a verified order, by row of the columns: see `store/revision_claims.py`.
 
-    `claimed`, `revision`: whose revision a record showed. `unplaced`, `low`, `high`: whose revision nobody told; in the
-    order of their places. `mover`, `first`, `last`: a slot (by its row), and a stretch that it may have instead.
+    `claimed`, `revision`: those whose revision a record named. `unplaced`, `low`, `high`: the others, in the order of
+    their places. `mover`, `first`, `last`: an unplaced write (by its row), and an alternative range of it.
     """
 
     claimed: Int64s = field(default_factory=_none)
@@ -48,7 +48,7 @@ class PlacedWrites:
 
     @staticmethod
     def joined(some: list[PlacedWrites]) -> PlacedWrites:
-        """All of them."""
+        """All of them as one."""
         return PlacedWrites(*(np.concatenate([getattr(one, name) for one in some]) for name in PlacedWrites.__slots__))
 
     def where(self, claimed: Bools, unplaced: Bools) -> PlacedWrites:
@@ -61,17 +61,17 @@ class PlacedWrites:
         return replace(self, mover=self.mover[kept], first=self.first[kept], last=self.last[kept])
 
     def at(self, rows: Int64s) -> PlacedWrites:
-        """With `rows[row]` in the place of each row."""
+        """With `rows[row]` in place of each row."""
         return replace(self, claimed=rows[self.claimed], unplaced=rows[self.unplaced], mover=rows[self.mover])
 
     def between(self, before: int, last: int) -> PlacedWrites:
-        """With slots above the revision `before` only, and no other places behind that of `last`."""
+        """With unplaced writes above the revision `before` only, and no alternative ranges behind that of `last`."""
         found = replace(self, low=np.maximum(self.low, before + 1), first=np.maximum(self.first, before + 1))
         found = replace(found, last=np.minimum(self.last, last - 1))
         return found._moving(found.first <= found.last)
 
     def also(self) -> list[tuple[RevisionRange, ...]]:
-        """Per slot the stretches that it may have instead."""
+        """Per unplaced write its alternative ranges."""
         found: dict[int, list[RevisionRange]] = {}
         for row, first, last in zip(self.mover.tolist(), self.first.tolist(), self.last.tolist(), strict=True):
             found.setdefault(row, []).append((first, last))
@@ -79,10 +79,10 @@ class PlacedWrites:
 
 
 def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
-    """Of the puts of each key which nobody can have seen at their places as many as before, but those called first, in
-    the order of their calls; and so of its deletions of unknown outcome. Revisions stay at their places.
+    """The proposal with the earliest-called puts of each key in place of those that no operation can have seen there,
+    in the order of their calls, and the same for its deletions of unknown outcome. Revisions stay at their places.
 
-    `claimed`: rows whose revision a record showed. They stay.
+    `claimed`: rows whose revision a record named. They stay.
     """
     given, key = proposal.given, proposal.block.key
     unknown = proposal.block.unknown.copy()
@@ -108,8 +108,9 @@ def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
 
 
 def _puts_for_swaps(proposal: Proposal, unknown: Bools, places: Int64s) -> Proposal:
-    """With an unused put in place of each compare-and-set which nobody can have seen, if it was called no later: it can
-    stand there, and elsewhere too. `places`: of unknown writes."""
+    """With an unused put in place of each compare-and-set that no operation can have seen, if it was called no later:
+    it can stand there, and elsewhere too. `places`: those of unknown writes.
+    """
     given, key = proposal.given, proposal.block.key
     puts = _where(unknown, _hidden_puts(proposal))
     of_put = _among(proposal.rows[places], puts, len(key))
@@ -166,10 +167,11 @@ def _hidden_puts(proposal: Proposal) -> Int64s:
 
 
 def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
-    """Per place: whether what follows, what is at the places `puts` (ascending) left out, does not say what is there; a
-    deletion does not either."""
+    """Per place: whether the following operation, apart from those at the places `puts` (ascending), does not look at
+    the record; a deletion does not either.
+    """
     order = proposal.order
-    ends = np.append(np.flatnonzero(np.diff(puts) != 1), len(puts) - 1)  # Of runs of neighbours.
+    ends = np.append(np.flatnonzero(np.diff(puts) != 1), len(puts) - 1)  # The ends of runs of neighbours.
     end = puts[ends][np.searchsorted(ends, np.arange(len(puts)))] if len(puts) else puts
     at = np.searchsorted(puts, places + 1)
     left_out = np.append(puts, NOTHING)[at] == places + 1
@@ -184,8 +186,9 @@ def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
 
 
 def _taken_in_turn(key: Int64s, call: Int64s, slot_key: Int64s, slot_call: Int64s) -> tuple[Int64s, Int64s]:
-    """(slot, put): each slot, in turn, takes the first put of its key that none before it took, if that was called no
-    later. All are by (key, call)."""
+    """(slot, put): each slot, in turn, takes the first unused put of its key, if that was called no later. All are
+    sorted by (key, call).
+    """
     begins, ends = np.searchsorted(key, slot_key), np.searchsorted(key, slot_key, side="right")
     in_time = np.minimum(np.searchsorted(call, slot_call, side="right"), ends) - begins
     slots: list[int] = []
@@ -209,11 +212,11 @@ def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
 
 
 def placed_writes(proposal: Proposal, replayed: States, claimed: Int64s, revision: Int64s) -> PlacedWrites:
-    """Of a proposal that is verified, and was `replayed`. `claimed`, `revision`: see `PlacedWrites`; every other
-    unknown write has a slot.
+    """The unknown writes of a verified and `replayed` proposal. `claimed`, `revision`: see `PlacedWrites`; every other
+    unknown write is unplaced.
 
-    Its bounds: the nearest places of its key that have a revision; or the one that it has, if something other than a
-    record named it: a creation, a comparison.
+    The bounds of an unplaced write are the nearest places of its key with a revision; or its own revision, if something
+    other than a record named it: a creation, a comparison.
     """
     order, begins = proposal.order, proposal.order.begins
     mine = _unknown_places(proposal)
@@ -234,7 +237,7 @@ def placed_writes(proposal: Proposal, replayed: States, claimed: Int64s, revisio
 
 
 def _alternatives(proposal: Proposal, replayed: States, known: Int64s, mine: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """(row, first, last) of what the operations at these places may have instead."""
+    """(row, first, last) of the alternative ranges of the operations at these places."""
     order = proposal.order
     hidden = np.zeros(len(proposal.block.key), np.bool_)
     hidden[_hidden_puts(proposal)] = True
@@ -256,8 +259,9 @@ def _alternatives(proposal: Proposal, replayed: States, known: Int64s, mine: Int
 
 
 def _around(stops: Int64s, known: Int64s, places: Int64s, count: int) -> tuple[Int64s, Int64s]:
-    """Per place (ascending) where that begins, and ends, which `alternative_ranges` looks at: from what stops it to the
-    first place behind what stops it whose revision is `known`. A key begins with what stops: nothing is present."""
+    """Per place (ascending) the begin and the end of what `alternative_ranges` looks at: from the stop before it to the
+    first place with a `known` revision behind the stop after it. A key begins with a stop, since nothing is present.
+    """
     begin = np.append(stops, 0)[np.searchsorted(stops, places) - 1]
     stop = np.append(stops, count)[np.searchsorted(stops, places)]
     end = np.append(known, count)[np.searchsorted(known, stop)] + 1
@@ -266,7 +270,7 @@ def _around(stops: Int64s, known: Int64s, places: Int64s, count: int) -> tuple[I
 
 
 def _within(begins: Int64s, ends: Int64s) -> Int64s:
-    """All places of these stretches, of which none begins, or ends, before the one before it does; each place once."""
+    """All places of these intervals, each once; none begins, or ends, before the one before it does."""
     fresh = np.maximum(begins, np.append(0, ends[:-1]))
     sizes = ends - fresh
     skipped = fresh - (np.cumsum(sizes) - sizes)
@@ -275,7 +279,7 @@ def _within(begins: Int64s, ends: Int64s) -> Int64s:
 
 
 def _kinds(order: Order, places: Int64s, hidden: Bools, stops: Bools) -> Int64s:
-    """Of these places, of which those are hidden puts, and those stop; see `key/unplaced_writes.py`."""
+    """The kinds of these places, given the hidden puts and the stops; see `key/unplaced_writes.py`."""
     claimed = order.revision[places] > 0
     blind = (order.writes[places] >= 0) & (order.finds[places] == NOTHING) & (order.expected_revision[places] < 0)
     kinds = np.where(claimed, np.where(blind, BLIND, LOOKS), np.where(blind, UNNAMED_PUT, UNNAMED))

@@ -1,7 +1,7 @@
-"""An order, verified: does it respect real time, and does every answer follow from the state at its place?
+"""The verification of an order: does it respect real time, and does every response follow from the state at its place?
 
-Whoever proposed it, a verified order is a proof: this is the only part of the witness that must be right. It is
-stricter than `model/key.py` in one point: a number that a response tells of a record whose write has none is refused.
+A verified order is a proof, whoever proposed it: this is the only part of the witness that must be right. It is
+stricter than `model/key.py` in one point: a revision reported of a record whose write has none is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_audit.columnar.columns import NOTHING, PRESENT, Bools, Int64s
 class Order:
     """Operations of several keys in the proposed order, all of a key together. Columns as in `Columns`.
 
-    `begins`: per operation the place at which its key begins. `revision` -1: told by nobody.
+    `begins`: per operation the place at which its key begins. `revision` -1: not named.
     """
 
     begins: Int64s
@@ -100,12 +100,12 @@ def states(order: Order) -> States:
 
 
 def late(order: Order) -> Bools:
-    """Which operations had returned before an earlier one of their key was called (`call`, `ret`: see Block)."""
+    """Operations that had returned before an earlier one of their key was called (`call`, `ret`: see Block)."""
     return np.maximum.accumulate(order.call) > order.ret if len(order) else np.zeros(0, np.bool_)
 
 
 def unexplained(order: Order, before: States) -> Bools:
-    """Which answers do not follow from the state before them."""
+    """Operations whose response does not follow from the state before them."""
     wrong: Bools = (order.finds >= 0) & (order.finds != before.token)
     wrong |= (order.finds == PRESENT) & ~before.present
     wrong |= order.differs == before.token  # NOTHING is no token.
@@ -121,7 +121,7 @@ def unexplained(order: Order, before: States) -> Bools:
 
 
 def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
-    """Of these operations, which all find a record: whether version or creation revision is another."""
+    """Whether the version or creation revision differs, for these operations, all of which find a record."""
     number, creation = counts(order, before)
     writer = before.writer[places]
     created = creation[writer]
@@ -133,8 +133,9 @@ def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
 
 
 def counts(order: Order, before: States) -> tuple[Int64s, Int64s]:
-    """Per write, at its place: how many writes of a record there were up to it, and the place of the last creation (any
-    key; -1 if none). Of other places neither says anything."""
+    """Per write, at its place: the number of writes of a record up to it, and the place of the last creation (of any
+    key; -1 if none). Other places have no meaning.
+    """
     writes = before.writes
     makes = order.writes[writes] != order.absence[writes]
     number, creation = np.zeros(len(order), np.int64), np.full(len(order), NOTHING, np.int64)

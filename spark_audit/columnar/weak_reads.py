@@ -1,8 +1,7 @@
-"""Reads that promise less than linearizability, asked only whether they fit the revision that they carry.
+"""The check of reads that promise less than linearizability against the revision that they carry, for all keys at once.
 
-The rules are those of `key/weak_reads.py`, for all keys at once. What fits here fits there; of the others (few, in a
-sound history) `key/weak_reads.py` says what is wrong with them, if anything: it is exact where a value was written
-twice, and across clocks.
+The rules are those of `key/weak_reads.py`. A read that fits here fits there; for the others, which are few in a sound
+history, `key/weak_reads.py` decides: it is exact where a value was written twice, and across clocks.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from spark_audit.columnar.columns import OTHER, Bools, Columns, Int64s
 
 
 def doubtful(columns: Columns) -> Bools:
-    """Per row of `columns.weak` (which must be there): whether it may not fit its own revision."""
+    """Per row of `columns.weak` (which must be present): whether it may not fit its own revision."""
     reads = columns.weak
     assert reads is not None
     key = reads.key_of_row()
@@ -24,7 +23,7 @@ def doubtful(columns: Columns) -> Bools:
     wrong: Bools = has_revisions & (reads.mod > reads.revision)
     wrong |= _beyond_columns(columns, reads)[key]
     last, known = _last_acknowledged(columns, key, reads.revision)
-    if not len(columns):  # Then nobody wrote anything.
+    if not len(columns):  # There are no writes.
         wrong |= finds_value
         return wrong
     deleted = columns.writes[last] == absence
@@ -59,7 +58,7 @@ def _first_unknown_deletion(columns: Columns) -> Int64s:
 
 
 def _written(columns: Columns, reads: Columns) -> Bools:
-    """Whether the first write of what each read found was called in time, at the revision that was told."""
+    """Whether the first write of what each read found was called in time, at the reported revision."""
     row = first_place(columns.writes, int(columns.tokens[-1]))[reads.finds]
     there = row < len(columns)
     row = np.where(there, row, 0)

@@ -1,10 +1,10 @@
-"""Witness: the order that the revisions propose, for all keys at once; a verified order is a proof.
+"""Witness: the order that the revisions propose, for all keys at once. A verified order is a proof.
 
-1. Order by (key, revision, writer first, call).
-2. A write of unknown outcome takes part only if its effect was observed, immediately before its first observer: its
-   return is infinite, so the latest place is the best one. Chains of unknown compare-and-sets are followed backwards
-   (`columnar/observed_unknowns.py`). Versions and creation revisions show hidden ones (`columnar/hidden_unknowns.py`).
-3. The order is verified (`columnar/verify_order.py`). A key whose order fails is suspect, not wrong.
+- Order by (key, revision, writer first, call).
+- A write of unknown outcome takes part only if its effect was observed, and then immediately before its first observer:
+  it never returns, so the latest place is the best one. Chains of unknown compare-and-sets are followed backwards
+  (`columnar/observed_unknowns.py`). Versions and creation revisions show hidden ones (`columnar/hidden_unknowns.py`).
+- The order is verified (`columnar/verify_order.py`). A key whose order fails is suspect, not wrong.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ ROUNDS_MAX = 4  # A hidden deletion may make a hidden put necessary, and that an
 
 @dataclass(frozen=True, slots=True)
 class Witnessed:
-    """Per key of the columns: `status`; `guessed`: the place of some unknown write was told by no response.
+    """Per key of the columns: `status`; `guessed`: no response named the place of some unknown write.
 
-    `at`: for a suspect key the first row (of the columns) that does not fit; -1 if a revision is missing.
-    `placed`: the unknown writes of keys that are OK.
+    `at`: for a suspect key the first row (of the columns) that does not fit; -1 if a revision is missing. `placed`: the
+    unknown writes of keys that are OK.
     """
 
     status: Int8s
@@ -88,8 +88,9 @@ def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, PlacedWr
 
 
 def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, PlacedWrites | None]:
-    """The order that the revisions propose, unknown writes put in; which of its places are wrong; and what was put in,
-    by row of the block (None: the block has no unknown ones)."""
+    """The order that the revisions propose, with unknown writes inserted; its wrong places; and the inserted writes, by
+    row of the block (None: the block has no unknown ones).
+    """
     draft = propose(block)
     if block.unknown.any():
         return _with_unknown(draft, patient)
@@ -98,10 +99,10 @@ def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, PlacedWrites 
 
 
 def _with_unknown(draft: Draft, patient: bool) -> tuple[Proposal, Bools, PlacedWrites]:
-    """With unknown writes put in; which places are wrong then; and what was put in.
+    """The draft with unknown writes inserted; its wrong places; and the inserted writes.
 
-    `patient`: until nothing helps, or nothing is wrong. Else another round is made only if most of the block would have
-    to be gone through again in any case.
+    `patient`: repeat until nothing changes, or nothing is wrong. Otherwise another round is made only if most of the
+    block would have to be processed again in any case.
     """
     block = draft.block
     sizes = np.diff(block.starts)

@@ -1,16 +1,16 @@
-"""Zones: linearizability of keys whose written values are unique, with no revisions needed. O(n log n).
+"""Zones: linearizability of keys whose written values are unique, without revisions. O(n log n).
 
-Gibbons and Korach 1997, with blocks (chains of successful compare-and-sets) in the place of clusters. The rules, proven
-in docs/audit-proofs.md:
+Gibbons and Korach 1997, with blocks (chains of successful compare-and-sets) in place of clusters. The rules, proven in
+docs/audit-proofs.md:
 
 - cluster: a write and its reads; f = least return, s = greatest call; no read returned before its write was called;
-- chain: a compare-and-set's cluster comes directly after that of the value it expected; two successors, or a cycle,
-  are a violation; and for clusters i before j of a chain, s(i) ≤ f(j);
+- chain: the cluster of a compare-and-set comes directly after that of the value it expected; two successors, or a
+  cycle, are a violation; and for clusters i before j of a chain, s(i) ≤ f(j);
 - block: a chain, or a cluster in no chain; F = least f, S = greatest s. Two blocks of a key conflict iff F(A) < S(B)
   and F(B) < S(A). If none do, all blocks in the order of min(F, S) are a linearization.
 
-Where something names no source (`vague`), a violation is one all the same, and an order is proposed and verified: OK if
-it holds, else NEEDS_SEARCH. Never a guess.
+Where a response does not name its source (`vague`), a violation is still a violation, and otherwise an order is
+proposed and verified: OK if it holds, else NEEDS_SEARCH. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OK, VIOLATION, NEEDS_SEARCH = range(3)
 class Zoned:
     """Per key of the columns. `core`: up to CORE_MAX rows of the columns that show a violation, then -1.
 
-    `reason`: of a violation, a place in `conflicts.REASONS`; -1 if there is none.
+    `reason`: of a violation, an index of `conflicts.REASONS`; -1 if there is none.
     """
 
     status: Int8s
@@ -73,7 +73,7 @@ def _decide(block: Block) -> tuple[Int8s, Int64s, Int8s]:
 
 
 def _verified(block: Block, given: Order, made: Clusters, linked: Chains, wanted: Bools) -> Bools:
-    """Per key whether the order that its zones propose can be verified as it stands, all that was told included."""
+    """Per key whether the order that its zones propose can be verified as it stands, with all reported numbers."""
     rows = np.flatnonzero((made.of >= 0) & wanted[block.key] | (~block.unknown & wanted[block.key]))
     cluster = np.where(made.of[rows] >= 0, made.of[rows], rows)
     root = linked.root[cluster]

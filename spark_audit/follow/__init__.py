@@ -1,1 +1,3 @@
-"""An audit that goes on: what has come since the last one, and the state between two of them."""
+"""The audit of a growing history: the files, the parts between two cuts, and the state that is kept between
+two runs.
+"""

@@ -88,9 +88,9 @@ def follow_files(
     final: bool,
     configurations_max: int = CONFIGURATIONS_MAX,
 ) -> Verdict:
-    """Take what is new in the files behind these paths, and all that were taken before; move `followed` on.
+    """Audit what is new in the files behind these paths, and in all files taken before; advance `followed`.
 
-    Raises UnreadablePath, MalformedHistory, and NothingToCheck at the end. Then `followed` is of no use any more.
+    Raises UnreadablePath, MalformedHistory, and NothingToCheck at the end. `followed` must then be dropped.
     """
     started = time.perf_counter()
     files = {str(file.path.resolve()): file for file in history_files((*paths, *followed.files))}
@@ -115,7 +115,7 @@ def follow_files(
 
 
 class _Again:
-    """All rows of one run that were taken so far."""
+    """Reads again all rows of one run that were taken so far."""
 
     def __init__(self, run_id: str, files: list[tuple[HistoryFile, FilePosition]]) -> None:
         self._run_id, self._files = run_id, files

@@ -1,7 +1,7 @@
-"""Files that grow: what is new in each, and the same rows again, with proof that they are the same.
+"""Files that grow: the new rows of each, and the same rows again, with proof that they are the same.
 
-Of a file of JSON lines, whole lines are taken; what follows the last line end is still being written, until the end.
-A Parquet file is taken as a whole, once its footer is there. What was taken must never change.
+Whole lines are taken from a file of JSON lines; the text after the last line end is still being written, until the end.
+A Parquet file is taken as a whole, once its footer is there. Bytes that were taken must never change.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class FilePosition:
 
 
 def new_rows(file: HistoryFile, mark: FilePosition, *, final: bool) -> tuple[list[Row], FilePosition]:
-    """The rows behind the mark, well-formed and with all fields, and the mark behind them.
+    """The rows behind the position, well-formed and with all fields, and the position behind them.
 
-    Raises MalformedHistory; UnreadablePath for a file that cannot be read, or is no longer what was taken.
+    Raises MalformedHistory; UnreadablePath for a file that cannot be read, or whose taken bytes have changed.
     """
     path = file.path
     try:
@@ -71,7 +71,7 @@ def new_rows(file: HistoryFile, mark: FilePosition, *, final: bool) -> tuple[lis
 
 
 def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
-    """The rows before the mark. Raises UnreadablePath, at the latest behind the last, if they are no longer those."""
+    """The rows before the position. Raises UnreadablePath, at the latest behind the last, if they have changed."""
     crc, left = 0, mark.size
     if not left:
         return
@@ -104,7 +104,7 @@ def _row_of(line: bytes) -> tuple[Row, str | None]:
 
 
 def _whole(row: Mapping[str, Any]) -> Row:
-    """A field that is null may be left out; one that is no field of a row is ignored."""
+    """A null field may be left out; an unknown field is ignored."""
     return {name: row.get(name) for name in _NAMES}
 
 

@@ -1,9 +1,9 @@
-"""A history audited as it grows: each part once, from what was carried over the last cut.
+"""The audit of a history that grows: each part once, from what was carried over the last cut.
 
-A cut is a place in the order of revisions: (revision, reads, call). What ranks before it is decided and forgotten, but
-for the carry; what ranks behind waits. That what comes later ranks behind the cut is expected, not assumed: a row that
-does not has the run read again from its first row. So the verdict on all rows does not depend on where cuts were.
-Pure: rows come in, and are read again, through functions; `follow/state.py` does files.
+A cut is a position in the order of revisions: (revision, reads, call). Rows that rank before it are decided and
+dropped, except for the carry; rows that rank behind it wait. Later rows are expected to rank behind the cut, but this
+is checked: if one does not, the run is read again from its first row. So the verdict on all rows does not depend on the
+cuts. The module is pure: rows come in, and are read again, through functions; `follow/state.py` reads and writes files.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ SEVERAL_CLOCKS = "a cut in time needs one clock"
 
 @dataclass(slots=True)
 class RunCarry:
-    """What is kept of one run. Times in ns of its one clock.
+    """What is kept of one run. Times are in ns of its one clock.
 
-    `cut`: (revision, call): what ranks before (revision, 1, call) is closed. `held`: answered rows behind it.
+    `cut`: (revision, call): rows that rank before (revision, 1, call) are closed. `held`: answered rows behind it.
     `whole`: why every part of it is decided on all rows; "" if not. `uncut`: why it is decided at the end only.
     `again`: keys that are decided on all their rows. `latest`: the greatest call of a closed row that takes part.
     `clients`: the last operation of each: (call, return or None). `writes`: revisions of closed changes: how many,
     least, greatest.
 
-    Of writes of unknown outcome (`store/revision_claims.py`): `reached`: by the call of each that may have happened,
-    the highest revision that had returned before; or, of an early one, a bound above that. `choices`: what each of
-    those in the carried keys that nobody told may have. `taken`: the revisions of closed changes, and told ones.
-    `latest` is that of their calls too. `needs_replay`: slots do not say all of it.
+    For writes of unknown outcome (`store/revision_claims.py`): `reached`: by the call of each that may have happened,
+    the highest revision returned before it, or, for an early one, a bound above that. `choices`: the revisions that
+    each unplaced write of the carried keys may have. `taken`: the revisions of closed changes, and claimed ones.
+    `latest` includes the calls of these writes. `needs_replay`: responses depend on revisions of unplaced writes.
     """
 
     cut: tuple[int, int] = (0, BEFORE_ALL)
@@ -77,7 +77,7 @@ class RunCarry:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run to be followed: its name, the clocks of its run.json, and how its rows are read again."""
+    """A run to be followed: its name, the clocks of its run.json, and a function that reads its rows again."""
 
     run_id: str
     clocks: Sequence[Mapping[str, Any]]
@@ -88,9 +88,9 @@ class Run:
 def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, final: bool, verdict: Verdict) -> None:
     """Audit the new rows, which are well-formed and complete (null fields too), and move the cut; add to `verdict`.
 
-    `settled_ns`: how long after its call an operation is in the history, at the latest, as it is expected. `final`:
-    these are all; then the verdict is that of the whole history. Else it is about what lies before the cut.
-    Raises MalformedHistory for what is wrong between rows.
+    `settled_ns`: how long after its call an operation is expected to be in the history, at the latest. `final`: the
+    history is complete, so the verdict is that of the whole history; otherwise it concerns the rows before the cut.
+    Raises MalformedHistory for faults between rows.
     """
     new = list(rows)
     late = _note(run, carry, new)
@@ -111,7 +111,7 @@ def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, f
 
 
 def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
-    """Count the rows, and check what no two rows may have in common. True: one ranks before the cut."""
+    """Count the rows, and check what must hold between rows. True: one ranks before the cut."""
     late = doubtful = False
     bound = _bound(carry.cut)
     for row in sorted(new, key=lambda row: (row["call_ns"], row["return_ns"] is None, row["return_ns"], row["op_id"])):
@@ -151,7 +151,9 @@ def _bound(cut: tuple[int, int]) -> tuple[int, int, int]:
 
 
 def _next_cut(carry: RunCarry, settled_ns: int, final: bool) -> tuple[int, int]:
-    """Behind everything at the end; else behind the greatest revision that was told before what is settled by now."""
+    """The cut position: after the last row at the end of input, otherwise after the highest revision returned before
+    the settled prefix.
+    """
     if carry.uncut:
         return carry.cut
     if final:
@@ -172,7 +174,9 @@ def _split(rows: Iterable[Row], cut: tuple[int, int]) -> tuple[list[Row], list[R
 
 
 def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterable[Row]) -> None:
-    """Continue the order over all keys, and each key. What is not proven so is marked, and decided from all rows."""
+    """Continue the order over all keys, and that of each key. What is not proven is noted, and decided from
+    all rows.
+    """
     clocks = Clocks.from_run(run.clocks)
     ordered = [row for row in closed if takes_part(row)]
     unique = uniqueness(ordered)
@@ -209,7 +213,7 @@ def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterabl
 
 
 def _take(carry: RunCarry, done: Closed) -> bool:
-    """The unknown writes that took effect in this part of a key. False: one has a revision that it cannot have."""
+    """Add the unknown writes that took effect in this part of a key. False: one has a revision that it cannot have."""
     fine = True
     for revision, call_ns in done.claims:
         fine &= carry.taken.add(revision) and carry.reached[call_ns] < revision
@@ -272,7 +276,9 @@ def _is_closed(row: Row, cut: tuple[int, int]) -> bool:
 
 
 def _decide_again(run: Run, carry: RunCarry) -> Iterator[KeyFindings]:
-    """Keys that the last parts did not prove, on all their rows; one that the witness proves so is carried again."""
+    """Decide keys that the last parts did not prove, on all their rows; one that the witness proves is
+    carried again.
+    """
     if not carry.again:
         return
     clocks = Clocks.from_run(run.clocks)
@@ -293,7 +299,7 @@ def _decide_again(run: Run, carry: RunCarry) -> Iterator[KeyFindings]:
 
 
 def _add(carry: RunCarry, verdict: Verdict) -> None:
-    """What is carried, as counts."""
+    """Add the counts of the carry."""
     verdict.runs += 1
     verdict.operations += carry.rows - len(carry.held)
     verdict.unknown += carry.unknown

@@ -1,8 +1,8 @@
-"""One key across cuts: what is kept of its decided past, and how the next part of it is proven from there.
+"""One key across cuts: what is kept of its decided past, and how its next part is proven from there.
 
-Proven is one thing only: that the order of revisions, continued, still explains every answer. What cannot be shown so,
-for whatever reason, is no violation: the key is then decided again from its first row, by `findings_of_key`.
-The proof that this is enough is in docs/audit-proofs.md, section 6.
+One statement only is proven: the order of revisions, continued, still explains every response. A part for which this
+fails is not a violation: the key is then decided again from its first row, by `findings_of_key`. docs/audit-proofs.md,
+section 6, proves that this is enough.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _CARRIED = -1  # op_id of what stands for the decided past; those of rows are â‰
 
 @dataclass(frozen=True, slots=True)
 class KeyCarry:
-    """What the next part of a key must know of the parts before; all of these are proven.
+    """What the next part of a key must know of the parts before, all of which are proven.
 
-    `state`: after its last operation. `last`: the greatest revision that it has met. `call`: the greatest call, in ns,
-    of an operation that takes part, unknown ones that took effect included. `pending`: rows of unknown outcome which
-    nothing has shown yet. `tail`: rows of its last acknowledged writes; `complete`: these are all that there were.
-    `rows`, `weak`: how many rows spoke of it, and how many of them promise less than linearizability.
+    `state`: after its last operation. `last`: the greatest revision so far. `call`: the greatest call, in ns, of an
+    operation that takes part, unknown ones that took effect included. `pending`: rows of unknown outcome without any
+    visible effect yet. `tail`: rows of its last acknowledged writes; `complete`: there were no others. `rows`, `weak`:
+    how many rows reported on it, and how many of them promise less than linearizability.
     """
 
     state: State = ABSENT
@@ -48,10 +48,10 @@ class KeyCarry:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """`claims`: (revision, call) of unknown writes whose revision a record showed; `unplaced`: of the others in this
-    part.
+    """`claims`: (revision, call) of unknown writes whose revision a record named; `unplaced`: the other unknown writes
+    of this part.
 
-    `unproven`: slots do not say all that is asked of these others (`unplaced_writes`).
+    `unproven`: responses depend on revisions of the latter (see `unplaced_writes`).
     """
 
     carry: KeyCarry
@@ -62,7 +62,7 @@ class Closed:
 
 @dataclass(slots=True)
 class KeyPart:
-    """The rows of one key in one part: answered ones that are closed by the cut, and new ones of unknown outcome."""
+    """The rows of one key in one part: answered ones before the cut, and new ones of unknown outcome."""
 
     answered: list[Row] = field(default_factory=list)
     unknown: list[Row] = field(default_factory=list)
@@ -115,13 +115,15 @@ def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | 
 
 
 def _before(state: State) -> State:
-    """The state from which writing the carried record leads to it."""
+    """The state that becomes `state` when the carried record is written."""
     value, _, create, version = state
     return ABSENT if value is None or version <= 1 else ("", None, create, version - 1)
 
 
 def past(carry: KeyCarry, clock: str) -> Operation:
-    """One operation in place of all before: what it leaves is the carried state, and its call is their greatest."""
+    """One operation that stands for the decided past: it leaves the carried state, and its call is the
+    greatest of all.
+    """
     value, mod, _, _ = carry.state
     step = Step("get") if value is None else Step("put", value)
     revision = 0 if value is None else mod
@@ -129,10 +131,10 @@ def past(carry: KeyCarry, clock: str) -> Operation:
 
 
 def _records_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
-    """Whether every record that was seen is the carried one, or was written behind all that is carried."""
+    """Whether every record that was seen is the carried one, or was written behind the carry."""
     value, mod, _, _ = carry.state
     if value is not None and mod is None:
-        return False  # Of a write whose revision nobody has told: its place is not known well enough.
+        return False  # The revision of that write is not known, so its place is uncertain.
     written = {op.revision for op in strict if op.writes}
     shown = {
         step.seen.mod_revision
@@ -146,7 +148,7 @@ def _records_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
 
 
 def _reads_fit(carry: KeyCarry, answered: Sequence[Operation], unknown: Iterable[Operation], clocks: Clocks) -> bool:
-    """Whether each read fits its own revision (`key/weak_reads.py`), as far as the tail reaches back; beyond it: no."""
+    """Whether each read fits its own revision (`key/weak_reads.py`); False if it lies before the tail."""
     tail = [op for row in carry.tail for op in operation_of(row)]
     if not carry.complete:
         oldest = min(op.revision or 0 for op in tail)

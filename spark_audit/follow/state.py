@@ -1,4 +1,4 @@
-"""What `hwm-audit follow` keeps between two parts, as one JSON file: written aside, synced and renamed."""
+"""The state file of `hwm-audit follow`, kept between two parts: JSON, written aside, synced and renamed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from spark_audit.history.rows import FIELDS
 
 VERSION = 3
 _NAMES = tuple(name for name, _ in FIELDS)
-_STORED_NAMES = {"choices": "slots", "needs_replay": "off_revisions"}  # Of fields of RunCarry that have other names.
+_STORED_NAMES = {
+    "choices": "slots",
+    "needs_replay": "off_revisions",
+}  # Fields of RunCarry that are stored under other names.
 
 
 @dataclass(slots=True)
 class FollowState:
-    """`files`: how far each was taken, by absolute path. `folders`: run_id → its folder. `runs`: run_id → carry."""
+    """`files`: the position in each file, by absolute path. `folders`: run_id → its folder. `runs`: run_id → carry."""
 
     files: dict[str, FilePosition] = field(default_factory=dict)
     folders: dict[str, str] = field(default_factory=dict)
@@ -32,7 +35,7 @@ class FollowState:
 
 
 def read_state(path: Path) -> FollowState:
-    """What was written; nothing, if there is no file. Raises UnreadablePath."""
+    """The state of the file; an empty one if there is no file. Raises UnreadablePath."""
     path = replaceable_file(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -54,7 +57,7 @@ def read_state(path: Path) -> FollowState:
 
 
 def write_state(path: Path, followed: FollowState) -> None:
-    """Replace the file. Raises UnreadablePath; then it is what it was before."""
+    """Replace the file. Raises UnreadablePath; the file is then unchanged."""
     stored = {
         "hwm_audit_follow": VERSION,
         "files": {name: asdict(mark) for name, mark in sorted(followed.files.items())},
@@ -119,7 +122,7 @@ def _key_from(stored: dict[str, Any]) -> KeyCarry:
 
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is null: a row, or a part of one, with more fields than a row has."""
+    """Without null fields; also for a projected row, which has more fields than a row."""
     return {name: value for name, value in row.items() if value is not None}
 
 

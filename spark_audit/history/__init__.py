@@ -1,1 +1,1 @@
-"""A recorded history: its rows and operations, requests and effects, clocks and paths."""
+"""A recorded history: its rows and operations, requests and effects, clocks and paths. Nothing is decided here."""

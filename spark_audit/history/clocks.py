@@ -1,7 +1,8 @@
-"""Which of two operations was over before the other began.
+"""Real-time precedence between operations.
 
-Within one clock: a's return is before b's call (equal stamps are concurrent). Across clocks: only if a's return plus
-the stated error bounds of both clocks is before b's call; with no bound they are concurrent.
+Within one clock, a precedes b if the return of a is before the call of b; operations with equal stamps are concurrent.
+Across clocks, the return of a plus the error bounds of both clocks must be before the call of b. Without a bound,
+operations on different clocks are concurrent.
 
 See docs/reference/specification.md#107-clocks.
 """
@@ -15,7 +16,7 @@ from spark_audit.history.operation import FOREVER, Operation
 
 
 class Clocks:
-    """The error bounds, in ns, of the clocks of one run. A clock that is not listed has none."""
+    """The error bounds, in ns, of the clocks of one run. A clock without an entry has no bound."""
 
     def __init__(self, bounds: Mapping[str, int] | None = None) -> None:
         self._bounds = dict(bounds or {})
@@ -26,7 +27,7 @@ class Clocks:
         return cls({c["clock_id"]: c["error_bound_ns"] for c in clocks if c.get("error_bound_ns") is not None})
 
     def margin_ns(self, one: str, other: str) -> int | None:
-        """What a stamp of one must lead a stamp of the other by, to be earlier; None: nothing is enough."""
+        """How far a stamp of one clock must lead a stamp of the other to be earlier; None: no lead is enough."""
         if one == other:
             return 0
         if one in self._bounds and other in self._bounds:
@@ -39,7 +40,7 @@ class Clocks:
         return margin is not None and first.return_ns + margin < second.call_ns
 
     def widened(self, operation: Operation) -> tuple[int, int]:
-        """(call, return) on one common axis: no precedence is added; some within one clock may be lost."""
+        """(call, return) on one common axis. No precedence is added; some precedences within one clock may be lost."""
         bound = self._bounds.get(operation.clock)
         if bound is None:
             return -FOREVER, FOREVER

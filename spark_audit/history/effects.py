@@ -1,4 +1,4 @@
-"""What one row says about the order of revisions: whether it takes part, whether it changed the store, its rank."""
+"""The effect of one row on the order of revisions: whether it takes part, whether it changed the store, its rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from spark_audit.history.operation import WEAK
 
 
 def changed(row: Mapping[str, Any]) -> bool:
-    """Whether this acknowledged operation changed the store, so that its revision is its own (FORMATS §8)."""
+    """Whether this acknowledged operation changed the store and so has a revision of its own.
+
+    See docs/reference/specification.md#81-records-and-revisions.
+    """
     output = row["output"]
     match row["op"]:
         case "put" | "append":
@@ -24,10 +27,10 @@ def changed(row: Mapping[str, Any]) -> bool:
 
 
 def takes_part(row: Mapping[str, Any]) -> bool:
-    """Whether the order of revisions concerns this row: a completed operation, linearizable by contract."""
+    """Whether the order of revisions includes this row: a completed operation that promises linearizability."""
     return row["status"] == "ok" and row.get("revision") is not None and row.get("consistency") not in WEAK
 
 
 def rank(row: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    """The place that its revision proposes: (revision, writer first, call, op_id)."""
+    """The position that its revision proposes: (revision, writer first, call, op_id)."""
     return (row["revision"], 0 if changed(row) else 1, row["call_ns"], row["op_id"])

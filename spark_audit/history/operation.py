@@ -1,7 +1,7 @@
-"""An operation as one key sees it: an interval of time, what it did to the key, and what it said about it.
+"""An operation as one key sees it: a time interval, its effect on the key, and what its response reported.
 
-Everything that decides works on these; rows (`history/rows.py`) are turned into them by `operation_of`. A transaction
-or a range is first cut into one row per key (`history/projection.py`), so each row given here concerns one key.
+All decisions are made on operations. `operation_of` makes them from rows (`history/rows.py`). A transaction or a range
+is first cut into one row per key (`history/projection.py`), so each row given here concerns one key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ WEAK = ("local", "bounded")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A record as a response reported it. None in a number: not reported. `value` None and found: keys only."""
+    """A record as a response reported it. A number that is None was not reported. `found` with a `value` of None: keys
+    only.
+    """
 
     found: bool
     value: str | None = None
@@ -30,7 +32,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A comparison of a transaction on this key. `value`: int for the numbers, text for the value.
+    """A comparison of a transaction with this key. `value` is text if the target is the value, otherwise a number.
 
     See docs/reference/specification.md#85-comparisons.
     """
@@ -42,7 +44,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One elementary action. `flag`: a delete found something, a cas succeeded; None: not known, or dropped."""
+    """One elementary action. `flag`: a delete found a record, a cas succeeded; None: not known, or dropped."""
 
     kind: str  # get, put, delete, cas, append
     value: str | None = None
@@ -54,7 +56,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Times in ns of `clock`; `return_ns` is FOREVER while unknown. `guards_hold` None: the guards say nothing."""
+    """One operation on one key. Times are in ns of `clock`; `return_ns` is FOREVER while the outcome is unknown.
+    `guards_hold` None: nothing is known of the guards.
+    """
 
     op_id: int
     client: str
@@ -73,16 +77,16 @@ class Operation:
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
-        """The place that its revision proposes: (revision, writer first, call, op_id)."""
+        """The position that its revision proposes: (revision, writer first, call, op_id)."""
         return (self.revision or 0, 0 if self.changes_store or self.writes else 1, self.call_ns, self.op_id)
 
     @property
     def writes(self) -> bool:
-        """Whether it changed the key, or may have (if unknown)."""
+        """Whether it changed the key, or may have changed it (if its outcome is unknown)."""
         return any(_changes(step) for step in self.steps)
 
     def without_reads(self) -> Operation | None:
-        """The same operation with all that it observed forgotten; None if nothing remains of it."""
+        """The same operation without its observations; None if nothing remains."""
         steps = tuple(_blind(step) for step in self.steps if _changes(step))
         return replace(self, steps=steps, guards=(), guards_hold=None) if steps else None
 
@@ -93,7 +97,7 @@ def _changes(step: Step) -> bool:
 
 def _blind(step: Step) -> Step:
     if step.kind == "cas":
-        return Step("put", step.value)  # What it expected is an observation too, of an unknown one as well.
+        return Step("put", step.value)  # The expected value is an observation, too, even of an unknown one.
     return Step("delete") if step.kind == "delete" else step
 
 
@@ -107,7 +111,9 @@ def seen_in(output: Mapping[str, Any]) -> Seen:
 
 
 def operation_of(row: Mapping[str, Any]) -> tuple[Operation, ...]:
-    """The row, about one key, as operations: one; none if it failed or says nothing; two for an unknown transaction."""
+    """The operations of a row about one key: one; none if it failed or reports nothing; two for an unknown
+    transaction.
+    """
     if row["status"] == "fail":
         return ()
     name, unknown = row["op"], row["status"] == "unknown"
@@ -194,7 +200,10 @@ def _result_step(step: Mapping[str, Any], result: Mapping[str, Any]) -> Step:
 
 
 def as_bytes(text: str) -> bytes:
-    """The bytes that a row's text stands for (FORMATS §10: `base64:` marks what is not UTF-8)."""
+    """The bytes that the text of a row stands for: `base64:` marks bytes that are not UTF-8.
+
+    See docs/reference/specification.md#104-text.
+    """
     import base64
 
     if text.startswith("base64:"):

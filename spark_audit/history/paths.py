@@ -1,4 +1,4 @@
-"""From what was typed to the files of histories: run folders, folders of run folders, globs, single files."""
+"""The files of histories behind command-line arguments: run folders, folders of run folders, globs, single files."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class HistoryFile:
 
 
 def history_files(given: Iterable[str]) -> list[HistoryFile]:
-    """All files of rows behind the paths given, each once, in a fixed order.
+    """All files of rows behind these paths, each once, in a fixed order.
 
-    Raises UnreadablePath for a path behind which there is none.
+    Raises UnreadablePath for a path without any history.
     """
     found: dict[Path, HistoryFile] = {}
     for text in given:
@@ -48,9 +48,9 @@ def history_files(given: Iterable[str]) -> list[HistoryFile]:
 
 
 def replaceable_file(path: Path) -> Path:
-    """Where `path` leads, links followed, to be replaced by a rename. Raises UnreadablePath for what is no file.
+    """The file that `path` leads to, with links resolved, for replacement by a rename.
 
-    A device or a pipe is in use by that name, and a rename would put a file in its place.
+    Raises UnreadablePath for anything but a regular file: other programs use a device or a pipe under its name.
     """
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():
@@ -97,7 +97,7 @@ def _is_history(path: Path) -> bool:
 
 
 def _folder_of(path: Path) -> Path:
-    """The run folder of a file: the one above `ops`, else the one it lies in."""
+    """The run folder of a file: the one above `ops`, otherwise the one that holds the file."""
     ops = next((parent for parent in path.parents if parent.name == "ops"), None)
     return (ops.parent if ops is not None else path.parent).resolve()
 

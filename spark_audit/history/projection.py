@@ -1,7 +1,7 @@
-"""A row that concerns several keys, cut into one row per key: what each key's history has to explain of it.
+"""The projection of a row that concerns several keys onto each of them.
 
-The part of a linearizable history that concerns one key is linearizable, so what a part shows to be impossible is so.
-The reverse needs the whole: `replay.py` checks listings and transactions against the whole store.
+The projection of a linearizable history onto one key is linearizable, so a violation in a projection is a violation of
+the history. The reverse needs the whole store: `store/replay.py` checks listings and transactions against it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_audit.history.requests import Request, parse_request, single_key
 
 
 def project(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(key, row about this key alone), for every key that the row says something about; none if it failed."""
+    """(key, row about this key alone) for every key that the row reports on; nothing if it failed."""
     if row["op"] not in ("range", "txn"):
         yield row["key"], row
     elif row["status"] != "fail":
@@ -24,7 +24,7 @@ def project(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _listed(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each item is a read of its key. What is not listed is left to the replay, unless only one key can be."""
+    """Each item is a read of its key. Absent keys are left to the replay, unless the range can hold one key only."""
     if row["status"] != "ok" or request["count_only"]:
         return
     pinned = request["revision"]
@@ -68,7 +68,7 @@ def _keys(*lists: list[Request]) -> list[str]:
 
 
 def _part(row: Mapping[str, Any], key: str, request: Request, output: Request | None) -> Mapping[str, Any]:
-    """`exact`: all comparisons are of this key, so it alone says which branch runs."""
+    """`exact`: all comparisons concern this key, so this key alone decides which branch runs."""
     mine = {
         name: [item for item in request[name] if item.get("op") != "range" and item["key"] == key]
         for name in ("compares", "success", "failure")

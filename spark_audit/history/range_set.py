@@ -1,4 +1,4 @@
-"""A set of whole numbers that mostly follow each other, kept as the stretches that they fill."""
+"""A set of integers that mostly follow each other, stored as ranges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class RangeSet:
-    """`add` says whether the number was new. Cost: of the number of stretches, O(log) to find, O(n) to insert one."""
+    """A set of integers. With n ranges, a look-up costs O(log n), the insertion of a range O(n)."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         """`ranges`: (first, last) of each, ascending, none touching the next."""

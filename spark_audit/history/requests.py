@@ -1,8 +1,8 @@
-"""The requests of ranges and transactions: their shape, their defaults, and what an answer to them must look like.
+"""The requests of ranges and transactions: their fields, their defaults, and the form of a response to them.
 
-`range`: `start`, `end`, `prefix`, `limit`, `reverse`, `keys_only`, `count_only`, `revision`.
-`txn`: `compares` of `key`, `target`, `op`, `value`; `success`, `failure` of `op`, `key`, `value`, or a range's fields.
-The tables are in docs/reference/specification.md#105-request and docs/reference/specification.md#106-output.
+`range`: `start`, `end`, `prefix`, `limit`, `reverse`, `keys_only`, `count_only`, `revision`. `txn`: `compares` of
+`key`, `target`, `op`, `value`; `success`, `failure` of `op`, `key`, `value`, or the fields of a range. The tables are
+in docs/reference/specification.md#105-request and docs/reference/specification.md#106-output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RANGE: dict[str, tuple[tuple[type, ...], object]] = {
     "count_only": (_FLAG, False),
     "revision": (_NUMBER, None),
 }
-NUMBERS = ("create_revision", "mod_revision", "version", "deleted_revision")  # Of an answer: ≥ 0 if told.
+NUMBERS = ("create_revision", "mod_revision", "version", "deleted_revision")  # In responses: ≥ 0 if reported.
 _TARGETS = ("version", "create_revision", "mod_revision", "value")
 
 
@@ -34,12 +34,12 @@ HALF_PAIR = "text with one half of a surrogate pair"
 
 
 def is_text(value: str) -> bool:
-    """Whether UTF-8 can hold it: JSON can escape one half of a surrogate pair."""
+    """Whether UTF-8 can encode the text: JSON can escape one half of a surrogate pair."""
     return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 class BadRequest(ValueError):
-    """The request is not of the documented shape; the text says where."""
+    """The request does not have the documented form; the text names the place."""
 
 
 def parse_request(row: Mapping[str, Any]) -> Request:
@@ -109,7 +109,7 @@ def _check_text(*values: object) -> None:
 
 
 def request_problem(row: Mapping[str, Any]) -> str | None:
-    """Why this range or transaction row is malformed (its plain fields are right already); None if it is not."""
+    """Why this range or transaction row, whose plain fields are well-formed, is malformed; None if it is not."""
     try:
         request = parse_request(row)
     except BadRequest as error:
@@ -177,7 +177,7 @@ def keys_named(request: Request) -> Iterator[str]:
 
 
 def is_multi_key(row: Mapping[str, Any]) -> bool:
-    """Whether one key's history cannot decide this row alone: a listing, or a transaction over several keys."""
+    """Whether the history of one key cannot decide this row: a listing, or a transaction over several keys."""
     if row["op"] not in ("range", "txn") or row["status"] == "fail":
         return False
     request = parse_request(row)

@@ -1,7 +1,7 @@
-"""The row of a recorded run as data: fields, types, and the rules that make an object an operation.
+"""The fields and types of a row, and the rules that make an object an operation.
 
-Each rule is given twice, for a row in hand and as a Spark SQL condition over columns; a test runs malformed rows
-through both. `history/requests.py` adds what only parsing the request can tell.
+Each rule has two forms: a Python predicate for a row in memory, and a Spark SQL condition over columns. A test runs
+malformed rows through both. `history/requests.py` has the rules that need the parsed request.
 
 See docs/reference/specification.md#103-row.
 """
@@ -68,7 +68,9 @@ _PYTHON_TYPES = {"string": str, "long": int, "boolean": bool}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`broken(row)` and `sql` say when a row breaks it; a null in the SQL condition means that it does not."""
+    """`broken(row)` and `sql` are true for a row that breaks the rule; a null of the SQL condition means that it does
+    not.
+    """
 
     reason: str
     sql: str
@@ -95,7 +97,7 @@ def _at_least(name: str, least: int) -> Rule:
 
 
 def _not_negative(name: str) -> Rule:
-    """Columns hold a number below 0 where nothing was told."""
+    """Columns hold a number below 0 where no number was reported."""
     return Rule(f"output.{name} is below 0", f"output.{name} < 0", lambda row: (_output(row, name) or 0) < 0)
 
 
@@ -180,7 +182,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def problem(row: object) -> str | None:
-    """Why this object is no operation; None if it is one."""
+    """Why this object is not an operation; None if it is one."""
     found = plain_problem(row)
     if found is None and isinstance(row, Mapping) and row["op"] in MULTI_KEY_OPS:
         return request_problem(row)
@@ -188,14 +190,14 @@ def problem(row: object) -> str | None:
 
 
 def plain_problem(row: object) -> str | None:
-    """The same as far as types and RULES go: without looking into the request of a listing or transaction."""
+    """The same, as far as types and RULES can say: without the request of a listing or transaction."""
     if not isinstance(row, Mapping):
         return "not an object"
     return _type_problem(row, FIELDS, "") or next((rule.reason for rule in RULES if rule.broken(row)), None)
 
 
 def read_line(line: str) -> tuple[object, str | None]:
-    """What a line of JSON holds; or why it holds nothing, as a reason."""
+    """The value of a line of JSON, or the reason why it has none."""
     try:
         return json.loads(line), None
     except RecursionError:
@@ -205,7 +207,7 @@ def read_line(line: str) -> tuple[object, str | None]:
 
 
 def row_of_line(line: bytes, problem_of: Callable[[object], str | None]) -> tuple[dict[str, Any], str | None]:
-    """The row of a line of a file, if `problem_of` has nothing against it; or why there is none, as a reason."""
+    """The row of a line of a file if `problem_of` accepts it; otherwise the reason."""
     try:
         text = line.decode()
     except UnicodeDecodeError:
@@ -218,7 +220,7 @@ def row_of_line(line: bytes, problem_of: Callable[[object], str | None]) -> tupl
 
 
 def _is_text(value: Any, wanted: Type) -> bool:
-    """Of a value of this type, or none: whether UTF-8 can hold all of its texts."""
+    """Whether UTF-8 can encode all texts of a value of this type."""
     if value is None or isinstance(wanted, str):
         return not isinstance(value, str) or is_text(value)
     if isinstance(wanted, list):
@@ -250,7 +252,7 @@ def _value_problem(value: Any, wanted: Type, path: str) -> str | None:
 
 
 def text_fields() -> frozenset[str]:
-    """The names of all text fields, at any depth: JSON readers turn numbers into text unless told otherwise."""
+    """The names of all text fields, at any depth: JSON readers coerce numbers to text unless this is checked."""
     return frozenset(_text_fields(FIELDS))
 
 
@@ -266,12 +268,15 @@ def _text_fields(fields: tuple[tuple[str, Type], ...]) -> list[str]:
 
 
 def twice(op_id: int, run_id: str) -> str:
+    """The fault of a row whose op_id another row of the run has."""
     return f"op_id {op_id} appears twice in run {run_id}"
 
 
 def overlapping(client: str, op_id: int) -> str:
+    """The fault of a row that its client called while another operation was open."""
     return f"client {client} called this before its operation {op_id} had returned"
 
 
 def after_unknown(client: str, op_id: int) -> str:
+    """The fault of a row whose client had an operation of unknown outcome before."""
     return f"client {client} goes on after its operation {op_id} of unknown outcome; it must take a new name"

@@ -1,6 +1,6 @@
-"""Other people's histories: Jepsen's, Knossos's and Porcupine's, into rows that `hwm-audit check` reads.
+"""Histories of Jepsen, Knossos and Porcupine, turned into rows that `hwm-audit check` reads.
 
-How each line is read, `:fail` and `:info` above all, is in docs/audit-import.md.
+docs/audit-import.md says how each line is read, above all `:fail` and `:info`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMATS: Final = tuple(_READERS)
 
 @dataclass(slots=True)
 class Imported:
-    """What was read, over all files. `left_out`: what was no event of a client → how many."""
+    """The counts over all files. `left_out`: a description of lines that are not client events → how many."""
 
     runs: int = 0
     operations: int = 0
@@ -56,7 +56,7 @@ def import_histories(
     """Read files of one of FORMATS, each a run named by its path, and write their rows to `out` (.jsonl, .parquet).
 
     Raises NotImportable at the first line that is not of the format, and UnreadablePath, also for a file without any
-    operation; `out` is then as it was before.
+    operation; `out` is then unchanged.
     """
     twice = next((path for path, count in Counter(path.resolve() for path in paths).items() if count > 1), None)
     if twice is not None:

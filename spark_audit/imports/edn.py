@@ -147,7 +147,7 @@ class _Reader:
 
     def forms(self, chunks: Iterable[list[str]]) -> Iterator[tuple[int, Any]]:
         known = self._atoms.get
-        items: list[Any] | None = None  # Of the innermost collection that is open, unless a tag or #_ is.
+        items: list[Any] | None = None  # The items of the innermost open collection; None inside of a tag or #_.
         for tokens in chunks:
             for token in tokens:
                 line = self._line

@@ -1,4 +1,4 @@
-"""What all formats are first read into: one event per line of a history, of one operation on one register or key."""
+"""The common form of all formats: one event per line of a history, about one operation on one register or key."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FOUND_CHARACTERS_MAX = 120  # Shown of what was found instead.
 class Event(NamedTuple):
     """`line` from 1. `type`: invoke, ok, fail, info. `op`: get, put, cas, append. All values are text of a row.
 
-    `value`: of a completed get what it returned, of a put, cas or append the new one; None where the line does not say.
-    `expected`: of a cas. `time_ns` None: not told. `error`: why it failed, if the line says so.
+    `value`: of a completed get the value returned, of a put, cas or append the new one; None where the line has none.
+    `expected`: of a cas. `time_ns` None: not given. `error`: why it failed, if the line says so.
     """
 
     line: int
@@ -31,9 +31,9 @@ class Event(NamedTuple):
 
 
 class Reader(Protocol):
-    """One format. `events` raises NotImportable (without a file) at the first line that is none."""
+    """The reader of one format. `events` raises NotImportable (without a file) at the first line that is not of it."""
 
-    left_out: Counter[str]  # What was no event of a client → how many.
+    left_out: Counter[str]  # A description of lines that are not client events → how many.
 
     def events(self, text: TextIO) -> Iterator[Event]:
         """The events of a history, in its order."""
@@ -44,9 +44,9 @@ class Reader(Protocol):
 class Settings:
     """How a history is to be read.
 
-    `independent`: whether values are `[key value]`; None: as the first operation shows. `initial`: what each register
-    holds at first, as text of a row. `nil_read_unknown`: a completed read of nil says nothing (as Knossos has it), not
-    that the register held nil. `failed_cas_saw_another`: one that failed asserts that the value was not the expected.
+    `independent`: whether values are `[key value]`; None: as the first operation shows. `initial`: the initial value of
+    each register, as text of a row. `nil_read_unknown`: a completed read of nil says nothing (as in Knossos), not that
+    the register held nil. `failed_cas_saw_another`: a failed one asserts that the value was not the expected one.
     """
 
     independent: bool | None = None
@@ -67,7 +67,7 @@ class NotImportable(InputError):
 
 
 def refused(line: int, expected: str, found: Any) -> NotImportable:
-    """The error for this line; who knows the file adds it."""
+    """The error for this line; the caller that knows the file adds it."""
     text = str(found)
     shown = text if len(text) <= FOUND_CHARACTERS_MAX else f"{text[: FOUND_CHARACTERS_MAX - 1]}…"
     return NotImportable("", line, expected, shown)

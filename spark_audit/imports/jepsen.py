@@ -25,7 +25,7 @@ _EVENT = re.compile(r"(?P<process>\d+|:[\w.+-]+)\s+(?P<type>:[a-z]+)\s+(?P<f>:[^
 
 
 class JepsenEdn:
-    """One map per operation and side of it, `{:process 0, :type :invoke, :f :read, :value nil, :time 4, :index 0}`."""
+    """One map per operation and phase, `{:process 0, :type :invoke, :f :read, :value nil, :time 4, :index 0}`."""
 
     def __init__(self, settings: Settings) -> None:
         self.left_out: Counter[str] = Counter()
@@ -59,7 +59,7 @@ class JepsenEdn:
 
 
 class JepsenLog:
-    """What Jepsen prints of each operation: process, type, f, value, and after it perhaps an error."""
+    """Jepsen's printed lines: process, type, f, value, and possibly an error behind it."""
 
     def __init__(self, settings: Settings) -> None:
         self.left_out: Counter[str] = Counter()
@@ -88,7 +88,7 @@ class JepsenLog:
         value, _, error = value.partition("\t")
         cause = error.strip() or None
         if type_ in (":fail", ":info"):
-            reason = Name(value) if value.startswith(":") else None  # What else stands there is the value again.
+            reason = Name(value) if value.startswith(":") else None  # Otherwise it is the value again.
             return self._register.event(line, int(process), Name(type_), Name(f), reason, None, cause)
         try:
             form = form_of(value, line)
@@ -98,7 +98,7 @@ class JepsenLog:
 
 
 class _Register:
-    """Turns what a line says of a register, or as `[key value]` of one of many, into an event."""
+    """Turns a line about a register, or about `[key value]` of one of many, into an event."""
 
     def __init__(self, settings: Settings) -> None:
         self._independent = settings.independent

@@ -1,10 +1,10 @@
-"""From events to rows: a completion is paired with its invocation, and a row comes as soon as both are read.
+"""From events to rows: a completion is paired with its invocation, and a row is made as soon as both are read.
 
-Memory holds what is open, the processes that may not go on, and the names of the keys; not the history.
+Memory holds open operations, the processes that may not go on, and the names of the keys; not the history.
 
-A history is a list in the order in which things happened: that order, not `:time`, is what Jepsen, Knossos and
-Porcupine go by. So stamps always increase from line to line: `:time` where it does, else 1 ns more than the line
-before; without `:time` 1 ms for each line, so that times which are shown are lines.
+A history is a list in the order in which things happened: Jepsen, Knossos and Porcupine go by that order, not by
+`:time`. So stamps always increase from line to line: `:time` where it does, otherwise 1 ns more than the line before;
+without `:time` 1 ms for each line, so that displayed times are lines.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from spark_audit.imports.events import Event, Settings, refused
 
 BACKWARDS_NS_MAX = 10**9  # Threads that stamp and then write overtake each other, by less than this.
-LINE_NS = 10**6  # From line to line, where no :time is told.
+LINE_NS = 10**6  # From line to line, without :time.
 _CLIENT_OF_INITIAL = "initial"
 _PHRASES = {"get": "read", "put": "write", "cas": "compare-and-set", "append": "append"}
 
 
 @dataclass(slots=True)
 class EventCounts:
-    """Of one history, as they are met. `silent_cas`: failed ones whose line names an error, and so no other value."""
+    """The counts of one history. `silent_cas`: failed ones whose line names an error, and so no other value."""
 
     ok: int = 0
     fail: int = 0
@@ -44,7 +44,7 @@ class Pairing:
     _crashed: dict[int, int] = field(default_factory=dict)  # Process → line of its :info.
     _keys: set[str] = field(default_factory=set)
     _op_id: int = 0
-    _stamp: int = 0  # Of the line before.
+    _stamp: int = 0  # The stamp of the line before.
     _time: int = 0  # The latest :time.
 
     def rows(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
@@ -138,7 +138,7 @@ class Pairing:
 
 
 def _check_same(call: Event, end: Event) -> None:
-    """Whether the completion is one of this call. Those of :fail and :info say no value."""
+    """Check that the completion is one of this call. Those of :fail and :info carry no value."""
     if end.op != call.op:
         raise refused(
             end.line, f"the end of the {_PHRASES[call.op]} of line {call.line}", f"that of a {_PHRASES[end.op]}"

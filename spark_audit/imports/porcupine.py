@@ -21,7 +21,7 @@ _EXAMPLE = '{:process 0, :type :invoke, :f :append, :key "3", :value "x"} (:f of
 
 
 class PorcupineKv:
-    """Reads the lines of Porcupine's key-value test: EDN maps of get, put and append."""
+    """Reads the lines of Porcupine's key-value test."""
 
     def __init__(self, settings: Settings) -> None:  # noqa: ARG002 (as all formats are made)
         self.left_out: Counter[str] = Counter()

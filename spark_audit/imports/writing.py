@@ -1,4 +1,4 @@
-"""Rows into one file, JSON lines or Parquet, which appears under its name only when it is whole."""
+"""Rows into one file, JSON lines or Parquet, which appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_audit.errors import UnreadablePath
 from spark_audit.history.paths import replaceable_file
 from spark_audit.history.rows import FIELDS, Type
 
-ROWS_PER_GROUP = 50_000  # Of Parquet: what is in memory at a time.
+ROWS_PER_GROUP = 50_000  # Rows of a Parquet file that are in memory at a time.
 
 
 class RowWriter(Protocol):
@@ -30,9 +30,9 @@ class RowWriter(Protocol):
 
 @contextmanager
 def rows_file(path: Path, *, replace: bool = False) -> Iterator[RowWriter]:
-    """What is written lies under a temporary name beside `path`, and takes its name at the end; else it goes.
+    """A writer under a temporary name beside `path`; the file takes its name at the end, or is removed on an error.
 
-    Raises UnreadablePath: neither .jsonl nor .parquet, or the file is there and not to be replaced, or cannot be made.
+    Raises UnreadablePath: neither .jsonl nor .parquet, or the file exists and is not to be replaced, or cannot be made.
     """
     if path.suffix not in (".jsonl", ".parquet"):
         raise UnreadablePath(str(path), "write to a name that ends in .jsonl or .parquet")

@@ -1,1 +1,1 @@
-"""One key: the decision, by search and by shorter ways, and a counterexample that a reader can follow."""
+"""The decision of one key, in Python: witness, search, counterexample."""

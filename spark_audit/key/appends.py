@@ -1,13 +1,14 @@
-"""Appends as compare-and-sets: a value that was read names all that it was made of.
+"""Appends as compare-and-sets: a value that was read names all texts that it was made of.
 
-If each value that some answer names was made in one way only of what was put and appended (every text by one
-operation), then an append which is part of one of them found the text before its own, and left that with its own after
-it, whenever it took effect. So "append c" with a read of "abc" is "replace ab by abc", and a key with appends becomes
-one of compare-and-sets. An append that is in no answer is like a put that nobody reads.
+Assume that each value which some response names can be made in one way only from the texts that were put and appended,
+each text by one operation. Then an append that is part of such a value found the text before its own, and left it with
+its own text added, whenever it took effect. So "append c" with a read of "abc" is "replace ab by abc", and a key with
+appends becomes a key of compare-and-sets. An append that occurs in no response is like a put that is never read.
 
-The two histories have the same orders; but where it is not known what an expected value would be made of, nothing is
-asked of what expected it. What the second one shows to be impossible is so, provided the reads are shown
-that told what the appends had found. The links of a chain need not be shown one by one: each names all before it.
+The two histories have the same orders. Where it is not certain what an expected value would be made of, the operation
+that expected it is not checked. What is impossible in the second history is impossible in the first, provided that the
+reads which show what the appends found are shown as well. The links of a chain need not be shown one by one, since each
+names all before it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ TEXTS_MAX = 20_000_000  # Characters looked at (length of the values × differen
 
 @dataclass(frozen=True, slots=True)
 class ResolvedAppends:
-    """`core`: not empty if answers contradict each other about one append. `evidence`: by op_id of an append.
+    """`core`: not empty if responses contradict each other about one append. `evidence`: by op_id of an append, the
+    read that shows what it found.
 
-    `exact`: these operations have an order if and only if the given ones have; else only if these have none, those have
-    none.
+    `exact`: these operations have an order if and only if the original ones have one; otherwise only: if these have
+    none, those have none.
     """
 
     operations: list[Operation]
@@ -34,11 +36,11 @@ class ResolvedAppends:
     exact: bool = True
 
     def now(self, op: Operation | None) -> Operation | None:
-        """What became of an operation."""
+        """The operation that replaces an original one."""
         return next((mine for mine in self.operations if op is not None and mine.op_id == op.op_id), op)
 
     def with_evidence(self, proof: Sequence[Operation]) -> list[Operation]:
-        """The proof, and what told of its appends."""
+        """The proof, and the reads that show what its appends found."""
         shown = {op.op_id: op for op in proof}
         links = [op for op in proof if op.op_id in self.evidence]
         for link in sorted(links, key=lambda op: -len(op.steps[0].value or "")):  # The longest may tell of others.
@@ -49,7 +51,9 @@ class ResolvedAppends:
 
 
 def resolve_appends(operations: list[Operation]) -> ResolvedAppends:
-    """The operations of one key with compare-and-sets for appends; as they were, if values may be made in two ways."""
+    """The operations of one key with compare-and-sets in place of appends; unchanged if some value can be made in two
+    ways.
+    """
     texts = _Texts(operations)
     if not texts.appends or any(guard.target == "value" for op in operations for guard in op.guards):
         return ResolvedAppends(operations)
@@ -89,7 +93,7 @@ def _replaced(op: Operation, made: dict[int, tuple[str | None, str]]) -> Operati
 
 
 def _named(op: Operation) -> Iterator[str]:
-    """The values that it found there."""
+    """The values that it found."""
     for step in op.steps:
         if step.seen is not None and step.seen.value is not None:
             yield step.seen.value
@@ -98,7 +102,7 @@ def _named(op: Operation) -> Iterator[str]:
 
 
 def _compared(op: Operation) -> Iterator[str]:
-    """The values that it expected, where nothing tells whether it found them."""
+    """The values that it expected, where nothing shows whether it found them."""
     for step in op.steps:
         if step.kind == "cas" and not step.flag and step.expected is not None:
             answered = step.seen is not None and (not step.seen.found or step.seen.value not in (None, step.expected))
@@ -107,7 +111,7 @@ def _compared(op: Operation) -> Iterator[str]:
 
 
 class _Texts:
-    """What was put and appended, and how a value is made of it."""
+    """The texts that were put and appended, and how a value is made of them."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self.first: dict[str, list[Operation]] = {}
@@ -122,14 +126,16 @@ class _Texts:
         self._left = TEXTS_MAX if "" not in self.appends and "" not in self.first else 0
 
     def chain(self, value: str) -> list[tuple[Operation, int]] | None:
-        """The operations that made it, each with its end within it; empty if none can have; None: it is not certain."""
+        """The operations that made the value, each with its end within it; empty if none can have; None:
+        not certain.
+        """
         if value not in self._chains:
             self._left -= len(value) * len(self._lengths)
             self._chains[value] = self._made(value) if self._left >= 0 else None
         return self._chains[value]
 
     def known(self, value: str, made: dict[int, tuple[str | None, str]]) -> bool:
-        """Whether it is certain what would be this value: all its appends are told of."""
+        """Whether it is certain what this value would be made of: all its appends are resolved."""
         chain = self.chain(value)
         return chain is not None and all(op.op_id in made for op, _ in chain if op.name == "append")
 

@@ -1,12 +1,12 @@
-"""Likely violations, guessed from the times alone, each of a few operations. They are only proposed here:
-`key/decide.py` completes each to a sound excerpt and lets `search` confirm it, so that a wrong guess costs time and no
-truth.
+"""Likely violations of a few operations each, guessed from the times alone. `key/decide.py` completes each guess to a
+sound excerpt and lets `search` confirm it, so a wrong guess costs time but is never reported.
 
-With a value per write, all that one value did is a block: its write and its reads; f = least return, s = greatest call.
-Two blocks are impossible together iff f(A) < s(B) and f(B) < s(A) (Gibbons and Korach 1997), so the four operations
-that made these bounds, and the two writes, show it. One value is overwritten once, so two that found it and wrote show
-it, too. Absence is a block of which many deletions may be the write, so each read of absence and each deletion is one
-by itself; a read of absence is also held against the write that had returned last.
+If each write has a value of its own, all operations on one value form a block: its write and its reads. Let f be its
+least return and s its greatest call. Two blocks are impossible together if and only if f(A) < s(B) and f(B) < s(A)
+(Gibbons and Korach 1997), so the four operations at these bounds and the two writes show it. One value is overwritten
+once, so two operations that found it and wrote show it, too. Absence is a block that many deletions may have written,
+so each read of absence and each deletion is a block of its own. A read of absence is also paired with the write that
+had returned last.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Block:
 
 
 def cores(excerpt: Excerpt, hint: Operation | None = None) -> Iterator[list[Operation]]:
-    """Small sets of operations of which one may be impossible. `hint`: where a witness failed, looked at first."""
+    """Small sets of operations that may be impossible. `hint`: the operation at which a witness failed, tried first."""
     blocks, absent, odd = _blocks(excerpt)
     if hint is not None:
         yield from _around(excerpt, hint)
@@ -62,7 +62,7 @@ def cores(excerpt: Excerpt, hint: Operation | None = None) -> Iterator[list[Oper
 
 
 def _same_revision(excerpt: Excerpt) -> Iterator[list[Operation]]:
-    """Two that replaced the record of one revision, whoever wrote it."""
+    """Two operations that replaced the record of one revision."""
     first: dict[int, Operation] = {}
     for op in excerpt.operations:
         step = op.steps[0] if len(op.steps) == 1 else None
@@ -84,7 +84,7 @@ def _seen_revision(reader: Operation) -> int | None:
 
 
 def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[Operation]]:
-    """Blocks by value; the reads of absence; what read a value that nobody wrote."""
+    """Blocks by value; the reads of absence; reads of a value that no operation wrote."""
     blocks = {t: _Block(list(ws)) for t, ws in excerpt.writers.items() if t != NOTHING and len(ws) <= 2}
     absent: list[Operation] = []
     odd: list[Operation] = []
@@ -105,7 +105,7 @@ def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[
 
 
 def _around(excerpt: Excerpt, reader: Operation) -> Iterator[list[Operation]]:
-    """A read against the writes that had returned last before its call."""
+    """A read with the writes that had returned last before its call."""
     before = (w for w in excerpt.operations if w.writes and not w.unknown and w.return_ns < reader.call_ns)
     for write in nsmallest(2, before, key=lambda w: -w.call_ns):
         yield [write, reader]

@@ -14,7 +14,7 @@ Proof: take an order that explains H and strike out what was dropped. A kept r r
 write was not dropped: it would precede a kept w which precedes r, and so not be the last; and within a block no write
 comes after p and before its last reader, so that r read from p. So r still reads from it.
 
-So an excerpt that passes `is_sound` and that `search` cannot order shows that H has no order either.
+So an excerpt that `Excerpt.sound` leaves unchanged and that `search` cannot order shows that H has no order either.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def tokens_written(op: Operation) -> set[str]:
 
 
 def tokens_observed(op: Operation, value_at: dict[int, str]) -> set[str]:
-    """The values that its answer depends on. `value_at`: what the acknowledged write of a revision wrote."""
+    """The values that its response depends on. `value_at`: revision → the value of its acknowledged write."""
     observed = {token for step in op.steps for token in _observed(step, value_at)}
     if op.guards:
         return observed | {_guard_token(guard, value_at) if op.guards_hold else ANYTHING for guard in op.guards}
@@ -50,7 +50,7 @@ def tokens_observed(op: Operation, value_at: dict[int, str]) -> set[str]:
 
 
 def _guard_token(guard: Guard, value_at: dict[int, str]) -> str:
-    """Of a comparison that held."""
+    """The token of a comparison that held."""
     if guard.sign != "=":
         return ANYTHING
     if guard.target == "value":
@@ -84,7 +84,7 @@ def _seen_tokens(step: Step) -> set[str]:
 
 
 def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
-    """(revision, the value written at it): told by readers, and, which counts more, by the writes themselves."""
+    """(revision, value written at it): from readers first, then from the writes themselves, which take precedence."""
     for op in operations:
         for step in op.steps:
             seen = step.seen
@@ -97,7 +97,9 @@ def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]
 
 
 class Excerpt:
-    """What may be left out of one key's history. All stamps are of one clock. Excerpts are lists of its operations."""
+    """What may be left out of the history of one key. All stamps are of one clock. Excerpts are lists of its
+    operations.
+    """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.operations = [op for op in operations if op.weak is None]
@@ -109,7 +111,9 @@ class Excerpt:
         self.appends = any(step.kind == "append" for op in self.operations for step in op.steps)
 
     def sound(self, kept: Iterable[Operation]) -> list[Operation]:
-        """The nearest sound excerpt: what may have observed a write that was left out forgets it, or is dropped."""
+        """The nearest sound excerpt: an operation that may have observed a dropped write loses its observations, or is
+        dropped.
+        """
         now = list(kept)
         barrier = _Barrier(self, now)
         earliest = min((w.call_ns for w in self.operations if w.writes and not barrier.has(w)), default=None)
@@ -125,7 +129,7 @@ class Excerpt:
             barrier = _Barrier(self, now)
 
     def completed(self, core: Iterable[Operation], operations_max: int) -> list[Operation]:
-        """The core with every write that its readers may have read from, made sound where these are too many."""
+        """The core with every write that its readers may have read from; made sound where these are too many."""
         now = list({(op.op_id, op.alternative): op for op in core}.values())  # Twice would be two that took effect.
         while len(now) <= operations_max:
             barrier = _Barrier(self, now)
@@ -136,7 +140,7 @@ class Excerpt:
         return self.sound(now)
 
     def blocks(self, kept: Sequence[Operation], have: set[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """(least return, greatest call) of those that wrote or read a value, if its one write is among them."""
+        """(least return, greatest call) of the operations on each value whose only write is among them."""
         spans: dict[str, tuple[int, int]] = {}
         for op in (op for op in kept if not op.unknown):
             for token in tokens_observed(op, self.value_at):
@@ -168,7 +172,7 @@ class Excerpt:
 
 
 class _Barrier:
-    """The kept operations: which write was called last of those that had returned by some time, and what is a block."""
+    """The kept operations: the write called last among those returned by some time, and the blocks."""
 
     def __init__(self, excerpt: Excerpt, kept: Sequence[Operation]) -> None:
         self._have = {(op.op_id, op.alternative) for op in kept}

@@ -1,7 +1,8 @@
 """The decision for one key. Pure: the Spark job, the local engine and the simulator run this same code.
 
-witness → proven; else a few operations that are impossible by themselves → violation; else the search, first along the
-revisions, then without them. Whatever is not decided within the cap is undecided.
+The witness proves the key if it can. Otherwise a few operations that are impossible by themselves prove a violation.
+Otherwise the search decides, first along the revisions, then without them. A key that is not decided within the cap is
+undecided.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from spark_audit.store.revision_claims import UnplacedWrite
 
 CONFIGURATIONS_MAX = 300_000  # Per key. About 10 s of search; the default of `--configurations-max`.
 CORE_CONFIGURATIONS_MAX = 5_000  # For one small set of operations.
-CORE_OPERATIONS_MAX = 16  # What a guess may grow to when the writes it may have read from are added.
-SHRINK_CONFIGURATIONS_MAX = 100_000  # To make a counterexample smaller. It bounds its beauty, not its truth.
+CORE_OPERATIONS_MAX = 16  # The size of a guess, with the writes that it may have read from.
+SHRINK_CONFIGURATIONS_MAX = 100_000  # For shrinking a counterexample, which is valid at any size.
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """`status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `needs_replay`: it was not
-    shown that the order of revisions itself explains the key (it may): the replay of the whole store can tell.
+    shown that the order of revisions itself explains the key; a replay of the whole store can tell.
 
-    `counterexample`: impossible by itself; what its operations do not show was left out on purpose. `suspicion`: why
-    the witness did not do. `unplaced`: what the witness's order leaves open about unknown writes
+    `counterexample`: operations that are impossible by themselves, reduced to what shows it. `suspicion`: why the
+    witness failed. `unplaced`: the unknown writes without a revision in the order of the witness
     (`store/revision_claims.py`).
     """
 
@@ -51,7 +52,7 @@ def decide(
     configurations_max: int = CONFIGURATIONS_MAX,
     key: str = "",
 ) -> Decision:
-    """Decide the operations of one key of one run; the order in which they are given says nothing."""
+    """Decide the operations of one key of one run, given in any order."""
     seen = witness(operations, clocks)
     if seen.verified:
         unplaced = unplaced_writes(key, seen.order) if seen.guessed else ()
@@ -72,17 +73,18 @@ def decide(
     if found.linearizable:
         return Decision("linearizable", "search", found.configurations, (), seen.reason, True)
     assert found.at is not None
-    refuted = excerpt if resolved.exact else Excerpt(strict)  # What was forgotten may be what makes it impossible.
+    refuted = excerpt if resolved.exact else Excerpt(strict)  # The dropped observations may be the impossible ones.
     shown = resolved.with_evidence(_smallest(refuted, found.at))
     return Decision("violation", "search", found.configurations, tuple(_by_time(shown)), seen.reason)
 
 
 def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Decision | None:
-    """The violation that `core` shows by itself; None if it shows none, as far as it was looked.
+    """The violation that `core` shows by itself; None if it shows none within the bounds.
 
-    Operations are strict, of one key, without appends, and of one clock. `writers`: every other write, unknown ones
-    too, of a value that one of the core found, or of a revision that it compared with. All else of the key was left
-    out, so whatever depends on it is forgotten (key/counterexample.py has the proof).
+    Operations are strict, of one key and one clock, without appends. `writers`: every other write, unknown ones
+    included, of a value that an operation of the core found, or of a revision that it compared with. All other
+    operations of the key are left out, so observations that depend on them are dropped (key/counterexample.py has the
+    proof).
     """
     excerpt = Excerpt([*core, *writers])
     kept = [_alone(op, excerpt) for op in core]
@@ -95,7 +97,7 @@ def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Deci
 
 
 def _alone(op: Operation, excerpt: Excerpt) -> Operation | None:
-    """Without what counts other writes; without all that it observed, if that names no single value."""
+    """Without observations that count other writes; without any observation if they do not name a single value."""
     if ANYTHING in tokens_observed(op, excerpt.value_at):
         return op.without_reads()
     steps = (
@@ -108,7 +110,7 @@ def _alone(op: Operation, excerpt: Excerpt) -> Operation | None:
 def _decide_across_clocks(
     strict: Sequence[Operation], clocks: Clocks, configurations_max: int, suspicion: str
 ) -> Decision:
-    """On one axis some precedences are lost: what is impossible without them is a violation; all else is undecided."""
+    """One axis loses some precedences: what is impossible without them is a violation; everything else is undecided."""
     axis = widened(strict, [clocks.widened(op) for op in strict])
     found = search(axis, configurations_max=configurations_max)
     if found.linearizable is not False:
@@ -141,7 +143,7 @@ def _impossible_core(excerpt: Excerpt, hint: Operation | None) -> list[Operation
 
 
 def _with_sources(excerpt: Excerpt, proof: list[Operation]) -> list[Operation]:
-    """The proof, and the writes that its reads name: not needed to be impossible, but a person looks for them."""
+    """The proof, and the writes that its reads name: not needed for the contradiction, but expected by a reader."""
     have = {op.op_id for op in proof}
     tokens = {token for op in proof for token in tokens_observed(op, excerpt.value_at)}
     sources = [w for token in sorted(tokens - {NOTHING}) for w in excerpt.writers.get(token, ())[:2]]
@@ -155,7 +157,7 @@ def _is_impossible(operations: Sequence[Operation]) -> bool:
 
 
 def _smallest(excerpt: Excerpt, at: Operation) -> list[Operation]:
-    """Shrink what the search refuted: first to the last few before the refuted return, then one by one."""
+    """Shrink what the search refuted: first to the last operations before the refuted return, then one by one."""
     left = SHRINK_CONFIGURATIONS_MAX
 
     def impossible(operations: Sequence[Operation]) -> bool:

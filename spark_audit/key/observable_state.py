@@ -1,4 +1,4 @@
-"""What the answers of one key's history can tell apart, and what they still ask for: both make the search smaller."""
+"""What the responses of one key can distinguish, and what they still require: both make the search smaller."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from spark_audit.history.operation import FOREVER, Operation, Step
 from spark_audit.model.key import State
 
-UNREAD = "\0unread"  # Stands for every value that nobody reads.
+UNREAD = "\0unread"  # Stands for every value that is never read.
 
 
 @dataclass(frozen=True, slots=True)
 class Observability:
-    """What the responses of a history can tell apart; all else may be forgotten, and so many states become one.
+    """What the responses of a history can distinguish. All else may be dropped, so that many states become one.
 
-    `values` None: all of them (appends and comparisons of values look inside). `begun`: in a history with appends, what
-    answers name, sorted: a value that begins none of it can only be overwritten, and so is like any other such value.
+    `values` None: all values (appends, and comparisons of values, look inside). `begun`: in a history with appends, the
+    values that responses name, sorted. A value that begins none of them can only be overwritten, so all such values are
+    alike.
     """
 
     mod: bool
@@ -57,7 +58,7 @@ class Observability:
 
     @property
     def _version_max(self) -> int:
-        """Unless versions are shown, it is enough to know whether a record is as it was created."""
+        """Unless versions are reported, it is enough to know whether a record is as it was created."""
         return 2 if self.mod and self.create else 0
 
     def _begins_one(self, value: str) -> bool:
@@ -66,7 +67,7 @@ class Observability:
         return place < len(self.begun) and self.begun[place].startswith(value)
 
     def simplified(self, op: Operation) -> Operation:
-        """The operation with UNREAD for a value that nobody reads."""
+        """The operation with UNREAD for a value that is never read."""
         if self.values is None or not any(
             step.value is not None and step.value not in self.values for step in op.steps
         ):
@@ -76,9 +77,10 @@ class Observability:
 
 
 class PendingReads:
-    """Values that calls still to come must find, and who could still write them. None stands for absence.
+    """Values that future calls must find, and the operations that could still write them. None stands for absence.
 
-    Once nobody is left to write a value, a configuration that overwrites it while it is still to be read is dead.
+    Once no operation is left that could write a value, a configuration that overwrites it while it is still to be read
+    is dead.
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
@@ -89,16 +91,16 @@ class PendingReads:
         self._writes = Counter(token for tokens in self._may_write for token in tokens)
 
     def called(self, position: int) -> None:
-        """This operation is open from now on: no longer to come."""
+        """The operation is open from now on, and no longer a future call."""
         self._reads.subtract(self._needs[position])
         self._writes.subtract(self._may_write[position])
 
     def is_awaited(self, token: str | None) -> bool:
-        """Whether a call to come must find it, and none to come may write it."""
+        """Whether a future call must find the value, and none may write it."""
         return self._reads[token] > 0 and self._writes[token] <= 0
 
     def may_write(self, position: int, token: str | None) -> bool:
-        """Whether this operation may write it."""
+        """Whether this operation may write the value."""
         return token in self._may_write[position]
 
 

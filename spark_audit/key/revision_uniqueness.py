@@ -1,8 +1,9 @@
-"""Each change has a revision of its own: which revisions may an answer tell of a write that nobody acknowledged?
+"""Each change has a revision of its own: which revisions may a response report for a write that was not acknowledged?
 
-None that an acknowledged write carries, and none that was told of another one before. `advance` sees one state
-and cannot know. A replay remembers (`UsedRevisions`). The search need not: once a record is gone, nobody may tell its
-revision again, so a configuration in which somebody still must is dead (`NamedRevisions`).
+Not one that an acknowledged write carries, and not one that was reported for another write before. `advance` sees one
+state only and cannot know. A replay remembers them (`UsedRevisions`). The search does not need to: once a record is
+gone, no response may report its revision again, so a configuration in which some operation still must is dead
+(`NamedRevisions`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from spark_audit.model.key import State
 
 
 class UsedRevisions:
-    """Along an order: whether what is told of an untold write is told of it alone."""
+    """Along an order: whether a revision reported for a write without one is reported for that write alone."""
 
     def __init__(self, carried: Iterable[int]) -> None:
         self._used = set(carried)
 
     def take(self, state: State, op: Operation) -> bool:
-        """`op` comes next, in this state; whether what it tells of the record is new, or of this record."""
+        """`op` is next, in this state; whether the revisions that it reports of the record are new, or those of this
+        record.
+        """
         claimed = revisions_claimed(state, op)
         if not self._used.isdisjoint(claimed):
             return False
@@ -30,7 +33,7 @@ class UsedRevisions:
 
 
 class NamedRevisions:
-    """The revisions that the answers of one key's operations name, by the position of the operation."""
+    """The revisions that the responses of one key name, by the position of the operation."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._carried = carried_by(operations)
@@ -43,20 +46,22 @@ class NamedRevisions:
         self._creates_to_come = Counter(r for names in self._creates for r in names)
 
     def called(self, position: int) -> None:
-        """This operation is open from now on: no longer to come."""
+        """The operation is open from now on, and no longer a future call."""
         if self._must[position]:
             self._mods_to_come.subtract(self._mods[position])
             self._creates_to_come.subtract(self._creates[position])
 
     def fits(self, state: State, position: int) -> bool:
-        """Whether what the operation tells of an untold write may be that write's revision."""
+        """Whether the revision that the operation reports of a write without one may be the revision of that write."""
         _, mod, create, _ = state
         return (mod is not None or self._carried.isdisjoint(self._mods[position])) and (
             create is not None or self._carried.isdisjoint(self._creates[position])
         )
 
     def parts(self, state: State, after: State, position: int, waiting: Iterable[int]) -> bool:
-        """Whether `position`, making `after` of `state`, ends what one of `waiting` or a call to come must tell."""
+        """Whether `position`, which turns `state` into `after`, ends a record that one of `waiting` or a future call
+        must report.
+        """
         _, mod, create, _ = state
         had = self._mods[position] if mod is None else (mod,)
         gone = [r for r in had if r and r != after[1] and r not in self._carried]
@@ -82,7 +87,7 @@ def carried_by(operations: Iterable[Operation]) -> set[int]:
 
 
 def revisions_claimed(state: State, op: Operation) -> frozenset[int]:
-    """The revisions that the record of `state` takes if `op` comes next: none if all of them were told before."""
+    """The revisions that the record of `state` gets if `op` is next; none if all of them are known already."""
     _, mod, create, _ = state
     return (_mods(op) if mod is None else frozenset()) | (_creates(op) if create is None else frozenset())
 

@@ -1,10 +1,10 @@
-"""The slots (`store/revision_claims.py`) of one key: where in its order unknown writes stand whose revision nobody
-told, and where else they might.
+"""The unplaced writes (`store/revision_claims.py`) of one key: unknown writes in its order whose revision no response
+named, and their alternative ranges.
 
-A put that nobody saw and that some version only counts says little about its place. It may stand anywhere on the
-same record between two answers that count versions, if the next operation there does not look at the record: no answer
-changes. Which of several such puts (or deletions) stands where says nothing either: so the k needed are those called
-first, in the order of their calls. docs/audit-proofs.md, section 8, has both.
+A put that was never read, and that only some version counts, is hardly bound to its place. It may stand anywhere on the
+same record between two responses that count versions, if the next operation there does not look at the record: then no
+response changes. Nor does any response say which of several such puts, or deletions, stands where, so the ones used are
+those called first, in the order of their calls. docs/audit-proofs.md, section 9, proves both.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 
 PLACES_AWAY_MAX = 512  # How far away another place is looked for. What lies beyond is not used.
 
-# What an operation is to a hidden put that moves past it, or to right before it.
 STOP, LOOKS, BLIND, UNNAMED, UNNAMED_PUT, HIDDEN = range(6)
-"""STOP: not past it. LOOKS: past it only. BLIND: a write that was told, and does not look: before it too. UNTOLD:
-an unknown write without a revision that is bound to its place: past it, not next to it. UNTOLD_PUT: one that does not
-look. HIDDEN: another that moves."""
+"""The effect of an operation on a hidden put that moves past it, or to the place right before it.
+
+STOP: the put cannot pass it. LOOKS: it can pass. BLIND: a write with a revision that does not look at the record: the
+put can pass, or stand before it. UNNAMED: an unknown write without a revision that is bound to its place: the put can
+pass, not stand next to it. UNNAMED_PUT: one that does not look. HIDDEN: another put that moves.
+"""
 
 
 def alternative_ranges(
@@ -30,8 +32,8 @@ def alternative_ranges(
 ) -> tuple[RevisionRange, ...]:
     """The revisions that a hidden put at the place `own` may have there and at other places; ascending.
 
-    `kinds`, `revisions` (0 or less: not told), `calls` (ns of one clock): of all places around it, in order. Before an
-    UNTOLD_PUT it may stand if it was called no later: then the two can exchange their revisions.
+    `kinds`, `revisions` (0 or less: not named), `calls` (ns of one clock): those of all places around it, in order. It
+    may stand before an UNNAMED_PUT if it was called no later: then the two can exchange their revisions.
     """
     at = own
     while at > 0 and kinds[at - 1] != STOP:
@@ -61,9 +63,10 @@ def alternative_ranges(
 def unplaced_writes(
     key: str, order: Sequence[tuple[Operation, int | None]], *, initial: State = ABSENT, after: int = 1
 ) -> tuple[UnplacedWrite, ...] | None:
-    """Of an order that `witness.py` verified, begun in the state `initial`, of which nothing is above revision `after`.
+    """The unplaced writes of an order that `witness.py` verified. The order begins in the state `initial`, which has no
+    revision above `after`.
 
-    None: something other than their neighbours depends on the revisions that nobody told.
+    None: a response other than that of a neighbour depends on a revision that was not named.
     """
     revisions = _named(order, initial)
     if revisions is None:
@@ -104,7 +107,7 @@ def _elsewhere(
 
 
 def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[int | None], initial: State) -> list[int]:
-    """Of each place, in an order of which `_named` is not None."""
+    """The kind of each place, in an order for which `_named` is not None."""
     found = values_found([op for op, _ in order])
     kinds: list[int] = []
     state = initial
@@ -125,8 +128,9 @@ def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[in
 
 
 def _named(order: Sequence[tuple[Operation, int | None]], initial: State) -> list[int | None] | None:
-    """The revision of each operation, with those of unknown writes that a later one names otherwise than by a record:
-    as its creation, or by comparing with it."""
+    """The revision of each operation, including those of unknown writes that a later response names other than by a
+    record: as a creation, or by a comparison.
+    """
     revisions = [revision for _, revision in order]
     state, writer, creator = initial, -1, -1
 
@@ -158,7 +162,7 @@ def _named(order: Sequence[tuple[Operation, int | None]], initial: State) -> lis
 
 
 def values_found(operations: Sequence[Operation]) -> set[str | None]:
-    """What some of these found there, or must have."""
+    """The values that some of these operations found, or must have found."""
     found = {step.seen.value for op in operations for step in op.steps if step.seen is not None}
     found.update(step.expected for op in operations for step in op.steps if step.flag is not False)
     return found
@@ -167,8 +171,9 @@ def values_found(operations: Sequence[Operation]) -> set[str | None]:
 def with_earliest_calls(
     order: Sequence[tuple[Operation, int | None]], operations: Sequence[Operation]
 ) -> tuple[tuple[Operation, int | None], ...]:
-    """Of the puts which nobody can have seen at their places as many as before, but those called first, in the order of
-    their calls; and so of deletions of unknown outcome. `operations`: all of the key."""
+    """The order with the earliest-called puts in place of those that no operation can have seen there, in the order of
+    their calls, and the same for deletions of unknown outcome. `operations`: all of the key.
+    """
     found = values_found([op for op, _ in order])
     made = list(order)
     for kind in ("put", "delete"):
@@ -191,7 +196,9 @@ def with_earliest_calls(
 
 
 def _is_unobserved(order: Sequence[tuple[Operation, int | None]], place: int, alike: Mapping[int, Operation]) -> bool:
-    """At what is there behind this place, operations `alike` left out; a deletion does not say what it found."""
+    """Whether the next operation behind this place, apart from `alike`, does not look at the record. A deletion does
+    not say what it found.
+    """
     following = (op for op, _ in islice(order, place + 1, None) if op.op_id not in alike)
     after = next(following, None)
     return after is None or (after.name in ("put", "delete") and not after.guards)

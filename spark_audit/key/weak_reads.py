@@ -1,12 +1,12 @@
-"""What can be said of a read from its own response: it must fit the revision that it carries.
+"""The check of a read against its own response: it must fit the revision that it carries.
 
-This is all that is asked of a `local` read (it may be old) and of a page pinned to an earlier revision. It is asked of
-every other read too, where it is part of the store-wide order. Sound, not complete: nothing is said where an unknown
+This is the only check of a `local` read, which may be old, and of a page pinned to an earlier revision. Every other
+read gets it too, as part of the store-wide order. The check is sound, not complete: it accepts a read if an unknown
 write could be the reason.
 
-- The record that it saw is not newer than the response's revision (never above the mark).
+- The record that the read saw is not newer than the revision of the response.
 - No acknowledged write of the key lies between the two; an absent key was not last written by an acknowledged put.
-- The value was really written, by a write that was called before the read returned, and at the revision that was told.
+- The value was written by a write that was called before the read returned, at the revision that was reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_audit.history.operation import Operation, Seen
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A read which contradicts the revision that it carries, and the write that shows it (if it is one)."""
+    """A read that contradicts the revision that it carries, and the write that shows it, if one does."""
 
     read: Operation
     reason: str
@@ -29,7 +29,7 @@ class Misfit:
 
 
 def misfits(operations: Sequence[Operation], clocks: Clocks) -> Iterator[Misfit]:
-    """The reads of one key which do not fit their own revision; see the module's text."""
+    """The reads of one key that do not fit their own revision; see the docstring of this module."""
     key = _KeyWrites(operations, clocks)
     for op in operations:
         seen = op.steps[0].seen if len(op.steps) == 1 and not op.unknown else None

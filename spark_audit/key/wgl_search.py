@@ -1,24 +1,25 @@
-"""Search: is there any order at all? Just-in-time linearization (Wing–Gong, Lowe), for one key.
+"""Search for any order at all: just-in-time linearization (Wing and Gong, Lowe), for one key.
 
-Time is walked from event to event. A configuration is a state and the set of open operations that have taken effect in
-it already. When an operation returns, each configuration in which it has not yet taken effect is extended by open
-operations until it has; a configuration that cannot be is dropped. None left: no order explains the history up to this
-return. Memory is bounded by the concurrency, not by the length.
+The search walks through time from event to event. A configuration is a state and the set of open operations that have
+already taken effect in it. When an operation returns, each configuration in which it has not yet taken effect is
+extended by open operations until it has; a configuration that cannot be extended so is dropped. If none is left, no
+order explains the history up to this return. Memory is bounded by the concurrency, not by the length of the history.
 
 - An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal ones are
-  one sort with a count. Of two configurations with the same state and the same completed operations, one which has
+  one sort with a count. Of two configurations with the same state and the same completed operations, the one that has
   spent fewer of every sort dominates the other.
-- A read that agrees with the state and changes nothing takes effect at once: it can only help.
-- What no response shows is forgotten: a number of the state that nobody reports, a value that nobody reads.
-- A value that calls to come must still find, and that nobody is left to write, is not overwritten.
-- Each change has a revision of its own: what is told of an unknown write is no other's (`key/revision_uniqueness.py`).
-- When a put takes effect, open puts that nobody reads take effect before it: it overwrites them, so they cost nothing
-  (unless something depends on a record without naming its value, as a deletion that found one).
-- `ordered`: acknowledged writes take effect in the order of their revisions. What is found so is an order like any
-  other; only if nothing is found does it prove nothing, and the search without it decides.
-- A first walk keeps only the BEAM most promising configurations at each return: what it finds is an order all the same,
-  and it finds one for most histories that have one. If it does not, the whole is walked.
-- `configurations_max` bounds the work; beyond it the answer is None, never a verdict.
+- A read that agrees with the state and changes nothing takes effect at once: this can only help.
+- What no response reports is dropped: a number of the state that is never reported, a value that is never read.
+- A value that future calls must still find, and that no operation is left to write, is not overwritten.
+- Each change has a revision of its own: a revision reported of an unknown write is no other's
+  (`key/revision_uniqueness.py`).
+- When a put takes effect, open puts that are never read take effect before it: it overwrites them, so they cost
+  nothing, unless some response depends on a record without naming its value, as a deletion that found one.
+- `ordered`: acknowledged writes take effect in the order of their revisions. An order found so is as good as any; if
+  none is found, this proves nothing, and the search without `ordered` decides.
+- A first pass keeps only the BEAM most promising configurations at each return. An order that it finds is valid all the
+  same, and it finds one for most histories that have one. Otherwise a second pass keeps all configurations.
+- `configurations_max` bounds the work; beyond it the result is None, never a verdict.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class _CapReached(Exception):
 def search(
     operations: Sequence[Operation], *, configurations_max: int, ordered: bool = False, initial: State = ABSENT
 ) -> SearchResult:
-    """Decide one key. All stamps must be of one clock (`Clocks.widened` brings others onto one axis)."""
+    """Decide one key. All stamps must be of one clock (`Clocks.widened` moves others onto one axis)."""
     made = 0
     for beam in (BEAM, None):
         linearizer = _Linearizer(operations, configurations_max - made, ordered, beam)
@@ -70,7 +71,9 @@ def search(
 
 
 def _events(operations: Sequence[Operation]) -> Iterator[tuple[int, int, int]]:
-    """(time, 0 call or 1 return, position): at equal stamps calls come first, for these are concurrent."""
+    """(time, 0 for a call or 1 for a return, position): at equal stamps calls come first, because these are
+    concurrent.
+    """
     for position, op in enumerate(operations):
         yield (op.call_ns, 0, position)
         if op.return_ns != FOREVER:
@@ -90,7 +93,7 @@ class _Linearizer:
         self._operations = [self._observability.simplified(op) for op in self._given]
         self._open: dict[int, int] = {}  # Position of an open completed operation → its bit.
         self._open_reads: dict[int, int] = {}  # Those of them that change nothing.
-        self._open_idle: dict[int, int] = {}  # Puts that nobody can tell from never having happened, once overwritten.
+        self._open_idle: dict[int, int] = {}  # Puts without any trace once they are overwritten.
         self._free_bits: list[int] = []
         self._sorts: dict[object, int] = {}
         self._sort_samples: list[Operation] = []
@@ -104,7 +107,7 @@ class _Linearizer:
         self._ranks_closed = 0
 
     def run(self, initial: State) -> Operation | None:
-        """None if there is an order; else the operation whose return no configuration survives."""
+        """None if there is an order; otherwise the operation whose return no configuration survives."""
         configurations: set[Configuration] = {(self._observability.of_state(initial), 0, ())}
         for _, is_return, position in sorted(_events(self._operations)):
             op = self._operations[position]
@@ -141,7 +144,9 @@ class _Linearizer:
             self._open_idle[position] = bit
 
     def _promising(self, configurations: set[Configuration]) -> set[Configuration]:
-        """Those which have committed themselves to least: few open operations have taken effect, few unknown ones."""
+        """The configurations that have committed to the least: few open operations have taken effect, few
+        unknown ones.
+        """
         if self._beam is None or len(configurations) <= self._beam:
             return configurations
         self.narrowed = True
@@ -149,7 +154,7 @@ class _Linearizer:
         return set(by_cost[: self._beam])
 
     def _twin(self, op: Operation) -> int | None:
-        """An unknown transaction which may have run either branch is a sort of its own, known by its op_id."""
+        """An unknown transaction that may have run either branch is a sort of its own, identified by its op_id."""
         return op.op_id if op.name == "txn" else None
 
     def _survivors(self, configurations: set[Configuration], bit: int) -> set[Configuration]:
@@ -207,7 +212,7 @@ class _Linearizer:
                 yield (after, mask, tuple(sorted({**counts, sort: counts.get(sort, 0) + 1}.items())))
 
     def _must_be_kept(self, state: State, mask: int, counts: dict[int, int]) -> bool:
-        """Whether the value is still to be read, and nobody is left to write it again."""
+        """Whether the value is still to be read, and no operation is left to write it again."""
         token = state[0]
         if not self._pending_reads.is_awaited(token):
             return False
@@ -232,7 +237,7 @@ class _Linearizer:
 
 
 def _depends_on_any_record(operations: Sequence[Operation]) -> bool:
-    """Whether some answer depends on a record without naming its value: on its revision, or that it was there."""
+    """Whether some response depends on a record without naming its value: on its revision or its existence."""
     return any(
         op.guards
         or step.expected_mod_revision is not None

@@ -1,15 +1,15 @@
-"""The order that the revisions propose, verified: whoever proposed it, a verified order is a proof.
+"""The order that the revisions propose, and its verification. A verified order is a proof, whoever proposed it.
 
-1. The operations are put in the order (revision, writer first, call).
-2. A write of unknown outcome takes part only if something shows that it happened. If a response names its revision, its
-   place is that revision. Else it goes immediately before its first observer: its return is infinite, so the latest
-   place is the best one. Chains of them (an unknown compare-and-set over the value of another) are followed.
-3. Real time: the order is wrong iff some operation returned before an earlier one of the order was called, that is, iff
-   a prefix maximum of the calls exceeds a return.
-4. Replay: every answer must follow from the state at its place, and a revision is told of one write only.
+- The operations are put in the order (revision, writer first, call).
+- A write of unknown outcome takes part only if some response shows that it happened. If a response names its revision,
+  that is its place. Otherwise it goes immediately before its first observer: it never returns, so the latest place is
+  the best one. Chains of such writes (an unknown compare-and-set over the value of another) are followed.
+- Real time: the order is wrong if and only if some operation returned before an earlier one of the order was called,
+  that is, if a prefix maximum of the calls exceeds a return.
+- Replay: every response must follow from the state at its place, and a revision is reported of one write only.
 
-Cost: O(n log n) for n operations of a key, and a bounded search at each gap that unknown writes must fill. A key that
-fails here is suspect, not wrong: `key/decide.py` then looks for a violation, or for another order.
+Cost: O(n log n) for n operations of a key, plus a bounded search at each gap that unknown writes must fill. A key whose
+order fails is suspect, not wrong: `key/decide.py` then looks for a violation, or for another order.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ FILL_BACK_MAX = 24  # How many places back a gap may have to be filled: the writ
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """`order`: every completed operation, and the unknown ones that took effect. Not `verified`: why, at which.
+    """`order`: every completed operation, and the unknown ones that took effect. If not `verified`: the reason, and the
+    operation at which it failed.
 
-    `guessed`: the place of some unknown write was told by no response; that a revision was free there is not proven.
+    `guessed`: no response named the place of some unknown write, so it is not proven that a revision was free there.
     """
 
     verified: bool
@@ -54,14 +55,14 @@ class _Place:
 
     @property
     def rank(self) -> Rank:
-        """Of an unknown write whose revision was told: before all else of that revision."""
+        """An unknown write with a known revision ranks before everything else of that revision."""
         if self.operation.unknown:
             return (self.revision, -1, self.operation.call_ns, self.operation.op_id)
         return self.operation.rank
 
 
 def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State = ABSENT) -> Witness:
-    """Verify the order that the revisions of one key's operations propose; reads that promise less are left out."""
+    """Verify the order that the revisions of one key propose; reads that promise less are left out."""
     completed = [op for op in operations if not op.unknown and op.weak is None]
     if any(op.revision is None for op in completed):
         return Witness(False, reason="an operation has no revision")
@@ -84,7 +85,7 @@ def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State =
 
 
 def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
-    """The records that responses reported, by the revision which wrote them; replay compares what differs."""
+    """The records that responses reported, by the revision that wrote them; the replay compares the differences."""
     shown: dict[int, Seen] = {}
     for op in completed:
         for step in op.steps:
@@ -96,7 +97,7 @@ def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
 
 
 def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Operation]) -> set[int] | None:
-    """Give the unknown writes that were seen with a revision their place. None: something seen was never written."""
+    """Place the unknown writes that were seen with a revision. None: something seen was never written."""
     written = {place.revision for place in places if place.operation.writes}
     by_value: dict[str, list[Operation]] = {}
     for op in sorted(unknown, key=lambda op: op.call_ns, reverse=True):
@@ -132,7 +133,7 @@ def _values_seen(completed: Iterable[Operation]) -> set[str]:
 
 
 def late_operation(order: Sequence[Operation], clocks: Clocks) -> Operation | None:
-    """The first operation which had returned before an earlier one of the order was called; None if there is none."""
+    """The first operation that had returned before an earlier one of the order was called; None if there is none."""
     latest: dict[str, int] = {}
     for op in order:
         for clock, call in latest.items():
@@ -172,7 +173,7 @@ def _replay(
 
 
 def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: Clocks, initial: State) -> Witness:
-    """If several unknown writes may stand at a place: the one that bounds its revision least."""
+    """If several unknown writes may stand at a place, use the one that bounds its revision least."""
     if not found.guessed:
         return found
     order = with_earliest_calls(found.order, operations)
@@ -180,7 +181,7 @@ def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: 
 
 
 def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, initial: State = ABSENT) -> bool:
-    """Whether this order of (operation, revision of its writes) respects real time and every answer follows from it."""
+    """Whether this order of (operation, revision of its writes) respects real time and explains every response."""
     state: State | None = initial
     fresh = UsedRevisions(revision for op, revision in order if op.writes and revision is not None)
     for op, revision in order:
@@ -191,7 +192,9 @@ def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, i
 
 
 def _accepts(state: State, place: _Place) -> State | None:
-    """The state after the operation at this place, if it and all that was seen of its result agree with it."""
+    """The state after the operation at this place, if it agrees with the response and with later reports of
+    its result.
+    """
     after = advance(state, place.operation, place.revision)
     shows = place.shows
     if after is None or shows is None or not place.operation.writes or after[0] is None:
@@ -204,7 +207,7 @@ def _accepts(state: State, place: _Place) -> State | None:
 
 
 def _run(state: State, ahead: Sequence[_Place]) -> list[State] | None:
-    """The states after each of these places; None if one does not accept."""
+    """The states after each of these places; None if a place does not accept its state."""
     states: list[State] = []
     now: State | None = state
     for place in ahead:
@@ -217,7 +220,7 @@ def _run(state: State, ahead: Sequence[_Place]) -> list[State] | None:
 
 
 class _Filler:
-    """Finds unknown writes that explain an answer, placed immediately before it."""
+    """Finds unknown writes that explain a response, and places them before it."""
 
     def __init__(
         self, spare: list[Operation], values_seen: set[str], order: Sequence[Operation], clocks: Clocks
@@ -232,12 +235,11 @@ class _Filler:
     def fill_back(
         self, states: Sequence[State], places: Sequence[_Place], first: int, position: int
     ) -> tuple[int, list[Operation], State, list[State]] | None:
-        """Where unknown writes make all answers up to `position` right; not before the place `first`.
+        """A place not before `first`, and unknown writes there that explain all responses up to `position`.
 
-        Returns the place, the writes, the state after them, and the states after each place from there on.
-
-        The latest place is tried first. An earlier one may be needed: a hidden write shows only in the version of a
-        later one, or must not stand between a write and the compare-and-set that expects it.
+        Returns the place, the writes, the state after them, and the states after each place from there on. The latest
+        place is tried first. An earlier one may be needed: a hidden write shows only in the version of a later one, or
+        must not stand between a write and the compare-and-set that expects it.
         """
         for start in range(position, max(first, position - FILL_BACK_MAX) - 1, -1):
             filled = self._fill(states[start], places[start : position + 1], start)
@@ -248,7 +250,7 @@ class _Filler:
     def _fill(
         self, state: State, ahead: Sequence[_Place], position: int
     ) -> tuple[list[Operation], State, list[State]] | None:
-        """Breadth first, so the shortest chain; None if there is none within FILL_STATES_MAX states."""
+        """Breadth first, so a shortest chain; None if there is none within FILL_STATES_MAX states."""
         feasible = [op for op in self._spare if op.op_id not in self._used and self._in_time(op, position)]
         useful = _leading_to({value for place in ahead for value in _values_wanted(place)}, feasible)
         frontier: list[tuple[State, tuple[Operation, ...]]] = [(state, ())]
@@ -276,7 +278,7 @@ class _Filler:
     def _candidates(
         self, feasible: Sequence[Operation], chain: tuple[Operation, ...], useful: set[str | None]
     ) -> Iterator[Operation]:
-        """One of each sort. A write whose value others wait for is not spent where any write would do."""
+        """One write of each sort. A write whose value others wait for is not used where any write would do."""
         done = {op.op_id for op in chain}
         offered: set[object] = set()
         for op in feasible:
@@ -293,7 +295,9 @@ class _Filler:
 
 
 def _leading_to(wanted: set[str | None], feasible: Sequence[Operation]) -> set[str | None]:
-    """`wanted`, and what unknown compare-and-sets must find before they can write one of these, followed backwards."""
+    """`wanted`, and the values that unknown compare-and-sets must find before they can write one of these,
+    transitively.
+    """
     reached = set(wanted)
     while True:
         steps = (step for op in feasible for step in op.steps if step.kind == "cas" and step.value in reached)
@@ -317,7 +321,7 @@ def _values_wanted(place: _Place) -> set[str | None]:
 
 
 def _deadlines(order: Sequence[Operation], names: set[str], clocks: Clocks) -> list[dict[str, int]]:
-    """For each place and clock of `names`: by when a write placed there must have been called (real time)."""
+    """For each place and clock of `names`: the latest call (real time) of a write placed there."""
     deadlines: list[dict[str, int]] = []
     now: dict[str, int] = {}
     for op in reversed(order):

@@ -1,6 +1,6 @@
-"""The audit in this process, without a JVM: of rows in hand (`check_rows`), and of files (`job.audit`).
+"""The engine in this process, without a JVM: for rows in memory (`check_rows`), and for files (`job.audit`).
 
-Importing this package, and `check_rows`, needs nothing but Python; `job` and what it calls need the `audit` extra.
+Importing this package, and `check_rows`, needs nothing but Python; `job` and its imports need the `audit` extra.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The audit of files without a JVM: read, refuse what is malformed, decide. In memory, on Arrow and numpy.
+"""The audit of files without a JVM: read, refuse malformed rows, decide. In memory, on Arrow and numpy.
 
 About 0.6 GiB for a million operations of single keys; docs/audit.md ("Engines") has the figures.
 """
@@ -47,7 +47,7 @@ _REPLAYED = (
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is known once everything is read and well-formed. `changed`, `taking`: per row; `runs`: the rows of each.
+    """The input once everything is read and well-formed. `changed`, `taking`: per row; `runs`: the rows of each run.
 
     `single`, `order`: see `single_rows`.
     """
@@ -65,7 +65,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _KeyResults:
-    """What the keys of one run say. `wrong`: those that no order explains by themselves. `needs_replay`: see
+    """The results of the keys of one run. `wrong`: keys that no order of their own explains. `needs_replay`: see
     Decision.
     """
 
@@ -87,9 +87,9 @@ def audit(
     show: Show | None = None,
     keys_to: Path | None = None,
 ) -> Verdict:
-    """Audit the histories behind these paths. `say` is told what is being done; `show` gets what a page is made of.
+    """Audit the histories behind these paths. `say` receives a progress message, `show` the material of a page.
 
-    `keys_to`: a Parquet file to write what each key says to (`write_key_file`).
+    `keys_to`: a Parquet file for a row per key (`write_key_file`).
 
     Raises UnreadablePath, MalformedHistory, NothingToCheck.
     """
@@ -125,7 +125,7 @@ def audit(
 def _prepared(
     found: Read, files: Sequence[HistoryFile], headers: Mapping[Path, Mapping[str, Any]], verdict: Verdict, where: str
 ) -> _Job:
-    """Count, and refuse in this order: rows that are none, runs that are two, nothing to check, rows that clash."""
+    """Count the rows, and refuse in this order: malformed rows, mixed runs, nothing to check, clashing rows."""
     frame = found.frame
     _refuse(found, broken_rows(frame))
     folders = folders_of_runs(_run_folders(found, files), headers)
@@ -174,7 +174,9 @@ def _rows_by_run(frame: Frame) -> dict[str, Int64s]:
 def _decide(
     job: _Job, configurations_max: int, verdict: Verdict, key_rows: list[Mapping[str, Any]] | None
 ) -> dict[str, _KeyResults]:
-    """Record what the keys say; by run what is left to be held against others. `key_rows`: gets a row for each key."""
+    """Record the findings of keys; by run what remains to be compared across keys. `key_rows` receives a row for each
+    key.
+    """
     results: dict[str, _KeyResults] = {}
     others: list[KeyFindings] = []
     for some in decided_keys(
@@ -215,7 +217,7 @@ def _name(key: KeyFindings) -> tuple[str, str]:
 
 
 def _check_store(job: _Job, run_id: str, results: _KeyResults, verdict: Verdict) -> None:
-    """The replay: of listings and transactions, and of all else where a key was decided without its revisions."""
+    """Replay the run for its listings and transactions, or for keys that were decided without their revisions."""
     frame, rows = job.frame, job.runs[run_id]
     status = frame.codes("status")
     multi_key = int(job.multi_key.concerns[rows].sum())
@@ -226,7 +228,7 @@ def _check_store(job: _Job, run_id: str, results: _KeyResults, verdict: Verdict)
         return
     left = results.needs_replay if not obstacle else []
     traces = Traces(tuple(results.claims), tuple(results.unplaced))
-    if (traces or left) and not multi_key:  # Else the replay says all of it.
+    if (traces or left) and not multi_key:  # Otherwise the replay covers it.
         taking = rows[job.taking[rows]]
         mine = RowsOfFrame(frame, rows, taking, taking[job.changed[taking]], job.clocks[run_id])
         left = check_across_keys(run_id, traces, mine.facts(RevisionQuery.about(traces, left)), mine, verdict, left)
@@ -244,7 +246,7 @@ def _check_store(job: _Job, run_id: str, results: _KeyResults, verdict: Verdict)
 
 
 def _in_order(job: _Job, rows: Int64s) -> Iterator[Row]:
-    """The rows that take part as a replay meets them (plan.position), a few in memory at a time."""
+    """The rows that take part, in the order of a replay (`position`), a few in memory at a time."""
     pinned = job.multi_key.pinned
     revision = np.where(pinned > 0, pinned, job.frame.numbers("revision", 0))
     order = ranked(job.frame, rows[job.taking[rows]], revision, job.changed & (pinned == 0))

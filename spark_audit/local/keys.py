@@ -1,6 +1,6 @@
-"""All keys of a history decided, some at a time: what is computed of these stays small, and two threads share the work.
+"""Decides all keys of a history, some at a time, so that temporaries stay small; two threads share the work.
 
-numpy and Arrow release the interpreter; keys that have to be searched, in Python, take their turns.
+numpy and Arrow release the interpreter lock; keys that have to be searched, in Python, run one after the other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SINGLE_OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revisio
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """As `DecidedTable`, of some of the keys."""
+    """The same as `DecidedTable`, for some of the keys."""
 
     proven: pa.Table
     others: list[KeyFindings]
@@ -38,7 +38,9 @@ class Decided:
 def decided_keys(
     table: pa.Table, rows: Int64s, clocks: Mapping[str, Clocks], configurations_max: int, *, multi_key: bool
 ) -> Iterator[Decided]:
-    """Decide every (run_id, key) of what `single_rows` gives. `multi_key`: with parts of listings or transactions."""
+    """Decide every (run_id, key) of a table of `single_rows`. `multi_key`: it has projections of listings or
+    transactions.
+    """
     frame = Frame(table)
     order, edges = _groups(frame, rows)
     lean = table.select([name for name in NEEDED if name != "output"])
@@ -63,7 +65,7 @@ def decided_keys(
 def _in_ranges(
     frame: Frame, table: pa.Table, rows: Int64s, clocks: Mapping[str, Clocks], configurations_max: int
 ) -> DecidedTable:
-    """These rows, all of one key."""
+    """Decide these rows, all of one key, in ranges."""
     revision = frame.numbers("revision", 0)
     ranks = frame.codes("status").among("ok")[rows] & (revision[rows] > 0)
     order = ranked(frame, rows[ranks], revision, changed(frame))
@@ -77,8 +79,9 @@ def _in_ranges(
 
 
 def _groups(frame: Frame, rows: Int64s) -> tuple[Int64s, list[int]]:
-    """These rows by key, else in this order; and where to cut them: between keys, after about BLOCK_ROWS rows, and
-    before and behind each key of more than HOT_ROWS."""
+    """These rows by key, otherwise in the given order; and where to cut them: between keys, after about BLOCK_ROWS
+    rows, and around each key of more than HOT_ROWS.
+    """
     run, key = frame.codes("run_id"), frame.codes("key")
     owner = (run.ids * np.int64(len(key.texts)) + key.ids)[rows]
     order = sorted_by(owner)

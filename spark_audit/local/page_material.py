@@ -1,4 +1,4 @@
-"""The material of a page from a history in memory: in numpy, so that a million operations cost no Python each."""
+"""The material of a page from a history in memory, gathered in numpy: no Python per operation."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _LATEST = 2**63 - 1
 
 
 def gather_rows(rows: Iterable[Row], verdict: Verdict, about: Mapping[str, RunAbout] | None = None) -> Material:
-    """What the page of this verdict shows of these rows, which are well-formed (and whole UTF-8). `about`: by run."""
+    """The material of the page of this verdict, from well-formed rows (valid UTF-8). `about`: by run."""
     frame = Frame(conform(pa.Table.from_pylist([{**row} for row in rows], schema=schema(names_coded=False))))
     parts, _ = single_rows(frame, inspect_multi_key(frame))
     return gather(frame, parts, verdict, about or {})
 
 
 def gather(frame: Frame, parts: pa.Table, verdict: Verdict, about: Mapping[str, RunAbout]) -> Material:
-    """The same of a frame. `parts`: what its rows say of single keys (`single_rows`)."""
+    """The same from a frame. `parts`: its rows about single keys (`single_rows`)."""
     whole, by_key = _Stamped.of(frame), _Stamped.of(Frame(parts))
     scenes = tuple(_scene(whole, by_key, violation) for violation in verdict.violations)
     plots, left_out = _plots(frame, wrong_runs(verdict), about)
@@ -57,7 +57,7 @@ def gather(frame: Frame, parts: pa.Table, verdict: Verdict, about: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class _Stamped:
-    """A frame with the ends of its rows: their call, where nothing returned."""
+    """A frame with the end of each row: its call if it never returned."""
 
     frame: Frame
     end: Int64s
@@ -110,7 +110,7 @@ def _near(of: _Stamped, around: Int64s, violation: Violation, guilty: Int64s) ->
 
 @dataclass(frozen=True, slots=True)
 class _OnAxis:
-    """The rows on one axis, before it is known how long that is."""
+    """The rows on one axis, before its length is known."""
 
     run_id: str
     clock: str
@@ -148,7 +148,7 @@ def _axes(frame: Frame, about: Mapping[str, RunAbout]) -> Iterable[_OnAxis]:
 
 
 def _counts(frame: Frame, axis: Axis, rows: Int64s, end: Int64s) -> dict[int, BucketCounts]:
-    """What is in each bucket: completed and failed operations and latencies by return, all else by call."""
+    """The counts of each bucket: completed and failed operations and latencies by return, all others by call."""
     status = frame.codes("status")
     ok, failed, unknown = (status.among(name)[rows] for name in ("ok", "fail", "unknown"))
     called, ended = ((stamp[rows] - axis.start_ns) // axis.width_ns for stamp in (frame.numbers("call_ns", 0), end))
@@ -176,7 +176,7 @@ def _or_none(number: int) -> int | None:
 
 
 def _rounded(latency: Int64s) -> Int64s:
-    """See page_material.rounded_latency."""
+    """See `rounded_latency` of report/material.py."""
     bits = np.searchsorted(_POWERS, latency, side="right")
     shift = np.maximum(bits - LATENCY_BITS, 0)
     return latency >> shift << shift

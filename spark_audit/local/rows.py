@@ -1,4 +1,4 @@
-"""The whole audit of rows in hand: no Spark, pandas or numpy. For tests, simulators and small histories."""
+"""The whole audit of rows in memory, without Spark, pandas or numpy: for tests, simulators and small histories."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def check_rows(
     configurations_max: int = CONFIGURATIONS_MAX,
     name: str = "rows",
 ) -> Verdict:
-    """Audit rows of a recorded run (any number of runs, in any order); `clocks` as in run.json.
-
-    Raises MalformedHistory (its faults name the row, from 1, as the line) and NothingToCheck.
+    """Audit rows of any number of runs, in any order; `clocks` as in run.json.
 
     See docs/reference/specification.md#103-row.
+
+    Raises MalformedHistory (its faults give the row, from 1, as the line) and NothingToCheck.
     """
     started = time.perf_counter()
     history = [{**_LEFT_OUT, **row} if isinstance(row, Mapping) else row for row in rows]
@@ -88,7 +88,7 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
         verdict.record(Undecided("store", run_id, None, obstacle), count=multi_key)
         return
     traces, left = Traces(tuple(claims), tuple(unplaced)), left if not obstacle else []
-    if (traces or left) and not multi_key:  # Else the replay says all of it.
+    if (traces or left) and not multi_key:  # Otherwise the replay covers it.
         in_memory = RowsInMemory(rows, clocks)
         query = RevisionQuery.about(traces, left)
         left = check_across_keys(run_id, traces, in_memory.facts(query), in_memory, verdict, left)
@@ -105,7 +105,7 @@ def _replay(
     multi_key: int,
     left: Sequence[str],
 ) -> None:
-    """Of listings and transactions, and of all else where a key was decided without its revisions."""
+    """Replay the run for its listings and transactions, or for keys that were decided without their revisions."""
     if worth_replaying(multi_key, len(rows), bool(left)):
         unknown = [row for row in rows if row["status"] == "unknown"]
         known = sorted((row for row in rows if takes_part(row)), key=position)
@@ -125,7 +125,7 @@ def _refuse_malformed(history: Sequence[Row], name: str) -> None:
 
 
 def _clashes(history: Sequence[Row], name: str) -> list[Fault]:
-    """What is wrong between rows: an op_id twice, a client with two operations open at once."""
+    """Faults between rows: an op_id twice, a client with two operations open at once."""
     faults: list[Fault] = []
     first_line: dict[tuple[str, int], int] = {}
     by_client: dict[tuple[str, str], list[tuple[int, int, Row]]] = {}

@@ -1,1 +1,1 @@
-"""What a register and a whole store do: the sequential specification that histories are judged by."""
+"""The sequential specification that histories are judged by: the register of one key, and the whole store."""

@@ -1,8 +1,9 @@
 """The sequential store, seen from one key: a register with versions.
 
-A state is a plain tuple `(value, mod_revision, create_revision, version)`; value None = absent. A revision is None
-while nobody has told it (a write of unknown outcome, or a history without revisions): the first response that names it
-fixes it, and every later one has to agree. `advance` is the only place that says what an operation may have answered.
+A state is a plain tuple `(value, mod_revision, create_revision, version)`; a value of None means that the key is
+absent. A revision is None while no response has named it (a write of unknown outcome, or a history without revisions).
+The first response that names it fixes it, and every later one has to agree. `advance` alone decides whether an
+operation may have answered as it did.
 
 See docs/reference/specification.md#81-records-and-revisions.
 """
@@ -19,10 +20,10 @@ ABSENT: State = (None, 0, 0, 0)
 
 
 def advance(state: State, operation: Operation, revision: int | None) -> State | None:
-    """The state after `operation`, or None if it could not have answered so, here.
+    """The state after `operation`, or None if it cannot have answered so in this state.
 
-    `revision`: of its writes, if known. An unknown operation that would change nothing here is refused: to leave it
-    out is the same, and cheaper.
+    `revision`: that of its writes, if known. An unknown operation that would change nothing here is refused: leaving it
+    out is equivalent, and cheaper.
     """
     if operation.guards and not _guards_agree(state, operation):
         return None
@@ -67,7 +68,7 @@ def _compare_and_set(state: State, step: Step, revision: int | None) -> State | 
 
 
 def _expectation_holds(state: State, step: Step) -> bool | None:
-    """None: it compares a revision that nobody has told yet."""
+    """None: it compares a revision that no response has named yet."""
     if step.expected_mod_revision is None:
         return state[0] == step.expected
     if state[0] is not None and state[1] is None and step.expected_mod_revision != 0:
@@ -82,7 +83,7 @@ def _written(state: State, value: str, revision: int | None) -> State:
 
 
 def observed(state: State, seen: Seen) -> State | None:
-    """The state, made no less certain by a response that reports `seen`; None if the two disagree."""
+    """The state, refined by a response that reports `seen`; None if the two disagree."""
     value, _, _, version = state
     if not seen.found:
         return state if value is None else None
@@ -94,7 +95,7 @@ def observed(state: State, seen: Seen) -> State | None:
 
 
 def _with_revisions(state: State, seen_mod: int | None, seen_create: int | None) -> State | None:
-    """The state when these revisions of its record are told; None if it has others."""
+    """The state with these revisions of its record; None if it has others."""
     value, mod, create, version = state
     if seen_mod is not None and seen_mod != mod:
         if mod is not None:

@@ -1,7 +1,7 @@
-"""The whole store at one point of the order of revisions, and whether an answer follows from it.
+"""The whole store at one point of the order of revisions, and the check of a response against it.
 
-Exact: every record has its value, its revisions and its version. What a response did not report is not compared.
-Changes can be taken back (`mark`, `undo`), for a replay that tries one explanation after another.
+The store is exact: every record has its value, its revisions and its version. Fields that a response did not report are
+not compared. Changes can be taken back (`mark`, `undo`) by a replay that tries one explanation after another.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ Record: TypeAlias = tuple[str | None, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An answer does not follow from the store. `keys`: whose records, were they others, would make it right."""
+    """A response does not follow from the store. `keys`: the keys whose records would have to differ for it
+    to follow.
+    """
 
     reason: str
     keys: frozenset[str]
 
 
 def written(old: Record, value: str | None, revision: int) -> Record:
-    """The record after a write of this revision; value None: a deletion."""
+    """The record after a write at this revision; a value of None is a deletion."""
     if value is None:
         return (None, revision, 0, 0)
     return (value, revision, revision, 1) if old[0] is None else (value, revision, old[2], old[3] + 1)
 
 
 def differs(have: Record, seen: Row | None) -> bool:
-    """Whether a response shows another record than this one (None: it shows absence)."""
+    """Whether a response reports a record other than this one (None: it reports absence)."""
     if seen is None or have[0] is None:
         return (seen is None) != (have[0] is None)
     names = ("value", "mod_revision", "create_revision", "version")
@@ -48,7 +50,9 @@ def differs(have: Record, seen: Row | None) -> bool:
 
 
 def holds(have: Record, compare: Row) -> bool:
-    """A comparison of a transaction (docs/reference/specification.md#85-comparisons), with the record of its key."""
+    """Whether a comparison of a transaction (docs/reference/specification.md#85-comparisons) holds for the record of
+    its key.
+    """
     value, mod, create, version = have
     if compare["target"] == "value":
         return value is not None and compared(value, compare["op"], compare["value"])
@@ -57,14 +61,14 @@ def holds(have: Record, compare: Row) -> bool:
 
 
 def expected(have: Record, row: Row) -> bool:
-    """Whether a compare-and-set finds what it expects."""
+    """Whether a compare-and-set finds the record that it expects."""
     if row.get("expected_mod_revision") is None:
         return have[0] == row.get("expected")
     return bool((0 if have[0] is None else have[1]) == row["expected_mod_revision"])
 
 
 class WholeStore:
-    """`reversible`: changes are remembered until the end, so that they can be undone; else nothing is kept of them."""
+    """`reversible`: changes are remembered so that they can be undone."""
 
     def __init__(self, *, reversible: bool) -> None:
         self._records: SortedDict[bytes, tuple[str, Record]] = SortedDict()  # By the bytes of the key.
@@ -102,7 +106,7 @@ class WholeStore:
             self._deleted[key] = record[1]
 
     def live(self, request: Request) -> list[tuple[str, Record]]:
-        """The records of the interval, in the order asked for, limit not applied."""
+        """The live records of the interval, in the order of the request, without its limit."""
         low = request["prefix"] if request["prefix"] is not None else request["start"]
         found: list[tuple[str, Record]] = []
         for raw in self._records.irange(as_bytes(low) if low is not None else None):
@@ -113,7 +117,7 @@ class WholeStore:
         return found[::-1] if request["reverse"] else found
 
     def meet(self, row: Row, request: Request | None) -> Conflict | None:
-        """Compare the answer with the store and apply its writes, right or not. `request`: of a range or txn."""
+        """Compare a response with the store, and apply its writes in any case. `request`: that of a range or txn."""
         output, op = row["output"], row["op"]
         if request is not None:
             if op == "range":
@@ -193,7 +197,7 @@ class WholeStore:
 
 
 def intervals(row: Row, request: Request) -> Iterator[Request]:
-    """The listings in this row."""
+    """The listings of this row."""
     if row["op"] == "range":
         yield request
     elif row["status"] == "ok":

@@ -1,7 +1,7 @@
-"""An SVG whose x is time, and the few shapes that are drawn on it. `violation_page.html` zooms it by its classes:
+"""An SVG with time as its x axis, and the few shapes that are drawn on it.
 
-`ticks` is drawn anew for what is in view, `stay` keeps its place and its width, every `text` keeps its width, and a
-`room` is shown only while its text fits into `data-room` units of x.
+`violation_page.html` zooms it by its classes: `ticks` is redrawn for the visible part, `stay` keeps its place and its
+width, every `text` keeps its width, and a `room` is shown only while its text fits into `data-room` units of x.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 WIDTH, LEFT, RIGHT, TOP = 1100, 150, 20, 22
 TICKS_WANTED = 9
-CHARACTER_WIDTH = 5.6  # Of 10 px sans-serif, about.
+CHARACTER_WIDTH = 5.6  # About that of 10 px sans-serif.
 
 INK, PALE, GRID, VIOLATION, FAULT = "#222", "#6b7280", "#e5e7eb", "#dc2626", "#f59e0b"
 _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))

@@ -1,6 +1,6 @@
-"""Which faults a run was under, and when: from its events, or else from the schedule of `run.json`.
+"""The faults that a run was under, and when: from its events, or otherwise from the schedule of `run.json`.
 
-Both are ornaments of the page: what cannot be read is left out, and never an error of the audit.
+Both are additions to the page: unreadable parts are left out, and never an error of the audit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FAULTS_MAX = 200  # Windows drawn; a soak of days has more.
 
 @dataclass(frozen=True, slots=True)
 class RunAbout:
-    """What is known of a run besides its rows. `compared`: clocks with a bound, which share one axis."""
+    """Information about a run besides its rows. `compared`: clocks with a bound, which share one axis."""
 
     compared: frozenset[str] = frozenset()
     folder: Path | None = None
@@ -94,7 +94,7 @@ def _words(fault: Mapping[str, Any], kind: object) -> str:
 
 
 def _nanoseconds(seconds: object) -> int | None:
-    """None for what is no time within a run: no number, NaN, less than none, more than 30 years."""
+    """None for anything but a time within a run: not a number, NaN, negative, more than 30 years."""
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
         return None
     return int(seconds * 1e9)

@@ -1,4 +1,4 @@
-"""`--keys FILE.parquet`: a row for each key, how it was decided. The same for both engines."""
+"""`--keys FILE.parquet`: a row for each key, with how it was decided. The same for both engines."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _KINDS: dict[str, pa.DataType] = {
     "configurations": pa.int64(),
 }
 KEY_COLUMNS = tuple(_KINDS)
-KEYS_AT_ONCE = 10_000  # Of the file, as Python objects.
+KEYS_AT_ONCE = 10_000  # Rows of the file that are Python objects at a time.
 
 
 def write_key_file(keys: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """These rows (KEY_COLUMNS; more is ignored), in this order, as a Parquet file: written aside and renamed.
+    """Write these rows (KEY_COLUMNS; others are ignored), in this order, as a Parquet file, aside and then renamed.
 
-    Raises UnreadablePath if there is no such folder, or no room, or something that is no file.
+    Raises UnreadablePath if there is no such folder, no room, or something other than a file.
     """
     schema = pa.schema(_KINDS)
     path = replaceable_file(path)

@@ -1,7 +1,7 @@
-"""What a page shows beside its verdict, gathered from the history: bounded, however long that is.
+"""The material that a page shows beside its verdict: bounded, however long the history is.
 
 `local/page_material.py` gathers it from a history in memory, `spark/page_material.py` in Spark; both give the same.
-Numbers are integers, so that the same history gives the same page, byte by byte, however it was cut into partitions.
+Numbers are integers, so the same history gives the same page, byte by byte, however it is partitioned.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from spark_audit.verdict.words import describe, row_words
 Row = Mapping[str, Any]
 
 NEIGHBOURS_MAX = 40  # Drawn beside the operations of a violation.
-BUCKETS_MAX = 240  # Of a plot over time: what a screen can tell apart.
+BUCKETS_MAX = 240  # In a plot over time: a screen shows no more.
 BUCKETS_MIN, OPERATIONS_PER_BUCKET = 8, 25  # A short history has fewer buckets: a p99 of three operations says nothing.
 PLOTS_MAX = 8  # Runs (or clocks which cannot be compared) that are plotted; those with violations first.
-TEXT_CHARACTERS_MAX = 1_000  # Of a value or an answer in a tooltip; the history has all of it.
+TEXT_CHARACTERS_MAX = 1_000  # Shown of a value or a response in a tooltip; the history has all of it.
 LATENCY_BITS = 7  # Latencies are rounded down to so many leading bits: by less than 1.6 %.
 MARGIN_FACTOR = 4  # Neighbours are sought in the time in which, on average, so many times as many would be found.
 SPAN_NS_MAX = 2**62  # A run whose stamps lie further apart (146 years) has no axis.
@@ -29,7 +29,7 @@ SPAN_NS_MAX = 2**62  # A run whose stamps lie further apart (146 years) has no a
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An operation on the time axis. `guilty`: of the violation itself. `return_ns` None: its outcome is unknown."""
+    """An operation on the time axis. `guilty`: part of the violation. `return_ns` None: its outcome is unknown."""
 
     op_id: int
     client: str
@@ -47,8 +47,8 @@ class Bar:
 class Bucket:
     """A slice of time. `completed`, `failed` and latencies (of `completed`) by return; `unknown` and lags by call.
 
-    Lag: by how many revisions the lowest answer to a call of this bucket was behind the highest that had been told
-    before the bucket began. `local_lag` is that of `local` reads, which may be behind. None: nothing to compare.
+    Lag: how many revisions the lowest response to a call of this bucket was behind the highest one returned before the
+    bucket began. `local_lag` is that of `local` reads, which may be behind. None: nothing to compare.
     """
 
     completed: int = 0
@@ -62,7 +62,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Where the buckets of a run lie. `clock`: "" for all its clocks that can be compared, else the one it is of."""
+    """The position of the buckets of a run. `clock`: "" for all clocks that can be compared, otherwise one clock."""
 
     run_id: str
     clock: str
@@ -85,7 +85,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class FaultWindow:
-    """A fault that somebody brought about. `stop_ns` None: to the end."""
+    """An injected fault. `stop_ns` None: until the end."""
 
     start_ns: int
     stop_ns: int | None
@@ -112,7 +112,7 @@ class Material:
 
 @dataclass(slots=True)
 class BucketCounts:
-    """What a bucket is made of; revisions None: nothing told one."""
+    """The counts of a bucket; a revision of None: no response reported one."""
 
     completed: int = 0
     failed: int = 0
@@ -151,13 +151,13 @@ def margin_ns(span_ns: int, operations: int) -> int:
 
 
 def moments(violation: Violation) -> list[int]:
-    """The stamps of its operations: what is near in time is near to one of these."""
+    """The stamps of its operations; its neighbours are near one of these."""
     stamps = {op.call_ns for op in violation.operations}
     return sorted(stamps | {op.return_ns for op in violation.operations if op.return_ns is not None})
 
 
 def bar_of(row: Row, *, whole: bool) -> Bar:
-    """A row (`whole`), or a part of one that concerns one key, as it stands on the axis."""
+    """The bar of a row (`whole`), or of a projection onto one key."""
     words, details = _words(row, whole), tuple(_details(row))
     stamps = (row["call_ns"], row["return_ns"])
     return Bar(row["op_id"], row["client"], row["op"], row["status"], row["clock_id"], *stamps, words, details)
@@ -211,7 +211,7 @@ def _details(row: Row) -> Iterable[tuple[str, str]]:
 
 
 def _without_nulls(answer: Any) -> Any:
-    """Without what is null."""
+    """The answer without null fields."""
     if isinstance(answer, Mapping):
         return {name: _without_nulls(value) for name, value in answer.items() if value is not None}
     return [_without_nulls(item) for item in answer] if isinstance(answer, list) else answer

@@ -49,7 +49,7 @@ class _Scene:
     def __init__(self, bars: Sequence[Bar], label: str) -> None:
         self._bars, self._label = bars, label
         self._guilty = [bar for bar in bars if bar.guilty]
-        self._labels: Counter[str] = Counter()  # Of each client.
+        self._labels: Counter[str] = Counter()  # Number of labels per client.
         guilty_clients = [bar.client for bar in self._guilty]
         clients = dict.fromkeys([*guilty_clients, *(bar.client for bar in bars)])
         self._lane = {client: TOP + number * LANE for number, client in enumerate(clients)}

@@ -1,1 +1,1 @@
-"""The engine that runs on Spark: session, scan, shuffle, and the same decisions on executors."""
+"""The engine on Spark: session, scan, shuffle, and the same decisions on executors."""

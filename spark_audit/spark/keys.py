@@ -1,5 +1,5 @@
-"""What keys say, as rows of Spark's; the whole-store replay as a Spark stage. `tables/decide_keys.py`, `replay.py`
-decide.
+"""The results of keys as rows of Spark, and the replay of the whole store as a Spark stage. The decisions are those of
+`tables/decide_keys.py` and `store/replay.py`.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ KEY_RESULT = (
 )
 RESULTS_PER_BATCH = 1_000  # Keys whose results wait in a task before they are handed to Spark.
 STORE_RESULT = "run_id string, kind string, found string"
-_UNKNOWN, _WRONG, _HINT, _ORDERED = range(4)  # The phases of a replay: what it is told, in this order.
+_UNKNOWN, _WRONG, _HINT, _ORDERED = range(4)  # The phases of a replay: its input, in this order.
 _REPLAY_INPUT = "run_id string, phase int, revision long, reads int, call long, op_id long, payload string"
 
 
 def key_batches(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> Iterator[pa.RecordBatch]:
-    """One row per run and key (KEY_RESULT) of this table; see `decide_table`."""
+    """One row (KEY_RESULT) per run and key of this table; see `decide_table`."""
     yield from batches_of(decide_table(table, clocks, configurations_max))
 
 
 def batches_of(decided: DecidedTable) -> Iterator[pa.RecordBatch]:
-    """One row per key (KEY_RESULT) that was decided."""
+    """One row (KEY_RESULT) per decided key."""
     yield from _proven(decided.proven).to_batches()
     results = (_packed(result) for result in decided.others)
     while some := list(islice(results, RESULTS_PER_BATCH)):
@@ -61,7 +61,9 @@ def batches_of(decided: DecidedTable) -> Iterator[pa.RecordBatch]:
 
 
 def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
-    """Of such a batch (run_id, method, name) → number; names are `keys`, `weak`, `needs_replay`, those of COUNTS."""
+    """(run_id, method, name) → number, for such a batch; names are `keys`, `weak`, `needs_replay`, and
+    those of COUNTS.
+    """
     by = pa.Table.from_batches([batch]).append_column("keys", pa.repeat(pa.scalar(1), batch.num_rows))
     by = by.set_column(
         by.column_names.index("needs_replay"), "needs_replay", by.column("needs_replay").cast(pa.int64())
@@ -76,7 +78,9 @@ def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
 
 
 def write_keys(keys: DataFrame, path: Path) -> None:
-    """One row per run and key, by name, to this file (`write_key_file`). The driver holds one partition of them."""
+    """Write one row per run and key, by name, to this file (`write_key_file`). The driver holds one
+    partition of them.
+    """
     results = keys.select(*KEY_COLUMNS).orderBy("run_id", "key").toLocalIterator()
     write_key_file((row.asDict() for row in results), path)
 
@@ -97,10 +101,10 @@ def bad_requests(rows: DataFrame) -> DataFrame:
 
 
 def store_findings(rows: DataFrame, keys: DataFrame, runs: Sequence[str], clocks: Mapping[str, Clocks]) -> DataFrame:
-    """The whole-store replay of these runs (STORE_RESULT); `keys`: KEY_RESULT of all keys, for those that are wrong.
+    """The replay of the whole store for these runs (STORE_RESULT); `keys`: KEY_RESULT of all keys, for the wrong ones.
 
-    Each run is replayed in one task, in the order of revisions: streamed, so that its memory is the live store; a run
-    with writes of unknown outcome is held as a whole.
+    Each run is replayed in one task, in the order of revisions. Rows are streamed, so that memory is the live store; a
+    run with writes of unknown outcome is held as a whole.
     """
     mine = rows.where(f.col("run_id").isin(list(runs))).select(*NEEDED)
     wrong = keys.where(f.col("run_id").isin(list(runs)) & (f.col("status") == VIOLATION)).select(
@@ -140,7 +144,7 @@ def _request_checker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 @cache
 def key_schema() -> pa.Schema:
-    """KEY_RESULT in Arrow."""
+    """KEY_RESULT as an Arrow schema."""
     kinds: dict[str, pa.DataType] = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_()}
     fields: list[pa.Field[Any]] = []
     for column in KEY_RESULT.split(", "):
@@ -175,7 +179,7 @@ def _to_replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _replay_input(row: Row) -> Iterator[tuple[int, int, int, int, int, str]]:
-    """What the replay is told of this row: (phase, place, payload)."""
+    """The input of the replay from this row: (phase, place, payload)."""
     if row["status"] == "unknown":
         yield _UNKNOWN, 0, 0, 0, row["op_id"], json.dumps(row)
     elif takes_part(row):

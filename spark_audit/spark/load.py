@@ -1,7 +1,7 @@
-"""Histories into Spark: explicit schema, every row accounted for, every fault with its file and line.
+"""Histories into Spark: explicit schema, every row counted, every fault with its file and line.
 
-Each row carries `_at`, its place in the scan, which is turned into file and line only for the few that are shown: per
-file split, the least `_at` and the number of rows are known, and splits of a file follow each other.
+Each row carries `_at`, its position in the scan, which is turned into a file and line only for the few rows that are
+shown. Per file split, the least `_at` and the number of rows are known, and the splits of a file follow each other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _ATOMS: dict[str, spark.DataType] = {
 
 
 def row_schema() -> spark.StructType:
-    """FORMATS §10, all fields nullable: what must not be null is a rule, which names the line."""
+    """The fields of a row, all nullable: a rule, which names the line, says which must not be null.
+
+    See docs/reference/specification.md#103-row.
+    """
     made = _data_type(FIELDS)
     assert isinstance(made, spark.StructType)
     return made
@@ -48,19 +51,16 @@ def _data_type(wanted: Type) -> spark.DataType:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`rows`: the fields of a row, `_at`, `_file`, `_problem` (null if well-formed), `_raw` (of a bad line).
-
-    See docs/reference/specification.md#103-row.
-    """
+    """`rows`: the fields of a row, `_at`, `_file`, `_problem` (null if well-formed), `_raw` (of a bad line)."""
 
     rows: DataFrame
     scans: tuple[DataFrame, ...]
 
 
 def load(spark_session: SparkSession, files: Sequence[HistoryFile]) -> Loaded:
-    """Plan the reading of these files (at least one); nothing is read yet but Parquet footers.
+    """Plan the reading of these files (at least one); only Parquet footers are read yet.
 
-    Raises MalformedHistory for a Parquet file that is none, or whose columns have other types.
+    Raises MalformedHistory for a file that is not Parquet, or whose columns have other types.
     """
     texts = [str(file.path.resolve()) for file in files if not file.parquet]
     tables = [str(file.path.resolve()) for file in files if file.parquet]
@@ -89,7 +89,7 @@ def _placed(scan: DataFrame, base: int) -> DataFrame:
 
 
 def _parsed(text: DataFrame) -> DataFrame:
-    """Each line is read inside of an object with an end of its own, so that nothing behind a row goes unseen."""
+    """Each line is parsed inside of an enclosing object, so that text behind a row does not go unnoticed."""
     schema = (
         spark.StructType().add("row", row_schema()).add("end", spark.LongType()).add("_corrupt", spark.StringType())
     )
@@ -114,12 +114,12 @@ def _with_problem(rows: DataFrame) -> DataFrame:
 
 
 def local_path(uri: str) -> str:
-    """The path behind a file URI, which Spark writes file:///x or file:/x."""
+    """The path of a file URI, which Spark writes as file:///x or file:/x."""
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
 
 
 class SplitLocations:
-    """Turns `_at` into file and line, by counting the rows of each file split once."""
+    """Turns `_at` into a file and line; the rows of each file split are counted once."""
 
     def __init__(self, loaded: Loaded) -> None:
         self._splits: list[tuple[int, str, int, int]] = []  # (least _at, file, block start, rows)
@@ -143,7 +143,7 @@ def refuse(loaded: Loaded, bad: Sequence[tuple[int, str, str | None]], count: in
 
 
 def precise_reason(reason: str, raw: str | None) -> str:
-    """What Python's own reading says of a line that Spark could not read."""
+    """The reason of Python's own parser for a line that Spark could not read."""
     if raw is None:
         return reason
     row, broken = read_line(raw)

@@ -1,6 +1,6 @@
-"""Store-wide order and uniqueness at any size: what each block of revisions says (`order_blocks.py`), put together.
+"""Store-wide order and uniqueness at any size: merges the summaries of blocks of revisions (`tables/order_blocks.py`).
 
-The driver sees one summary per block and run, never rows, but for the few that are shown.
+The driver sees one summary per block and run, and rows only for the few that are shown.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check_order(
 ) -> None:
     """Record in `verdict` what breaks the store-wide order, and revisions that several acknowledged writes carry.
 
-    `blocks`: of all runs. `again` looks at some of them once more, begun with what came before; `rows` has the rows.
+    `blocks`: those of all runs. `again` summarizes some of them once more, begun with a carry; `rows` has the rows.
     """
     by_run: dict[str, list[BlockSummary]] = {}
     for block in sorted(blocks, key=lambda block: (block.run_id, block.number)):

@@ -1,7 +1,8 @@
 """The audit as one archive, for Python processes on other machines: executors, or a driver started by spark-submit.
 
-In it: this package and the pure Python packages that it imports. Not in it, since they are compiled for a machine and a
-version of Python: numpy and pyarrow, which executors must have installed, and pandas, which a driver needs too.
+It contains this package and the pure Python packages that it imports. It does not contain numpy and pyarrow, which
+executors must have installed, nor pandas, which a driver needs too: these are compiled for a machine and a version of
+Python.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import click
 from spark_audit.errors import UnreadablePath
 
 FOR_EXECUTORS = ("spark_audit", "sortedcontainers")
-FOR_DRIVERS = ("click", "rich")  # Of the command itself.
+FOR_DRIVERS = ("click", "rich")  # For the command itself.
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # Zip's first day: the same files give the same archive, byte by byte.
 _MAIN = """\"\"\"What spark-submit runs: hwm-audit, out of the archive beside it (--py-files).\"\"\"
 

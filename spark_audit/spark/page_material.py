@@ -1,6 +1,7 @@
-"""The material of a page in Spark: only what is drawn comes to the driver.
+"""The material of a page, gathered by Spark: only what is drawn comes to the driver.
 
-Of a violation its operations and at most NEIGHBOURS_MAX others; of a run one row per bucket, and of so many runs only.
+That is, for a violation its operations and at most NEIGHBOURS_MAX others; for a run one row per bucket, and for a
+limited number of runs.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _BARS = "violation int, bar string"
 
 
 def gather(rows: DataFrame, verdict: Verdict, about: Mapping[str, RunAbout]) -> Material:
-    """What the page of this verdict shows of these rows, which are well-formed. `about`: every run, by name."""
+    """The material of the page of this verdict, from well-formed rows. `about`: every run, by name."""
     plots, left_out = _plots(rows, wrong_runs(verdict), about)
     return Material(_scenes(rows, verdict), plots, left_out)
 
@@ -86,7 +87,7 @@ def _own(rows: DataFrame, verdict: Verdict) -> DataFrame:
 
 
 def _near(rows: DataFrame, verdict: Verdict, keyed: bool) -> list[tuple[int, Bar]]:
-    """(violation, neighbour) on the keys of violations; or of all keys, for violations that name none."""
+    """(violation, neighbour) on the keys of violations; or on all keys, for violations without one."""
     about = {
         number: violation
         for number, violation in enumerate(verdict.violations)
@@ -127,7 +128,7 @@ def _near(rows: DataFrame, verdict: Verdict, keyed: bool) -> list[tuple[int, Bar
 
 
 def _parts(rows: DataFrame, keys: set[tuple[str, str]]) -> DataFrame:
-    """What the rows say about these keys (of runs), as `project` cuts them."""
+    """The projections of the rows (`project`) onto these keys (of runs)."""
     schema = spark.StructType([*row_schema().fields, spark.StructField("weak", spark.StringType()),
                                spark.StructField("changes_store", spark.BooleanType())])  # fmt: skip
     wanted = rows.sparkSession.createDataFrame(sorted(keys), "run_id string, key string")

@@ -1,4 +1,4 @@
-"""How far Spark is, while it works: tasks done of the tasks of the stages that run now."""
+"""The progress of Spark: finished tasks of all tasks in the stages that run now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_SECONDS = 0.5
 
 
 class _Progress:
-    """What is being done, in words, and how many tasks of it are done."""
+    """The current activity, in words, and its finished tasks."""
 
     def __init__(self, say: Say) -> None:
         self._say, self._doing, self._tasks = say, "", ""
@@ -26,7 +26,7 @@ class _Progress:
         self._report(words, "")
 
     def tasks(self, stages: Iterable[tuple[int, int]]) -> None:
-        """`stages`: (done, all) of each that runs."""
+        """`stages`: (finished, all) of each running stage."""
         pairs = list(stages)
         done, total = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
         self._report(self._doing, f": {done} of {total} tasks" if total else "")
@@ -40,7 +40,7 @@ class _Progress:
 
 @contextmanager
 def stage_progress(session: SparkSession, say: Say) -> Iterator[Say]:
-    """Say what it is told, and while that lasts, how many tasks of it are done; with a cluster or with a server."""
+    """Report each message, and while its work lasts, the number of finished tasks; with a cluster or with a server."""
     progress = _Progress(say)
     if type(session).__module__.startswith("pyspark.sql.connect."):  # The server tells of itself.
 
@@ -70,6 +70,6 @@ def _watch(session: SparkSession, progress: _Progress, over: threading.Event) ->
     while not over.wait(POLL_SECONDS):
         try:
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        except Exception:  # The JVM has gone: whoever waits for the job tells why.
+        except Exception:  # The JVM has gone: the thread that waits for the job reports why.
             return
         progress.tasks((stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None)

@@ -1,6 +1,7 @@
-"""What `verdict/cross_key.py` asks of the rows of all runs, answered by Spark in one more pass: tasks read the files
-once again as Arrow, chunks answer in numpy (`tables/revisions.py`), and the driver puts that together. It holds a
-number for each call asked about, and the revisions of changes as far as slots reach.
+"""Queries of `verdict/cross_key.py` about the rows of all runs, answered by Spark in one more pass.
+
+Tasks read the files again as Arrow, chunks answer in numpy (`tables/revisions.py`), and the driver merges the answers.
+It holds a number for each call of a query, and the revisions of changes in the range of the query.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _ANSWERED = ("run_id", "reached", "taken")
 
 
 def traces_of(keys: Iterable[SparkRow], runs: Collection[str]) -> dict[str, Traces]:
-    """The traces of these runs that have any; `keys`: (run_id, key, traces) of keys with some."""
+    """The traces of these runs, as far as they have any; `keys`: (run_id, key, traces)."""
     claims: dict[str, list[RevisionClaim]] = {}
     unplaced: dict[str, list[UnplacedWrite]] = {}
     for row in sorted((row["run_id"], row["key"], row["traces"]) for row in keys if row["run_id"] in runs):
@@ -50,7 +51,7 @@ def traces_of(keys: Iterable[SparkRow], runs: Collection[str]) -> dict[str, Trac
 
 
 def open_keys_of(keys: DataFrame, runs: Iterable[str]) -> dict[str, list[str]]:
-    """By run, of these runs, the keys that were decided off their revisions; `keys`: KEY_RESULT."""
+    """By run, the keys of these runs that were decided without their revisions; `keys`: KEY_RESULT."""
     found: dict[str, list[str]] = {}
     wanted = sorted(runs)
     some = keys.where(f.col("needs_replay") & f.col("run_id").isin(wanted)).select("run_id", "key")
@@ -62,7 +63,7 @@ def open_keys_of(keys: DataFrame, runs: Iterable[str]) -> dict[str, list[str]]:
 def revision_facts(
     scan: Scan, queries: Mapping[str, RevisionQuery], clocks: Mapping[str, Clocks]
 ) -> dict[str, RevisionFacts]:
-    """By run. Nothing is read if nothing is asked."""
+    """The facts by run. Without queries, nothing is read."""
     if not queries:
         return {}
     tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
@@ -81,7 +82,7 @@ def revision_facts(
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """The calls asked about, of each clock: their places among all, and their stamps, ascending."""
+    """The calls of a query by clock: their positions in the query, and their stamps, ascending."""
 
     count: int
     by_clock: Mapping[str, tuple[Int64s, Int64s]]
@@ -99,7 +100,7 @@ class _Calls:
 
 
 def _reached(rows: RowsOfFrame, calls: _Calls) -> Int64s:
-    """See `RevisionFacts`: what `RowsOfFrame.reached` says, for calls that many chunks are asked about."""
+    """See `RevisionFacts`: the same as `RowsOfFrame.reached`, prepared for calls that many chunks are asked about."""
     found = np.ones(calls.count, np.int64)
     clock = rows.frame.codes("clock_id")
     code = clock.ids[rows.taking]
@@ -115,7 +116,7 @@ def _reached(rows: RowsOfFrame, calls: _Calls) -> Int64s:
 
 
 def _less(stamps: Int64s, margin: int) -> Int64s:
-    """Each less so much, at least the least number of 64 bits."""
+    """Each stamp less the margin, bounded below by the least number of 64 bits."""
     if margin > _LATEST:
         return np.array([max(_EARLIEST, stamp - margin) for stamp in stamps.tolist()], np.int64)
     less: Int64s = np.maximum(stamps, _EARLIEST + margin) - margin
@@ -123,7 +124,9 @@ def _less(stamps: Int64s, margin: int) -> Int64s:
 
 
 class _Stage:
-    """Of each source, for each run: what is reached, by call; the revisions of changes, ascending. Both `_packed`."""
+    """For each source and run: the highest revisions by call, and the revisions of changes, ascending. Both
+    `_packed`.
+    """
 
     def __init__(
         self, sources: Sequence[Source], queries: Mapping[str, RevisionQuery], clocks: Mapping[str, Clocks]
@@ -153,7 +156,7 @@ class _Stage:
 
 
 def rows_by_run(frame: Frame, clocks: Mapping[str, Clocks]) -> Iterator[tuple[str, RowsOfFrame]]:
-    """The rows of a frame, of each of these runs."""
+    """The rows of a frame, for each of these runs."""
     run = frame.codes("run_id")
     taking, changed = taking_part(frame), changes_of_one_key(frame) | inspect_multi_key(frame).changed
     for code, run_id in enumerate(run.texts):
@@ -164,7 +167,7 @@ def rows_by_run(frame: Frame, clocks: Mapping[str, Clocks]) -> Iterator[tuple[st
 
 
 def _packed(numbers: Int64s) -> bytes:
-    """As steps: those of revisions are mostly small, so that they take little room."""
+    """Numbers as compressed differences: those of revisions are mostly small."""
     return zlib.compress(np.diff(numbers, prepend=0).tobytes(), 1)
 
 

@@ -1,7 +1,7 @@
-"""`RunRows` of Spark: rows that have to be shown, or looked at again, are searched in the files once more.
+"""`RunRows` on Spark: searches the files once more for rows that have to be shown, or looked at again.
 
-What is asked for often, near the places of unknown writes, tasks find as Arrow, a pass over the files for all that is
-asked together. The driver holds what was found: bounded by ROWS_MAX of each source, and mostly a few rows.
+For frequent requests, those for rows near unknown writes, tasks search as Arrow, in one pass over the files for all
+windows together. The driver holds the rows that were found: ROWS_MAX of each source at most, and mostly a few.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class _RowRequest:
-    """`unknown_of`: of these keys the writes of unknown outcome."""
+    """`unknown_of`: the keys whose writes of unknown outcome are requested."""
 
     windows: tuple[RevisionWindow, ...]
     unknown_of: frozenset[str]
@@ -70,7 +70,7 @@ def _pieces(source: Source, run_id: str, request: _RowRequest) -> Iterator[bytes
 
 
 class RowsOfSpark:
-    """`RunRows` of one run. `rows`: those of `load`, of all runs; `scan`: what they are read from."""
+    """`RunRows` of one run. `rows`: those of `load`, of all runs; `scan`: their sources."""
 
     def __init__(self, rows: Callable[[], DataFrame], run_id: str, clocks: Clocks, scan: Scan) -> None:
         self._of_all, self._run_id, self._clocks, self._scan = rows, run_id, clocks, scan
@@ -104,7 +104,7 @@ class RowsOfSpark:
         return {key: self._unknown[key] for key in keys}
 
     def _gathered(self, request: _RowRequest) -> RowsOfFrame:
-        """The rows that are needed to say this, and more of them."""
+        """The rows that answer this request, and possibly more."""
         scan = self._scan
         tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
         stage = _gatherer(scan.sources, self._run_id, request)

@@ -1,8 +1,8 @@
-"""The audit's one pass over the data as Spark stages: tasks read files in chunks and cut them into pieces
-(`tables/shuffle.py`), one shuffle brings the pieces of a partition together, and tasks decide what is in them.
+"""The one pass of the audit over the data as Spark stages: tasks read files in chunks and cut them into pieces
+(`tables/shuffle.py`), one shuffle brings the pieces of a partition together, and tasks decide them.
 
-The shuffle moves Arrow streams, not rows; a task reads its file itself, as Arrow. Rows of Spark's own cost ten times
-as much (docs/audit.md).
+The shuffle moves Arrow streams, not rows; a task reads its file itself, as Arrow. Rows of Spark cost ten times as much
+(docs/audit.md).
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 CHUNK_ROWS = 1 << 18  # Held by a task at once, about 100 MB with all that is made of them.
 TASK_ROWS = 1 << 20
-LINES_TASK_BYTES = 1 << 27  # Of one file: about TASK_ROWS / 3, as text is slow to parse.
+LINES_TASK_BYTES = 1 << 27  # Per task: about TASK_ROWS / 3 rows, as text is slow to parse.
 _UNTOLD = 4  # A hot key may be missed in sources that hold less than one part of so many of their fair share of it.
-PARTITION_ROWS = 250_000  # Of whole keys, decided at once: about 100 MB.
+PARTITION_ROWS = 250_000  # Rows of whole keys that are decided at once: about 100 MB.
 PIECES_AT_ONCE = 32  # Handed over to Python together.
 SMALL_ROWS = 5_000  # One partition is enough: tasks cost more than the work.
 JSON_ROW_BYTES = 300  # About; only to choose the number of partitions.
@@ -69,8 +69,9 @@ RESULT = f"{KEY_RESULT}, kind string, file string, payload string"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Something that one task reads: of a Parquet file row groups `first` up to `last`; else the `lines` that begin at
-    bytes from `first` up to `last`."""
+    """The input of one task: the row groups `first` up to `last` of a Parquet file, or the `lines` that begin at bytes
+    from `first` up to `last`.
+    """
 
     path: str
     first: int
@@ -80,7 +81,7 @@ class Source:
 
 
 def sources(files: Sequence[HistoryFile]) -> list[Source]:
-    """What there is to read, each for one task; of Parquet files the footers are read."""
+    """The sources of these files, one task each; only Parquet footers are read."""
     return [source for file in files for source in _sources_of(file)]
 
 
@@ -103,7 +104,7 @@ def _sources_of(file: HistoryFile) -> Iterator[Source]:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One pass over these files, planned. `clocks`: by file."""
+    """The plan of one pass over these files. `clocks`: by file."""
 
     session: SparkSession
     sources: list[Source]
@@ -130,7 +131,9 @@ class Scan:
 
     @contextmanager
     def handing_over_few(self) -> Iterator[None]:
-        """While a stage of this scan runs: a piece is up to some MB, and Arrow in Java holds 2 GiB at most."""
+        """Hand fewer pieces at once to Python while a stage of this scan runs: a piece has up to some MB, and Arrow in
+        Java holds 2 GiB at most.
+        """
         name = "spark.sql.execution.arrow.maxRecordsPerBatch"
         before = self.session.conf.get(name) or ""
         self.session.conf.set(name, str(PIECES_AT_ONCE))
@@ -140,11 +143,11 @@ class Scan:
             self.session.conf.set(name, before)
 
     def results(self) -> DataFrame:
-        """What all partitions say (RESULT): a row per key, and rows of a `kind`: see `_decider`."""
+        """The results of all partitions (RESULT): a row per key, and notes with a `kind`: see `_decider`."""
         return self._gathered(self._cuts()).mapInArrow(_decider(self.clocks, self.configurations_max, None), RESULT)
 
     def block_results(self, carries: Mapping[tuple[str, int], Latest]) -> DataFrame:
-        """These blocks of the order over all keys once more, so begun."""
+        """The results of these blocks of the order over all keys once more, begun with these carries."""
         cuts = self._cuts().where(f.col("kind") == ORDER)
         return self._gathered(cuts).mapInArrow(_decider(self.clocks, self.configurations_max, dict(carries)), RESULT)
 
@@ -153,7 +156,7 @@ class Scan:
         return tasks.mapInArrow(_reader(self.sources, self.partitions, self.hot), _CUT)
 
     def _gathered(self, cuts: DataFrame) -> DataFrame:
-        """A partition of each target; the last ones first, as those of hot keys take longest."""
+        """One partition per target; the last ones first, because those of hot keys take longest."""
         count = self.partitions + len(self.hot)
         gathered = cuts.repartitionById(count, f.lit(count - 1) - f.col("target"))
         return gathered.sortWithinPartitions("place") if self.hot else gathered
@@ -207,8 +210,8 @@ def _cuts_of(source: Source, partitions: int, hot: Sequence[HotKey]) -> Iterator
 
 
 def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | None]:
-    """Tables of at most CHUNK_ROWS; None for lines that are no rows. `order_only`: what says something about one key
-    may be left out, in what concerns a single one; it is most of the bytes.
+    """Tables of at most CHUNK_ROWS; None for malformed lines. `order_only`: columns that only concern single keys may
+    be left out; they are most of the bytes.
     """
     if source.lines:
         for piece in pieces_of(source.path, source.first, source.last):
@@ -225,7 +228,7 @@ def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | N
                 columns = [name for name in columns if name not in _OF_ONE_KEY]
             for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=columns, use_threads=False):
                 table = pa.Table.from_batches([batch])
-                table.validate(full=True)  # That all text is UTF-8 among others.
+                table.validate(full=True)  # Checks, among others, that all text is UTF-8.
                 yield table
 
 
@@ -237,7 +240,7 @@ def _decider(
         of_run: dict[str, Clocks] = {}
         cuts = (cut for batch in batches for cut in batch.to_pylist())
         for cut in cuts:
-            if cut["kind"] == HOT:  # Of one key, by place; nothing else is in its partition.
+            if cut["kind"] == HOT:  # Pieces of one key, by place, alone in their partition.
                 yield from _decided(_of_hot_key(chain((cut,), cuts), clocks[cut["file"]], configurations_max))
             elif cut["kind"] in (KEYS, IDS, CLIENTS, ORDER):
                 table = read_piece(cut["payload"])
@@ -267,7 +270,7 @@ def _of_hot_key(cuts: Iterable[Mapping[str, Any]], clocks: Clocks, configuration
 
 
 def _decided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What these say of keys, and a sum of it."""
+    """The results of these keys, and their sums."""
     summary: Counter[tuple[str, str, str]] = Counter()
     try:
         for batch in batches:

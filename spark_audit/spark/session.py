@@ -1,7 +1,7 @@
-"""A Spark session for one audit: right Java, right Python, silent, and gone without a trace afterwards.
+"""A Spark session for one audit: the right Java, the right Python, silent, and removed without a trace afterwards.
 
-Four ways: in this process tree on loopback (local), as the driver of a cluster (`master`), as a client of a Spark
-Connect server (`remote`), or inside of what spark-submit has started. See docs/audit-spark.md.
+There are four ways: in this process tree on loopback (local), as the driver of a cluster (`master`), as a client of a
+Spark Connect server (`remote`), or inside of a driver that spark-submit has started. See docs/audit-spark.md.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _SETTINGS = {
     "spark.sql.files.ignoreCorruptFiles": "false",
 }
 _HERE = {
-    "spark.shuffle.compress": "false",  # There is no network between.
+    "spark.shuffle.compress": "false",  # No network is involved.
     "spark.shuffle.spill.compress": "false",
-    "spark.shuffle.sort.bypassMergeThreshold": "1",  # Else what is shuffled is written twice: a file each, then one.
-    "spark.sql.adaptive.enabled": "false",  # It plans every stage anew, and partitions are few here anyway.
+    "spark.shuffle.sort.bypassMergeThreshold": "1",  # Otherwise the shuffle writes everything twice.
+    "spark.sql.adaptive.enabled": "false",  # It plans every stage again, and there are few partitions here anyway.
 }
 _SHORT_ELSEWHERE = {"spark.sql.shuffle.partitions": "8"}  # Spark's 200 are 200 starts of Python: 70 s for 2,000 rows.
-LOG_TAIL_CHARACTERS_MAX = 2_000  # Of Spark's own words, when it does not start.
+LOG_TAIL_CHARACTERS_MAX = 2_000  # Shown of Spark's log if it does not start.
 
 
 @contextmanager
@@ -68,11 +68,12 @@ def spark_session(
     """Start Spark, yield its session, stop it, and remove its folders.
 
     `master`: as Spark writes it. `remote`: a Spark Connect server, sc://HOST[:PORT], instead of a master. Under
-    spark-submit neither counts, nor does `memory`: it has started the driver already, and knows the master.
-    `short`: a job of seconds; elsewhere than here it is then divided among few tasks.
+    spark-submit, these two and `memory` are ignored, because the driver is running already. `short`: a job of seconds,
+    which is divided among few tasks when it does not run here.
 
-    What the JVM says goes to a file (its start-up warnings cannot be switched off), or to stderr if `verbose`.
-    Raises NoJava; and JobFailed if Spark does not start, is not there, or if its executors cannot run this package.
+    The output of the JVM goes to a file (its start-up warnings cannot be switched off), or to stderr if `verbose`.
+    Raises NoJava; and JobFailed if Spark does not start, cannot be reached, or if its executors cannot run this
+    package.
     """
     folder = Path(tempfile.mkdtemp(prefix="hwm-audit-"))
     saved = dict(os.environ)
@@ -112,7 +113,7 @@ def _connect(remote: str, short: bool) -> SparkSession:
     reach(remote)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        import pyspark.sql.connect.session  # noqa: F401 (tells what is not installed)
+        import pyspark.sql.connect.session  # noqa: F401 (fails with the name of a missing package)
     except ImportError as error:  # Without a name: Spark raises one of its own.
         reason = (
             f"--remote needs what is not installed ({str(error).splitlines()[0]}): pip install 'highwatermark[connect]'"
@@ -128,12 +129,12 @@ def _connect(remote: str, short: bool) -> SparkSession:
         return within(START_SECONDS_MAX, builder.getOrCreate, lambda: None, late)
     except JobFailed:
         raise
-    except Exception as error:  # Of gRPC or of Spark.
+    except Exception as error:  # From gRPC or from Spark.
         raise NotUsable(f"no session at {remote.split(';')[0]} ({str(error).strip().splitlines()[0]})") from error
 
 
 def _join(short: bool, verbose: bool) -> SparkSession:
-    """The driver that spark-submit has started; what it was told (--conf, spark-defaults.conf) comes first."""
+    """The driver that spark-submit has started; its own settings (--conf, spark-defaults.conf) take precedence."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -167,7 +168,7 @@ def _prepare_environment(folder: Path, master: str, verbose: bool) -> None:
     )
     if on_loopback(master):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ.pop("SPARK_HOME", None)  # Of another installation: this job is written for the pyspark beside it.
+    os.environ.pop("SPARK_HOME", None)  # That is another installation: this job needs the pyspark beside it.
     os.environ.pop("SPARK_REMOTE", None)
 
 
@@ -238,6 +239,8 @@ def _stop(session: SparkSession) -> None:
     from pyspark import SparkContext
 
     session.stop()
+    # `_gateway` and `_jvm` are internals of PySpark, which the `audit` extra pins. Without this reset, the next session
+    # of this process would talk to the JVM that has ended.
     gateway = SparkContext._gateway
     if gateway is not None:
         process = getattr(gateway, "proc", None)

@@ -1,1 +1,3 @@
-"""All keys together, ordered by revision: replay of the store, and what fits into the gaps."""
+"""All keys together, in the order of revisions: the replay of the store, and the matching of unknown writes with free
+revisions.
+"""

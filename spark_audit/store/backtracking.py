@@ -1,11 +1,12 @@
 """Replays the whole store and chooses, at each gap, the unknown write that took effect there, or none.
 
-Exact at every gap: the store is known, so each write is evaluated on it. What something shows is tried first; when a
-later answer contradicts, the choices that it depends on are taken back, last first, and the next possibility is tried.
-A choice which has no operation that could bear on the contradicted keys is passed over.
+The search is exact at every gap: the store is known, so each write is evaluated on it. Writes that a response points to
+are tried first. When a later response contradicts, the choices that it depends on are taken back, last first, and the
+next candidate is tried. A choice is skipped if none of its candidates could affect the contradicted keys.
 
-`wide` decides what bears on them: else only what writes them (quick, and nearly always enough); wide, all operations
-that have anything to do with them, however remotely. When that is exhausted, no explanation exists: a proof.
+`wide` decides which operations affect a key: by default only those that write it (quick, and nearly always enough);
+with `wide` all that are connected with it, however remotely. When a wide search is exhausted, no explanation exists,
+which is a proof.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """A contradiction that is not yet given up. `keys`: whose state it depends on."""
+    """A contradiction that the search has not accepted yet. `keys`: the keys that it depends on."""
 
     step: int
     row: Row
@@ -46,7 +47,9 @@ class _Fault:
 
 @dataclass(slots=True)
 class _Choice:
-    """What was chosen at a gap (None: nobody we know), and what else was tried. `marks`: the state before it."""
+    """The choice at a gap (None: no write that we know), and the candidates tried before. The marks are those of the
+    state before it.
+    """
 
     step: int
     store_mark: int
@@ -64,21 +67,21 @@ class _Deepest:
 
 @dataclass(slots=True)
 class Outcome:
-    """`explained`: every contradiction found is one that no choice can have a part in."""
+    """`explained`: no choice can affect any contradiction found."""
 
     found: list[Contradiction] = field(default_factory=list)
     explained: bool = True
 
 
 class BacktrackingSearch:
-    """One search. `hints`: weak reads, and revisions of deletions, say what to try first."""
+    """One search. `hints`: weak reads and the revisions of deletions suggest candidates."""
 
     def __init__(self, plan: ReplayPlan, *, hints: bool, wide: bool, steps_again_max: int = STEPS_AGAIN_MAX) -> None:
         self._plan, self._hints, self._wide = plan, hints, wide
         self._left = steps_again_max
         self._store = WholeStore(reversible=True)
         self._trail: list[tuple[dict[Any, Any], Any, Any]] = []
-        self._scores: dict[str, int] = {}  # Keys whose record does not fit what is seen next.
+        self._scores: dict[str, int] = {}  # Keys whose record does not fit the next observation.
         self._placed: dict[int, int] = {}  # op_id → gap.
         self._author: dict[str, UnknownWrite] = {}  # Keys last written by an unknown operation.
         self._choices: list[_Choice] = []
@@ -91,7 +94,7 @@ class BacktrackingSearch:
         self._outcome = Outcome()
 
     def run(self, *, stop: bool) -> Outcome:
-        """Replay all of the plan. `stop`: at the first contradiction that no choice tried could remove."""
+        """Replay the whole plan. `stop`: at the first contradiction that no choice could remove."""
         for key in self._plan.by_key:
             self._appraise(key, -1, 1)
         step, steps = 0, self._plan.steps
@@ -155,7 +158,7 @@ class BacktrackingSearch:
         return _Fault(step, row, reason, keys)
 
     def _suggested(self, gap: int) -> Iterator[UnknownWrite]:
-        """Whoever something asks for: a response that names this revision, or a key that lacks a write."""
+        """The writes that something points to: a response that names this revision, or a key that lacks a write."""
         plan = self._plan
         if gap in plan.owner:
             yield plan.owner[gap]
@@ -172,7 +175,9 @@ class BacktrackingSearch:
                     yield one
 
     def _options(self, step: int, gap: int, candidates: Iterable[UnknownWrite]) -> list[tuple[int, UnknownWrite]]:
-        """(gain, operation) of those that can have taken effect here, best first; the latest called of equal ones."""
+        """(gain, operation) of those that can have taken effect here, best first; among equal ones the latest called
+        first.
+        """
         owner = self._plan.owner.get(gap)
         found: list[tuple[int, UnknownWrite]] = []
         for one in candidates:
@@ -188,7 +193,7 @@ class BacktrackingSearch:
         return found
 
     def _gain(self, one: UnknownWrite, effect: Branch, step: int, gap: int) -> int | None:
-        """How much better later answers fit with it; None: they exclude it."""
+        """How much better later responses fit with the write; None: they exclude it."""
         for key, (value, _) in self._plan.shown.get(gap, {}).items():
             if effect.get(key) is None or (value is not None and effect[key] != value):
                 return None
@@ -225,11 +230,11 @@ class BacktrackingSearch:
     # -- Taking back ------------------------------------------------------------------------------------------------
 
     def _settle(self, fault: _Fault) -> int:
-        """The step to go on with: after a contradiction that stands, or after another choice."""
+        """The step to continue with: after a contradiction that stands, or after another choice."""
         following = fault.step + 1
         if fault.step in self._reported:
             return following
-        if fault.keys & self._plan.wrong:  # Said once, of that key, is enough.
+        if fault.keys & self._plan.wrong:  # The finding about that key is enough.
             self._reported.add(fault.step)
             return following
         if self._stands(fault):
@@ -251,7 +256,9 @@ class BacktrackingSearch:
         return step
 
     def _accept(self, fault: _Fault) -> int:
-        """Nothing explains it: go on as if nothing had happened, and try nothing before it again."""
+        """Accept a contradiction without an explanation: continue as if it had not occurred, and keep all choices
+        before it.
+        """
         proven = self._left > 0 and self._wide and self._floor[0] == 0
         self._outcome.found.append(Contradiction(fault.row, fault.reason, proven))
         self._reported.add(fault.step)
@@ -267,7 +274,7 @@ class BacktrackingSearch:
             self._unsure.add(self._plan.owner[step.revision].op_id)
 
     def _stands(self, fault: _Fault) -> bool:
-        """Whether all that can have written these keys by then is known for certain."""
+        """Whether all writes of these keys up to this revision are known for certain."""
         revision = self._plan.steps[fault.step].revision
         return not any(
             one.earliest <= revision and (one.pinned is None or not one.sure or one.op_id in self._unsure)
@@ -276,7 +283,7 @@ class BacktrackingSearch:
         )
 
     def _back(self, fault: _Fault) -> int | None:
-        """Take another choice among those that it depends on; the step to go on with, or None."""
+        """Change one of the choices that the fault depends on; the step to continue with, or None."""
         if self._deepest is None or fault.step > self._deepest.fault.step:
             decisions = {choice.step: choice.chosen for choice in self._choices}
             self._deepest = _Deepest(fault, decisions)
@@ -303,7 +310,7 @@ class BacktrackingSearch:
         return None
 
     def _untried(self, choice: _Choice, gap: int, conflict: Marks) -> list[UnknownWrite | None]:
-        """What else may have happened at this gap and bears on the conflict, best first."""
+        """The other candidates at this gap that affect the conflict, best first."""
         bearing = [one for one in self._plan.unknowns if self._bears(one, conflict) and one not in choice.tried]
         options: list[tuple[int, UnknownWrite | None]] = list(self._options(choice.step, gap, bearing))
         tried = any(one is not None and self._bears(one, conflict) for one in choice.tried)

@@ -1,6 +1,4 @@
-"""Unknown writes matched with free revisions, one for each: whether all slots of a run (`store/revision_claims.py`)
-find one.
-"""
+"""Matches unplaced writes (`store/revision_claims.py`) with free revisions, one for each."""
 
 from __future__ import annotations
 
@@ -13,16 +11,16 @@ from typing import TypeAlias
 
 from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 
-Choice: TypeAlias = Sequence[RevisionRange]  # What one slot may have: any revision of one of these.
+Choice: TypeAlias = Sequence[RevisionRange]  # The choice of a write: any revision in one of these ranges.
 
-STEPS_MAX = 2_000_000  # Revisions looked at to change what slots have. Beyond, slots that have none stay without.
+STEPS_MAX = 2_000_000  # Revisions visited on augmenting paths. Beyond, unmatched writes stay unmatched.
 
 
 def choices_of(unplaced: Sequence[UnplacedWrite], reached: Sequence[int]) -> list[Choice]:
-    """What each slot may have. `reached`: for each the highest revision that had returned before its call.
+    """The revisions that each write may have. `reached`: for each write, the highest revision returned before its call.
 
-    Of those of a key between the same neighbours a later one has no less than an earlier one: so if two have each
-    other's place, they can change.
+    Of writes of one key between the same neighbours, a later one has no lower bound than an earlier one: two that have
+    each other's revision can exchange them.
     """
     found: list[Choice] = []
     before: tuple[str, int, int] | None = None
@@ -36,7 +34,7 @@ def choices_of(unplaced: Sequence[UnplacedWrite], reached: Sequence[int]) -> lis
 
 
 def alternatives_of(write: UnplacedWrite, floor: int) -> Iterator[RevisionRange]:
-    """What it may have at another place; above `floor`."""
+    """The alternative ranges of a write, above `floor`."""
     for low, high in write.also:
         if high > floor:
             yield max(low, floor + 1), high
@@ -44,23 +42,23 @@ def alternatives_of(write: UnplacedWrite, floor: int) -> Iterator[RevisionRange]
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """`left`: those, by number, that found no revision; `owner`: by revision, which has it."""
+    """`left`: the numbers of the writes without a revision; `owner`: the write of each matched revision."""
 
     left: Sequence[int]
     owner: Mapping[int, int]
 
 
 def unmatched(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Sequence[int]:
-    """Those, by number, that find no revision of their own: as few as can be, within STEPS_MAX."""
+    """The numbers of the writes without a revision of their own: as few as possible, within STEPS_MAX."""
     return match_revisions(wanted, taken).left
 
 
 def match_revisions(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Matched:
-    """A revision for each, as far as there are.
+    """A maximum matching of writes and free revisions.
 
-    `taken`: the revisions that acknowledged changes carry, or that were told, as far as `wanted` reaches; ascending.
-    First the free ones in order, each for the first stretch that ends soonest, O(n log n); then, for each slot left
-    over, slots change what they have, along a shortest path.
+    `taken`: revisions of acknowledged changes and claimed revisions, as far as `wanted` reaches; ascending. First the
+    free revisions are assigned in order, each to the write whose first range ends soonest, in O(n log n). Then each
+    write left over looks for a shortest augmenting path.
     """
     matching = _Matching(wanted, taken)
     left = [number for number in matching.in_order() if not matching.augment(number)]
@@ -71,13 +69,13 @@ class _Matching:
     def __init__(self, wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> None:
         self._wanted, self._taken = wanted, taken
         self._firsts = [first for first, _ in taken]
-        self.owner: dict[int, int] = {}  # Revision → slot.
+        self.owner: dict[int, int] = {}  # Revision → write.
         self._has: dict[int, int] = {}  # And back.
-        self._in_vain: set[int] = set()  # Revisions met by a search in vain: they help no other one.
+        self._in_vain: set[int] = set()  # Revisions of a failed search: no other search needs them.
         self._steps = 0
 
     def in_order(self) -> list[int]:
-        """Match by the first stretches; those left over."""
+        """Match by the first ranges; the writes left over."""
         waiting = sorted(((choice[0], number) for number, choice in enumerate(self._wanted)), reverse=True)
         left: list[int] = []
         open_: list[tuple[int, int]] = []
@@ -100,8 +98,8 @@ class _Matching:
         return sorted(left)
 
     def augment(self, number: int) -> bool:
-        """Whether slots can change what they have so that this one has one too; if so, they do."""
-        came_from: dict[int, int] = {}  # Revision → slot that may have it.
+        """Find an augmenting path from this write and apply it; whether there is one."""
+        came_from: dict[int, int] = {}  # Revision → write that may have it.
         queue = deque([number])
         while queue:
             write = queue.popleft()

@@ -1,12 +1,11 @@
-"""Slots (`store/revision_claims.py`) that find no revision: their keys are decided again near them, with the revisions
-that are free.
+"""Decides keys again near unplaced writes (`store/revision_claims.py`) that find no free revision.
 
-The order that proved a key is one of several, chosen without a look at other keys. Once all are known, so is what is
-free. Between two operations that show a whole record, or absence, nothing of a key depends on what is beyond, but for
-which unknown writes are used up: such a stretch is decided again by `store/segment_solver.py`, exactly, with the
-revisions offered that no change has, and dearer ones that slots of other stretches have. Those look for another one
-then, or are decided again in their turn. Each stretch is verified, and all slots are matched again:
-docs/audit-proofs.md, section 8.
+The order that proved a key is one of several, and it was chosen without regard to other keys. Once all orders are
+known, so are the free revisions. Between two operations that report a whole record, or absence, a key depends on the
+rest of its history only through the unknown writes that are used up. `store/segment_solver.py` decides such a segment
+again, exactly, with the free revisions as candidates, and, at a higher cost, revisions of unplaced writes in other
+segments. Those then look for another revision, or are decided again in their turn. Each segment is verified, and all
+writes are matched again: docs/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations
@@ -22,20 +21,21 @@ from spark_audit.store.gap_matching import Matched, choices_of, match_revisions
 from spark_audit.store.revision_claims import CallStamp, RevisionClaim, RevisionRange, UnplacedWrite
 from spark_audit.store.segment_solver import PlacedWrite, Segment, solve
 
-ROWS_MAX = 200_000  # Of a key, from `low` to `high`, that are looked at together.
-AROUND = (64, 4_096)  # Rows of the key on either side of a slot that are looked at; the second if the first do not do.
-WIDER = (0, 1, 4, 16, 64)  # By how many more operations that show all, on either side, a stretch is made longer.
-ROUNDS_MAX = 12  # In which slots that lost their revision look for others.
-TRIES_MAX = 4_000  # Stretches decided in all. Most take a few milliseconds.
+ROWS_MAX = 200_000  # Rows of a window, from `low` to `high`, that are read at once.
+AROUND = (64, 4_096)  # Rows of the key read on either side of a write; the second number if the first is not enough.
+WIDER = (0, 1, 4, 16, 64)  # By how many more operations that report the whole record a part is extended.
+ROUNDS_MAX = 12  # In which writes that lost their revision look for others.
+TRIES_MAX = 4_000  # Segments decided in all. Most take a few milliseconds.
 ALIKE_MAX = 8  # Revisions offered of one cost between two acknowledged operations: the last ones.
 _LOOKED_AT_MAX = 256  # To find these.
-_HELD, _ALONE = 100, 300  # The cost of a revision which a slot has, and of one which is that slot's only one.
+_HELD, _ALONE = 100, 300  # The cost of a revision that a write has, and of one that is its only one.
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionWindow:
-    """Of `key` the rows that take part with revisions from `low` to `high`, and `around` more on either side (fewer
-    only if there are no more)."""
+    """The rows of `key` that take part with revisions from `low` to `high`, and `around` more on either side, as far as
+    there are more.
+    """
 
     key: str
     low: int
@@ -44,25 +44,26 @@ class RevisionWindow:
 
 
 class NearbyRows(Protocol):
-    """The rows of one run, as far as keys are decided again."""
+    """Access to the rows of one run, for keys that are decided again."""
 
     def reached(self, calls: Sequence[CallStamp], /) -> Sequence[int]:
         """For each call the highest revision that had returned before it; 1 if none."""
         ...
 
     def rows_in(self, windows: Sequence[RevisionWindow], /) -> Iterable[Sequence[Any] | None]:
-        """For each the rows, by rank; None if there are more than ROWS_MAX from `low` to `high`."""
+        """For each window its rows, by rank; None if more than ROWS_MAX lie from `low` to `high`."""
         ...
 
     def unknown_writes(self, keys: Sequence[str], /) -> Mapping[str, Sequence[Any]]:
-        """Of each of these keys the rows of unknown outcome, reads left out."""
+        """For each of these keys its rows of unknown outcome, without reads."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _KeyState:
-    """`unknown`: its writes of unknown outcome, each with the highest revision that had returned before; `claims`: the
-    writes, by revision, that records told."""
+    """`unknown`: the writes of unknown outcome, each with the highest revision returned before its call; `claims`: the
+    op_id of the write by claimed revision.
+    """
 
     unknown: dict[int, tuple[Operation, int]]
     claims: dict[int, int]
@@ -70,7 +71,7 @@ class _KeyState:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Of a key what stands behind revision `after`, where it has the state `initial`, up to `until`."""
+    """The operations of a key behind revision `after`, where its state is `initial`, up to revision `until`."""
 
     key: str
     after: int
@@ -89,8 +90,9 @@ class _Part:
         )
 
     def cuts(self, write: UnplacedWrite) -> bool:
-        """Whether it is not certain on which side of an end the slot stands: one without a revision of its own does not
-        say on which side of operations at the next one it is."""
+        """Whether a boundary of the part may separate the write from its revision: without a revision of its own, its
+        side of the boundary is not certain.
+        """
         least, most = min(write.low, write.high), max(write.low, write.high)
         return write.key == self.key and not self.holds_write(write) and self.after < most and least <= self.until
 
@@ -103,10 +105,11 @@ def reassign(
     rows: NearbyRows,
     open_keys: Sequence[str] = (),
 ) -> list[str]:
-    """The keys of slots that find no revision even so, and of `open_keys` those that are not explained; none: all slots
-    of the run have a revision, each its own, and those keys have an order by revisions.
+    """The keys with unplaced writes that find no revision even so, and those of `open_keys` that stay unexplained. An
+    empty list: every unplaced write of the run has a revision of its own, and these keys have an order by revisions.
 
-    `reached`: for each slot, see `RevisionFacts`; `taken`: revisions of acknowledged changes, and those told; all.
+    `reached`: for each unplaced write, see `RevisionFacts`; `taken`: all revisions of acknowledged changes, and all
+    claimed ones.
     """
     reassignment = _Reassignment(unplaced, reached, claims, taken, rows)
     still_open = [key for key in sorted(open_keys) if not reassignment.decide(key)]
@@ -127,7 +130,7 @@ class _Reassignment:
         taken: Sequence[RevisionRange],
         rows: NearbyRows,
     ) -> None:
-        self.unplaced: list[UnplacedWrite] = []  # Of all keys, as they were matched last.
+        self.unplaced: list[UnplacedWrite] = []  # Those of all keys, in the order of the last matching.
         # By key, each write with the highest revision that had returned before its call.
         self._of: dict[str, list[tuple[UnplacedWrite, int]]] = {}
         for write, floor in zip(unplaced, reached, strict=True):
@@ -135,11 +138,11 @@ class _Reassignment:
         self._claims, self._taken, self._rows = claims, taken, rows
         self._firsts = [first for first, _ in taken]
         self._keys: dict[str, _KeyState | None] = {}
-        self._times_taken: dict[int, int] = {}  # How often a revision was taken away from a slot.
+        self._times_taken: dict[int, int] = {}  # How often a revision was taken away from a write.
         self._tries = 0
 
     def run(self, around: int) -> Sequence[int]:
-        """Those that are left, by number."""
+        """The numbers of the writes that are left without a revision."""
         for _ in range(ROUNDS_MAX):
             found = self._matched()
             if not found.left or not self._round(found, around):
@@ -147,7 +150,9 @@ class _Reassignment:
         return self._matched().left
 
     def decide(self, key: str) -> bool:
-        """All of a key, of which no order by revisions is known: from one operation that shows all to a later one."""
+        """Decide a whole key without a known revision order, segment by segment between reads that report the full
+        record.
+        """
         self._of[key] = []
         (rows,) = self._rows.rows_in([RevisionWindow(key, 1, FOREVER, 0)])
         self._learn([key])
@@ -178,7 +183,7 @@ class _Reassignment:
         return match_revisions(choices_of(self.unplaced, [floor for _, floor in pairs]), self._taken)
 
     def _round(self, found: Matched, around: int) -> bool:
-        """Decide the stretches around those that are left again; whether any could be."""
+        """Decide again the parts around the writes that are left; whether any could be decided."""
         left = [self.unplaced[number] for number in found.left]
         around_each = self._rows.rows_in([_window(write, around) for write in left])
         self._learn([write.key for write in left])
@@ -196,7 +201,7 @@ class _Reassignment:
         return bool(done)
 
     def _learn(self, keys: Sequence[str]) -> None:
-        """What is to be known of these keys. None: it is not said which unknown writes took effect, each once."""
+        """Fetch the state of these keys. None: it is not certain which unknown writes took effect, each once."""
         fresh = sorted(set(keys) - self._keys.keys())
         if not fresh:
             return
@@ -244,7 +249,9 @@ class _Reassignment:
         return Segment(part.initial, part.operations, self._offered(part, about, found, claimed), unknown)
 
     def _offered(self, part: _Part, about: _KeyState, found: Matched, claimed: set[int]) -> dict[int, int]:
-        """What is free, with its cost: between two operations the last ones of each cost, and those that were named."""
+        """The free revisions with their costs: between two operations the last ones of each cost, and those that a
+        response named.
+        """
         offered = {revision: 0 for revision in about.claims if part.holds(part.key, revision)}
         before = part.after
         for op in part.operations:
@@ -274,7 +281,7 @@ class _Reassignment:
         return at >= 0 and revision <= self._taken[at][1]
 
     def _free_down(self, high: int, above: int) -> Iterator[int]:
-        """The revisions that no change has, from `high` down to above `above`."""
+        """The revisions without a change, from `high` down to above `above`."""
         revision = high
         while revision > above:
             at = bisect_right(self._firsts, revision) - 1
@@ -285,11 +292,14 @@ class _Reassignment:
             revision -= 1
 
     def _commit(self, part: _Part, placed: Sequence[PlacedWrite]) -> None:
-        """These, at their revisions, in place of the slots of this part."""
+        """Replace the unplaced writes of this part by these writes at their revisions."""
         about = self._keys[part.key]
         assert about is not None
         mine = [one for one in self._of.pop(part.key) if not part.holds_write(one[0])]
-        self._of = {part.key: mine, **self._of}  # First when slots are matched: who had its revisions is left then.
+        self._of = {
+            part.key: mine,
+            **self._of,
+        }  # First in the next matching, so that the earlier owner of a revision is left.
         for op, revision in placed:
             self._times_taken[revision] = self._times_taken.get(revision, 0) + 1
             if revision not in about.claims:
@@ -303,8 +313,9 @@ def _window(write: UnplacedWrite, around: int) -> RevisionWindow:
 
 
 def _part(key: str, low: int, high: int, operations: Sequence[Operation], around: int, more: int) -> _Part | None:
-    """The stretch around these revisions, made longer by so many operations that show all on either side; None: not
-    known how the key stood there."""
+    """The part around these revisions, extended by `more` operations on either side that report the whole record; None:
+    the state of the key at its begin is not known.
+    """
     shows = [(op.revision or 0, state) for op in operations if (state := _shown(op)) is not None]
     begins = [one for one in shows if one[0] < low]
     ends = sorted({revision for revision, _ in shows if revision >= high})
@@ -332,7 +343,7 @@ def _part(key: str, low: int, high: int, operations: Sequence[Operation], around
 
 
 def _parts(key: str, operations: Sequence[Operation]) -> Iterator[_Part]:
-    """All of a key, cut behind operations that show all of it."""
+    """A whole key, cut behind operations that report the whole record."""
     after, initial = 1, ABSENT
     begin = 0
     for number, op in enumerate(operations):
@@ -350,7 +361,7 @@ def _joined(part: _Part, following: _Part) -> _Part:
 
 
 def _shown(op: Operation) -> State | None:
-    """The state behind it, if it shows all of it."""
+    """The state behind the operation, if it reports the whole record."""
     if len(op.steps) != 1 or op.guards:
         return None
     step = op.steps[0]
@@ -365,7 +376,7 @@ def _shown(op: Operation) -> State | None:
 
 
 def _named(operations: Sequence[Operation]) -> set[int]:
-    """Revisions that answers name."""
+    """The revisions that responses name."""
     named: set[int | None] = set()
     for step in (step for op in operations for step in op.steps):
         named.add(step.expected_mod_revision)

@@ -1,7 +1,7 @@
-"""What later answers say about a record: whether one that is in the store now can still be explained by them.
+"""Later responses about a record: whether they can still be explained from a record that is in the store now.
 
-Kept only for keys that an unknown write may have changed. A judgement of `IMPOSSIBLE` is exact: whatever unknown
-writes follow, some answer would be contradicted. The others only say what to try first.
+Kept only for keys that an unknown write may have changed. A score of IMPOSSIBLE is exact: whatever unknown writes
+follow, some response would be contradicted. The other scores only rank candidates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Row: TypeAlias = Mapping[str, Any]
 _Observed: TypeAlias = tuple[str, Row | None, tuple[str, str | None] | None]  # (key, seen, wrote): see Observation.
 
 FITS, WANTING, DOUBTFUL, IMPOSSIBLE = 1_000, 500, 100, 0
-"""How well a record goes with what is seen of it next. WANTING minus how many unknown writes are still missing."""
+"""How well a record fits the next observation. From WANTING, the number of missing unknown writes is subtracted."""
 
 AHEAD_MAX = 12  # Answers looked at: the first that shows a version decides; beyond, nothing is said against the record.
 _MISSING_MAX = 300
@@ -32,7 +32,7 @@ _NUMBERS = {"mod_revision", "create_revision", "version"}
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One thing that a row says of a key: what it saw (None: nothing), then what it wrote."""
+    """One report of a row about a key: what it saw (None: nothing), and then what it wrote."""
 
     step: int
     revision: int
@@ -42,7 +42,7 @@ class Observation:
 
 @dataclass(slots=True)
 class _KeyHistory:
-    """All sights of one key, in the order of the replay."""
+    """All observations of one key, in the order of the replay."""
 
     steps: list[int] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
@@ -53,7 +53,9 @@ class _KeyHistory:
 
 
 class Lookahead:
-    """Sights of the keys in `open_keys`. `gaps`: the revisions, ascending, at which unknown writes may have been."""
+    """The observations of the keys in `open_keys`. `gaps`: the revisions, ascending, at which unknown writes may have
+    been.
+    """
 
     def __init__(self, open_keys: Iterable[str], gaps: Sequence[int]) -> None:
         self._by_key = {key: _KeyHistory() for key in open_keys}
@@ -62,7 +64,7 @@ class Lookahead:
         self._is_gap = frozenset(gaps)
 
     def note(self, step: int, revision: int, row: Row, request: Request | None) -> list[tuple[str, Observation]]:
-        """Take in a row that the replay meets at this step."""
+        """Add a row that the replay meets at this step; the observations made."""
         noted: list[tuple[str, Observation]] = []
         for key, seen, wrote in self._observed(row, request):
             history = self._by_key.get(key)
@@ -73,7 +75,7 @@ class Lookahead:
         return noted
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These are wrong by themselves: nothing that is said of them can be relied on."""
+        """Drop the observations of these keys: they are wrong by themselves, so no report about them is reliable."""
         for key in keys:
             if key in self._by_key:
                 self._by_key[key] = _KeyHistory()
@@ -134,7 +136,7 @@ class Lookahead:
             yield key, _ABSENT, None
 
     def score(self, key: str, record: Record, step: int, revision: int, hints: bool) -> int:
-        """How this record, the key's after `step` (at `revision`), goes with what is seen of the key later."""
+        """How well this record, that of the key after `step` (at `revision`), fits later observations."""
         history = self._by_key.get(key)
         if history is None:
             return FITS
@@ -157,7 +159,7 @@ class Lookahead:
         return position < len(self._gaps) and self._gaps[position] <= until
 
     def _judge(self, have: Record, observation: Observation, now: int, rewritten: bool, hints: bool) -> int | None:
-        """None: it agrees, and later answers may say more. `now`: writes still to be placed have later revisions."""
+        """None: the record agrees, and later observations may decide. `now`: unplaced writes have later revisions."""
         seen = observation.seen
         assert seen is not None
         value, mod, create, version = have
@@ -199,7 +201,7 @@ def _same(seen: Row, have: Record) -> bool:
 
 
 def _missing(seen_create: int | None, seen_version: int | None, create: int, version: int, now: int) -> int:
-    """How many writes are missing to make `version` of this life of the record what was told."""
+    """The score of a record of this life with `version`, by how many writes it lacks to have the one seen."""
     if seen_create is not None and seen_create != create:
         return WANTING - _OTHER_LIFE if seen_create > now else IMPOSSIBLE
     if seen_version is None or seen_version == version:
@@ -216,5 +218,5 @@ def _expectation(row: Row) -> Row:
 
 
 def _equal(target: str, value: object) -> Row:
-    """What a comparison shows that held."""
+    """The observation behind a comparison that held."""
     return _ABSENT if target in _NUMBERS and value == 0 else {"found": True, target: value}

@@ -1,10 +1,11 @@
-"""The store-wide properties that revisions alone decide, for rows in hand (the Spark form is `spark/order.py`).
+"""The store-wide properties that revisions alone decide, for rows in memory (Spark: `spark/order.py`).
 
-Order: over all keys, no operation carries a revision lower than one that a completed operation carried before its call;
-a write that changed something, its own, carries a higher one. In the order (revision, writer first, call) that is: no
+Order: over all keys, an operation carries no revision below one that a completed operation carried before its call, and
+a write that changed something carries a higher one. In the order (revision, writer first, call), this means that no
 operation returned before an earlier one of the order was called.
-Unique: no two acknowledged writes that changed something carry the same revision. Gaps are only counted: other writers
-exist.
+
+Unique: no two acknowledged writes that changed something carry the same revision. Gaps are counted only, since other
+writers may exist.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class OutOfOrder:
 
 
 def out_of_order(rows: Iterable[Mapping[str, Any]], clocks: Clocks) -> Iterator[OutOfOrder]:
-    """Each operation of one run that breaks the order, with one that shows it. Rows are those that take part."""
+    """Each operation of one run that breaks the order, with one that shows it. `rows` are those that take part."""
     latest: dict[str, Mapping[str, Any]] = {}  # Per clock: the row called last, so far in the order.
     for row in sorted(rows, key=rank):
         for clock, other in latest.items():
@@ -41,7 +42,9 @@ def out_of_order(rows: Iterable[Mapping[str, Any]], clocks: Clocks) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class Uniqueness:
-    """`repeated`: the writes that share a revision, by revision. `gaps`: revisions between first and last, not seen."""
+    """`repeated`: by revision, the writes that share it. `gaps`: how many revisions between the first and the last no
+    write carries.
+    """
 
     repeated: dict[int, list[Mapping[str, Any]]]
     gaps: int
@@ -49,7 +52,7 @@ class Uniqueness:
 
 
 def uniqueness(rows: Iterable[Mapping[str, Any]]) -> Uniqueness:
-    """Of the acknowledged writes of one run. Rows are those that take part."""
+    """The uniqueness of the acknowledged writes of one run. `rows` are those that take part."""
     by_revision: dict[int, list[Mapping[str, Any]]] = {}
     for row in sorted(filter(changed, rows), key=rank):
         by_revision.setdefault(row["revision"], []).append(row)

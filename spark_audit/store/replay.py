@@ -1,9 +1,9 @@
-"""Listings and transactions against the whole store: one pass in the order of revisions.
+"""Listings and transactions checked against the whole store, by a replay in the order of revisions.
 
-A listing must show exactly the live keys of its interval at its revision, in order, with limit and count; a transaction
-must find its comparisons as it said. Without writes of unknown outcome the rows are streamed, and the store is all that
-is kept. With them, `store/backtracking.py` searches for where each took effect; all answers, of single keys too, have
-to follow.
+A listing must report exactly the live keys of its interval at its revision, in order, with limit and count; a
+transaction must have evaluated its comparisons correctly. Without writes of unknown outcome, the rows are streamed and
+only the store is kept. With them, `store/backtracking.py` searches for the revision of each; then all responses, also
+those of single keys, have to follow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_audit.store.replay_plan import Hint, ReplayPlan, hint_of, plan_replay
 
 Row: TypeAlias = Mapping[str, Any]
 
-REPLAY_ROWS_MAX = 200_000  # Of a run without listings and transactions: it would be held in memory as a whole.
+REPLAY_ROWS_MAX = 200_000  # Replayed at most, without listings and transactions: the run is held in memory.
 
 __all__ = [
     "Contradiction",
@@ -44,8 +44,8 @@ def contradictions(
 ) -> Iterator[Contradiction]:
     """Replay one run. `ordered`: the rows that take part, sorted by `position`.
 
-    `unknown`: the rows of unknown outcome; `hints`: what weak reads tell; `wrong`: keys that no order explains by
-    themselves. Memory is the live store, or the whole run if an unknown write may have changed something.
+    `unknown`: the rows of unknown outcome; `hints`: the reports of weak reads; `wrong`: keys that no order of their own
+    explains. Memory is the live store, or the whole run if an unknown write may have changed something.
     """
     unsettled = [row for row in unknown if row["op"] not in ("get", "range")]
     hinted = sorted(hints, key=lambda hint: (hint.revision, hint.key, hint.value or "")) if unsettled else ()
@@ -61,12 +61,12 @@ def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradic
     for row in ordered:
         request = parse_request(row) if row["op"] in ("range", "txn") else None
         conflict = store.meet(row, request)
-        if conflict is not None and conflict.keys.isdisjoint(wrong):  # Said once, of that key, is enough.
+        if conflict is not None and conflict.keys.isdisjoint(wrong):  # The finding about that key is enough.
             yield Contradiction(row, conflict.reason, True)
 
 
 def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
-    """Quick; then wide; then without the hints, as these may lead astray. Only a wide search proves anything wrong."""
+    """Search quickly, then widely, then without hints, which may mislead. Only a wide search proves a contradiction."""
     for wide in (False, True):
         outcome = BacktrackingSearch(prepared, hints=True, wide=wide, steps_again_max=steps_again_max).run(stop=True)
         if outcome.explained:
@@ -75,14 +75,16 @@ def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
 
 
 def worth_replaying(multi_key: int, rows: int, unproven: bool) -> bool:
-    """Whether a run is replayed: for its listings and transactions; else only where a key was left to it, if small."""
+    """Whether to replay a run: always for listings and transactions; otherwise only for a key left open, in a small
+    run.
+    """
     return multi_key > 0 or (unproven and rows <= REPLAY_ROWS_MAX)
 
 
 def left_open(rows: int, keys: Sequence[str] = ()) -> str:
-    """What is not shown of a run of so many rows, of which a key was left to the replay.
+    """Why a run of so many rows stays open although a key of it needs a replay.
 
-    `keys`: those of which no order was found with the revisions that are free.
+    `keys`: those without a known order that uses free revisions.
     """
     found = f"(of {len(keys)} keys, the first is {keys[0]}, no order was found with the revisions that are free)"
     named = f" {found}" if keys else ""
@@ -93,7 +95,7 @@ def left_open(rows: int, keys: Sequence[str] = ()) -> str:
 
 
 def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
-    """(operations to be checked here, why they cannot be) of one run."""
+    """(number of listings and transactions, why they cannot be replayed) of one run."""
     multi_key, without_revision = 0, 0
     for row in rows:
         multi_key += row["status"] != "fail" and is_multi_key(row)
@@ -102,7 +104,7 @@ def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
 
 
 def no_order(without_revision: int) -> str | None:
-    """Why a run cannot be replayed of which so many completed operations carry no revision."""
+    """Why a run with so many completed operations without a revision cannot be replayed; None if there are none."""
     return (
         f"{without_revision} operations carry no revision, so there is no order to replay the store in"
         if without_revision

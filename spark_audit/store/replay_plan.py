@@ -1,8 +1,8 @@
-"""What a replay with unknown writes needs to know beforehand, from one pass over the rows of a run.
+"""The plan of a replay with unknown writes, made in one pass over the rows of a run.
 
-The steps: rows in the order of revisions, and before them the gaps, where one unknown write may have taken effect, or
-one of somebody who left no row. Where many revisions without an owner follow each other, and nothing tells them apart,
-as many are kept as there are writes to place.
+Its steps are the rows in the order of revisions and, before them, the gaps, where one unknown write may have taken
+effect, or one of a writer that left no row. Of many consecutive gaps without an owner that nothing distinguishes, as
+many are kept as there are writes to place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What a weak read tells: at this revision the key was written (None: deleted). Nothing is proven by it."""
+    """The report of a weak read: a write of the key at this revision (`value` None: a deletion). It proves nothing."""
 
     key: str
     revision: int
@@ -34,7 +34,9 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
-    """A row and its request if it has one; or a gap (`row` None). `touched`: keys of `Lookahead` that it speaks of."""
+    """A row, with its request if it has one; or a gap (`row` None). `touched`: the keys of `Lookahead` that it reports
+    on.
+    """
 
     revision: int
     row: Row | None = None
@@ -44,7 +46,9 @@ class ReplayStep:
 
 @dataclass(slots=True)
 class ReplayPlan:
-    """`shown`: gap → key → (value or None, the row that shows it). `hinted`: gap → key → value. `owner`: of a gap."""
+    """`shown`: gap → key → (value or None, the row that shows it). `hinted`: gap → key → value. `owner`: the write at a
+    gap.
+    """
 
     steps: list[ReplayStep]
     lookahead: Lookahead
@@ -58,7 +62,7 @@ class ReplayPlan:
     first_gap: int = 0  # Before it nothing unknown can have happened.
 
     def keys_of(self, step: ReplayStep, keys: Iterable[str]) -> frozenset[str]:
-        """`keys` of a conflict at this step, with `*` written out: the open keys of its listings."""
+        """The `keys` of a conflict at this step; `*` stands for the open keys of its listings."""
         if "*" not in keys or step.row is None or step.request is None:
             return frozenset(keys)
         listings = list(intervals(step.row, step.request))
@@ -66,7 +70,7 @@ class ReplayPlan:
 
 
 def position(row: Row) -> tuple[int, int, int, int]:
-    """Where the replay meets this row: at its revision, or at the one that its listing is pinned to."""
+    """The position of a row in the replay: its revision, or the one that its listing is pinned to."""
     pinned = parse_request(row)["revision"] if row["op"] == "range" else None
     return (pinned, 1, row["call_ns"], row["op_id"]) if pinned else rank(row)
 
@@ -74,7 +78,10 @@ def position(row: Row) -> tuple[int, int, int, int]:
 def plan_replay(
     unknown: Iterable[Row], rows: Sequence[Row], hints: Iterable[Hint], clocks: Clocks, wrong: frozenset[str]
 ) -> ReplayPlan | None:
-    """Prepare one run. `rows`: sorted by `position`; `wrong`: keys that no order explains. None: nothing to place."""
+    """Plan the replay of one run. `rows`: sorted by `position`; `wrong`: keys that no order explains.
+
+    None: there is no unknown write to place.
+    """
     found = unknown_writes(unknown, rows, clocks)
     if not found:
         return None
@@ -130,7 +137,7 @@ def _note_shown(made: ReplayPlan, key: str, observation: Observation, row: Row, 
 
 
 def _pin(made: ReplayPlan) -> None:
-    """Where only one operation can have written a value that was seen with its revision, it took effect there."""
+    """Pin an operation to a gap if it alone can have written a value that was seen with that revision."""
     for gap, by_key in made.shown.items():
         for key, (value, _) in by_key.items():
             if value is None:
@@ -144,7 +151,7 @@ def _pin(made: ReplayPlan) -> None:
 
 
 def _named_revisions(rows: Iterable[Row], found: Iterable[UnknownWrite], hints: Iterable[Hint]) -> list[int]:
-    """Revisions that something names, in order: these cannot be taken one for another."""
+    """The revisions that something names, in order: gaps at these are distinguishable."""
     named = {hint.revision for hint in hints}
     for row in [*rows, *(one.row for one in found)]:
         named.update(_numbers(row.get("output")))
@@ -166,7 +173,7 @@ def _numbers(output: Row | None) -> Iterator[int]:
 
 
 def _gaps(rows: Sequence[Row], found: Sequence[UnknownWrite], named_revisions: Sequence[int]) -> Iterator[int]:
-    """Ascending. Revisions above all that was answered are left out: what happens there nobody sees."""
+    """The gaps, ascending. Revisions above all responses are left out, because their effects are never seen."""
     taken = {row["revision"] for row in rows if changed(row)}
     earliest = sorted(one.earliest for one in found)
     before = 1  # The empty store.
@@ -183,7 +190,7 @@ def _gaps(rows: Sequence[Row], found: Sequence[UnknownWrite], named_revisions: S
 
 
 def hint_of(row: Row) -> Iterator[Hint]:
-    """What a local read of a key tells about a write; nothing for any other row."""
+    """The report of a local read of a key about a write; nothing for any other row."""
     if row["op"] != "get" or row["status"] != "ok" or row.get("consistency") not in WEAK:
         return
     output = row["output"]

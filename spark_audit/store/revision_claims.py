@@ -1,14 +1,14 @@
-"""Revisions of writes of unknown outcome, as far as one key shows them, held against all the others of its run.
+"""Claims of single keys on revisions, for writes of unknown outcome, to be compared with all other rows of the run.
 
-*Told*: a response that promises linearizability showed the record of a revision which no acknowledged write of the key
-carries; an unknown write has it. It is then a change like any other, whose return is never: no other write may carry
-that revision, and nothing that had returned before its call may carry this revision or a higher one.
+A *claim*: a response that promises linearizability reported the record of a revision that no acknowledged write of the
+key carries, so an unknown write has it. Such a write is a change like any other without a return: no other write may
+carry that revision, and no operation that had returned before its call may carry this revision or a higher one.
 
-*Slot*: the order that proves the key holds an unknown write whose revision nobody told. It had some revision between
-those of its neighbours, above all that had returned before its call, and of nobody else. If all slots of a run find
-one, each their own, then the orders of all keys are parts of one order of the whole store, in which every answer
-follows: a replay of the store (`replay.py`) could not show more, but for listings and transactions over several keys.
-docs/audit-proofs.md, section 8.
+An *unplaced write*: the order that proves the key contains an unknown write whose revision no response named. It had
+some revision between those of its neighbours, above all that had returned before its call, and shared with no other
+write. If all unplaced writes of a run find a revision each, the orders of all keys are parts of one order of the whole
+store that explains every response. A replay of the store (`replay.py`) could then add nothing except for listings and
+transactions over several keys. docs/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ RevisionRange: TypeAlias = tuple[int, int]  # (first, last)
 
 @dataclass(frozen=True, slots=True)
 class RevisionClaim:
-    """`by`: (op_id, call, clock) of the unknown write that has the revision: where several can, the least call.
+    """The revision of an unknown write that a response named. `by`: (op_id, call, clock) of the write; if several can
+    have it, the one with the least call.
 
-    None: the responses do not show which value it wrote, or of several clocks none comes first.
+    `by` None: the responses do not name the value, or no write comes first because there are several clocks.
     """
 
     key: str
@@ -42,8 +43,8 @@ class RevisionClaim:
 class UnplacedWrite:
     """An unknown write, called at `call_ns`, that had a revision from `low` to `high`. Those of a key are in order.
 
-    `also`: or one of these instead, which changes nothing that anybody saw (`key/unplaced_writes.py`). `op_id`: -1: not
-    known.
+    `also`: alternative ranges, in which the write changes nothing that a response reports (`key/unplaced_writes.py`).
+    `op_id` -1: not known.
     """
 
     key: str
@@ -57,7 +58,7 @@ class UnplacedWrite:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """Of one key, or of several."""
+    """What the orders of one key, or of several, say about revisions of unknown writes."""
 
     claims: tuple[RevisionClaim, ...] = ()
     unplaced: tuple[UnplacedWrite, ...] = ()
@@ -66,7 +67,7 @@ class Traces:
         return bool(self.claims or self.unplaced)
 
     def to_json(self) -> str | None:
-        """Of one key; None if there are none."""
+        """The traces of one key as JSON; None if there are none."""
         if not self:
             return None
         claims = [[one.revision, one.by] for one in self.claims]
@@ -91,7 +92,7 @@ class Traces:
 
 
 def claims_of(key: str, operations: Sequence[Operation]) -> tuple[RevisionClaim, ...]:
-    """Of all operations of one key, by revision."""
+    """The claims of one key, from all its operations; by revision."""
     own = {op.revision for op in operations if op.writes and not op.unknown}
     value_at: dict[int, str | None] = {}
     for op in operations:
@@ -125,7 +126,9 @@ def _writers(operations: Iterable[Operation], value: str) -> list[Operation]:
 
 
 def _matched(writers: Sequence[Operation], revisions: int) -> list[tuple[int, int, str] | None]:
-    """The i-th call for the i-th revision: if that is too late for one, so is every other choice for some."""
+    """The i-th call for the i-th revision: if that is too late for a revision, every other matching is too late for
+    some.
+    """
     if len({op.clock for op in writers}) > 1:
         return [None] * revisions
     if any(step.kind == "append" for op in writers for step in op.steps):
@@ -135,7 +138,7 @@ def _matched(writers: Sequence[Operation], revisions: int) -> list[tuple[int, in
 
 
 def to_ranges(revisions: Iterable[int]) -> list[RevisionRange]:
-    """Of ascending numbers: those that follow each other, together."""
+    """Ascending revisions as ranges."""
     found: list[RevisionRange] = []
     for revision in revisions:
         if found and revision <= found[-1][1] + 1:
@@ -146,7 +149,7 @@ def to_ranges(revisions: Iterable[int]) -> list[RevisionRange]:
 
 
 def merge_ranges(some: Iterable[RevisionRange], others: Iterable[RevisionRange]) -> list[RevisionRange]:
-    """The numbers of both."""
+    """The union of two ascending sequences of ranges."""
     found: list[RevisionRange] = []
     for first, last in merge(some, others):
         if found and first <= found[-1][1] + 1:
@@ -157,6 +160,6 @@ def merge_ranges(some: Iterable[RevisionRange], others: Iterable[RevisionRange])
 
 
 def is_taken(taken: Sequence[RevisionRange], revision: int) -> bool:
-    """Whether one of these ascending stretches holds it."""
+    """Whether one of these ascending ranges holds the revision."""
     at = bisect_left(taken, (revision + 1, 0)) - 1
     return at >= 0 and revision <= taken[at][1]

@@ -1,10 +1,9 @@
-"""A stretch of one key decided again, exactly: where its writes of unknown outcome took effect, if each has one of the
-revisions that are offered.
+"""Decides a segment of one key exactly: where its writes of unknown outcome took effect, using the offered revisions.
 
-The acknowledged operations stand in the order of their revisions, and an unknown write at the revision that it gets: so
-each state is known whole, and one pass over the revisions, with all states that are possible at each, finds the
-cheapest way. Which of several unknown puts that nothing names (or deletions) stands where, no answer tells: they are
-taken in the order of what had returned before their calls, of which the least bounds a revision least.
+The acknowledged operations are in the order of their revisions, and an unknown write is at the revision that it gets,
+so every state is completely known. One pass over the revisions, with all states that are possible at each, finds the
+cheapest solution. No response distinguishes unknown puts whose value nothing names, or unknown deletions. They are used
+in the order of the revisions returned before their calls, the least restrictive first.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ _ANY = "\ud800 of unknown outcome"  # of a value: states that nothing can tell a
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`operations`: completed ones by rank, behind the state `initial`; what is behind the last is not asked.
+    """`operations`: completed operations by rank, from the state `initial` on; the state behind the last one does not
+    matter.
 
-    `offered`: by revision, what it costs to take it. `unknown`: the writes that may have taken effect here, each with
-    the highest revision that had returned before its call.
+    `offered`: the cost of each offered revision. `unknown`: the writes that may take effect here, each with the highest
+    revision returned before its call.
     """
 
     initial: State
@@ -40,13 +40,17 @@ class Segment:
 
 
 def solve(segment: Segment) -> tuple[PlacedWrite, ...] | None:
-    """The unknown writes that take effect in a cheapest order; None if there is none, or it was not found in bounds."""
+    """The unknown writes of a cheapest order, with their revisions; None if there is none, or none within
+    the bounds.
+    """
     made = _Solver(segment).run()
     return made if made is not None and verifies(segment, made) else None
 
 
 def verifies(segment: Segment, placed: Sequence[PlacedWrite]) -> bool:
-    """Whether every answer follows with these, each once, above its floor, at a revision of its own that is offered."""
+    """Whether every response follows with these writes, each used once, above its floor, at an offered revision of its
+    own.
+    """
     floors = {op.op_id: floor for op, floor in segment.unknown}
     if len({op.op_id for op, _ in placed}) < len(placed) or len({revision for _, revision in placed}) < len(placed):
         return False
@@ -62,15 +66,15 @@ def verifies(segment: Segment, placed: Sequence[PlacedWrite]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Trail:
-    """The unknown writes placed so far, the last first."""
+    """A linked list of the unknown writes placed so far, the last first."""
 
     placed: PlacedWrite
     before: _Trail | None
 
 
-_KeyState: TypeAlias = tuple[State, frozenset[int]]  # And which of the writes that answers tell apart are used.
+_StateKey: TypeAlias = tuple[State, frozenset[int]]  # And which of the writes that answers tell apart are used.
 _Path: TypeAlias = tuple[int, int, int, _Trail | None]  # Cost, puts and deletions used that nothing tells apart.
-_States: TypeAlias = dict[_KeyState, list[_Path]]  # Of each no way is worse than another in all three.
+_States: TypeAlias = dict[_StateKey, list[_Path]]  # No path of a state is dominated in all three numbers.
 
 
 class _Solver:
@@ -107,7 +111,7 @@ class _Solver:
         return tuple(reversed(placed))
 
     def _places(self) -> Iterator[tuple[int, Operation | None]]:
-        """Operations, and revisions that are offered, in order; not those behind the last operation."""
+        """Operations and offered revisions in order, up to the last operation."""
         left = sorted(self._segment.offered, reverse=True)
         for op in self._segment.operations:
             while left and left[-1] <= (op.revision or 0):
@@ -124,7 +128,9 @@ class _Solver:
         return met
 
     def _offer(self, states: _States, revision: int) -> _States:
-        """With an unknown write at this revision, or without; with one if a record of it was seen."""
+        """The states with an unknown write at this revision, and those without; only the former if a record of it was
+        seen.
+        """
         must = revision in self._seen
         met: _States = {} if must else {key: list(ways) for key, ways in states.items()}
         for key, ways in states.items():
@@ -133,8 +139,8 @@ class _Solver:
                 self._offer_alike(met, key, ways, revision)
         return met
 
-    def _offer_others(self, met: _States, key: _KeyState, ways: Sequence[_Path], revision: int) -> None:
-        """Writes that answers tell apart."""
+    def _offer_others(self, met: _States, key: _StateKey, ways: Sequence[_Path], revision: int) -> None:
+        """Use writes that responses distinguish."""
         (state, used), seen = key, self._seen.get(revision)
         for number, (op, floor) in enumerate(self._others):
             if floor >= revision:
@@ -147,8 +153,8 @@ class _Solver:
                     way = cost + self._price(revision), puts, deletes, _Trail((op, revision), trail)
                     _keep(met, (after, used | {number}), way)
 
-    def _offer_alike(self, met: _States, key: _KeyState, ways: Sequence[_Path], revision: int) -> None:
-        """The next put, and the next deletion, of those that nothing tells apart."""
+    def _offer_alike(self, met: _States, key: _StateKey, ways: Sequence[_Path], revision: int) -> None:
+        """Use the next put and the next deletion that no response distinguishes."""
         state, used = key
         name, price = self._name(revision), self._price(revision)
         with_put = self._after(state, _HIDDEN, name) if self._puts else None
@@ -172,7 +178,7 @@ class _Solver:
         return advance(state, op, revision)
 
 
-def _keep(met: _States, key: _KeyState, way: _Path) -> None:
+def _keep(met: _States, key: _StateKey, way: _Path) -> None:
     ways = met.setdefault(key, [])
     if any(have[0] <= way[0] and have[1] <= way[1] and have[2] <= way[2] for have in ways):
         return
@@ -180,14 +186,15 @@ def _keep(met: _States, key: _KeyState, way: _Path) -> None:
     ways.append(way)
 
 
-def _least(item: tuple[_KeyState, list[_Path]]) -> int:
+def _least(item: tuple[_StateKey, list[_Path]]) -> int:
     return min(way[0] for way in item[1])
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What answers can tell apart. `seen`: revisions of records that were seen and no completed write here carries,
-    with the value, if it was seen."""
+    """What responses can distinguish. `seen`: revisions of records that were seen and that no completed write here
+    carries, with the value if it was seen.
+    """
 
     revisions: frozenset[int]
     values: frozenset[str | None]

@@ -1,8 +1,8 @@
 """Writes of unknown outcome, seen from the whole store: what each would change there, and from which revision on.
 
 Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries. Every transaction that
-changes something has a revision of its own. Never before its call: no gap up to a revision that a response carried
-which had returned before.
+changes something has a revision of its own. The write cannot have taken effect before its call, that is, at a gap up to
+a revision that a response had carried by then.
 
 See docs/reference/specification.md#81-records-and-revisions.
 """
@@ -25,11 +25,12 @@ Branch: TypeAlias = dict[str, str | None]
 
 @dataclass(slots=True, eq=False)
 class UnknownWrite:
-    """One of them. `branches`: key → value (None: deleted) of what each outcome of its comparisons would write.
+    """One write of unknown outcome. `branches`: key → value (None: deleted) written for each outcome of its
+    comparisons.
 
-    `earliest`: the first revision that it can have had. `pinned`: the only one, as some response shows, and `sure`: so
-    that all it did is known. `hinted`: the one that a weak read tells. `part`: a number shared by operations that have
-    anything to do with each other.
+    `earliest`: the first revision that it can have had. `pinned`: the only one, as some response shows; `sure`: all its
+    effects are known. `hinted`: the one that a weak read reports. `part`: a number shared by operations that are
+    connected through keys.
     """
 
     row: Row
@@ -40,8 +41,8 @@ class UnknownWrite:
     sure: bool = False
     hinted: int | None = None
     part: int = 0
-    keys: frozenset[str] = field(init=False)  # That it may write.
-    named: frozenset[str] = field(init=False)  # These, and those that decide whether.
+    keys: frozenset[str] = field(init=False)  # Keys that it may write.
+    named: frozenset[str] = field(init=False)  # These, and the keys of its comparisons.
 
     def __post_init__(self) -> None:
         compares = self.request["compares"] if self.request else ()
@@ -54,7 +55,7 @@ class UnknownWrite:
         return int(self.row["op_id"])
 
     def effect(self, record: Callable[[str], Record]) -> Branch:
-        """What it would change in this store, exactly; nothing: it would leave no trace, and take no revision."""
+        """What it would change in this store, exactly; empty: it would leave no trace, and take no revision."""
         row = self.row
         if self.request is not None:
             held = all(holds(record(compare["key"]), compare) for compare in self.request["compares"])
@@ -75,7 +76,7 @@ class UnknownWrite:
 
 
 def unknown_writes(rows: Iterable[Row], completed: Sequence[Row], clocks: Clocks) -> list[UnknownWrite]:
-    """The rows of unknown outcome that may have changed something. `completed`: those that carry a revision."""
+    """The rows of unknown outcome that may have changed something. `completed`: the rows that carry a revision."""
     returned = ReturnedRevisions(completed, clocks)
     found: list[UnknownWrite] = []
     for row in rows:
@@ -104,7 +105,7 @@ def _writes(steps: Iterable[Request]) -> Branch:
 
 
 class ReturnedRevisions:
-    """The highest revision that had been returned by some time, per clock."""
+    """The highest revision returned by some time, per clock."""
 
     def __init__(self, completed: Sequence[Row], clocks: Clocks) -> None:
         self._clocks = clocks
@@ -117,8 +118,8 @@ class ReturnedRevisions:
             self._known[clock] = ([end for end, _ in pairs], list(accumulate((r for _, r in pairs), max)))
 
     def highest_before(self, call_ns: int, clock_id: str) -> int:
-        """Before this stamp of this clock."""
-        highest = 1  # Of the empty store.
+        """The highest revision returned before this stamp of this clock."""
+        highest = 1  # The revision of the empty store.
         for clock, (ends, revisions) in self._known.items():
             margin = self._clocks.margin_ns(clock, clock_id)
             if margin is not None:
@@ -128,7 +129,7 @@ class ReturnedRevisions:
 
 
 def _number_parts(found: Sequence[UnknownWrite]) -> None:
-    """Operations that name a key in common, also through others, get one number."""
+    """Give operations that share a key, directly or through others, the same number."""
     leader: dict[str, str] = {}
 
     def top(key: str) -> str:

@@ -1,4 +1,4 @@
-"""Histories as Arrow tables: reading, checking, ordering and sharing them out.
+"""Histories as Arrow tables: reading, checking, ordering, shuffling.
 
-Both engines use it; it knows neither.
+The code that both engines share. It imports neither `local` nor `spark`.
 """

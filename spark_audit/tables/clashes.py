@@ -1,4 +1,4 @@
-"""What is wrong between rows: an op_id twice in a run, a client with two operations open at once."""
+"""Faults between rows: an op_id twice in a run, a client with two operations open at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_audit.tables.frame import Bools, Frame, Int32s, Int64s
 
 
 def clashes(frame: Frame) -> Iterator[tuple[int, str]]:
-    """(row, reason) of each row that contradicts one before it. Rows are well-formed; in no order."""
+    """(row, reason) of each row that contradicts an earlier one. Rows are well-formed; the order is arbitrary."""
     op_id, run = frame.numbers("op_id", -1), frame.codes("run_id")
     for row in _seen_before(run.ids, op_id).tolist():
         yield row, twice(int(op_id[row]), run.texts[run.ids[row]])
@@ -43,7 +43,7 @@ def _open_at_once(frame: Frame, unknown: Bools) -> Int64s:
     order = np.arange(len(call)) if _ascending(call) else np.argsort(call, kind="stable")
     order = order[sorted_by(owner[order])]
     same = np.diff(owner[order]) == 0
-    if (same & (np.diff(call[order]) == 0)).any():  # Of two called at once the one that returned first comes first.
+    if (same & (np.diff(call[order]) == 0)).any():  # At equal calls, the first to return comes first.
         order = np.lexsort((frame.numbers("op_id", -1), ended, unknown, call, owner))
     before, after = order[:-1], order[1:]
     open_ = same & (unknown[before] | (ended[before] > call[after]))

@@ -1,4 +1,4 @@
-"""Arrow columns of any permitted type brought into that of the row: missing fields are null, unknown ones go."""
+"""Converts Arrow columns of any permitted type to the type of the row. Missing fields become null, unknown ones go."""
 
 from __future__ import annotations
 

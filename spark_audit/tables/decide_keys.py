@@ -1,5 +1,7 @@
-"""All keys of a table decided together: what the columnar kernel proves costs no Python per key; the rest is decided
-one by one, as `findings.py` does it. Both engines use this; it needs the `audit` extra (numpy, pyarrow).
+"""Decides all keys of a table together.
+
+The columnar kernel proves most keys without any Python per key; the others are decided one by one, as
+`verdict/findings.py` does it. Both engines use this module. It needs the `audit` extra (numpy, pyarrow).
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ PROVEN: pa.Schema = pa.schema(_PROVEN)
 
 @dataclass(frozen=True, slots=True)
 class DecidedTable:
-    """Every key of a table is in one of the two.
+    """Every key of a table is in one of the two fields.
 
-    `proven` (columns PROVEN): linearizable, and nothing else is to be said of them; the columns mean what those of
-    KeyFindings mean, `traces` as JSON (`Traces.from_json`; null: none), `method` is one of METHODS. `others`: decided
-    while they are asked for, each once; among them are linearizable keys too, some of whose reads had to be looked at.
+    `proven` (columns PROVEN): linearizable keys without further findings. The columns mean what the fields of
+    KeyFindings mean; `traces` is JSON (`Traces.from_json`; null: none), `method` is one of METHODS. `others`: decided
+    while they are iterated over, each once. Some of them are linearizable, too, but have reads that need a second look.
     """
 
     proven: pa.Table
@@ -54,12 +56,13 @@ class DecidedTable:
 def decide_table(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> DecidedTable:
     """Decide every (run_id, key) of the table. `clocks`: by run_id.
 
-    `table`: well-formed rows of one key each: rows of single keys as they are, failed ones too; of listings and
-    transactions their parts (`split.parts`), `weak` and `changes_store` as there (both null for other rows). Of each
-    key that occurs, all rows are there. They may be in any order; by key and call is the cheapest. Columns: those of
-    NEEDED, with text as string, large_string or dictionary, `output` with at least the fields that the operations use.
+    `table`: well-formed rows of one key each: rows of single keys as they are, failed ones included; of listings and
+    transactions their projections (`project`), with `weak` and `changes_store` as there (both null for other rows). All
+    rows of each key that occurs are present. The order is arbitrary; by key and call is the cheapest. Columns: those of
+    NEEDED, with text as string, large_string or dictionary, and `output` with at least the fields that the operations
+    use.
 
-    Memory: about 300 bytes for a row, besides the table. 100,000 to 1,000,000 rows at once are best.
+    Memory: about 300 bytes per row, besides the table. 100,000 to 1,000,000 rows at once are best.
     """
     columns = encode(table)
     found = triage(columns)
@@ -88,7 +91,7 @@ def _weak(columns: Columns) -> Int64s:
 
 
 def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Traces]:
-    """By key, of those that are proven: by the witness as it placed unknown writes, by zones as records tell."""
+    """By key, the traces of proven keys: from the witness by its places of unknown writes, from zones by records."""
     made: dict[int, Traces] = {}
     placed = found.placed
     key = np.searchsorted(columns.starts, np.concatenate((placed.claimed, placed.unplaced)), side="right") - 1
@@ -116,7 +119,7 @@ def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Trace
 
 
 def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
-    """Those of these keys of which a record was seen that no acknowledged write of the key made."""
+    """The keys of which a record was seen that no acknowledged write of the key made."""
     part = columns.of_keys(keys)
     if not len(part) or part.mod.max() <= 0:
         return keys[:0]
@@ -135,7 +138,7 @@ class _Doubted:
 
 
 def _doubted(columns: Columns, found: Triage) -> _Doubted:
-    """Of keys that the witness proves only weak reads can be: docs/audit-proofs.md, section 5."""
+    """Of keys that the witness proves, only weak reads can be in doubt: docs/audit-proofs.md, section 5."""
     keys: list[Int64s] = [np.zeros(0, np.int64)]
     rows: list[Int64s] = [np.zeros(0, np.int64)]
     if columns.weak is not None:
@@ -154,7 +157,7 @@ def _doubted(columns: Columns, found: Triage) -> _Doubted:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What the kernel does not prove, or not alone."""
+    """The keys that the kernel does not prove, or not alone."""
 
     table: pa.Table
     columns: Columns
@@ -165,7 +168,7 @@ class _Rest:
     configurations_max: int
 
     def decided(self, keys: Int64s) -> Iterator[KeyFindings]:
-        """Of these keys, in this order. Rows of the table become Python objects a key at a time."""
+        """Decide these keys, in this order. Rows of the table become Python objects one key at a time."""
         if not len(keys):
             return
         ids = key_ids(self.table)
@@ -198,7 +201,9 @@ class _Rest:
         return KeyHistory.of(self.table.take(rows).to_pylist()).operations
 
     def _reads(self, key: int, decision: Decision, failed: dict[str, int] | None = None) -> KeyFindings:
-        """Of a decided key: its doubted reads against its writes, which is all that `weak.misfits` looks at."""
+        """The findings of a decided key: its doubted reads compared with its writes, which is all that `misfits` looks
+        at.
+        """
         run_id, name = self.columns.names[key]
         mine = slice(*self.columns.starts[key : key + 2].tolist())
         doubted = self.doubted.row[self.doubted.key == key]
@@ -211,7 +216,9 @@ class _Rest:
         return found
 
     def _core(self, key: int, mine: pa.Table) -> KeyFindings | None:
-        """Of a wrong key: by the few operations that the kernel found, if they convince by themselves."""
+        """The findings of a wrong key from the few operations that the kernel found, if these are a proof by
+        themselves.
+        """
         columns = self.columns
         core = self.found.core[key][self.found.core[key] >= 0]
         every = np.arange(columns.starts[key], columns.starts[key + 1])
@@ -225,7 +232,7 @@ class _Rest:
 
 
 def _sources(columns: Columns, mine: Int64s, core: Int64s) -> Bools:
-    """Which of a key's rows wrote what one of the core found, or the revision that it compared with."""
+    """The rows of a key that wrote a value which the core found, or the revision that it compared with."""
     tokens = np.unique(columns.finds[core][columns.finds[core] >= 0])
     compared = np.unique(columns.expected_revision[core][columns.expected_revision[core] > 0])
     writes = columns.writes[mine] >= 0

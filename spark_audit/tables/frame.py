@@ -1,4 +1,4 @@
-"""The rows of all files as one Arrow table, and its columns as numbers: what the checks over all rows work on."""
+"""The rows of all files as one Arrow table, and its columns as numpy arrays: the input of the checks over all rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Int32s: TypeAlias = npt.NDArray[np.int32]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Row: TypeAlias = dict[str, Any]
 
-NAMES = ("run_id", "client", "op", "key", "status", "clock_id", "consistency", "node")  # Texts that come again.
-ROWS_AT_ONCE = 20_000  # Of a table that become Python objects together.
+NAMES = ("run_id", "client", "op", "key", "status", "clock_id", "consistency", "node")  # Columns of repeated texts.
+ROWS_AT_ONCE = 20_000  # Rows of a table that become Python objects at a time.
 BLOCK_ROWS = 1 << 16
-FEW_NULLS_MAX = 1 << 18  # Of one type they take at most some MB.
+FEW_NULLS_MAX = 1 << 18  # Per type; some MB at most.
 _ATOMS: dict[str, pa.DataType] = {"string": pa.large_string(), "long": pa.int64(), "boolean": pa.bool_()}
 
 
@@ -37,7 +37,7 @@ def arrow_type(wanted: Type) -> pa.DataType:
 
 @cache
 def schema(*, names_coded: bool) -> pa.Schema:
-    """Of a history row. `names_coded`: NAMES as dictionaries."""
+    """The Arrow schema of a history row. `names_coded`: NAMES as dictionaries."""
     coded = pa.dictionary(pa.int32(), pa.large_string())
     fields = [(name, coded if names_coded and name in NAMES else arrow_type(wanted)) for name, wanted in FIELDS]
     return pa.schema(fields)
@@ -52,7 +52,7 @@ class Codes:
     number: dict[str, int]
 
     def among(self, *wanted: str) -> Bools:
-        """Per row whether it is one of these; null is none."""
+        """Per row whether it is one of these texts; null is not."""
         found = np.zeros(len(self.ids), np.bool_)
         for text in wanted:
             if text in self.number:
@@ -65,7 +65,7 @@ class Codes:
 
 
 class Frame:
-    """A table in `schema(names_coded=True)`, each column in one piece. Columns become numpy arrays when asked for."""
+    """A table in `schema(names_coded=True)`, each column in one chunk. Columns become numpy arrays on demand."""
 
     def __init__(self, table: pa.Table, codes: dict[str, Codes] | None = None) -> None:
         self.table = table
@@ -94,20 +94,20 @@ class Frame:
         return self._column("output")
 
     def output_null(self, name: str) -> Bools:
-        """Of a field of `output`; so is what an output that is null would hold."""
+        """Per row whether this field of `output`, or `output` itself, is null."""
         return _null(pc.struct_field(self._column("output"), name))
 
     def output_flag(self, name: str) -> Bools:
-        """Of a flag of `output`: whether it is true."""
+        """Per row whether this flag of `output` is true."""
         return _flags(pc.struct_field(self._column("output"), name))
 
     def output_below(self, name: str, least: int) -> Bools:
-        """Of a number of `output`: whether it is told, and less."""
+        """Per row whether this number of `output` is reported and below `least`."""
         compare: Any = pc.less  # Its stubs know no numbers of Python.
         return _flags(compare(pc.struct_field(self._column("output"), name), least))
 
     def blocks(self) -> Iterator[tuple[int, Frame]]:
-        """(first row, frame) of BLOCK_ROWS rows at a time: what is computed of one is small, and stays in the cache."""
+        """(first row, frame) for BLOCK_ROWS rows at a time: temporaries of a block are small and stay in the cache."""
         for start in range(0, self.rows, BLOCK_ROWS):
             codes = {name: self.codes(name).part(start, start + BLOCK_ROWS) for name in NAMES}
             yield start, Frame(self.table.slice(start, BLOCK_ROWS), codes)
@@ -135,13 +135,13 @@ def _codes(column: Any) -> Codes:
 
 
 def distinct(numbers: Int64s) -> Int64s:
-    """Each once, ascending: `np.unique`, which hashes them, takes ten times as long for many different numbers."""
+    """The different numbers, ascending: `np.unique` hashes them and takes ten times as long for many different ones."""
     ordered = np.sort(numbers)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
 
 
 def nulls(rows: int, kind: pa.DataType) -> Any:
-    """So many nulls; a few are part of an array made once, as fresh memory costs more than the rest."""
+    """So many nulls; a few are a slice of an array made once, because fresh memory costs more than all the rest."""
     return _few_nulls(kind).slice(0, rows) if rows <= FEW_NULLS_MAX else _made_nulls(rows, kind)
 
 
@@ -179,7 +179,7 @@ def _flags(column: Any) -> Bools:
 
 @dataclass(slots=True)
 class RowLocations:
-    """The file and line of each row of a table. Rows from `starts[i]` on are of `files[i]`."""
+    """The file and line of each row of a table. Rows from `starts[i]` on belong to `files[i]`."""
 
     starts: list[int] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
@@ -187,7 +187,9 @@ class RowLocations:
     rows: int = 0
 
     def add(self, file: str, rows: int, lines: int | Sequence[int]) -> None:
-        """So many more rows of this file. `lines`: of the first, if each has the next; else of each."""
+        """Add so many rows of this file. `lines`: the number of the first if each row has the next one, otherwise of
+        each.
+        """
         if not rows:
             return
         self.starts.append(self.rows)
@@ -200,7 +202,7 @@ class RowLocations:
         yield from zip(self.files, self.starts, [*self.starts, self.rows][1:], strict=True)
 
     def of(self, row: int) -> tuple[str, int]:
-        """File, and line from 1."""
+        """The file, and the line from 1."""
         piece = int(np.searchsorted(self.starts, row, side="right")) - 1
         lines, offset = self.lines[piece], row - self.starts[piece]
         return self.files[piece], lines + offset if isinstance(lines, int) else lines[offset]

@@ -1,8 +1,7 @@
-"""Keys of very many operations, known before rows are shuffled: from a sample, as nothing depends on it but memory.
+"""Keys of very many operations, found in a sample before rows are shuffled. Only memory depends on the sample.
 
-Each task reads the keys of its source (of lines: a part of the file), and where some may be hot tells every
-SAMPLE_STRIDE-th row. The
-driver cuts each hot key into ranges of about `LIMITS.range` rows by what was told.
+Each task reads the keys of its source (of lines: of a part of the file) and, where some may be hot, sends every
+SAMPLE_STRIDE-th row. From these the driver cuts each hot key into ranges of about `LIMITS.range` rows.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from spark_audit.tables.order import ranked
 from spark_audit.tables.ranges import HOT_ROWS, LIMITS, Limits, decide_in_ranges
 from spark_audit.tables.shuffle import changed, concat
 
-SAMPLE_STRIDE = 256  # Of so many rows one is told: of a key of HOT_ROWS about 2,000.
+SAMPLE_STRIDE = 256  # One row of so many is sampled: of a key of HOT_ROWS about 2,000.
 _LINES_EVERY_BYTES = 1 << 24
 _LINES_BYTES = 1 << 18  # Read at each place of a file of lines; each row there stands for as many as were passed over.
 SAMPLE = "run_id string, key string, revision long, call_ns long, weight long"
@@ -45,8 +44,9 @@ _READ = ["run_id", "key", "revision", "call_ns"]
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """One key, and where its ranges begin behind the first: (rank, call), ascending. A rank is 2·revision, and one
-    more for what changes nothing."""
+    """One key, and the (rank, call) at which its ranges begin, except the first; ascending. A rank is 2·revision, plus
+    one for an operation that changes nothing.
+    """
 
     run_id: str
     key: str
@@ -58,7 +58,7 @@ class HotKey:
         ranks, calls = np.array(self.ranks, np.int64), np.array(self.calls, np.int64)
         place: Int64s = np.searchsorted(ranks, rank, side="left")
         behind = np.searchsorted(ranks, rank, side="right")
-        for begin in np.unique(place[behind > place]).tolist():  # Of one rank, calls tell.
+        for begin in np.unique(place[behind > place]).tolist():  # Within one rank, the call decides.
             same = (place == begin) & (behind > begin)
             end = int(behind[np.argmax(same)])
             place[same] = begin + np.searchsorted(calls[begin:end], call[same], side="right")
@@ -66,8 +66,9 @@ class HotKey:
 
 
 def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
-    """Of these row groups (`last` exclusive) of a Parquet file every SAMPLE_STRIDE-th row; of columns that are null,
-    or no numbers, nothing. Nothing either where no key has `rows_min` rows: then only keys are read."""
+    """Every SAMPLE_STRIDE-th row of these row groups (`last` exclusive) of a Parquet file. Columns that are null, or
+    not numbers, give nothing. Nor does a file in which no key has `rows_min` rows; then only keys are read.
+    """
     with parquet.ParquetFile(path, read_dictionary=["key"]) as file:
         have = [name for name in _READ if name in file.schema_arrow.names]
         groups = list(range(first, last))
@@ -84,7 +85,7 @@ def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
 
 
 def sample_lines(path: str, first: int, last: int) -> pa.Table:
-    """Of these bytes of a file of JSON lines: some lines at every _LINES_EVERY_BYTES."""
+    """Some lines at every _LINES_EVERY_BYTES within these bytes of a file of JSON lines."""
     parts: list[pa.Table] = []
     with Path(path).open("rb") as file:
         for begin in range(first, last, _LINES_EVERY_BYTES):
@@ -108,7 +109,7 @@ def _weighted(table: pa.Table, weight: int) -> pa.Table:
 
 
 def hot_keys(samples: Iterable[pa.Table], rows_min: int = HOT_ROWS, range_rows: int = LIMITS.range) -> list[HotKey]:
-    """Of samples: the keys of more than `rows_min` rows, by name, cut into ranges of about `range_rows`."""
+    """The keys of more than `rows_min` rows in the samples, by name, cut into ranges of about `range_rows`."""
     tables = list(samples)
     table = pa.concat_tables(tables) if tables else _SCHEMA.empty_table()
     named = table.filter(table.column("key").is_valid())
@@ -129,9 +130,10 @@ def _cut(sample: pa.Table, run_id: str, key: str, range_rows: int) -> HotKey:
 
 
 def sampled(sources: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Iterator[pa.Table]:
-    """Of each (path, first, last, whether it is lines): row groups, or bytes. What cannot be read others tell.
+    """A sample of each (path, first, last, whether it holds lines): row groups, or bytes. Unreadable sources are
+    skipped here and reported elsewhere.
 
-    `rows_min`: of a table in which no key has as many, nothing needs to be told.
+    `rows_min`: a table in which no key has so many rows gives nothing.
     """
     for path, first, last, lines in sources:
         try:
@@ -143,7 +145,7 @@ def sampled(sources: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Ite
 def decide_parts(
     parts: Iterable[tuple[int, pa.Table]], clocks: Clocks, configurations_max: int, limits: Limits = LIMITS
 ) -> DecidedTable:
-    """One key, of what `scan` sends of it: (place, rows) with places ascending, each once."""
+    """Decide one key from its shuffle pieces: (place, rows), places ascending and unique."""
     coming = iter(parts)
     place, table = next(coming)
     run_id = str(table.column("run_id")[0])
@@ -156,7 +158,7 @@ def decide_parts(
 
 
 class _Kept:
-    """All rows of a key, while they are few enough to be decided as a whole."""
+    """All rows of a key, as long as they are few enough to be decided as a whole."""
 
     def __init__(self, rows_max: int) -> None:
         self._left, self._tables = rows_max, list[pa.Table]()
@@ -170,7 +172,7 @@ class _Kept:
 
 
 def _ranges(parts: Iterable[tuple[int, pa.Table]], kept: _Kept, limits: Limits) -> Iterator[pa.Table]:
-    """A part that is much longer than a range, in several: the sample was far off."""
+    """The ranges of the key. A part that is much longer than a range is split: the sample was far off."""
     for _, table in parts:
         kept.add(table)
         if 2 * table.num_rows <= 3 * limits.range:

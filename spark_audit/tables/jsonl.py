@@ -1,12 +1,13 @@
-"""JSON lines in pieces: by Arrow where each line is one plain object of the row's types, else line by line in Python.
+"""JSON lines in pieces: parsed by Arrow where each line is one plain object of the types of a row, otherwise by Python,
+line by line.
 
-Arrow refuses a piece in which any value is of another type, any text no UTF-8, any number no integer; it says neither
-which, nor is it exact about where a row ends. So a piece that it refuses is read again, and what it takes is held
-against the lines: each must begin with `{` and end with `}`. Between `}` and `{` no line can break within a row, so
-then each line holds whole rows, and as many rows as lines means one each.
+Arrow refuses a piece in which any value has another type, any text is not UTF-8, or any number is not an integer. It
+does not say which, and it is not exact about the end of a row. So a piece that it refuses is read again, and one that
+it accepts is compared with the lines: each must begin with `{` and end with `}`. Between `}` and `{` no line break can
+lie within a row, so each line then holds whole rows, and as many rows as lines means one each.
 
-Arrow's time grows with the fields that it is told of. So a piece is first read with those fields alone that its head
-names, and any other one is an error: then with all of them.
+Arrow's time grows with the number of fields in the schema. So a piece is first read with the fields alone that its head
+names, and any other field is an error; then with all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _HEAD_BYTES = 2**16  # Names the fields that are expected in the rest.
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of some lines. `lines`: the number of the first if each line is a row, else of each; `bad`: the others."""
+    """The rows of some lines. `lines`: the number of the first if each line is a row, otherwise of each; `bad`: the
+    others.
+    """
 
     table: pa.Table
     lines: int | Sequence[int]
@@ -39,7 +42,9 @@ class Piece:
 
 
 def pieces_of(path: str, begin: int = 0, end: int | None = None) -> Iterator[Piece]:
-    """All of a file, in order; or the lines that begin at these bytes of it, numbered as if there were no others."""
+    """The pieces of a file, in order; or of the lines that begin within these bytes, numbered as if there were no
+    others.
+    """
     first = 1
     for text in _cut(path, begin, end):
         table = _by_arrow(text)
@@ -53,7 +58,7 @@ def _cut(path: str, begin: int, end: int | None) -> Iterator[bytes]:
         here = begin
         if begin:
             file.seek(begin - 1)
-            here += len(file.readline()) - 1  # Behind the line that begins before: its end may be just there.
+            here += len(file.readline()) - 1  # Skip the line that begins before: it may end right here.
         while text := file.read(PIECE_BYTES if end is None else min(PIECE_BYTES, max(0, end - here))):
             if not text.endswith(b"\n"):
                 text += file.readline()  # It began before the end.
@@ -83,7 +88,7 @@ def _by_arrow(text: bytes) -> pa.Table | None:
 
 
 def _parsed(text: bytes, fields: pa.Schema, others: Literal["error", "ignore"]) -> pa.Table | None:
-    """None if Arrow refuses it. `others`: what is done about fields that are not among these."""
+    """None if Arrow refuses it. `others`: the treatment of other fields."""
     source: Any = pa.BufferReader(text)
     try:
         table = arrow_json.read_json(
@@ -103,7 +108,7 @@ _NAMES = frozenset(name for name, _ in (*FIELDS, *OUTPUT))
 
 @cache
 def _lean(names: frozenset[str]) -> pa.Schema:
-    """Of these fields, of a row and of its output, those that are among the names."""
+    """The schema of those fields of a row and of its output that are among the names."""
     output = arrow_type(tuple((name, wanted) for name, wanted in OUTPUT if name in names))
     kinds = [(name, output if name == "output" else arrow_type(wanted)) for name, wanted in FIELDS if name in names]
     return pa.schema(kinds)

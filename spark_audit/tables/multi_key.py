@@ -1,4 +1,4 @@
-"""Listings and transactions of a history: looked at one by one, in Python, and cut into parts of one key each."""
+"""Listings and transactions of a history: inspected one by one, in Python, and projected onto single keys."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PART: tuple[tuple[str, pa.DataType], ...] = (("weak", pa.large_string()), ("cha
 
 @dataclass(slots=True)
 class MultiKeyRows:
-    """`bad`: (row, reason) of malformed requests. The arrays are per row of the frame; of other rows they are false, 0.
+    """`bad`: (row, reason) of malformed requests. The arrays are per row of the frame; false or 0 for other rows.
 
-    `concerns`: whether no key's history alone can decide the row. `pinned`: the revision that a listing is pinned to.
-    `parts`: what the rows say of single keys, as `project` cuts them; `part_of`: the row that each was cut from.
+    `concerns`: whether the history of one key cannot decide the row. `pinned`: the revision that a listing is pinned
+    to. `parts`: the projections of the rows (`project`); `part_of`: the row of each.
     """
 
     rows: Int64s
@@ -35,7 +35,7 @@ class MultiKeyRows:
 
 
 def inspect_multi_key(frame: Frame) -> MultiKeyRows:
-    """One pass over the listings and transactions; the rules of a row hold."""
+    """Inspect the listings and transactions, which are well-formed rows, in one pass."""
     rows = multi_key_rows(frame)
     made = MultiKeyRows(
         rows, np.zeros(frame.rows, np.bool_), np.zeros(frame.rows, np.bool_), np.zeros(frame.rows, np.int64)
@@ -61,7 +61,7 @@ def inspect_multi_key(frame: Frame) -> MultiKeyRows:
 
 
 def single_rows(frame: Frame, multi_key: MultiKeyRows) -> tuple[pa.Table, Int64s]:
-    """All that the history says of single keys, and in which order: the rows of the frame, each with its parts.
+    """All rows about single keys, and their order: the rows of the frame, each with its projections.
 
     The table has the columns of the frame, and those that `project` adds.
     """

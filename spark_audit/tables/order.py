@@ -1,7 +1,7 @@
-"""The order over all keys, and unique revisions, of one run in numpy: what `store/order.py` says, without a row in
-Python.
+"""The order over all keys, and unique revisions, of one run in numpy: the same as `store/order.py`, without a Python
+object per row.
 
-Only the few rows that are shown become Python objects, and the words are those of `findings.py`.
+Only the few rows that are shown become Python objects; their words come from `verdict/findings.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "r
 def check_order(frame: Frame, run_id: str, ordered: Int64s, changed: Bools, clocks: Clocks, verdict: Verdict) -> None:
     """Record what breaks the order of one run, and revisions that several writes carry.
 
-    `ordered`: the rows that take part, sorted by `rank` (store/order.py). `changed`: per row of the frame.
+    `ordered`: the rows that take part, sorted by `rank` (history/effects.py). `changed`: per row of the frame.
     """
     verdict.properties["order"].checked += len(ordered)
     late, early = _late(frame, ordered, clocks)
@@ -56,7 +56,7 @@ def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s
     call, ended = (frame.numbers(name, 0)[ordered] for name in ("call_ns", "return_ns"))
     used, first = np.unique(on, return_index=True)
     early = np.full(len(ordered), -1)
-    for code in used[np.argsort(first)].tolist():  # As they come first in the order: so does the other engine look.
+    for code in used[np.argsort(first)].tolist():  # In the order of first occurrence, like the other engine.
         mine = on == code if len(used) > 1 else slice(None)
         calls = np.full(len(ordered), _EARLIEST)
         calls[mine] = call[mine]

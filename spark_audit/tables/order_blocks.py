@@ -1,8 +1,9 @@
-"""The order over all keys, a block of revisions at a time: what is out of order inside, and what others must know.
+"""The order over all keys, one block of revisions at a time: violations within a block, and the summary that other
+blocks need.
 
-A block holds every row of a run whose revision is in [n·2^BLOCK_BITS, (n+1)·2^BLOCK_BITS). Of each block the greatest
-call and the least return per clock are told; only where the greatest call of earlier blocks exceeds a least return is a
-block looked at again, with that call as its start. So nothing is held but one block, and a few numbers of each.
+A block holds every row of a run with a revision in [n·2^BLOCK_BITS, (n+1)·2^BLOCK_BITS). Its summary has the greatest
+call and the least return per clock. A block is looked at again only where the greatest call of earlier blocks exceeds a
+least return, and then begins with that call. So memory holds one block and a few numbers of each.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from spark_audit.tables.order import ranked
 from spark_audit.tables.shuffle import BLOCK_BITS
 from spark_audit.verdict.verdict import SHOWN_MAX
 
-MEMBERS_MAX = 4  # Of the writes which share one revision, shown.
+MEMBERS_MAX = 4  # Shown of the writes that share one revision.
 _EARLIEST = -(2**63)
-Latest = dict[str, tuple[int, int]]  # Clock → the greatest call, and the op_id of who made it.
+Latest = dict[str, tuple[int, int]]  # Clock → the greatest call, and its op_id.
 
 
 @dataclass(slots=True)
 class BlockSummary:
-    """What one block says. Rows are named by op_id; `pairs`: (late, the one called after it had returned), a few.
+    """The summary of one block. Rows are named by op_id; `pairs`: some of (late, the one called after it had returned).
 
     `writes`, `distinct`: acknowledged changes, and their different revisions, from `least` to `greatest`. `repeated`:
     (revision, some of the writes that carry it), for the first of `repeated_revisions`.
@@ -51,7 +52,7 @@ class BlockSummary:
 def blocks_of(
     table: pa.Table, clocks: Mapping[str, Clocks], carries: Mapping[tuple[str, int], Latest] | None = None
 ) -> Iterator[BlockSummary]:
-    """The blocks of these rows (of `scan.ORDER`; of each block, all). `carries`: look at these only, so begun."""
+    """The blocks of these rows (of kind ORDER; all of each block). `carries`: only these blocks, begun so."""
     frame = Frame(table)
     run, revision, reads = frame.codes("run_id"), frame.numbers("revision", 0), _flags(table)
     for code, run_id in enumerate(run.texts):
@@ -95,9 +96,8 @@ def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: La
             if margin is None:
                 continue
             late = np.flatnonzero((rows.clock == other) & _leads(reach[:-1], rows.ended, margin))
-            first = (
-                np.searchsorted(reach, reach[late]) if len(late) else late
-            )  # Who first reached so far; 0: the carry.
+            # The first to reach so far; 0: the carry.
+            first = np.searchsorted(reach, reach[late]) if len(late) else late
             for place, by in zip(late.tolist(), first.tolist(), strict=True):
                 guilty.setdefault(place, int(rows.op_id[by - 1]) if by else carry[clock][1])
         if code in codes:

@@ -17,7 +17,7 @@ _ONLY_MANY = ("request", "output.items", "output.results")
 
 
 def check_footers(tables: Iterable[str]) -> None:
-    """Raises MalformedHistory for a Parquet file that is none, or whose columns have other types."""
+    """Raises MalformedHistory for a file that is not Parquet, or whose columns have other types."""
     faults: list[Fault] = []
     for path in tables:
         try:
@@ -60,15 +60,16 @@ def _fits(have: pa.DataType, wanted: Type) -> bool:
 
 
 def open_table(path: str) -> parquet.ParquetFile:
-    """Texts that come again are read as dictionaries, those that there are: Arrow knows no other names."""
+    """Open a file; repeated texts are read as dictionaries, as far as the columns exist: Arrow knows no other names."""
     have = parquet.read_schema(path).names
     return parquet.ParquetFile(path, read_dictionary=[name for name in NAMES if name in have])
 
 
 def leaves(file: parquet.ParquetFile, ops: pa.ChunkedArray[Any], *, shown: bool = False) -> list[str]:
-    """The columns to read where these operations are, with those that are only `shown` if they are wanted.
+    """The columns to read where these operations occur, with those that are only `shown` if they are wanted.
 
-    The ones of listings and transactions cost three times as much as all others: only if there are any.
+    The columns of listings and transactions cost three times as much as all others, so they are read only if there are
+    any.
     """
     known = {name for name, _ in FIELDS if shown or name not in _ONLY_SHOWN}
     paths = [file.schema.column(number).path for number in range(len(file.schema))]
@@ -77,4 +78,6 @@ def leaves(file: parquet.ParquetFile, ops: pa.ChunkedArray[Any], *, shown: bool 
         return wanted
     kept = [path for path in wanted if not path.startswith(tuple(f"{name}." for name in _ONLY_MANY))]
     answers = [path for path in wanted if path.startswith("output.")]
-    return kept if any(path in kept for path in answers) else kept + answers[:1]  # Else none would seem to be there.
+    return (
+        kept if any(path in kept for path in answers) else kept + answers[:1]
+    )  # Otherwise `output` would seem to be missing.

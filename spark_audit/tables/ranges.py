@@ -1,8 +1,8 @@
-"""One key of very many operations, a range of revisions at a time: memory is that of a range, and of unknown writes.
+"""One key of very many operations, one range of revisions at a time. Memory: one range, and the unknown writes.
 
-Ranges come in the order (revision, writer first, call); each is begun with what those before it leave
-(`columnar/ranges.py`). Whatever is not proven so says nothing: the key is then decided as a whole if it has at most
-WHOLE_ROWS_MAX rows, else it is undecided, it alone. Both engines use this.
+Ranges come in the order (revision, writer first, call); each begins with the carry of those before it
+(`columnar/ranges.py`). A range that is not proven proves nothing against the key: the key is then decided as a whole if
+it has at most WHOLE_ROWS_MAX rows, otherwise this key alone is undecided. Both engines use this module.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from spark_audit.verdict.findings import KeyFindings
 from spark_audit.verdict.verdict import UNDECIDED, Undecided
 
 HOT_ROWS = 1 << 19  # A key of more is decided in ranges; of fewer, as a whole, with others beside it.
-WHOLE_ROWS_MAX = 1 << 22  # Of a key that its ranges do not prove: decided as a whole up to here, in about 1.5 GB.
+WHOLE_ROWS_MAX = 1 << 22  # A key that its ranges do not prove is decided as a whole up to this size, in about 1.5 GB.
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rows. `ahead`: of a range, those only looked at; `left`: waiting at most; `pending`: unknown writes at once."""
+    """Numbers of rows. `ahead`: those of a range that are only looked at; `left`: waiting at most; `pending`: unknown
+    writes at once.
+    """
 
     range: int = 1 << 17
     ahead: int = 1 << 13
@@ -54,11 +56,11 @@ def decide_in_ranges(
     configurations_max: int,
     limits: Limits = LIMITS,
 ) -> DecidedTable:
-    """Decide one key of one run. `whole`: called after the last range, if they prove nothing: all rows of the key, or
-    None if these are too many.
+    """Decide one key of one run. `whole`: called after the last range if the ranges prove nothing: all rows of the key,
+    or None if these are too many.
 
-    `ranges`: completed rows with a revision, as `decide_table` takes them, each once; a row of a range comes before
-    those of the next by (revision, writer first, call). `unranked`: all other rows of the key.
+    `ranges`: completed rows with a revision, as `decide_table` takes them, each once; a row of a range precedes those
+    of the next by (revision, writer first, call). `unranked`: all other rows of the key.
     """
     walk = _RangeWalk(unranked, limits)
     rows = unranked.num_rows
@@ -96,7 +98,9 @@ def _with_last(ranges: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
 
 
 class _RangeWalk:
-    """Along the ranges of one key. `proves`: so far, all was proven. `operations`, `weak`: as in KeyFindings."""
+    """The walk along the ranges of one key. `proves`: everything so far is proven. `operations`, `weak`: as in
+    KeyFindings.
+    """
 
     def __init__(self, unranked: pa.Table, limits: Limits) -> None:
         self._limits, self._carry = limits, Carry()
@@ -148,7 +152,7 @@ class _RangeWalk:
         return advance(columns, self._carry, ahead=self._limits.ahead, last=is_last)
 
     def _candidates(self, rows: pa.Table) -> Int64s:
-        """The unknown writes that may have taken effect before something here returned, those called last."""
+        """The unknown writes that may have taken effect before something here returned; those called last."""
         latest = int(_numbers(rows, "return_ns", 0)[self._begun :].max(initial=-1))
         called = int(np.searchsorted(self._called, latest, side="right"))
         return np.flatnonzero(self._open[:called])[-self._limits.pending :]
@@ -163,7 +167,7 @@ class _RangeWalk:
         self._waiting = concat([*write, left])
 
     def _trace(self, placed: PlacedWrites, rows: int, chosen: Int64s) -> None:
-        """What is held against other keys; see `store/revision_claims.py`."""
+        """Record the traces; see `store/revision_claims.py`."""
         key, (clock,) = self.name[1], self._clocks
         claimed, unplaced = chosen[placed.claimed - rows], chosen[placed.unplaced - rows]
         by = zip(self._op_id[claimed].tolist(), self._called[claimed].tolist(), strict=True)
@@ -178,7 +182,7 @@ class _RangeWalk:
         ]
 
     def proven(self) -> pa.Table:
-        """Its one row, of columns PROVEN."""
+        """The one row of the key, with the columns PROVEN."""
         method = NOTHING_TO_DECIDE if self.operations == self.weak else METHODS[0]
         run_id, key = self.name
         traces = Traces(tuple(sorted(self._claims, key=lambda claim: claim.revision)), tuple(self._unplaced)).to_json()
@@ -190,12 +194,12 @@ _ASKS = tuple(name for name in NEEDED.names)
 
 
 def _lean(table: pa.Table) -> pa.Table:
-    """The columns that say something to the order of the key."""
+    """The columns that matter for the order of the key."""
     return table.select([name for name in _ASKS if name in table.column_names])
 
 
 def _put_of(write: pa.Table, carry: Carry) -> pa.Table:
-    """The write of the carried record, of which nothing is asked: an acknowledged put at its revision."""
+    """The write of the carried record, as an acknowledged put at its revision."""
     kept = {name: write.column(name)[0].as_py() for name in _KEPT}
     row = {**kept, "op": "put", "status": "ok", "revision": carry.revision}
     columns: list[Any] = [pa.array([row.get(field.name)]).cast(field.type) for field in write.schema]
@@ -216,7 +220,7 @@ def _is_valid(column: pa.ChunkedArray[Any]) -> Bools:
 
 
 def _among(table: pa.Table, name: str, *texts: str) -> Bools:
-    """Which rows have one of these texts there; null is none."""
+    """Which rows have one of these texts in this column; null does not match."""
     wanted: Any = pc.is_in(table.column(name).cast(pa.large_string()), pa.array(texts, pa.large_string()))
     return np.asarray(wanted.to_numpy(), np.bool_)
 

@@ -1,4 +1,4 @@
-"""Histories into one Arrow table: every row accounted for, every line that is none with its file, number and reason."""
+"""Histories into one Arrow table: every row counted, every malformed line with its file, number and reason."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Read:
 
 
 def read(files: Sequence[HistoryFile], *, shown: bool) -> Read:
-    """All rows of these files. `shown`: also the columns that are only shown.
+    """Read all rows of these files. `shown`: also the columns that are only shown.
 
-    Raises MalformedHistory for a Parquet file that is none, or whose columns have other types.
+    Raises MalformedHistory for a file that is not Parquet, or whose columns have other types.
     """
     check_footers([str(file.path.resolve()) for file in files if file.parquet])
     locations, tables = RowLocations(), [schema(names_coded=True).empty_table()]
@@ -54,7 +54,7 @@ def _rows_of(path: str, shown: bool) -> pa.Table:
         with open_table(path) as file:
             ops = file.read(columns=["op"]).column("op")
             table = conform(file.read(columns=leaves(file, ops, shown=shown)))
-        table.validate(full=True)  # That all text is UTF-8 among others.
+        table.validate(full=True)  # Checks, among others, that all text is UTF-8.
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
     return table

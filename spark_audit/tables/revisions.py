@@ -1,4 +1,6 @@
-"""What `verdict/cross_key.py` asks of the rows of a run, answered in numpy: of all its rows, or of a part of them."""
+"""Queries of `verdict/cross_key.py` about the rows of a run, answered in numpy: for all its rows, or for a part of
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ TO_DECIDE = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status",
 
 
 def taking_part(frame: Frame) -> Bools:
-    """Per row what `takes_part` says."""
+    """Per row the same as `takes_part` (history/effects.py)."""
     taking: Bools = frame.codes("status").among("ok") & ~frame.null("revision")
     return taking & ~frame.codes("consistency").among(*WEAK)
 
 
 def changes_of_one_key(frame: Frame) -> Bools:
-    """Per row whether it is an acknowledged change of one key; of transactions, `inspect_multi_key` says it."""
+    """Per row whether it is an acknowledged change of one key; for transactions see `inspect_multi_key`."""
     op = frame.codes("op")
     changes = op.among("put", "append")
     changes |= op.among("delete") & frame.output_flag("found")
@@ -37,7 +39,7 @@ def changes_of_one_key(frame: Frame) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class RowsOfFrame:
-    """`RunRows` of these rows of a frame. `taking`: those that take part; `changed`: of them, the changes."""
+    """`RunRows` of these rows of a frame. `taking`: those that take part; `changed`: the changes among them."""
 
     frame: Frame
     rows: Int64s
@@ -67,7 +69,7 @@ class RowsOfFrame:
         return found
 
     def taken(self, low: int, high: int) -> Int64s:
-        """The revisions in between that changes carry: ascending, each once."""
+        """The revisions in this range that changes carry; ascending, each once."""
         revision = self.frame.numbers("revision", 0)[self.changed]
         return distinct(revision[(revision >= low) & (revision <= high)])
 
@@ -84,8 +86,9 @@ class RowsOfFrame:
                 yield list(self.frame.dicts(mine[max(0, first - one.around) : end + one.around], TO_DECIDE))
 
     def numbers_in(self, windows: Sequence[RevisionWindow]) -> Int64s:
-        """Rows of the frame, ascending. Of several frames with the rows of one run, these of all of them are enough for
-        `rows_in` to say what it says of all rows."""
+        """The numbers of the rows of all windows, ascending. If several frames hold the rows of one run, these rows of
+        all of them together give the same `rows_in` as all rows.
+        """
         found = [np.zeros(0, np.int64)]
         for one, mine, first, end in self._found(windows):
             found.append(mine[max(0, first - one.around) : min(end, first + ROWS_MAX + 1)])
@@ -93,7 +96,9 @@ class RowsOfFrame:
         return distinct(np.concatenate(found))
 
     def _found(self, windows: Sequence[RevisionWindow]) -> Iterator[tuple[RevisionWindow, Int64s, int, int]]:
-        """Each with the rows of its key by rank, and where those from `low` to `high` begin and end among them."""
+        """Each window with the rows of its key by rank, and where those from `low` to `high` begin and end
+        among them.
+        """
         ranked: dict[str, tuple[Int64s, Int64s]] = {}
         for one in windows:
             if one.key not in ranked:
@@ -115,7 +120,7 @@ class RowsOfFrame:
         return {key: list(self.frame.dicts(self._of_key(writes, key), TO_DECIDE)) for key in keys}
 
     def numbers_of_unknown(self, keys: Sequence[str]) -> Int64s:
-        """Rows of the frame: writes of unknown outcome of these keys."""
+        """The numbers of the rows of unknown writes of these keys."""
         writes = self.frame.codes("status").among("unknown") & ~self.frame.codes("op").among("get")
         mine = self.rows[writes[self.rows]]
         return mine[self.frame.codes("key").among(*keys)[mine]]
@@ -149,7 +154,7 @@ class RowsOfFrame:
 
 
 def highest_before(ended: Int64s, revision: Int64s, stamps: Int64s) -> Int64s:
-    """For each stamp the highest revision of what had ended before it; 1 if none."""
+    """For each stamp the highest revision of the rows that had ended before it; 1 if none."""
     order = np.argsort(stamps, kind="stable")
     first = np.searchsorted(stamps[order], ended, side="right")  # The first stamp that is above the end.
     best = np.ones(len(stamps) + 1, np.int64)
@@ -160,7 +165,7 @@ def highest_before(ended: Int64s, revision: Int64s, stamps: Int64s) -> Int64s:
 
 
 def revision_ranges(revisions: Int64s) -> list[RevisionRange]:
-    """Of ascending numbers, each once."""
+    """Ascending, different revisions as ranges."""
     if not len(revisions):
         return []
     cut = np.flatnonzero(np.diff(revisions) > 1)

@@ -1,6 +1,7 @@
-"""The rules of a row over whole columns: cheap conditions that no good row meets, and exact words for those that do.
+"""The rules of a row over whole columns: cheap conditions that no well-formed row meets, and exact words for the rows
+that do.
 
-The conditions may be wider than RULES, never narrower; a test holds them against `plain_problem` on garbage.
+The conditions may be wider than RULES, never narrower; a test compares them with `plain_problem` on random rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LEAST = (("op_id", 0), ("revision", 1), ("expected_mod_revision", 0))
 
 
 def broken_rows(frame: Frame) -> Iterator[tuple[int, str]]:
-    """(row, reason) of each that breaks a rule of types or of RULES, in order."""
+    """(row, reason) of each row that breaks a rule of types or of RULES, in order."""
     found = [start + np.flatnonzero(suspect(block)) for start, block in frame.blocks()]
     rows = np.concatenate((np.zeros(0, np.int64), *found))
     for row, suspect_row in zip(rows.tolist(), frame.dicts(rows), strict=True):
@@ -50,7 +51,7 @@ def suspect(frame: Frame) -> Bools:
 
 
 def _bad_answer(frame: Frame) -> Bools:
-    """Of an operation that is ok."""
+    """Whether the output of an `ok` row may break a rule."""
     op = frame.codes("op")
     gets, compares = op.among("get"), op.among("cas")
     no_flag, no_find = frame.output_null("succeeded"), frame.output_null("found")

@@ -1,8 +1,9 @@
-"""A chunk of rows, held against the rules of a row and cut into pieces for the tasks that decide. Arrow and numpy only.
+"""The rows of a chunk, checked against the rules of a row and cut into pieces for the tasks that decide. Arrow and
+numpy only.
 
-Nothing can be decided from a chunk alone, as its keys, clients and revisions are in others too. So each row goes, as
-columns and not as a row, to the partition of its key, of its op_id, and of the block of its revision; of each client
-only its first call and last return go. Pieces are Arrow streams: a shuffle moves a few thousand of them, no rows.
+A chunk alone decides nothing, because its keys, clients and revisions occur in others too. So each row goes, as columns
+and not as a row, to the partition of its key, of its op_id, and of the block of its revision; of each client only its
+first call and last return go. Pieces are Arrow streams: a shuffle moves a few thousand of them, and no rows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from spark_audit.tables.multi_key import MultiKeyRows, inspect_multi_key
 from spark_audit.tables.row_rules import broken_rows
 
 KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
-HOT = "hot"  # Of a key with a partition of its own, which takes them by `place`.
+HOT = "hot"  # For a key with a partition of its own, which reads them by `place`.
 BLOCK_BITS = 14  # 2^14 revisions are one block: the unit in which the order over all keys is checked.
 DICTIONARY_MAX = 4_096  # Every piece carries its dictionaries as they are; longer ones are made plain text first.
 PIECE_ROWS_MAX = 1 << 15  # A few MB, so that what Spark hands over at once stays small.
@@ -42,9 +43,9 @@ _IDS_BITS = 16  # op_ids that differ only in these go to one partition.
 
 @dataclass(frozen=True, slots=True)
 class ShufflePiece:
-    """What goes to one partition. `payload`: an Arrow stream, or JSON (TOTALS, BAD, CLASH).
+    """The input of one partition. `payload`: an Arrow stream, or JSON (TOTALS, BAD, CLASH).
 
-    `place`: of HOT, 0 for rows that no range can take, else 1 + the number of the range; of all else -1.
+    `place`: for HOT, 0 for rows that no range can take, otherwise 1 + the number of the range; for all other kinds -1.
     """
 
     kind: str
@@ -72,13 +73,13 @@ class Hot(Protocol):
 
 
 def shuffle_pieces(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) -> Iterator[ShufflePiece]:
-    """The pieces of these rows. If a row is malformed there are none, only a BAD.
+    """The pieces of these rows. If a row is malformed, there are none but a BAD.
 
     `hot`: these keys have the partitions behind all others, one each.
 
     TOTALS: per run the numbers of `rows`, `unknown`, `failed`, `multi_key_requests` (listings and transactions that did
-    not fail), `multi_key` (those that one key's history cannot decide), `without_revision` (completed without a
-    revision), `taking` (that take part in the order over all keys).
+    not fail), `multi_key` (those that the history of one key cannot decide), `without_revision` (completed, without a
+    revision), and `taking` (rows that take part in the order over all keys).
     """
     frame = Frame(conform(table))
     bad = sum(1 for _ in broken_rows(frame))
@@ -101,13 +102,15 @@ def shuffle_pieces(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) ->
 
 
 def read_piece(payload: bytes) -> pa.Table:
-    """The table of a Cut's payload."""
+    """The table of the payload of a ShufflePiece."""
     with pa.ipc.open_stream(pa.py_buffer(payload)) as stream:
         return stream.read_all()
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables of pieces of one kind as one, each column in one piece, NAMES as dictionaries, numbers of 64 bits."""
+    """Tables of pieces of one kind as one table, each column in one chunk, NAMES as dictionaries, numbers
+    of 64 bits.
+    """
     coded = [_coded(table) for table in tables]
     return _wide(pa.concat_tables(coded, promote_options="permissive").unify_dictionaries().combine_chunks())
 
@@ -123,7 +126,7 @@ def _coded(table: pa.Table) -> pa.Table:
 
 
 def _wide(table: pa.Table) -> pa.Table:
-    """What `_narrow` has made narrow, as it was."""
+    """The inverse of `_narrow`."""
     for place, name in enumerate(table.column_names):
         column: Any = table.column(name)
         if pa.types.is_int32(column.type):
@@ -141,7 +144,7 @@ def _taking(frame: Frame) -> Bools:
 
 
 def changed(frame: Frame) -> Bools:
-    """Per row whether it is an acknowledged change of one key; what store/order.py calls `changed`."""
+    """Per row whether it is an acknowledged change of one key; see `changed` of history/effects.py."""
     op, ok = frame.codes("op"), frame.codes("status").among("ok")
     changes = op.among("put", "append")
     changes |= op.among("delete") & frame.output_flag("found")
@@ -169,7 +172,7 @@ def _totals(frame: Frame, multi_key: MultiKeyRows, taking: Bools) -> Iterator[Sh
 
 
 def _of_keys(frame: Frame, multi_key: MultiKeyRows) -> pa.Table:
-    """The rows of single keys and the parts of the others, in the columns that decide."""
+    """The rows of single keys and the projections of the others, in the columns that decide."""
     if not len(multi_key.rows):
         return _lean(frame.table, _OUTPUT)
     single = np.ones(frame.rows, np.bool_)
@@ -189,14 +192,14 @@ def _lean(table: pa.Table, answers: Sequence[str]) -> pa.Table:
     for place, name in enumerate(table.column_names):
         column: Any = table.column(name)
         if name in _MOSTLY_NULL and column.null_count == table.num_rows:
-            table = table.set_column(place, name, pa.nulls(table.num_rows))  # Which takes no room.
+            table = table.set_column(place, name, pa.nulls(table.num_rows))  # Nulls without a type take no room.
         elif pa.types.is_dictionary(column.type) and len(one_piece(column).dictionary) <= _SHORT_MAX:
             table = table.set_column(place, name, _indexed(column, pa.int8()))
     return table.select([name for name in NEEDED if name != "output"]).append_column("output", lean)
 
 
 def _narrow(table: pa.Table) -> pa.Table:
-    """The same with numbers and offsets of texts in 32 bits, wherever they fit: a third of the bytes less."""
+    """The same with numbers and text offsets of 32 bits wherever they fit: a third fewer bytes."""
     for place, name in enumerate(table.column_names):
         column = one_piece(table.column(name))
         if pa.types.is_struct(column.type):
@@ -226,7 +229,7 @@ def _indexed(column: Any, kind: pa.DataType) -> Any:
 
 
 def _keys(frame: Frame, rows: Int64s, partitions: int) -> Iterator[ShufflePiece]:
-    """Of these rows."""
+    """The pieces of these rows, by key."""
     run, key = frame.codes("run_id"), frame.codes("key")
     targets = _targets(run.ids[rows], run.texts, key.ids[rows], key.texts, partitions)
     yield from _pieces(KEYS, _short_dictionaries(frame.table), targets, partitions, rows)
@@ -241,7 +244,9 @@ def _owners(frame: Frame, hot: Sequence[Hot]) -> Int64s:
 
 
 def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> Iterator[ShufflePiece]:
-    """Of the rows of hot keys. They are copied once for all of these keys: a copy of each took longer than all else."""
+    """The pieces of the rows of hot keys. They are copied once for all of these keys: a copy for each took longer than
+    all else.
+    """
     rows = np.flatnonzero(owner >= 0)
     if not len(rows):
         return
@@ -275,7 +280,7 @@ def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str
 
 
 def _ids(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
-    """Stretches of op_ids that follow each other, cut where they change the partition; or CLASH, if one is twice."""
+    """Ranges of consecutive op_ids, cut where they change the partition; or CLASH, if an op_id occurs twice."""
     run, op_id = frame.codes("run_id").ids.astype(np.int64), frame.numbers("op_id", 0)
     if (np.diff(op_id) < 0).any() or (np.diff(run) < 0).any():
         order = np.lexsort((op_id, run))
@@ -337,7 +342,7 @@ def _pieces(
 
 
 def piece_of(table: pa.Table) -> bytes:
-    """What `read_piece` reads."""
+    """The inverse of `read_piece`."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -346,9 +351,7 @@ def piece_of(table: pa.Table) -> bytes:
 
 
 def clients_clash(table: pa.Table) -> bool:
-    """Whether two stretches of one client overlap, of tables that `shuffle_pieces` made. If not, no two of its
-    operations do.
-    """
+    """Whether two intervals of one client overlap, in CLIENTS tables. If not, no two of its operations do."""
     frame = Frame(table)
     run, client = frame.codes("run_id"), frame.codes("client")
     owner = run.ids.astype(np.int64) * len(client.texts) + client.ids
@@ -359,7 +362,7 @@ def clients_clash(table: pa.Table) -> bool:
 
 
 def ids_clash(table: pa.Table) -> bool:
-    """Whether an op_id is there twice in a run, of tables that `shuffle_pieces` made."""
+    """Whether an op_id occurs twice in a run, in IDS tables."""
     frame = Frame(table)
     run, first, last = frame.codes("run_id").ids, frame.numbers("first", 0), frame.numbers("last", 0)
     order = np.lexsort((first, run))

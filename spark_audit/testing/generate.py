@@ -1,7 +1,7 @@
 """Seeded histories that are true by construction (`testing/inject_fault.py` puts faults into them).
 
-A store is simulated with a clock of its own. Each client calls, its operation takes effect at an instant between call
-and return, and the answer is taken from the store at that instant. An unknown operation takes effect late, or never.
+A store is simulated with a clock of its own. Each operation takes effect at an instant between its call and its return,
+and its response is taken from the store at that instant. An unknown operation takes effect late, or never.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EMPTY: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What to generate. Shares are of all operations; what remains are reads."""
+    """The parameters of a history. Shares are of all operations; the rest are reads."""
 
     operations: int = 1_000
     clients: int = 10
@@ -89,7 +89,7 @@ class _Simulation:
         self.shape, self.random, self.run_id = shape, random, run_id
         self.store = _Store()
         self.finished: list[Row] = []
-        self.stale = _Store()  # What a member that lags behind would answer a local read with.
+        self.stale = _Store()  # The store of a lagging member, which answers local reads.
 
     def rows(self) -> Iterator[Row]:
         """An event heap of (time, kind, op_id): a call makes the two events that follow it."""

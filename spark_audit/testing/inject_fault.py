@@ -1,7 +1,7 @@
-"""One fault, put into a history that is true: a checker never seen red proves nothing.
+"""One fault, put into a true history: a checker that was never seen red proves nothing.
 
-Values are taken to be unique, as generated and recorded ones are: then what each fault claims is impossible, whatever
-the operations of unknown outcome did, and taking back the changed rows leaves nothing wrong.
+Values are assumed to be unique, as generated and recorded ones are. Then the claim of each fault is impossible,
+whatever the operations of unknown outcome did, and restoring the changed rows leaves no violation.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class _History:
         self._transactions = [row for row in rows if row["op"] == "txn"]
 
     def of(self, *ops: str) -> list[Row]:
-        """Acknowledged, not local."""
+        """Acknowledged operations that are not local."""
         return [row for row in self.done if row["op"] in ops]
 
     def reads(self) -> list[Row]:
         return [row for row in self.of("get") if row["output"]["found"]]
 
     def writes(self, key: str, *ops: str) -> list[Row]:
-        """Acknowledged, of this key, and not refused; by their return."""
+        """Acknowledged writes of this key that were not refused, by their return."""
         mine = (row for row in self._by_key.get(key, ()) if row["op"] in ops and row["status"] == "ok")
         return sorted((row for row in mine if row["output"]["succeeded"] is not False), key=_returned)
 
     def overwritten(self, key: str, before_ns: int, *ops: str) -> tuple[Row, Row] | None:
-        """Of the writes that had returned by then, the last two of which one preceded the other."""
+        """The last two writes that had returned by then and of which one preceded the other."""
         done = [row for row in self.writes(key, *(ops or ("put",))) if row["return_ns"] < before_ns]
         return next(((a, b) for a, b in reversed(list(pairwise(done))) if a["return_ns"] < b["call_ns"]), None)
 
@@ -67,11 +67,11 @@ class _History:
         )
 
     def may_write(self, key: str) -> list[Row]:
-        """What may have changed this key, of any outcome."""
+        """Operations of any outcome that may have changed this key."""
         return [row for row in (*self._by_key.get(key, ()), *self._transactions) if _may_write(row, key)]
 
     def listings(self) -> Iterator[tuple[Row, Row]]:
-        """Those that show all of their interval, with their requests."""
+        """The listings that show all of their interval, with their requests."""
         for row in self.of("range"):
             request = json.loads(row["request"])
             if not any(request.get(name) for name in ("limit", "revision", "count_only", "keys_only", "start", "end")):
@@ -79,7 +79,7 @@ class _History:
 
 
 def inject(rows: Iterable[Row], fault: str, seed: int) -> tuple[list[Row], Row]:
-    """A copy of the rows, of a generated or a recorded run, with one fault in it, and an operation that shows it.
+    """A copy of the rows of a generated or recorded run with one fault in it, and an operation that shows it.
 
     `fault`: of FAULTS or ALL_FAULTS. Raises ValueError if the history has no place for this fault.
     """
@@ -107,7 +107,7 @@ def _applied_twice(history: _History) -> Row | None:
 
 
 def _never_written(history: _History) -> Row | None:
-    """A read returns what nobody wrote."""
+    """A read returns a value that was never written."""
     for read in history.reads():
         read["output"]["value"] += "-never"
         return read
@@ -115,7 +115,9 @@ def _never_written(history: _History) -> Row | None:
 
 
 def _lost_write(history: _History) -> Row | None:
-    """The last put of a key is forgotten: whoever saw it sees the one before. The first read that does."""
+    """The last put of a key is lost: every operation that saw it sees the one before. The first read that does is
+    returned.
+    """
     for key in dict.fromkeys(read["key"] for read in history.reads()):
         if (shown := _lose(history, key)) is not None:
             return shown
@@ -191,7 +193,7 @@ def _deleted_read(history: _History) -> Row | None:
 
 
 def _missed_read(history: _History) -> Row | None:
-    """A read finds nothing where a put had returned and nobody removed it."""
+    """A read finds nothing after a put had returned, without any deletion."""
     for read in history.reads():
         if history.surely_there(read["key"], read):
             read["output"] = {**dict.fromkeys(read["output"]), "found": False}
@@ -286,7 +288,7 @@ def _wrong_branch(history: _History) -> Row | None:
 
 
 def _order_over_keys(history: _History) -> Row | None:
-    """A read carries a revision below one that a completed operation on another key carried before it was called."""
+    """A read carries a revision below one that a completed operation on another key carried before its call."""
     seen = sorted((row for row in history.done if row["revision"]), key=_returned)
     for read in history.reads():
         mod = read["output"]["mod_revision"]
@@ -298,7 +300,9 @@ def _order_over_keys(history: _History) -> Row | None:
 
 
 def _repeated_revision(history: _History) -> Row | None:
-    """Two puts on two keys are acknowledged with one revision. Nobody had been told the one that is no more."""
+    """Two puts on two keys are acknowledged with one revision. No response had reported the revision that
+    disappears.
+    """
     others = json.dumps([(row["output"], row["request"], row["expected_mod_revision"]) for row in history.rows])
     puts = sorted((put for put in history.of("put") if put["revision"]), key=lambda put: int(put["revision"]))
     for one, other in history.random.sample(list(pairwise(puts)), max(0, len(puts) - 1)):
@@ -336,7 +340,7 @@ def _doubled_append(history: _History) -> Row | None:
 
 
 def _wrong_local_read(history: _History) -> Row | None:
-    """A local read, which may be old, returns what nobody wrote at all."""
+    """A local read, which may be old, returns a value that was never written."""
     for read in history.rows:
         if read["consistency"] == "local" and read["status"] == "ok" and read["output"]["found"]:
             read["output"]["value"] += "-never"

@@ -1,1 +1,1 @@
-"""What was found, in words and in one structure, and what follows for all keys from what is known of each."""
+"""The verdict: findings, their words, and the checks across keys that follow from the decisions of single keys."""

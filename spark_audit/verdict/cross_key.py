@@ -1,7 +1,7 @@
-"""The traces of a run (`store/revision_claims.py`) held against all of its rows: what is wrong, and whether a replay is
-still needed.
+"""The traces of a run (`store/revision_claims.py`) compared with all of its rows: what is wrong, and whether a replay
+is still needed.
 
-The same for all engines; each says in its own way what it is asked of the rows (`RunRows`).
+The same for all engines; each implements the access to the rows (`RunRows`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RevisionQuery:
-    """What is asked of all rows of a run: of each of these calls, and of the revisions from `low` to `high`."""
+    """A query over all rows of a run: about each of these calls, and about the revisions from `low` to `high`."""
 
     calls: tuple[CallStamp, ...]
     low: int
@@ -42,8 +42,10 @@ class RevisionQuery:
 
     @classmethod
     def about(cls, traces: Traces, open_keys: Sequence[str] = ()) -> RevisionQuery:
-        """Calls: of those told whose writer is known, then of the slots. There must be traces, or open keys. Of slots
-        any revision may matter: keys near them may be decided again."""
+        """The query about these traces or open keys, of which there must be some. Calls: those of claims with a known
+        writer, then those of unplaced writes. For unplaced writes any revision may matter, because keys near them may
+        be decided again.
+        """
         calls = [(claim.by[1], claim.by[2]) for claim in traces.claims if claim.by is not None]
         calls += [(write.call_ns, write.clock) for write in traces.unplaced]
         if traces.unplaced or open_keys:
@@ -54,10 +56,11 @@ class RevisionQuery:
 
 @dataclass(frozen=True, slots=True)
 class RevisionFacts:
-    """Of the rows that *take part*: completed ones that carry a revision and are not `local`.
+    """The answer to a query, from the rows that *take part*: completed ones that carry a revision and promise
+    linearizability.
 
-    `reached`: for each call the highest revision that had returned before it; 1 if none. `taken`: the revisions asked
-    about that changes carry; ascending, none touching the next.
+    `reached`: for each call the highest revision returned before it; 1 if none. `taken`: the revisions in the range of
+    the query that changes carry, as ranges; ascending, none adjacent to the next.
     """
 
     reached: Sequence[int]
@@ -65,27 +68,30 @@ class RevisionFacts:
 
 
 class RunRows(NearbyRows, Protocol):
-    """The rows of one run, where some have to be shown, or looked at again."""
+    """Access to the rows of one run, for those that have to be shown or looked at again."""
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
-        """These rows."""
+        """The rows with these op_ids."""
         ...
 
     def changes(self, revisions: Sequence[int]) -> Sequence[Row]:
-        """The changes which take part that carry one of these."""
+        """The changes that take part and carry one of these revisions."""
         ...
 
     def returned_before(self, claim: RevisionClaim) -> Row:
-        """Of those that take part, carry its revision or a higher one and had returned before its call: the first."""
+        """The first row that takes part and had returned before the call of the claim, yet carries its revision or a
+        higher one.
+        """
         ...
 
 
 def check_across_keys(
     run_id: str, traces: Traces, facts: RevisionFacts, rows: RunRows, verdict: Verdict, open_keys: Sequence[str] = ()
 ) -> list[str]:
-    """Record what contradicts the revisions told. The keys of slots that find no revision, not even if these keys are
-    decided again near them, and of `open_keys`, those of which no order by revisions is known, the ones that find none
-    so; none: no replay."""
+    """Record what contradicts the claims. Returns the keys that need a replay: those with unplaced writes that find no
+    revision, even when keys are decided again near them, and those of `open_keys` (keys without a known order by
+    revisions) that stay unexplained.
+    """
     placed = [claim for claim in traces.claims if claim.by is not None]
     _note_twice(run_id, traces.claims, rows, facts.taken, verdict)
     early = [claim for claim, floor in zip(placed, facts.reached, strict=False) if floor >= claim.revision]
@@ -176,7 +182,7 @@ class RowsInMemory:
 
 
 def place(row: Row) -> tuple[int, int, int]:
-    """In which order `returned_before` looks."""
+    """The order in which `returned_before` searches."""
     return row["revision"], row["call_ns"], row["op_id"]
 
 

@@ -1,4 +1,4 @@
-"""From decisions to what a verdict records. Plain dicts go through Spark; both engines build their words here."""
+"""Builds findings from decisions, with their words. Both engines use it; plain dicts go through Spark."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Row = Mapping[str, Any]
 
 @dataclass(slots=True)
 class KeyFindings:
-    """All that one key of one run has to say. `weak`: reads checked only against their own revision.
+    """The findings about one key of one run. `weak`: reads checked only against their own revision.
 
-    `operations`: rows that say something about the key, weak ones among them; failed ones and unknown reads do not.
+    `operations`: the rows that report on the key, weak ones included; failed ones and unknown reads do not.
     """
 
     run_id: str
@@ -35,7 +35,7 @@ class KeyFindings:
     found: list[Violation | Undecided] = field(default_factory=list)
     needs_replay: bool = False  # See Decision.
     operations: int = 0
-    traces: Traces = field(default_factory=Traces)  # Of a key that is wrong by itself: none. Said once is enough.
+    traces: Traces = field(default_factory=Traces)  # None for a key that is wrong by itself: one finding is enough.
 
 
 @dataclass(slots=True)
@@ -44,12 +44,12 @@ class KeyHistory:
 
     operations: list[Operation] = field(default_factory=list)
     failed: dict[str, int] = field(default_factory=dict)
-    rows: int = 0  # That say something about the key.
+    rows: int = 0  # Rows that report on the key.
     weak: int = 0
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> KeyHistory:
-        """Of parts of rows (`history/projection.py`) that concern this key alone, in any order."""
+        """The history of one key, from projected rows (`history/projection.py`) in any order."""
         made = cls()
         for row in sorted(rows, key=lambda row: (row["call_ns"], row["op_id"])):
             before = len(made.operations)
@@ -62,7 +62,7 @@ class KeyHistory:
 
 
 def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configurations_max: int) -> KeyFindings:
-    """Decide one key. `rows` are parts of rows (`history/projection.py`) that concern this key alone."""
+    """Decide one key. `rows`: its projected rows (`history/projection.py`)."""
     history = KeyHistory.of(rows)
     decision = decide(history.operations, clocks, configurations_max=configurations_max, key=key)
     result = findings_from(run_id, key, history, decision, clocks)
@@ -72,7 +72,7 @@ def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, 
 
 
 def findings_from(run_id: str, key: str, history: KeyHistory, decision: Decision, clocks: Clocks) -> KeyFindings:
-    """What a decision says of the key, and what its reads say against their own revisions."""
+    """The findings of a decision, and those of reads that contradict their own revision."""
     proven_wrong = {op.op_id for op in decision.counterexample}
     result = KeyFindings(run_id, key, decision.status, decision.method, history.weak, decision.configurations)
     result.needs_replay, result.operations = decision.needs_replay, history.rows
@@ -89,7 +89,7 @@ def findings_from(run_id: str, key: str, history: KeyHistory, decision: Decision
         result.found.append(Undecided("keys", run_id, key, reason))
     for misfit in misfits(history.operations, clocks):
         if misfit.read.op_id in proven_wrong:
-            continue  # Said once is enough.
+            continue  # One finding is enough.
         prop = "order" if misfit.read.weak is None else "weak"
         pair = [misfit.write, misfit.read] if misfit.write is not None else [misfit.read]
         other = f", although {describe(misfit.write)}" if misfit.write is not None else ""
@@ -113,14 +113,14 @@ def _shown(op: Operation) -> ShownOperation:
 
 
 def shown_row(row: Row) -> ShownOperation:
-    """A row as it stands in a store-wide counterexample."""
+    """A row as part of a store-wide counterexample."""
     return ShownOperation(
         row["op_id"], row["client"], row["op"], row["call_ns"], row["return_ns"], row["revision"], row_words(row)
     )
 
 
 def order_violation(run_id: str, pair: OutOfOrder) -> Violation:
-    """An operation that carries a revision which it cannot have known of yet, or not have missed."""
+    """An operation carries a revision that it cannot have known of yet, or not have missed."""
     gap = span(max(0, pair.early["call_ns"] - pair.late["return_ns"]))
     late = f"{row_words(pair.late)}, which had returned {gap} before it was called"
     text = f"{row_words(pair.early)} carries no higher revision than {late}"
@@ -128,7 +128,7 @@ def order_violation(run_id: str, pair: OutOfOrder) -> Violation:
 
 
 def repeated_violation(run_id: str, revision: int, rows: Sequence[Row]) -> Violation:
-    """Acknowledged writes that claim the same revision."""
+    """Acknowledged writes claim the same revision."""
     names = " and ".join(f"{row['op']} #{row['op_id']}" for row in rows[:4])
     text = f"{len(rows)} acknowledged writes carry revision {revision}: {names}"
     return Violation("unique", run_id, None, text, tuple(shown_row(row) for row in rows[:4]))
@@ -137,7 +137,9 @@ def repeated_violation(run_id: str, revision: int, rows: Sequence[Row]) -> Viola
 def repeated_claim(
     run_id: str, revision: int, claims: Sequence[RevisionClaim], rows: Sequence[Row], changes: Sequence[Row]
 ) -> Violation:
-    """A revision of more than one change: those of which responses tell it (`rows`: unknown ones), and acknowledged."""
+    """A revision has more than one change: those that responses claim for unknown writes (`rows`), and acknowledged
+    ones.
+    """
     names = [f"a write of {short(one.key)} of unknown outcome, as responses tell" for one in claims[:4]]
     names += [row_words(row) for row in changes[:4]]
     text = f"revision {revision} is that of more than one change: {' and '.join(names)}"
@@ -145,7 +147,7 @@ def repeated_claim(
 
 
 def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> Violation:
-    """A write of unknown outcome with a revision that is not above what had returned before its call."""
+    """A write of unknown outcome has a revision that is not above one returned before its call."""
     gap = span(max(0, unknown["call_ns"] - late["return_ns"]))
     text = (
         f"{unknown['op']} #{unknown['op_id']} of {short(claim.key)}, its outcome unknown, has revision "
@@ -155,7 +157,7 @@ def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> V
 
 
 def store_finding(run_id: str, found: Contradiction) -> Violation | Undecided:
-    """A listing or transaction that the whole store does not explain."""
+    """The whole store does not explain a listing or transaction."""
     text = f"{row_words(found.row)}: {found.reason}"
     if not found.certain:
         return Undecided("store", run_id, None, f"{text}; a write of unknown outcome might explain it")

@@ -1,4 +1,4 @@
-"""What an audit says. Properties are reported apart; one that is undecided never hides the others, nor is it green."""
+"""The verdict of an audit. Properties are reported apart: an undecided one hides no other, and is not green."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """What could not be decided, and why."""
+    """Something that could not be decided, and the reason."""
 
     property: str
     run_id: str
@@ -76,7 +76,7 @@ class Property:
 
 @dataclass(slots=True)
 class Verdict:
-    """The whole answer about the histories given. Built up by `record`; `status` follows from the properties."""
+    """The verdict on the given histories. `record` builds it up; `status` follows from the properties."""
 
     operations: int = 0
     unknown: int = 0
@@ -102,7 +102,7 @@ class Verdict:
         return EXIT_CODES[self.status]
 
     def record(self, found: Violation | Undecided, *, count: int = 1) -> None:
-        """Count it, and keep it as an example if there are not yet SHOWN_MAX of its property."""
+        """Count a finding, and keep it as an example if there are fewer than SHOWN_MAX of its property."""
         prop = self.properties[found.property]
         if isinstance(found, Violation):
             prop.violated += count

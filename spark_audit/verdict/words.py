@@ -1,4 +1,4 @@
-"""Operations and violations in words, for a person who has to believe them."""
+"""Operations and violations in words, for the person who has to believe them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _revision_words(op: Operation) -> str:
 
 def _step_words(step: Step, op: Operation) -> str:
     done = not op.unknown
-    if op.name == "append" and step.kind != "append":  # appends.py: what it left was told.
+    if op.name == "append" and step.kind != "append":  # See key/appends.py: a read shows what it left.
         return _append_words(step)
     match step.kind:
         case "get":
@@ -87,7 +87,7 @@ def span(nanoseconds: int) -> str:
 
 
 def sentence(proof: Sequence[Operation], failed_values: Mapping[str, int], clocks: Clocks) -> str:
-    """Why these operations have no order. `failed_values`: values of writes reported as certainly failed → op_id."""
+    """Why these operations have no order. `failed_values`: value → the operation that failed to write it."""
     value_at: dict[int, str] = {}
     for op in proof:
         for step in op.steps:
@@ -154,7 +154,7 @@ def _reader_sentence(
 
 
 def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
-    """Which read tells what an append found."""
+    """Which read shows what an append found."""
     left = append.steps[0].value if append.name == "append" and append.steps[0].kind == "cas" else None
     for op in proof if left is not None else ():
         for step in op.steps:
@@ -164,7 +164,7 @@ def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
 
 
 def _conflicting_appends(proof: Sequence[Operation]) -> str | None:
-    """Of an append of which reads tell that it found this, and that."""
+    """An append after two different values, as two reads show."""
     writes = [op for op in proof if op.writes]
     append = writes[0] if len(writes) == 1 and writes[0].steps[0].kind == "append" else None
     text = append.steps[0].value if append is not None else None
@@ -185,7 +185,7 @@ def _end(text: str) -> str:
 
 
 def _lost_append(reader: Operation, proof: Sequence[Operation], clocks: Clocks) -> str | None:
-    """Of a read whose value lacks what an append before it left there, with nothing to overwrite it in between."""
+    """A read whose value lacks an earlier append, with nothing in between that overwrites it."""
     seen = reader.steps[0].seen if len(reader.steps) == 1 else None
     if seen is None or seen.value is None:
         return None
@@ -205,7 +205,7 @@ def _failed(op_id: int) -> str:
 
 
 def row_words(row: Mapping[str, Any]) -> str:
-    """A row that is not cut by key: for the store-wide properties."""
+    """A row that is not projected onto a key: for the store-wide properties."""
     key = f" of {short(row['key'])}" if row.get("key") else ""
     text = f" (revision {row['revision']})" if row["return_ns"] is not None else ", its outcome unknown"
     return f"{row['op']} #{row['op_id']}{key}{text}"
