@@ -27,11 +27,12 @@ from spark_audit.report.material import Material
 from spark_audit.store.replay import contradictions, hint_of, left_open, no_order, worth_replaying
 from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWrite
 from spark_audit.tables.clashes import clashes
+from spark_audit.tables.effects import changes_of_one_key, taking_part
 from spark_audit.tables.frame import Bools, Frame, Int64s, Row
 from spark_audit.tables.multi_key import MultiKeyRows, inspect_multi_key, single_rows
 from spark_audit.tables.order import check_order, ranked
 from spark_audit.tables.read import Read, read
-from spark_audit.tables.revisions import RowsOfFrame, changes_of_one_key, taking_part
+from spark_audit.tables.revisions import RowsOfFrame
 from spark_audit.tables.row_rules import broken_rows
 from spark_audit.verdict.cross_key import RevisionQuery, check_across_keys
 from spark_audit.verdict.findings import KeyFindings, note_key, store_finding

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from spark_audit.columnar.columns import sorted_by
 from spark_audit.history.clocks import Clocks
 from spark_audit.tables.decide_keys import NEEDED, DecidedTable, decide_table
+from spark_audit.tables.effects import changes_of_one_key
 from spark_audit.tables.frame import BLOCK_ROWS, Frame, Int64s
 from spark_audit.tables.order import ranked
 from spark_audit.tables.ranges import HOT_ROWS, LIMITS, decide_in_ranges
-from spark_audit.tables.shuffle import changed
 from spark_audit.verdict.findings import KeyFindings
 
 THREADS = 2
@@ -68,7 +68,7 @@ def _in_ranges(
     """Decide these rows, all of one key, in ranges."""
     revision = frame.numbers("revision", 0)
     ranks = frame.codes("status").among("ok")[rows] & (revision[rows] > 0)
-    order = ranked(frame, rows[ranks], revision, changed(frame))
+    order = ranked(frame, rows[ranks], revision, changes_of_one_key(frame))
     begins = range(0, len(order), LIMITS.range)
     ranges = (table.take(order[begin : begin + LIMITS.range]) for begin in begins)
 

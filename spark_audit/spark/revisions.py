@@ -19,15 +19,10 @@ from spark_audit.history.clocks import Clocks
 from spark_audit.spark.scan import Scan, Source, chunks
 from spark_audit.store.revision_claims import CallStamp, RevisionClaim, Traces, UnplacedWrite
 from spark_audit.tables.conform import conform
+from spark_audit.tables.effects import changes_of_one_key, taking_part
 from spark_audit.tables.frame import Frame, Int64s, distinct
 from spark_audit.tables.multi_key import inspect_multi_key
-from spark_audit.tables.revisions import (
-    RowsOfFrame,
-    changes_of_one_key,
-    highest_before,
-    revision_ranges,
-    taking_part,
-)
+from spark_audit.tables.revisions import RowsOfFrame, highest_before, revision_ranges
 from spark_audit.verdict.cross_key import RevisionFacts, RevisionQuery
 
 if TYPE_CHECKING:

@@ -22,10 +22,11 @@ import pyarrow.parquet as parquet
 from spark_audit.columnar.columns import Int64s
 from spark_audit.history.clocks import Clocks
 from spark_audit.tables.decide_keys import DecidedTable
+from spark_audit.tables.effects import changes_of_one_key
 from spark_audit.tables.frame import Frame
 from spark_audit.tables.order import ranked
 from spark_audit.tables.ranges import HOT_ROWS, LIMITS, Limits, decide_in_ranges
-from spark_audit.tables.shuffle import changed, concat
+from spark_audit.tables.shuffle import concat
 
 SAMPLE_STRIDE = 256  # One row of so many is sampled: of a key of HOT_ROWS about 2,000.
 _LINES_EVERY_BYTES = 1 << 24
@@ -179,6 +180,6 @@ def _ranges(parts: Iterable[tuple[int, pa.Table]], kept: _Kept, limits: Limits) 
             yield table
             continue
         frame = Frame(table)
-        order = ranked(frame, np.arange(frame.rows), frame.numbers("revision", 0), changed(frame))
+        order = ranked(frame, np.arange(frame.rows), frame.numbers("revision", 0), changes_of_one_key(frame))
         for begin in range(0, len(order), limits.range):
             yield table.take(order[begin : begin + limits.range])

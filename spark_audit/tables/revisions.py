@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_audit.history.clocks import Clocks
-from spark_audit.history.operation import WEAK
 from spark_audit.store.gap_reassignment import ROWS_MAX, RevisionWindow
 from spark_audit.store.revision_claims import CallStamp, RevisionClaim, RevisionRange
 from spark_audit.tables.frame import Bools, Frame, Int64s, Row, distinct
@@ -20,21 +19,6 @@ _EARLIEST = -(2**63)
 SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "revision")
 _FOR_RANK = (*SHOWN, "output")
 TO_DECIDE = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status", "consistency")  # A key again.
-
-
-def taking_part(frame: Frame) -> Bools:
-    """Per row the same as `takes_part` (history/effects.py)."""
-    taking: Bools = frame.codes("status").among("ok") & ~frame.null("revision")
-    return taking & ~frame.codes("consistency").among(*WEAK)
-
-
-def changes_of_one_key(frame: Frame) -> Bools:
-    """Per row whether it is an acknowledged change of one key; for transactions see `inspect_multi_key`."""
-    op = frame.codes("op")
-    changes = op.among("put", "append")
-    changes |= op.among("delete") & frame.output_flag("found")
-    changes |= op.among("cas") & frame.output_flag("succeeded")
-    return changes & frame.codes("status").among("ok")
 
 
 @dataclass(frozen=True, slots=True)

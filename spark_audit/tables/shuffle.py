@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_audit.columnar.columns import sorted_by
-from spark_audit.history.operation import WEAK
 from spark_audit.tables.conform import conform
 from spark_audit.tables.decide_keys import NEEDED
+from spark_audit.tables.effects import changes_of_one_key, taking_part
 from spark_audit.tables.frame import NAMES, Bools, Frame, Int32s, Int64s, one_piece
 from spark_audit.tables.multi_key import MultiKeyRows, inspect_multi_key
 from spark_audit.tables.row_rules import broken_rows
@@ -87,7 +87,7 @@ def shuffle_pieces(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) ->
     if multi_key is None or multi_key.bad:
         yield ShufflePiece(BAD, 0, json.dumps(bad or len(multi_key.bad if multi_key else ())).encode())
         return
-    taking = _taking(frame)
+    taking = taking_part(frame)
     yield from _totals(frame, multi_key, taking)
     keys = Frame(_narrow(_of_keys(frame, multi_key)))
     owner = _owners(keys, hot)
@@ -95,7 +95,9 @@ def shuffle_pieces(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) ->
     yield from _keys(keys, np.flatnonzero(owner < 0), partitions)
     yield from _ids(frame, partitions)
     yield from _clients(frame, partitions)
-    order = frame.table.select(list(_ORDER)).append_column("reads", pa.array(~(changed(frame) | multi_key.changed)))
+    order = frame.table.select(list(_ORDER)).append_column(
+        "reads", pa.array(~(changes_of_one_key(frame) | multi_key.changed))
+    )
     rows = np.flatnonzero(taking)
     blocks = frame.numbers("revision", 0)[rows] >> BLOCK_BITS
     yield from _pieces(ORDER, _narrow(order), blocks % partitions, partitions, rows)
@@ -136,20 +138,6 @@ def _wide(table: pa.Table) -> pa.Table:
             wide = [pa.field(one.name, pa.int64() if pa.types.is_int32(one.type) else one.type) for one in whole.type]
             table = table.set_column(place, name, whole.cast(pa.struct(wide)))
     return table
-
-
-def _taking(frame: Frame) -> Bools:
-    taking: Bools = frame.codes("status").among("ok") & ~frame.null("revision")
-    return taking & ~frame.codes("consistency").among(*WEAK)
-
-
-def changed(frame: Frame) -> Bools:
-    """Per row whether it is an acknowledged change of one key; see `changed` of history/effects.py."""
-    op, ok = frame.codes("op"), frame.codes("status").among("ok")
-    changes = op.among("put", "append")
-    changes |= op.among("delete") & frame.output_flag("found")
-    changes |= op.among("cas") & frame.output_flag("succeeded")
-    return changes & ok
 
 
 def _totals(frame: Frame, multi_key: MultiKeyRows, taking: Bools) -> Iterator[ShufflePiece]:
@@ -252,7 +240,7 @@ def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> It
         return
     owner, revision, call = owner[rows], frame.numbers("revision", 0)[rows], frame.numbers("call_ns", 0)[rows]
     ranked = frame.codes("status").among("ok")[rows] & (revision > 0) & (revision < 2**61)
-    rank = 2 * np.where(ranked, revision, 0) + ~changed(frame)[rows]
+    rank = 2 * np.where(ranked, revision, 0) + ~changes_of_one_key(frame)[rows]
     places = np.zeros(len(rows), np.int64)
     for number in np.unique(owner).tolist():
         mine = np.flatnonzero((owner == number) & ranked)

@@ -12,8 +12,9 @@ from spark_audit.history.clocks import Clocks
 from spark_audit.spark.revisions import _Calls, _reached, rows_by_run
 from spark_audit.store.gap_reassignment import RevisionWindow
 from spark_audit.tables.conform import conform, joined
+from spark_audit.tables.effects import taking_part
 from spark_audit.tables.frame import Frame
-from spark_audit.tables.revisions import RowsOfFrame, taking_part
+from spark_audit.tables.revisions import RowsOfFrame
 from spark_audit.testing.generate import Shape, generate
 from spark_audit.verdict.cross_key import RowsInMemory
 from tests.spark_audit.support.tables import history_table
