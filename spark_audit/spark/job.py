@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, JobFailed, MalformedHistory, NothingToCheck
 from spark_audit.history.clocks import Clocks
-from spark_audit.history.paths import HistoryFile, history_files, read_run_file
+from spark_audit.history.paths import HistoryFile, folders_of_runs, history_files, read_run_file
 from spark_audit.history.rows import after_unknown, overlapping, twice
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.faults import RunAbout
@@ -32,7 +32,7 @@ from spark_audit.spark.page_material import gather
 from spark_audit.spark.revisions import open_keys_of, revision_facts, traces_of
 from spark_audit.spark.rows import RowsOfSpark
 from spark_audit.spark.scan import ERROR, SUMMARY, Scan
-from spark_audit.store.replay import left_open, worth_replaying
+from spark_audit.store.replay import left_open, no_order, worth_replaying
 from spark_audit.store.revision_claims import Traces
 from spark_audit.tables.order_blocks import BlockSummary, Latest
 from spark_audit.tables.parquet import check_footers
@@ -145,17 +145,12 @@ def _totals(
     if any(note["kind"] == BAD for note in notes):
         _refuse_malformed(rows.loaded, notes)
     folder_of = {str(file.path.resolve()): file.folder for file in files}
-    folders: dict[str, Path] = {}
-    runs: dict[str, _RunTotals] = {}
     totals = [(note["file"], json.loads(note["payload"])) for note in notes if note["kind"] == TOTALS]
-    for file, counts in sorted(totals, key=lambda pair: pair[0]):
-        run_id, folder = counts["run_id"], folder_of[file]
-        if folders.setdefault(run_id, folder) != folder:
-            raise _one_fault(folder, f"run_id {run_id} is also that of {folders[run_id]}; runs are never joined")
-        named = headers[folder].get("run_id")
-        if named is not None and named != run_id:
-            raise _one_fault(folder / "run.json", f"names the run {named}, but its rows are of {run_id}")
-        run = runs.setdefault(run_id, _RunTotals(folder))
+    totals.sort(key=lambda pair: pair[0])
+    folders = folders_of_runs(((counts["run_id"], folder_of[file]) for file, counts in totals), headers)
+    runs: dict[str, _RunTotals] = {}
+    for _, counts in totals:
+        run = runs.setdefault(counts["run_id"], _RunTotals(folders[counts["run_id"]]))
         for name in ("rows", "unknown", "failed", "multi_key_requests", "multi_key", "without_revision"):
             setattr(run, name, getattr(run, name) + counts[name])
         verdict.properties["order"].checked += counts["taking"]
@@ -175,10 +170,6 @@ def _refuse_malformed(loaded: Loaded, notes: Sequence[Any]) -> NoReturn:
     raise MalformedHistory(
         tuple(Fault(file, 0, f"malformed: {what}") for file, what in unreadable[:FAULTS_SHOWN_MAX]), len(unreadable)
     )
-
-
-def _one_fault(where: object, reason: str) -> MalformedHistory:
-    return MalformedHistory((Fault(str(where), 0, reason),), 1)
 
 
 def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
@@ -288,15 +279,15 @@ def _check_store(
     facts = revision_facts(scan, {run_id: RevisionQuery.about(*mine) for run_id, mine in queried.items()}, clocks)
     for run_id, run in sorted(runs.items()):
         verdict.properties["store"].checked += run.multi_key
-        if run.multi_key and run.without_revision:
-            reason = f"{run.without_revision} operations carry no revision, so there is no order to replay the store in"
-            verdict.record(Undecided("store", run_id, None, reason), count=run.multi_key)
+        obstacle = no_order(run.without_revision)
+        if run.multi_key and obstacle:
+            verdict.record(Undecided("store", run_id, None, obstacle), count=run.multi_key)
             continue
         left = list[str]()
         if run_id in queried:
             mine = RowsOfSpark(rows, run_id, clocks[run_id], scan)
             left = check_across_keys(run_id, queried[run_id][0], facts[run_id], mine, verdict, queried[run_id][1])
-        if run.without_revision or not (run.multi_key or left):
+        if obstacle or not (run.multi_key or left):
             continue
         if worth_replaying(run.multi_key, run.rows, bool(left)):
             replayed.append(run_id)
