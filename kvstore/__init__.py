@@ -120,16 +120,16 @@ from raft import Member
 
 if TYPE_CHECKING:
     from kvstore.embedded import Store, open_node
-    from kvstore.server.joining import JoinRefused, MemberRemoved
-    from kvstore.server.member import MemberConfig, run_member
+    from kvstore.member.joining import JoinRefused, MemberRemoved
+    from kvstore.member.member import MemberConfig, run_member
 
 _LAZY = {
     "Store": "kvstore.embedded",
     "open_node": "kvstore.embedded",
-    "JoinRefused": "kvstore.server.joining",
-    "MemberConfig": "kvstore.server.member",
-    "MemberRemoved": "kvstore.server.joining",
-    "run_member": "kvstore.server.member",
+    "JoinRefused": "kvstore.member.joining",
+    "MemberConfig": "kvstore.member.member",
+    "MemberRemoved": "kvstore.member.joining",
+    "run_member": "kvstore.member.member",
 }
 
 

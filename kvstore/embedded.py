@@ -18,9 +18,9 @@ import trio
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.client.loop_binding import check_in_trio
 from kvstore.client.pump import dial_tcp
+from kvstore.member.joining import joining_of
+from kvstore.member.member import STOP_SECONDS_MAX, MemberConfig, RunningMember, run_member
 from kvstore.package_check import check_not_shadowed
-from kvstore.server.joining import joining_of
-from kvstore.server.member import STOP_SECONDS_MAX, MemberConfig, RunningMember, run_member
 from kvstore.server.service import ServiceLimits
 from raft import Member, RaftConfig
 from storage import StorageLimits

@@ -23,7 +23,7 @@ from typing import Any
 
 import trio
 
-from kvstore.server.member import MemberConfig, RunningMember, run_member
+from kvstore.member.member import MemberConfig, RunningMember, run_member
 from kvstore.store import gc_tuning as garbage
 from raft import Member, RaftConfig
 from raft.snapshots.builder import SnapshotBuild

@@ -16,7 +16,7 @@ from harness.cluster.child import CLOCK_SHIFT, DESCRIPTORS, TAMPERED
 from harness.cluster.os_faults import Controls
 
 _TAIL_BYTES = 2_000
-_STOP_GRACE_SECONDS = 10.0  # It gives itself five (`kvstore.server.member.STOP_SECONDS_MAX`).
+_STOP_GRACE_SECONDS = 10.0  # It gives itself five (`kvstore.member.member.STOP_SECONDS_MAX`).
 _READY = b"ready node="  # `hwm serve` says so when it serves.
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from kvstore.backup.file import BackupFailed
-from kvstore.cli.named_files import find_place, open_in_place
+from kvstore.named_files import find_place, open_in_place
 
 COPY_BYTES = 1 << 20
 

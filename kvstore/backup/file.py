@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from kvstore.cli.named_files import open_regular
 from kvstore.errors import OperationFailed
+from kvstore.named_files import open_regular
 from raft import MIB, SnapshotHeader
 from storage import CorruptSnapshot, NewerFormat, SnapshotParser
 

@@ -18,9 +18,9 @@ import trio
 
 from kvstore.backup.backup_aside import FileAside
 from kvstore.backup.file import BackupFailed, Checked, SnapshotFacts
-from kvstore.client.addresses import parse_address
 from kvstore.client.client import Client
 from kvstore.errors import InvalidAddress, Unavailable
+from kvstore.protocol.addresses import parse_address
 from kvstore.protocol.commands import Get
 from kvstore.protocol.messages import Response, snapshot_request
 from kvstore.protocol.status import MemberStatus

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstore.cli.common import FunctionT
-from kvstore.client.addresses import parse_address
 from kvstore.errors import InvalidAddress
-from kvstore.server.joining import Joining, joining_of
+from kvstore.member.joining import Joining, joining_of
+from kvstore.protocol.addresses import parse_address
 from raft import InvalidConfiguration, Member
 
 if TYPE_CHECKING:

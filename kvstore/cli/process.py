@@ -15,14 +15,14 @@ from pathlib import Path
 import trio
 
 from kvstore.cli.common import ExitCode, Failure, failure_of_system
-from kvstore.cli.named_files import Place, find_place, open_in_place
 from kvstore.cli.output import say
 from kvstore.cli.standard_streams import wait_for_no_reader_of_words
 from kvstore.errors import InvalidAddress, StoreError, Unavailable
+from kvstore.member.joining import MemberRemoved
+from kvstore.member.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
+from kvstore.named_files import Place, find_place, open_in_place
 from kvstore.protocol.commands import UnreadablePayload
 from kvstore.resources.out_of_memory import is_out_of_memory
-from kvstore.server.joining import MemberRemoved
-from kvstore.server.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
 from kvstore.store import gc_tuning as garbage
 from kvstore.store.snapshot_codec import InvalidSnapshot, UnsupportedFeatureLevel
 from raft import DiskForgotten, InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError

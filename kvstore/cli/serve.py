@@ -14,10 +14,10 @@ from kvstore.cli.output import OPERATION, say
 from kvstore.cli.process import failure_of_member, serve
 from kvstore.errors import InvalidAddress
 from kvstore.limits import SECOND_NS, AdmissionLimits
+from kvstore.member.joining import make_joining_folder
+from kvstore.member.member import MemberConfig, initialize_folder
 from kvstore.monitoring.log_format import start_logging
 from kvstore.server.connections import ServiceLimits
-from kvstore.server.joining import make_joining_folder
-from kvstore.server.member import MemberConfig, initialize_folder
 from raft import PRIORITY_MAX, InvalidConfiguration, Member, RaftConfig
 from storage import StorageLimits
 
@@ -71,13 +71,13 @@ class DialType(DialParamType):
 
 
 def _check_address(address: str) -> None:
-    from kvstore.client.addresses import parse_address
+    from kvstore.protocol.addresses import parse_address
 
     parse_address(address)
 
 
 def _check_advertised(address: str) -> None:
-    from kvstore.client.addresses import parse_advertised
+    from kvstore.protocol.addresses import parse_advertised
 
     parse_advertised(address)
 

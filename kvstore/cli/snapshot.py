@@ -11,14 +11,14 @@ import click
 from kvstore.backup.file import BackupDamaged, BackupFailed, SnapshotFacts
 from kvstore.backup.save import WAIT_SECONDS_DEFAULT, Saved, save_snapshot
 from kvstore.cli.common import ExitCode, Failure, Seconds, client_options, failure_of, print_json, run_with_client
-from kvstore.cli.named_files import is_standard_output
 from kvstore.cli.output import OPERATION, say, show
 from kvstore.cli.process import failure_of_member
 from kvstore.cli.serve import folder_options
 from kvstore.client.client import Client
 from kvstore.errors import Unavailable
-from kvstore.server.member import MemberConfig
-from kvstore.server.restore import REVISION_LEAP_MAX, read_begin, restore_folder
+from kvstore.member.member import MemberConfig
+from kvstore.member.restore import REVISION_LEAP_MAX, read_begin, restore_folder
+from kvstore.named_files import is_standard_output
 from raft import Member
 from storage import SNAPSHOT_FORMAT
 

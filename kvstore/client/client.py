@@ -15,12 +15,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self, cast
 
-from kvstore.client.addresses import parse_address
 from kvstore.client.bulk import Group, Item
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
 from kvstore.client.leadership_transfer import hand_over
 from kvstore.client.pump import ClientPump, Dialer
 from kvstore.errors import InvalidAddress, OperationFailed, OutcomeUnknown, StoreError, Unsupported
+from kvstore.protocol.addresses import parse_address
 from kvstore.protocol.answers import Answer, LogEntry, LogPage, ResultT, read_answer
 from kvstore.protocol.commands import (
     KIND_OF,

@@ -18,12 +18,12 @@ from typing import Any
 import outcome
 import trio
 
-from kvstore.client.addresses import parse_address
 from kvstore.client.bulk import Group
 from kvstore.client.calls import CallEnded
 from kvstore.client.core import ClientCore
 from kvstore.client.loop_binding import LoopBinding
 from kvstore.errors import ClientClosed, InvalidAddress
+from kvstore.protocol.addresses import parse_address
 from kvstore.protocol.messages import MembersView, Request, Response
 
 RECEIVE_BYTES_MAX = 256 * 1024

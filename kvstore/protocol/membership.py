@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from kvstore.client.addresses import parse_advertised
 from kvstore.errors import ChangeRefused, InvalidAddress, OperationFailed, OutcomeUnknown, Unavailable
+from kvstore.protocol.addresses import parse_advertised
 from kvstore.protocol.answers import read_answer
 from kvstore.protocol.messages import MembersView, Request, RequestKind, Response, decode_members, members_request
 from kvstore.protocol.wire_types import from_wire

@@ -11,8 +11,8 @@ import idna
 import pytest
 
 from kvstore.cli.serve import MemberType
-from kvstore.client.addresses import parse_address, parse_advertised
 from kvstore.errors import InvalidAddress
+from kvstore.protocol.addresses import parse_address, parse_advertised
 from kvstore.protocol.membership import read_change
 from raft import ChangeRefused, Member
 from tests.fuzz.campaign import RecordProperty, campaign, sizes

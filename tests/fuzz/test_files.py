@@ -16,8 +16,8 @@ import cbor2
 import google_crc32c
 
 from kvstore.backup.file import BackupFailed
+from kvstore.member.restore import read_begin
 from kvstore.protocol.commands import Delete, Put
-from kvstore.server.restore import read_begin
 from raft import Entry, LogPosition, Member, SnapshotHeader
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, NewerFormat, SnapshotFolder, StorageLimits, Wal
 from storage.ballast import Ballast

@@ -23,10 +23,10 @@ from kvstore.cli.common import Failure
 from kvstore.cli.main import cli
 from kvstore.cli.member import change_members
 from kvstore.errors import OutcomeUnknown
+from kvstore.member.member import MemberConfig, RunningMember, run_member
 from kvstore.protocol.membership import Membership
 from kvstore.protocol.messages import encode_client_hello
 from kvstore.server import client_listener as client_port
-from kvstore.server.member import MemberConfig, RunningMember, run_member
 from raft import frame
 from tests.process.servers import hwm, running_cluster
 

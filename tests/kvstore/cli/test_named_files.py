@@ -13,7 +13,7 @@ import pytest
 
 from kvstore.backup.backup_aside import FileAside
 from kvstore.backup.file import BackupFailed, BackupReader
-from kvstore.cli.named_files import find_place
+from kvstore.named_files import find_place
 
 
 def save(path: Path | None, data: bytes, *, force: bool = True) -> None:

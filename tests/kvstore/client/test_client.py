@@ -41,7 +41,7 @@ from kvstore import (
     run_member,
 )
 from kvstore.client.pump import dial_tcp
-from kvstore.server.member import RunningMember
+from kvstore.member.member import RunningMember
 from raft import EntryKind, Member
 
 pytestmark = [pytest.mark.timeout(60)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.client.calls import MILLISECOND_NS, ClientLimits
-from kvstore.client.verdicts import Pushed, judge
+from kvstore.client.response_classifier import Pushed, judge
 from kvstore.errors import Busy, ClientClosed, OutcomeUnknown, RequestTooLarge, Unavailable
 from kvstore.protocol.commands import CommandKind, Put
 from kvstore.protocol.messages import Code, Consistency, Response

@@ -10,7 +10,7 @@ import trio
 
 from harness.cluster.ports import free_ports
 from kvstore import Store, open_node
-from kvstore.server.member import CannotServe, NotAMember, ReachableByOthers
+from kvstore.member.member import CannotServe, NotAMember, ReachableByOthers
 from raft import InvalidConfiguration, Member, NodeStopped
 from storage import CorruptLog, FolderLocked, NotInitialized, WrongCluster, WrongNode
 

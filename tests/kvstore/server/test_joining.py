@@ -13,9 +13,9 @@ import trio
 from harness.cluster.ports import free_ports
 from kvstore import Client, Store, open_node
 from kvstore.backup.save import save_snapshot
-from kvstore.server.joining import Joining, JoinRefused, MemberRemoved, joining_of, make_joining_folder
-from kvstore.server.member import MemberConfig
-from kvstore.server.restore import restore_folder
+from kvstore.member.joining import Joining, JoinRefused, MemberRemoved, joining_of, make_joining_folder
+from kvstore.member.member import MemberConfig
+from kvstore.member.restore import restore_folder
 from raft import InvalidConfiguration, Member
 from storage import NotInitialized, open_data_folder
 

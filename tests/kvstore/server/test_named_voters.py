@@ -15,9 +15,9 @@ import trio
 
 from kvstore import Client, Member, open_node
 from kvstore.errors import ChangeRefused
+from kvstore.member.joining import Joining, JoinRefused, check_may_join, make_joining_folder
 from kvstore.protocol.commands import Put
 from kvstore.protocol.membership import change_request, decode_membership, membership_request
-from kvstore.server.joining import Joining, JoinRefused, check_may_join, make_joining_folder
 from kvstore.store.machine import initial_header
 from raft import Identity, MembershipChange, PeerRefused
 from storage import InlineFiles, create_data_folder, open_data_folder

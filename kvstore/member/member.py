@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kvstore.client.addresses import parse_address
 from kvstore.errors import StoreError
 from kvstore.limits import FEATURE_LEVELS
+from kvstore.member.joining import Joining, MemberRemoved, hold_or_join
+from kvstore.protocol.addresses import parse_address
 from kvstore.resources.descriptor_budget import budget_descriptors
 from kvstore.server.client_listener import ClientPort
-from kvstore.server.joining import Joining, MemberRemoved, hold_or_join
 from kvstore.server.service import Service, ServiceLimits
 from kvstore.store.machine import initial_header
 from kvstore.store.tidy_machine import TidyMachine
