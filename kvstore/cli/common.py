@@ -25,8 +25,9 @@ from kvstore.errors import (
     Unavailable,
     Unsupported,
 )
+from kvstore.protocol.addresses import parse_advertised
 from kvstore.protocol.text import escape_controls, escape_controls_in_json, from_text, to_text
-from raft import FRAME_BYTES_MAX_CLIENT
+from raft import FRAME_BYTES_MAX_CLIENT, InvalidConfiguration, Member
 
 ENDPOINTS_DEFAULT = "127.0.0.1:7101"
 SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # Of a deadline: whoever waits for a day is not at a command line.
@@ -104,8 +105,9 @@ def failure_of(error: StoreError) -> Failure:
 if TYPE_CHECKING:
     BytesParamType = click.ParamType[bytes]
     SecondsParamType = click.ParamType[float]
+    MemberParamType = click.ParamType[Member]
 else:  # Before click 8.4 it takes no parameter.
-    BytesParamType = SecondsParamType = click.ParamType
+    BytesParamType = SecondsParamType = MemberParamType = click.ParamType
 
 
 class Data(BytesParamType):
@@ -167,6 +169,27 @@ class Number(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value} is no number", param, ctx)
         return number
+
+
+class MemberType(MemberParamType):
+    """`id=peerhost:port/clienthost:port`."""
+
+    name = "member"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Member:
+        """Called by click."""
+        if isinstance(value, Member):
+            return value
+        node_id, equals, addresses = value.partition("=")
+        peer, slash, client = addresses.partition("/")
+        if not equals or not slash:
+            self.fail(f"{value!r} must be id=peerhost:port/clienthost:port", param, ctx)
+        try:
+            for address in (peer, client):
+                parse_advertised(address)
+            return Member(node_id, peer, client)
+        except (InvalidAddress, InvalidConfiguration) as error:
+            self.fail(str(error), param, ctx)
 
 
 def client_options(function: FunctionT) -> FunctionT:

@@ -17,7 +17,7 @@ from importlib import import_module
 
 import click
 
-from kvstore.cli.common import failure_of_system
+from kvstore.cli.common import ExitCode, failure_of_system
 from kvstore.cli.output import OPERATION, say
 from kvstore.cli.standard_streams import EXIT_OUTPUT_LOST, end_with_true_exit_code
 from kvstore.protocol.text import escape_controls
@@ -32,11 +32,11 @@ COMMANDS = {
     "range": ("kvstore.cli.data", "range_command"),
     "txn": ("kvstore.cli.data", "txn"),
     "status": ("kvstore.cli.status", "status"),
-    "transfer": ("kvstore.cli.transfer", "transfer"),
+    "transfer": ("kvstore.cli.member", "transfer"),
     "member": ("kvstore.cli.member", "member"),
     "session": ("kvstore.cli.session", "session"),
     "limits": ("kvstore.cli.limits", "limits"),
-    "upgrade": ("kvstore.cli.upgrade", "upgrade"),
+    "upgrade": ("kvstore.cli.member", "upgrade"),
     "snapshot": ("kvstore.cli.snapshot", "snapshot"),
     "check": ("kvstore.cli.check", "check"),
     "bench": ("kvstore.cli.bench", "bench"),
@@ -164,7 +164,7 @@ def _exit_code_of(error: Exception) -> int:
         return failure.exit_code
     say(f"error: a mistake in this program: {what}")
     say("hint: please report it; HWM_DEBUG=1 shows the details")
-    return 70
+    return int(ExitCode.INTERNAL)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`hwm member`: who belongs to the cluster, and changing that while it runs."""
+"""`hwm member`, `hwm transfer`, `hwm upgrade`: the members, who of them leads, and the feature level they share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kvstore.cli.common import (
     ExitCode,
     Failure,
     FunctionT,
+    MemberType,
     Seconds,
     client_options,
     failure_of,
@@ -21,8 +22,8 @@ from kvstore.cli.common import (
     run_with_client,
 )
 from kvstore.cli.output import say, show
-from kvstore.cli.serve import MemberType
 from kvstore.client.client import Client
+from kvstore.client.feature_level import raise_feature_level
 from kvstore.errors import OutcomeUnknown, Unavailable
 from kvstore.protocol.membership import WAIT_SECONDS_DEFAULT, Membership, MemberView
 from raft import Member
@@ -191,3 +192,42 @@ def _as_json(now: Membership) -> dict[str, Any]:
     fields = {**asdict(now), "cluster_id": now.cluster_id.hex(), "members": members}
     del fields["incarnation_id"]  # Of an id that nobody has asked about.
     return fields
+
+
+@click.command()
+@click.argument("member", required=False)
+@client_options
+def transfer(member: str | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Hand leadership over to MEMBER, or to the one that is fittest for it, and wait until it leads.
+
+    Exit code 3 if it cannot, or has not by the deadline: then whoever leads goes on.
+    """
+    leader_id = run_with_client(
+        endpoints,
+        deadline_seconds,
+        lambda client: client.transfer_leadership(member, deadline_seconds=deadline_seconds),
+    )
+    if as_json:
+        print_json({"leader_id": leader_id})
+    else:
+        show(leader_id)
+
+
+@click.command()
+@click.option("--level", type=click.IntRange(min=1), help="This feature level; without it the highest that all know.")
+@client_options
+def upgrade(level: int | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Raise the feature level, once every member runs the new build, and print the one in force. It is final.
+
+    Before it, every member can go back to the build that it had. Exit code 3 if a member does not know the level, or is
+    not heard: then nothing has changed.
+    """
+    in_force = run_with_client(
+        endpoints,
+        deadline_seconds,
+        lambda client: raise_feature_level(client, level, deadline_seconds=deadline_seconds),
+    )
+    if as_json:
+        print_json({"feature_level": in_force})
+    else:
+        show(in_force)

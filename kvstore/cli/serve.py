@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import trio
 
-from kvstore.cli.common import ExitCode, Failure, FunctionT
-from kvstore.cli.join import join_options, joining_from
+from kvstore.cli.common import ExitCode, Failure, FunctionT, MemberType
 from kvstore.cli.output import OPERATION, say
 from kvstore.cli.process import failure_of_member, serve
 from kvstore.errors import InvalidAddress
 from kvstore.limits import SECOND_NS, AdmissionLimits
-from kvstore.member.joining import make_joining_folder
+from kvstore.member.joining import Joining, joining_of, make_joining_folder
 from kvstore.member.member import MemberConfig, initialize_folder
 from kvstore.monitoring.log_format import start_logging
+from kvstore.protocol.addresses import parse_address
 from kvstore.server.connections import ServiceLimits
 from raft import PRIORITY_MAX, InvalidConfiguration, Member, RaftConfig
 from storage import StorageLimits
@@ -24,31 +25,11 @@ from storage import StorageLimits
 MILLISECOND_NS = 1_000_000
 
 if TYPE_CHECKING:
-    MemberParamType = click.ParamType[Member]
     DialParamType = click.ParamType[tuple[str, str]]
+    EndpointsParamType = click.ParamType[tuple[str, ...]]
+    ClusterIdParamType = click.ParamType[bytes]
 else:  # Before click 8.4 it takes no parameter.
-    MemberParamType = DialParamType = click.ParamType
-
-
-class MemberType(MemberParamType):
-    """`id=peerhost:port/clienthost:port`."""
-
-    name = "member"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Member:
-        """Called by click."""
-        if isinstance(value, Member):
-            return value
-        node_id, equals, addresses = value.partition("=")
-        peer, slash, client = addresses.partition("/")
-        if not equals or not slash:
-            self.fail(f"{value!r} must be id=peerhost:port/clienthost:port", param, ctx)
-        try:
-            for address in (peer, client):
-                _check_advertised(address)
-            return Member(node_id, peer, client)
-        except (InvalidAddress, InvalidConfiguration) as error:
-            self.fail(str(error), param, ctx)
+    DialParamType = EndpointsParamType = ClusterIdParamType = click.ParamType
 
 
 class DialType(DialParamType):
@@ -64,22 +45,10 @@ class DialType(DialParamType):
         if not equals:
             self.fail(f"{value!r} must be id=host:port", param, ctx)
         try:
-            _check_address(address)
+            parse_address(address)
         except InvalidAddress as error:
             self.fail(str(error), param, ctx)
         return node_id, address
-
-
-def _check_address(address: str) -> None:
-    from kvstore.protocol.addresses import parse_address
-
-    parse_address(address)
-
-
-def _check_advertised(address: str) -> None:
-    from kvstore.protocol.addresses import parse_advertised
-
-    parse_advertised(address)
 
 
 def folder_options(function: FunctionT) -> FunctionT:
@@ -101,6 +70,86 @@ def folder_options(function: FunctionT) -> FunctionT:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+class Endpoints(EndpointsParamType):
+    """`host:port,host:port`."""
+
+    name = "endpoints"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Called by click."""
+        if isinstance(value, tuple):
+            return value
+        addresses = tuple(part.strip() for part in value.split(",") if part.strip())
+        if not addresses:  # A shell variable that is not set: without it `init` would found a cluster of its own.
+            self.fail(f"{value!r} names no member of a running cluster", param, ctx)
+        try:
+            for address in addresses:
+                parse_address(address)
+        except InvalidAddress as error:
+            self.fail(str(error), param, ctx)
+        return addresses
+
+
+class ClusterId(ClusterIdParamType):
+    """32 hexadecimal digits."""
+
+    name = "cluster id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        """Called by click."""
+        if isinstance(value, bytes):
+            return value
+        try:
+            found = bytes.fromhex(value)
+        except ValueError:
+            found = b""
+        if len(found) != 16:
+            self.fail(
+                f"{value!r} is not the id of a cluster, 32 hexadecimal digits: see `hwm status --json`", param, ctx
+            )
+        return found
+
+
+def join_options(function: FunctionT) -> FunctionT:
+    """`--join` and `--cluster-id`."""
+    options = [
+        click.option(
+            "--join",
+            type=Endpoints(),
+            default=(),
+            metavar="HOST:PORT,...",
+            help="Client addresses of some members of a running cluster: be a new member of it. --member is then this "
+            "one alone. Add it with `hwm member add`, before or after.",
+        ),
+        click.option(
+            "--cluster-id",
+            type=ClusterId(),
+            metavar="HEX",
+            help="Join this cluster and no other. Without --join it is asked for at the other --member's addresses.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def joining_from(
+    join: Sequence[str], cluster_id: bytes | None, node_id: str | None, members: Sequence[Member], cluster_token: str
+) -> Joining | None:
+    """What the options say; None if they say nothing of joining. Raises InvalidConfiguration."""
+    if not join and cluster_id is None:
+        return None
+    if cluster_token:
+        raise InvalidConfiguration(
+            "--cluster-token is for founders; a member that joins takes the cluster's id from it"
+        )
+    if not members:
+        raise InvalidConfiguration(
+            "a member that joins is given its own id and addresses: --member ID=PEER/CLIENT, itself alone"
+        )
+    return joining_of(node_id=node_id, members=members, endpoints=join, cluster_id=cluster_id or b"")
 
 
 @click.command()

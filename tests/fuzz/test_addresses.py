@@ -10,7 +10,7 @@ import click
 import idna
 import pytest
 
-from kvstore.cli.serve import MemberType
+from kvstore.cli.common import MemberType
 from kvstore.errors import InvalidAddress
 from kvstore.protocol.addresses import parse_address, parse_advertised
 from kvstore.protocol.membership import read_change

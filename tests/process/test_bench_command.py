@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from harness.cluster.ports import free_ports
 from kvstore import Client
-from kvstore.cli.latencies import GROWTH, Latencies
+from kvstore.cli.bench import GROWTH, Latencies
 from kvstore.cli.main import cli
 from tests.process.servers import running_cluster
 
