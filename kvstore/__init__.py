@@ -23,12 +23,23 @@ from kvstore.errors import (
     Compacted,
     InternalError,
     InvalidAddress,
+    InvalidRequest,
+    KvError,
     LevelRefused,
     LimitsRefused,
     NotCommitted,
     OperationFailed,
     OutcomeUnknown,
+    QuotaExceeded,
+    Reason,
+    RequestClosed,
     RequestTooLarge,
+    ResponseTooLarge,
+    ResultCode,
+    RevisionAhead,
+    RevisionCompacted,
+    SessionExpired,
+    StoreBusy,
     StoreError,
     TooStale,
     TransferRefused,
@@ -100,19 +111,6 @@ from kvstore.protocol.results import (
 from kvstore.protocol.session_requests import LimitsView, SessionPage, SessionView
 from kvstore.protocol.status import MemberStatus, PeerView
 from kvstore.protocol.text import from_text, to_text
-from kvstore.refusals import (
-    InvalidRequest,
-    KvError,
-    QuotaExceeded,
-    Reason,
-    RequestClosed,
-    ResponseTooLarge,
-    ResultCode,
-    RevisionAhead,
-    RevisionCompacted,
-    SessionExpired,
-    StoreBusy,
-)
 from kvstore.server.service import Service, ServiceLimits
 from kvstore.store.machine import KvMachine, MachineStatus, initial_header
 from kvstore.store.snapshot_codec import UnsupportedFeatureLevel

@@ -7,10 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
+from kvstore.errors import REFUSALS, Reason
 from kvstore.limits import AdmissionLimits, StoreLimits
 from kvstore.protocol.commands import CommandKind, Comparison, Target
 from kvstore.protocol.messages import Code, Consistency, RequestKind
-from kvstore.refusals import REFUSALS, Reason
 from raft.errors import ChangeRefusal
 from raft.node.peer_identity import PINS_MAX
 from raft.protocol.codec import _DECODERS, APPEND_ENTRIES_MAX

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import trio
 
-from kvstore.backup.backup_aside import FileAside
-from kvstore.backup.file import BackupFailed, Checked, SnapshotFacts
+from kvstore.backup.file import BackupFailed, Checked, FileAside, SnapshotFacts
 from kvstore.client.client import Client
 from kvstore.errors import InvalidAddress, Unavailable
 from kvstore.protocol.addresses import parse_address

@@ -1,4 +1,8 @@
-"""One operation of a client on its way to an outcome, and how long it may take."""
+"""Calls of a client: one operation each, its number in the session, its deadline, and the queue in which it waits.
+
+A request number is open until nothing will send it any more; the numbers up to `acknowledged_up_to` are closed for ever
+(docs/reference/specification.md#93-kept-results).
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,51 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kvstore.client.numbers import RequestNumbers
 from kvstore.errors import OperationFailed, OutcomeUnknown
 from kvstore.protocol.messages import Request, Response
+
+
+class RequestNumbers:
+    """Hands out 1, 2, 3, … and knows `acknowledged_up_to`: every number at or below it is closed for ever.
+
+    A member forgets kept results at or below what it was told, and never executes such a number again. So a number
+    is closed only when nothing will send it any more, however it ended.
+    """
+
+    def __init__(self, open_max: int) -> None:
+        self._last = 0
+        self._floor = 0
+        self._closed: set[int] = set()  # Above the floor: an older number is still open.
+        self._open_max = open_max
+
+    @property
+    def acknowledged_up_to(self) -> int:
+        """The greatest number such that it, and all below it, are closed."""
+        return self._floor
+
+    @property
+    def has_room(self) -> bool:
+        """False if a member would have to keep more results above the floor than it agreed to."""
+        return self._last - self._floor < self._open_max
+
+    def open(self) -> int:
+        """The next number. The caller has checked `has_room`."""
+        assert self.has_room, (self._last, self._floor, self._open_max)
+        self._last += 1
+        return self._last
+
+    def close(self, request_no: int) -> None:
+        """Nothing will be sent under this number any more."""
+        assert self._floor < request_no <= self._last, (self._floor, request_no, self._last)
+        if request_no == self._floor + 1 and not self._closed:
+            self._floor = request_no  # Answers mostly come in order.
+            return
+        assert request_no not in self._closed, request_no
+        self._closed.add(request_no)
+        while self._floor + 1 in self._closed:
+            self._floor += 1
+            self._closed.remove(self._floor)
+
 
 MILLISECOND_NS = 1_000_000
 
@@ -135,3 +181,59 @@ class Timeline:
         if row and heap:
             return min(row[0], heap[0])  # Serial numbers differ: calls are never compared.
         return row[0] if row else heap[0] if heap else None
+
+
+class Line:
+    """Calls in order. Ended ones are dropped when they come to the front."""
+
+    def __init__(self) -> None:
+        self._calls: deque[Call] = deque()
+
+    def first(self) -> Call | None:
+        """The first call that somebody still waits for."""
+        while self._calls and self._calls[0].done:
+            self._calls.popleft()
+        return self._calls[0] if self._calls else None
+
+    def pop(self) -> Call:
+        """Take out what `first` showed."""
+        return self._calls.popleft()
+
+    def add(self, call: Call) -> None:
+        """At the end."""
+        self._calls.append(call)
+
+    def put_back(self, call: Call) -> None:
+        """In front: it has had its turn, and comes again before the others."""
+        self._calls.appendleft(call)
+
+
+class WaitingCalls:
+    """The calls of a client that are on no connection."""
+
+    def __init__(self) -> None:
+        self.commands, self.reads, self.anywhere = Line(), Line(), Line()
+        self._paused = Timeline()
+
+    def line_of(self, call: Call) -> Line:
+        """Where `call` waits: commands need the leader and a session, reads the leader, the others any member."""
+        if call.request.is_command:
+            return self.commands
+        return self.anywhere if call.request.anywhere else self.reads
+
+    def pause(self, call: Call, until: int) -> None:
+        """Keep `call` aside until that moment."""
+        self._paused.push(until, call)
+
+    def end_pauses(self, now: int) -> None:
+        """Calls whose pause is over come first again."""
+        for call in self._paused.pop_due(now):
+            self.line_of(call).put_back(call)
+
+    def next_moment(self) -> int | None:
+        """When the next pause is over."""
+        return self._paused.first_moment()
+
+    def needs_leader(self) -> bool:
+        """True if a call waits that only the leader can answer."""
+        return self.commands.first() is not None or self.reads.first() is not None

@@ -19,7 +19,15 @@ from kvstore.client.bulk import Group, Item
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
 from kvstore.client.leadership_transfer import hand_over
 from kvstore.client.pump import ClientPump, Dialer
-from kvstore.errors import InvalidAddress, OperationFailed, OutcomeUnknown, StoreError, Unsupported
+from kvstore.errors import (
+    InvalidAddress,
+    InvalidRequest,
+    OperationFailed,
+    OutcomeUnknown,
+    Reason,
+    StoreError,
+    Unsupported,
+)
 from kvstore.protocol.addresses import parse_address
 from kvstore.protocol.answers import Answer, LogEntry, LogPage, ResultT, read_answer
 from kvstore.protocol.commands import (
@@ -66,7 +74,6 @@ from kvstore.protocol.results import (
 from kvstore.protocol.session_requests import SessionCalls
 from kvstore.protocol.status import MemberStatus, status_from_map
 from kvstore.protocol.validation import body_flaw
-from kvstore.refusals import InvalidRequest, Reason
 from raft import EntryKind, ProtocolError
 
 DEADLINE_SECONDS_DEFAULT = 5.0

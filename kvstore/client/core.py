@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from kvstore.client.calls import MILLISECOND_NS, Call, CallEnded, ClientEffects, ClientLimits, Timeline
+from kvstore.client.calls import MILLISECOND_NS, Call, CallEnded, ClientEffects, ClientLimits, Timeline, WaitingCalls
 from kvstore.client.leader_search import LeaderSearch
 from kvstore.client.links import Link, LinkState
 from kvstore.client.response_classifier import Doubtful, Moved, Pushed, Rejected, SessionGone, Verdict, judge
 from kvstore.client.session import Admission, SessionKeeper
-from kvstore.client.waiting import WaitingCalls
 from kvstore.errors import Busy, ClientClosed, OperationFailed, OutcomeUnknown, RequestTooLarge, TooStale, Unavailable
 from kvstore.protocol.addresses import AddressBook
 from kvstore.protocol.commands import CloseSession, KeepAlive, RegisterSession

@@ -13,12 +13,13 @@ from kvstore.errors import (
     NotCommitted,
     OperationFailed,
     RequestTooLarge,
+    ResultCode,
     TooStale,
     TransferRefused,
     Unsupported,
+    refusal_of,
 )
 from kvstore.protocol.messages import Code, Response
-from kvstore.refusals import ResultCode, refusal_of
 from raft import ProtocolError
 
 

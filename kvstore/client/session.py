@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from kvstore.client.calls import Call, ClientLimits
-from kvstore.client.numbers import RequestNumbers
+from kvstore.client.calls import Call, ClientLimits, RequestNumbers
 
 
 class Admission(enum.Enum):

@@ -47,7 +47,7 @@ from storage import (
 )
 
 if TYPE_CHECKING:
-    from kvstore.monitoring.metrics_port import MetricsPort
+    from kvstore.monitoring.metrics_http import MetricsPort
 
 logger = logging.getLogger("kvstore.member")
 
@@ -354,7 +354,7 @@ def _own_word(config: MemberConfig, node: Node, own: Member, listeners: _Listene
 
 
 def _metrics_port(config: MemberConfig, files: RealFiles, identity: Identity) -> MetricsPort:
-    from kvstore.monitoring.metrics_port import MetricsPort  # A member that is not watched does without.
+    from kvstore.monitoring.metrics_http import MetricsPort  # A member that is not watched does without.
 
     return MetricsPort(config.raft, files, identity.group_id)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import trio
 
+from kvstore.errors import KvError, ResultCode, StoreBusy, refusal_of
 from kvstore.protocol.messages import Code
 from kvstore.protocol.read_modes import age_ms
-from kvstore.refusals import KvError, ResultCode, StoreBusy, refusal_of
 from kvstore.server.connections import Connection
 from kvstore.server.service import Service
 from raft import (

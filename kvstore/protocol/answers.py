@@ -18,7 +18,7 @@ def read_answer(response: Response, read: Callable[[Response], ReadT], *, has_ef
     """What `read` makes of a response whose code is OK. `has_effect`: it answers something that may change the store.
 
     A member that answers what makes no sense proves nothing: raises OutcomeUnknown for what has an effect, Unavailable
-    for all else, and what the store itself answered (`kvstore.refusals`) as it is.
+    for all else, and what the store itself answered (`kvstore.errors`) as it is.
     """
     try:
         return read(response)

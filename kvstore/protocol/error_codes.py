@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kvstore.errors import KvError
 from kvstore.protocol.messages import Code
 from kvstore.protocol.read_modes import MILLISECOND_NS
-from kvstore.refusals import KvError
 from raft import (
     Busy,
     ChangeRefused,

@@ -57,11 +57,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kvstore.errors import Unsupported
+from kvstore.errors import KvError, Unsupported
 from kvstore.protocol.cbor_heads import bytes_head, uint_head
 from kvstore.protocol.commands import Command, Get, Range, command_body, encode_command
 from kvstore.protocol.results import SessionRegistered, read_result
-from kvstore.refusals import KvError
 from raft import (
     INT64_MAX,
     Hello,

@@ -14,7 +14,7 @@ If code is OK (0) the third item is the body, which begins with the kind of the 
 
 A record is `(value, create_revision, mod_revision, version, lease_id)`. `deleted_revision` is the revision of the key's
 last deletion if `exact` (0: never there); else it is a bound: the key was deleted at or before it, or never there.
-With any other code the fields of an error follow (`kvstore.refusals`). These shapes are in snapshots already: they grow
+With any other code the fields of an error follow (`kvstore.errors`). These shapes are in snapshots already: they grow
 only at their end.
 """
 
@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvstore.errors import KvError, refusal_of
 from kvstore.protocol.commands import CommandKind
-from kvstore.refusals import KvError, refusal_of
 
 ResultItem = tuple[Any, ...]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvstore.errors import InvalidRequest, Reason
 from kvstore.limits import FEATURE_LEVEL_MAX, TIME_NS_MAX, AdmissionLimits, StoreLimits
 from kvstore.protocol.commands import CommandKind
-from kvstore.refusals import InvalidRequest, Reason
 from raft import INT64_MAX
 
 _ARRAYS = (list, tuple)

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections import deque
 from heapq import nlargest
 
+from kvstore.errors import StoreBusy
 from kvstore.limits import RESPONSE_BYTES_MAX
 from kvstore.protocol.commands import CloseSession, CommandKind, encode_command
-from kvstore.refusals import StoreBusy
 from kvstore.server.connections import OpenRequests
 from kvstore.store.machine import KvMachine
 from raft import Node, RaftError

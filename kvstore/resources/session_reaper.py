@@ -14,9 +14,9 @@ import contextlib
 from collections import deque
 from itertools import takewhile
 
+from kvstore.errors import StoreBusy
 from kvstore.limits import SECOND_NS
 from kvstore.protocol.commands import CloseSession, Txn, encode_command
-from kvstore.refusals import StoreBusy
 from kvstore.server.connections import OpenRequests
 from kvstore.store.machine import KvMachine
 from raft import Node, RaftError

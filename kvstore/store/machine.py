@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
+from kvstore.errors import Reason, ResultCode, StoreBusy
 from kvstore.limits import (
     FEATURE_LEVEL_INITIAL,
     FEATURE_LEVELS,
@@ -41,7 +42,6 @@ from kvstore.protocol.fast_puts import (
 )
 from kvstore.protocol.results import PUT_DONE, GetResult, RangeResult, ResultItem, read_result, refusal_item
 from kvstore.protocol.validation import HEAD_ITEMS, command_flaw, head_flaw
-from kvstore.refusals import Reason, ResultCode, StoreBusy
 from kvstore.store.digest import StateHashing, state_digest
 from kvstore.store.fast_apply import put_lone_ones
 from kvstore.store.map import Store

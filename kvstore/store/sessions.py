@@ -13,9 +13,9 @@ import heapq
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from kvstore.errors import RequestClosed, SessionExpired, StoreBusy
 from kvstore.limits import ITEM_OVERHEAD_BYTES, StoreLimits
 from kvstore.protocol.results import PUT_DONE, ResultItem, refusal_item
-from kvstore.refusals import RequestClosed, SessionExpired, StoreBusy
 
 if TYPE_CHECKING:
     from kvstore.store.copy_on_write import SessionsPicture

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kvstore.errors import KvError, QuotaExceeded, ResponseTooLarge, RevisionAhead, RevisionCompacted
 from kvstore.limits import ITEM_OVERHEAD_BYTES, RESPONSE_BYTES_MAX, StoreLimits
 from kvstore.protocol.commands import CommandKind, Comparison, Target
 from kvstore.protocol.results import PUT_DONE, ResultItem, refusal_item
-from kvstore.refusals import KvError, QuotaExceeded, ResponseTooLarge, RevisionAhead, RevisionCompacted
 from kvstore.store.map import Store
 from kvstore.store.records import RecordItem
 

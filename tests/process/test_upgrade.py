@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from kvstore import Client, LevelRefused, MemberStatus, raise_feature_level
+from kvstore.errors import Reason, ResultCode
 from kvstore.protocol.messages import Response, decode_response, encode_client_hello
-from kvstore.refusals import Reason, ResultCode
 from raft import FrameSplitter, Hello, decode_hello, encode_item, frame
 from tests.process.next_build import NEWER_MEMBERS, NOTE_KIND, make_next_build
 from tests.process.servers import Server, ServerCluster, hwm, in_build, running_cluster

@@ -11,15 +11,14 @@ import trio
 
 from kvstore import Member, MemberConfig, Put, Response, Store
 from kvstore.backup import save as backup_module
-from kvstore.backup.backup_aside import FileAside
-from kvstore.backup.file import BackupDamaged, BackupFailed
+from kvstore.backup.file import BackupDamaged, BackupFailed, FileAside
 from kvstore.backup.save import save_snapshot
 from kvstore.embedded import IN_PROCESS_ADDRESS, open_node
+from kvstore.errors import ResultCode
 from kvstore.member.member import hold_folder
 from kvstore.member.restore import SESSION_LEAP, read_begin, restore_folder
 from kvstore.protocol.commands import RegisterSession, encode_command
 from kvstore.protocol.messages import Request, RequestKind, decode_response, encode_request, snapshot_request
-from kvstore.refusals import ResultCode
 from kvstore.store.machine import KvMachine
 from raft import (
     INT64_MAX,

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.backup.backup_aside import FileAside
-from kvstore.backup.file import BackupFailed, BackupReader
+from kvstore.backup.file import BackupFailed, BackupReader, FileAside
 from kvstore.named_files import find_place
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.errors import Compacted, NotCommitted, TransferRefused, Unsupported
+from kvstore.errors import Compacted, InvalidRequest, NotCommitted, TransferRefused, Unsupported
 from kvstore.protocol.commands import (
     Compare,
     CompareAndSet,
@@ -22,8 +22,7 @@ from kvstore.protocol.commands import (
 from kvstore.protocol.messages import Consistency, command_request, read_log_request, status_request, transfer_request
 from kvstore.protocol.results import CompareAndSetResult, DeleteResult, GetResult, PutResult, RangeResult, TxnResult
 from kvstore.protocol.status import status_from_map
-from kvstore.refusals import InvalidRequest
-from tests.kvstore.support.in_memory_cluster import SECOND, Cluster
+from tests.kvstore.in_memory import SECOND, Cluster
 
 
 def test_a_single_member_serves_at_once(quick_folder: Path) -> None:

@@ -6,10 +6,9 @@ import pytest
 
 from kvstore.client.calls import MILLISECOND_NS, ClientLimits
 from kvstore.client.response_classifier import Pushed, judge
-from kvstore.errors import Busy, ClientClosed, OutcomeUnknown, RequestTooLarge, Unavailable
+from kvstore.errors import Busy, ClientClosed, OutcomeUnknown, QuotaExceeded, RequestTooLarge, ResultCode, Unavailable
 from kvstore.protocol.commands import CommandKind, Put
 from kvstore.protocol.messages import Code, Consistency, Response
-from kvstore.refusals import QuotaExceeded, ResultCode
 from raft import frame
 from tests.kvstore.support.scripted_members import World
 

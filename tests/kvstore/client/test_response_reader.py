@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvstore import Consistency, Get, Put, command_request, read_request
 from kvstore.client.calls import Call, Timeline
 from kvstore.client.client import _gets
-from kvstore.client.response_reader import ResponseReader
+from kvstore.client.links import ResponseReader
 from kvstore.protocol.cbor_heads import bytes_head, uint_head
 from kvstore.protocol.commands import encode_command
 from kvstore.protocol.messages import decode_response, encode_request, encode_response

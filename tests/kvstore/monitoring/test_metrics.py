@@ -13,6 +13,7 @@ from random import Random
 import pytest
 from prometheus_client.metrics_core import Metric
 
+from kvstore.errors import InvalidRequest, QuotaExceeded, Reason, StoreBusy
 from kvstore.monitoring.log_format import JsonFormatter
 from kvstore.monitoring.metrics import EVENT_TEXTS, PREFIX, MemberCollector, exposition, registry_of
 from kvstore.monitoring.metrics_counts import (
@@ -26,7 +27,6 @@ from kvstore.monitoring.metrics_counts import (
 )
 from kvstore.monitoring.metrics_http import method_and_path
 from kvstore.protocol.commands import Put
-from kvstore.refusals import InvalidRequest, QuotaExceeded, Reason, StoreBusy
 from raft import Busy, DiskFull, LevelRange, NodeStopped, NotLeader, RaftConfig, Refused, TooLarge, TraceEvent
 from raft.runtime import HELLO_REFUSALS, CompletionQueue, Histogram, MeasuredDriver, Transport
 from raft.runtime.driver import TOLD_TO_PEOPLE, TROUBLES

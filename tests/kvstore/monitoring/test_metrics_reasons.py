@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kvstore.errors import REFUSALS, InvalidRequest, KvError, QuotaExceeded, Reason, ResultCode, StoreBusy
 from kvstore.monitoring.metrics_counts import REASONS, CountingApplication, CountingService, Counts, reason_of
 from kvstore.protocol.commands import Get, Put
 from kvstore.protocol.error_codes import error_fields
@@ -17,7 +18,6 @@ from kvstore.protocol.messages import (
     members_request,
     read_request,
 )
-from kvstore.refusals import REFUSALS, InvalidRequest, KvError, QuotaExceeded, Reason, ResultCode, StoreBusy
 from kvstore.server.service import ServiceLimits
 from raft import (
     Busy,

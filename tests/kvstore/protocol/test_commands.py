@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstore.errors import REFUSALS, InvalidRequest, KvError, Reason, ResultCode, refusal_of
 from kvstore.limits import MIB, SECOND_NS, AdmissionLimits, StoreLimits
 from kvstore.protocol.commands import (
     ChangeLimits,
@@ -36,7 +37,6 @@ from kvstore.protocol.commands import (
     prefix_range,
 )
 from kvstore.protocol.validation import body_flaw, validate_body, validate_command
-from kvstore.refusals import REFUSALS, InvalidRequest, KvError, Reason, ResultCode, refusal_of
 from raft import DEPTH_MAX, decode_item, encode_batch
 
 LIMITS = AdmissionLimits()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore.client.numbers import RequestNumbers
+from kvstore.client.calls import RequestNumbers
 from kvstore.client.response_classifier import ASK_THE_LEADER, NO_LEADER, Answered, Moved, Pushed, judge
 from kvstore.errors import InvalidAddress, Unsupported
 from kvstore.protocol.addresses import MEMBERS_LEARNED_MAX, AddressBook, parse_address

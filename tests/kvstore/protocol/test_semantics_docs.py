@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import kvstore.protocol.commands
+from kvstore.errors import REFUSALS
 from kvstore.limits import AdmissionLimits, StoreLimits
-from kvstore.refusals import REFUSALS
-from tests.kvstore.support import benchmark_machine as bench_machine
+from tests.kvstore import bench_machine
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "semantics.md").read_text()
 

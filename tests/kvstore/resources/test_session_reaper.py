@@ -10,13 +10,12 @@ from click.testing import CliRunner
 
 from kvstore.cli.serve import serve_command
 from kvstore.client.calls import ClientLimits
-from kvstore.errors import Busy
+from kvstore.errors import Busy, InvalidRequest
 from kvstore.member.member import MemberConfig
 from kvstore.protocol.commands import ChangeLimits, Get, KeepAlive, Put, RegisterSession, command_body, encode_command
 from kvstore.protocol.messages import Consistency, command_request, encode_client_hello, encode_request, read_request
 from kvstore.protocol.results import PutResult
 from kvstore.protocol.validation import validate_body
-from kvstore.refusals import InvalidRequest
 from raft import encode_item, frame
 from tests.kvstore.support.in_memory_cluster import SECOND, Cluster
 

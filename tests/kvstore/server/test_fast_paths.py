@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kvstore.errors import InvalidRequest
 from kvstore.limits import AdmissionLimits
 from kvstore.protocol.messages import RequestKind, decode_request, encode_response
 from kvstore.protocol.validation import validate_body, validate_command
-from kvstore.refusals import InvalidRequest
 from kvstore.server.connections import Connection, OpenRequests
 from kvstore.server.fast_requests import SEPARATOR, sort_out
 from kvstore.server.fast_responses import HotEncoder

@@ -8,6 +8,7 @@ from pathlib import Path
 import cbor2
 import pytest
 
+from kvstore.errors import ResultCode
 from kvstore.protocol.commands import Delete, Get, Put, RegisterSession, Txn
 from kvstore.protocol.messages import (
     Code,
@@ -21,7 +22,6 @@ from kvstore.protocol.messages import (
     members_request,
     read_request,
 )
-from kvstore.refusals import ResultCode
 from kvstore.server.service import ServiceLimits
 from raft import (
     FRAME_BYTES_MAX_CLIENT,

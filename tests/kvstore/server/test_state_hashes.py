@@ -14,7 +14,7 @@ from kvstore.protocol.commands import ChangeLimits, CloseSession, Delete, Get, P
 from kvstore.protocol.messages import Code, Consistency, command_request, decode_response, encode_request, read_request
 from kvstore.protocol.messages import status_request as status_of_member
 from kvstore.protocol.status import MemberStatus, status_from_map
-from kvstore.server.service_answers import UNITS_PER_TURN
+from kvstore.server.service import UNITS_PER_TURN
 from kvstore.server.state_hashes import WAITING_MAX, WAITING_PER_CONNECTION_MAX
 from kvstore.store.digest import SLICE_PARTS
 from raft import frame

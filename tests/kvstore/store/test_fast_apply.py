@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kvstore.errors import ResultCode
 from kvstore.limits import StoreLimits
 from kvstore.protocol.commands import (
     ChangeLimits,
@@ -28,7 +29,6 @@ from kvstore.protocol.commands import (
     encode_command,
 )
 from kvstore.protocol.results import ResultItem
-from kvstore.refusals import ResultCode
 from kvstore.server.fast_requests import SEPARATOR
 from kvstore.store.machine import KvMachine
 from raft import INT64_MAX, Entry, EntryKind, encode_batch

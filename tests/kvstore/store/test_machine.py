@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvstore.errors import Reason, ResultCode
 from kvstore.limits import MIB, StoreLimits
 from kvstore.protocol.commands import (
     ChangeLimits,
@@ -35,7 +36,6 @@ from kvstore.protocol.commands import (
     encode_command,
 )
 from kvstore.protocol.results import read_result
-from kvstore.refusals import Reason, ResultCode
 from kvstore.store.machine import KvMachine
 from kvstore.store.snapshot_codec import UnsupportedFeatureLevel
 from raft import DEPTH_MAX, Entry, EntryKind, LevelRange, StateMachine, decode_item, encode_batch, encode_item

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kvstore.errors import KvError
 from kvstore.limits import StoreLimits
 from kvstore.protocol.commands import (
     ChangeLimits,
@@ -30,7 +31,6 @@ from kvstore.protocol.commands import (
     prefix_range,
 )
 from kvstore.protocol.results import ResultItem, read_result
-from kvstore.refusals import KvError
 from kvstore.store.machine import KvMachine
 from raft import StateSnapshot
 from tests.kvstore.support.machine_fixture import Fed, restored

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvstore.errors import InvalidRequest, QuotaExceeded, RequestClosed, SessionExpired, StoreBusy
 from kvstore.limits import MIB
 from kvstore.protocol.commands import (
     ChangeLimits,
@@ -22,7 +23,6 @@ from kvstore.protocol.commands import (
     encode_command,
 )
 from kvstore.protocol.results import PutResult, RangeResult, SessionRegistered
-from kvstore.refusals import InvalidRequest, QuotaExceeded, RequestClosed, SessionExpired, StoreBusy
 from kvstore.store.sessions import kept_bytes, result_bytes
 from raft import EntryKind, encode_batch
 from tests.kvstore.support.machine_fixture import Fed

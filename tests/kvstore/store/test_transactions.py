@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstore.errors import InvalidRequest, QuotaExceeded, ResponseTooLarge, RevisionAhead, RevisionCompacted
 from kvstore.limits import KIB, MIB, PAGE_BYTES_MAX, RESPONSE_BYTES_MAX
 from kvstore.protocol.commands import (
     ChangeLimits,
@@ -33,7 +34,6 @@ from kvstore.protocol.results import (
     Record,
     TxnResult,
 )
-from kvstore.refusals import InvalidRequest, QuotaExceeded, ResponseTooLarge, RevisionAhead, RevisionCompacted
 from raft import EntryKind, encode_batch
 from tests.kvstore.support.machine_fixture import Fed
 

@@ -9,6 +9,16 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
+from kvstore.errors import (
+    InvalidRequest,
+    KvError,
+    QuotaExceeded,
+    RequestClosed,
+    RevisionAhead,
+    RevisionCompacted,
+    SessionExpired,
+    StoreBusy,
+)
 from kvstore.limits import StoreLimits
 from kvstore.protocol.commands import (
     ChangeLimits,
@@ -40,16 +50,6 @@ from kvstore.protocol.results import (
     Result,
     SessionRegistered,
     TxnResult,
-)
-from kvstore.refusals import (
-    InvalidRequest,
-    KvError,
-    QuotaExceeded,
-    RequestClosed,
-    RevisionAhead,
-    RevisionCompacted,
-    SessionExpired,
-    StoreBusy,
 )
 
 Answer = Result | KvError
