@@ -47,7 +47,7 @@ from kvstore.errors import (
     Unsupported,
     WrongContext,
 )
-from kvstore.limits import FEATURE_LEVELS, AdmissionLimits, StoreLimits
+from kvstore.limits import FEATURE_LEVELS, AdmissionLimits, ServiceLimits, StoreLimits
 from kvstore.protocol.answers import Answer, LogEntry, LogPage
 from kvstore.protocol.commands import (
     ChangeLimits,
@@ -111,7 +111,7 @@ from kvstore.protocol.results import (
 from kvstore.protocol.session_requests import LimitsView, SessionPage, SessionView
 from kvstore.protocol.status import MemberStatus, PeerView
 from kvstore.protocol.text import from_text, to_text
-from kvstore.server.service import Service, ServiceLimits
+from kvstore.server.service import Service
 from kvstore.store.machine import KvMachine, MachineStatus, initial_header
 from kvstore.store.snapshot_codec import UnsupportedFeatureLevel
 from raft import Member

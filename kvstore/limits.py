@@ -1,16 +1,15 @@
-"""The bounds of the store, of two sorts that must not be mixed.
+"""The limits of the store, of two kinds that must not be mixed (FORMATS §8).
 
-`AdmissionLimits` come from the configuration of one member and are checked there, before anything is proposed: members
-may differ. `StoreLimits` are replicated state, set at init, changed by a command, carried in snapshots: apply checks
-these alone, so that all members decide alike.
-
-See docs/reference/specification.md#89-bounds-of-admission.
+`StoreLimits` are replicated state: set at init, changed by a command, carried in snapshots. Apply checks these alone,
+so all members decide alike. `AdmissionLimits` and `ServiceLimits` come from the configuration of one member, and
+members may differ: the former are checked before anything is proposed, the latter bound what clients may cost that
+member.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from raft import INT64_MAX, LevelRange
@@ -106,3 +105,18 @@ class AdmissionLimits:
             raise ValueError(f"a record must fit in a response of {RESPONSE_BYTES_MAX} bytes: lower value_bytes_max")
         if self.session_ttl_ns_min > self.session_ttl_ns_max or self.session_ttl_ns_max > TIME_NS_MAX:
             raise ValueError("session_ttl_ns_min must not exceed session_ttl_ns_max")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLimits:
+    """Bounds of the client side of one member."""
+
+    connections_max: int = 1_000  # Fewer where the process may not open so many files (`resources.descriptor_budget`).
+    operator_connections_max: int = 8  # Beyond `connections_max`, for `hwm status` (`resources.connection_places`).
+    closing_connections_max: int = 32  # Given a moment to read why; beyond it the oldest of them is closed at once.
+    in_flight_max: int = 4_096  # Unanswered requests per connection; further ones wait in their socket.
+    unsent_bytes_max: int = 8 * MIB  # Responses that a connection has not taken yet; no more are made, or read for.
+    incomplete_bytes_total_max: int = 128 * MIB  # Half frames of all connections: 32 of the largest (4 MiB) at once.
+    unsent_bytes_total_max: int = 256 * MIB  # Of all connections: 32 that take nothing, each at `unsent_bytes_max`.
+    log_bytes_max: int = 16 * 1024  # Entries in one `read_log` response: 1 ms; more only if the first is larger.
+    admission: AdmissionLimits = field(default_factory=AdmissionLimits)

@@ -13,12 +13,11 @@ from kvstore.cli.common import ExitCode, Failure, FunctionT, MemberType
 from kvstore.cli.output import OPERATION, say
 from kvstore.cli.process import failure_of_member, serve
 from kvstore.errors import InvalidAddress
-from kvstore.limits import SECOND_NS, AdmissionLimits
+from kvstore.limits import SECOND_NS, AdmissionLimits, ServiceLimits
 from kvstore.member.joining import Joining, joining_of, make_joining_folder
 from kvstore.member.member import MemberConfig, initialize_folder
 from kvstore.monitoring.log_format import start_logging
 from kvstore.protocol.addresses import parse_address
-from kvstore.server.connections import ServiceLimits
 from raft import PRIORITY_MAX, InvalidConfiguration, Member, RaftConfig
 from storage import StorageLimits
 

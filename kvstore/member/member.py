@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import trio
 
 from kvstore.errors import StoreError
-from kvstore.limits import FEATURE_LEVELS
+from kvstore.limits import FEATURE_LEVELS, ServiceLimits
 from kvstore.member.joining import Joining, MemberRemoved, hold_or_join
 from kvstore.protocol.addresses import parse_address
 from kvstore.resources.descriptor_budget import budget_descriptors
 from kvstore.server.client_listener import ClientPort
-from kvstore.server.service import Service, ServiceLimits
+from kvstore.server.service import Service
 from kvstore.store.machine import initial_header
 from kvstore.store.tidy_machine import TidyMachine
 from raft import (

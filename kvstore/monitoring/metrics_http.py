@@ -16,9 +16,9 @@ from typing import Any
 import trio
 
 from kvstore.errors import StoreError
+from kvstore.limits import ServiceLimits
 from kvstore.monitoring.health import why_not_alive, why_not_ready
 from kvstore.monitoring.metrics_counts import CountingApplication, CountingService, Counts
-from kvstore.server.service import ServiceLimits
 from kvstore.store.machine import KvMachine
 from raft import Node, RaftConfig
 from raft.runtime import Acceptor, Application, MeasuredDriver, Transport

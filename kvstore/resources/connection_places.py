@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from kvstore.server.connections import ServiceLimits
+from kvstore.limits import ServiceLimits
 
 IDLE_TICKS_MIN = 2
 """A connection that was used in this tick or the one before (a second each) keeps its place: a client that asks one

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvstore.errors import StoreError
-from kvstore.server.connections import ServiceLimits
+from kvstore.limits import ServiceLimits
 from raft.runtime import CONNECTIONS_MAX as PEER_CONNECTIONS_MAX
 from raft.runtime import descriptor_limit
 

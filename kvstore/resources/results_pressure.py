@@ -18,7 +18,7 @@ from heapq import nlargest
 from kvstore.errors import StoreBusy
 from kvstore.limits import RESPONSE_BYTES_MAX
 from kvstore.protocol.commands import CloseSession, CommandKind, encode_command
-from kvstore.server.connections import OpenRequests
+from kvstore.resources.open_tickets import OpenTickets
 from kvstore.store.machine import KvMachine
 from raft import Node, RaftError
 
@@ -38,7 +38,7 @@ SMALL_RESULTS = frozenset({CommandKind.PUT, CommandKind.DELETE, CommandKind.CLOS
 class ResultsPressure:
     """On the member that leads; a new leader begins anew. `is_on`: ask `admit` about commands under a session."""
 
-    def __init__(self, node: Node, machine: KvMachine, opened: OpenRequests) -> None:
+    def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets) -> None:
         self._node, self._machine, self._open = node, machine, opened
         self.is_on = False
         self._high_looks = self._calm_looks = 0

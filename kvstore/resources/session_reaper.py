@@ -17,7 +17,7 @@ from itertools import takewhile
 from kvstore.errors import StoreBusy
 from kvstore.limits import SECOND_NS
 from kvstore.protocol.commands import CloseSession, Txn, encode_command
-from kvstore.server.connections import OpenRequests
+from kvstore.resources.open_tickets import OpenTickets
 from kvstore.store.machine import KvMachine
 from raft import Node, RaftError
 
@@ -38,7 +38,7 @@ class SessionReaper:
     """On the member that leads: closes sessions that are over, or in the way. Cost: constant per registration amortized
     (the first of a leader whose store is full looks at all sessions once); none for any other request."""
 
-    def __init__(self, node: Node, machine: KvMachine, opened: OpenRequests) -> None:
+    def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets) -> None:
         self._node, self._machine, self._open = node, machine, opened
         self._expiry_ticket = 0  # Of the empty transaction that lets time pass for an idle store.
         self._term: int | None = None

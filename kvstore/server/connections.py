@@ -4,36 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from kvstore.limits import AdmissionLimits
-from raft import FRAME_BYTES_MAX_CLIENT, MIB, Completion, FrameSplitter
+from kvstore.limits import ServiceLimits
+from raft import FRAME_BYTES_MAX_CLIENT, Completion, FrameSplitter
 
 _HEADER_BYTES = 4  # Of a frame: its length.
 
 OpenRow = tuple[int, int, int, int, Any]
 """connection_id, request_id, session_id, how old (ms) a bounded read may be, body of a read or None"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceLimits:
-    """Bounds of the client side of one member."""
-
-    connections_max: int = (
-        1_000  # Fewer where the process may not open so many files (kvstore.resources.descriptor_budget).
-    )
-    operator_connections_max: int = (
-        8  # Beyond `connections_max`, for `hwm status` (kvstore.resources.connection_places).
-    )
-    closing_connections_max: int = 32  # Given a moment to read why; beyond it the oldest of them is closed at once.
-    in_flight_max: int = 4_096  # Unanswered requests per connection; further ones wait in their socket.
-    unsent_bytes_max: int = 8 * MIB  # Responses that a connection has not taken yet; no more are made, or read for.
-    incomplete_bytes_total_max: int = 128 * MIB  # Half frames of all connections: 32 of the largest (4 MiB) at once.
-    unsent_bytes_total_max: int = 256 * MIB  # Of all connections: 32 that take nothing, each at `unsent_bytes_max`.
-    log_bytes_max: int = 16 * 1024  # Entries in one `read_log` response: 1 ms; more only if the first is larger.
-    admission: AdmissionLimits = field(default_factory=AdmissionLimits)
 
 
 OPERATOR_REQUESTS_MAX = 32

@@ -12,6 +12,7 @@ from random import Random
 import cbor2
 
 from kvstore import KvMachine, StoreLimits, initial_header
+from kvstore.limits import ServiceLimits
 from kvstore.protocol.commands import Get, Put
 from kvstore.protocol.messages import (
     Code,
@@ -22,7 +23,7 @@ from kvstore.protocol.messages import (
     encode_request,
     read_request,
 )
-from kvstore.server.service import Service, ServiceLimits
+from kvstore.server.service import Service
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
     Configuration,

@@ -137,8 +137,7 @@ def test_every_refusal_has_a_reason_from_the_list() -> None:
 
 def test_every_bound_that_is_a_reason_exists() -> None:
     """A bound that is given another name would be counted as `other_bound`."""
-    from kvstore.limits import StoreLimits
-    from kvstore.server.service import ServiceLimits
+    from kvstore.limits import ServiceLimits, StoreLimits
 
     known = {*RaftConfig.__dataclass_fields__, *StoreLimits.names(), *ServiceLimits.__dataclass_fields__}
     assert known >= BOUNDS

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvstore.errors import REFUSALS, InvalidRequest, KvError, QuotaExceeded, Reason, ResultCode, StoreBusy
+from kvstore.limits import ServiceLimits
 from kvstore.monitoring.metrics_counts import REASONS, CountingApplication, CountingService, Counts, reason_of
 from kvstore.protocol.commands import Get, Put
 from kvstore.protocol.error_codes import error_fields
@@ -18,7 +19,6 @@ from kvstore.protocol.messages import (
     members_request,
     read_request,
 )
-from kvstore.server.service import ServiceLimits
 from raft import (
     Busy,
     ChangeRefusal,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvstore.limits import ServiceLimits
 from kvstore.resources.connection_places import (
     IDLE_TICKS_MIN,
     IN_PROCESS,
@@ -12,7 +13,6 @@ from kvstore.resources.connection_places import (
     Place,
     origin_of,
 )
-from kvstore.server.service import ServiceLimits
 
 
 class Port:

@@ -16,6 +16,7 @@ import trio
 from kvstore.cli.common import ExitCode
 from kvstore.cli.process import failure_of_member
 from kvstore.embedded import open_node
+from kvstore.limits import ServiceLimits
 from kvstore.monitoring import metrics_http
 from kvstore.resources.descriptor_budget import (
     DESCRIPTORS_MIN,
@@ -27,7 +28,6 @@ from kvstore.resources.descriptor_budget import (
     descriptors_reserved,
     limits_within,
 )
-from kvstore.server.service import ServiceLimits
 
 pytestmark = [pytest.mark.timeout(30), pytest.mark.skipif(sys.platform == "win32", reason="no such limit")]
 
@@ -90,7 +90,7 @@ def test_open_files_are_counted() -> None:
 
 BUDGET = """
 import logging, os, resource, sys
-from kvstore.server.connections import ServiceLimits
+from kvstore.limits import ServiceLimits
 from kvstore.resources.descriptor_budget import budget_descriptors
 logging.basicConfig(format='%(message)s')
 held = [open(os.devnull) for _ in range(200)]

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from kvstore.limits import ServiceLimits
 from kvstore.protocol.commands import Put
 from kvstore.protocol.messages import Code, command_request, decode_response, encode_client_hello, encode_request
 from kvstore.server import client_listener as client_port
@@ -21,7 +22,6 @@ from kvstore.server.client_listener import (
     TURN_BYTES_MAX,
     ClientPort,
 )
-from kvstore.server.service import ServiceLimits
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, frame
 from tests.kvstore.support.in_memory_cluster import Cluster
 

@@ -13,6 +13,7 @@ import trio
 import trio.lowlevel
 
 from kvstore import Busy, Client
+from kvstore.limits import ServiceLimits
 from kvstore.member.member import MemberConfig, RunningMember, run_member
 from kvstore.protocol.commands import Get, Put
 from kvstore.protocol.messages import (
@@ -31,7 +32,6 @@ from kvstore.resources import connection_places
 from kvstore.resources.connection_places import IDLE_TICKS_MIN
 from kvstore.server import client_listener as client_port
 from kvstore.server.connections import OPERATOR_REQUESTS_MAX
-from kvstore.server.service import ServiceLimits
 from raft import FRAME_BYTES_MAX_CLIENT, MIB, FrameSplitter, ProtocolError, frame
 
 pytestmark = pytest.mark.timeout(30)

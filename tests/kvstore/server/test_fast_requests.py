@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.limits import AdmissionLimits
+from kvstore.limits import AdmissionLimits, ServiceLimits
 from kvstore.protocol.commands import Delete, Get, Put, Range, RegisterSession, encode_command
 from kvstore.protocol.messages import (
     Code,
@@ -18,7 +18,6 @@ from kvstore.protocol.messages import (
     encode_request,
     read_request,
 )
-from kvstore.server.service import ServiceLimits
 from raft import RaftConfig, frame, one_by_one
 from tests.kvstore.server.test_service import RawClient
 from tests.kvstore.support.in_memory_cluster import Cluster

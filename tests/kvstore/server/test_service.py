@@ -9,6 +9,7 @@ import cbor2
 import pytest
 
 from kvstore.errors import ResultCode
+from kvstore.limits import ServiceLimits
 from kvstore.protocol.commands import Delete, Get, Put, RegisterSession, Txn
 from kvstore.protocol.messages import (
     Code,
@@ -22,7 +23,6 @@ from kvstore.protocol.messages import (
     members_request,
     read_request,
 )
-from kvstore.server.service import ServiceLimits
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
     FrameSplitter,

@@ -16,11 +16,11 @@ from random import Random
 
 from kvstore.client.calls import MILLISECOND_NS, CallEnded, ClientLimits
 from kvstore.client.core import ClientCore
-from kvstore.limits import FEATURE_LEVELS
+from kvstore.limits import FEATURE_LEVELS, ServiceLimits
 from kvstore.protocol.commands import Command, Get, Range
 from kvstore.protocol.messages import Consistency, Request, Response, command_request, read_request
 from kvstore.protocol.results import Result, read_result
-from kvstore.server.service import Service, ServiceLimits
+from kvstore.server.service import Service
 from kvstore.store.machine import KvMachine, initial_header
 from raft import Configuration, Effects, Identity, LevelRange, Member, Message, Node, RaftConfig, derive_cluster_id
 from storage import (

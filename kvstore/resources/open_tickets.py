@@ -1,0 +1,24 @@
+"""What the parts of this chapter need of the requests that wait for the node (`server.connections.OpenRequests`)."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Protocol
+
+
+class OpenTickets(Protocol):
+    """The tickets of proposals and reads that have not ended. A ticket is used once."""
+
+    @property
+    def rows(self) -> Container[int]:
+        """Tickets that are open and are not part of a batch; those of proposals made here always are such."""
+
+    @property
+    def next_ticket(self) -> int:
+        """The first ticket that `tickets` gives next."""
+
+    def tickets(self, count: int) -> range:
+        """`count` new tickets."""
+
+    def unheard(self, ticket: int) -> None:
+        """The member has proposed a command of its own under this ticket: no client waits for the result."""
