@@ -16,6 +16,7 @@ from kvstore.client.calls import CallEnded, ClientEffects, ClientLimits
 from kvstore.client.client import Client
 from kvstore.client.core import ClientCore
 from kvstore.client.feature_level import raise_feature_level
+from kvstore.client.membership import MemberCalls
 from kvstore.errors import (
     Busy,
     ChangeRefused,
@@ -48,7 +49,6 @@ from kvstore.errors import (
     WrongContext,
 )
 from kvstore.limits import FEATURE_LEVELS, AdmissionLimits, ServiceLimits, StoreLimits
-from kvstore.protocol.answers import Answer, LogEntry, LogPage
 from kvstore.protocol.commands import (
     ChangeLimits,
     CloseSession,
@@ -73,13 +73,7 @@ from kvstore.protocol.commands import (
     encode_command,
     prefix_range,
 )
-from kvstore.protocol.membership import (
-    MemberCalls,
-    Membership,
-    MemberView,
-    change_request,
-    membership_request,
-)
+from kvstore.protocol.membership import Membership, MemberView, change_request, membership_request
 from kvstore.protocol.messages import (
     Code,
     Consistency,
@@ -96,10 +90,13 @@ from kvstore.protocol.messages import (
 )
 from kvstore.protocol.results import (
     Acknowledged,
+    Answer,
     CompareAndSetResult,
     DeleteResult,
     GetResult,
     KeyRecord,
+    LogEntry,
+    LogPage,
     PutResult,
     RangeResult,
     Record,

@@ -24,8 +24,9 @@ from kvstore.cli.common import (
 from kvstore.cli.output import say, show
 from kvstore.client.client import Client
 from kvstore.client.feature_level import raise_feature_level
+from kvstore.client.membership import WAIT_SECONDS_DEFAULT
 from kvstore.errors import OutcomeUnknown, Unavailable
-from kvstore.protocol.membership import WAIT_SECONDS_DEFAULT, Membership, MemberView
+from kvstore.protocol.membership import Membership, MemberView
 from raft import Member
 
 NEW = click.argument("new", type=MemberType(), metavar="ID=PEER/CLIENT")

@@ -14,8 +14,8 @@ import trio
 
 from kvstore.client.calls import CallEnded
 from kvstore.errors import ClientClosed, OperationFailed, OutcomeUnknown
-from kvstore.protocol.answers import read_answer
 from kvstore.protocol.messages import Request, Response
+from kvstore.protocol.results import read_answer
 
 OPEN_MAX = 1024
 """Operations of one bulk that are open at a time: as many as a connection and a session have room for."""

@@ -18,20 +18,23 @@ from typing import Self, cast
 from kvstore.client.bulk import Group, Item
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
 from kvstore.client.leadership_transfer import hand_over
+from kvstore.client.membership import MemberCalls
 from kvstore.client.pump import ClientPump, Dialer
 from kvstore.errors import (
     InvalidAddress,
     InvalidRequest,
+    LimitsRefused,
     OperationFailed,
     OutcomeUnknown,
     Reason,
     StoreError,
     Unsupported,
 )
+from kvstore.limits import StoreLimits
 from kvstore.protocol.addresses import parse_address
-from kvstore.protocol.answers import Answer, LogEntry, LogPage, ResultT, read_answer
 from kvstore.protocol.commands import (
     KIND_OF,
+    ChangeLimits,
     CloseSession,
     Command,
     CommandKind,
@@ -48,12 +51,12 @@ from kvstore.protocol.commands import (
     command_body,
     prefix_range,
 )
-from kvstore.protocol.membership import MemberCalls
 from kvstore.protocol.messages import (
     Consistency,
     Request,
     RequestKind,
     Response,
+    SessionlessRequest,
     command_request,
     read_log_request,
     read_request,
@@ -61,20 +64,35 @@ from kvstore.protocol.messages import (
 )
 from kvstore.protocol.read_modes import asked_for
 from kvstore.protocol.results import (
+    Answer,
     CompareAndSetResult,
     DeleteResult,
     GetResult,
     KeyRecord,
+    LogEntry,
+    LogPage,
     PutResult,
     RangeResult,
     Result,
+    ResultT,
     TxnResult,
+    read_answer,
     read_result,
 )
-from kvstore.protocol.session_requests import SessionCalls
+from kvstore.protocol.session_requests import (
+    PAGE_SESSIONS_MAX,
+    LimitsView,
+    SessionPage,
+    close_session_request,
+    decode_closed,
+    decode_limits,
+    decode_sessions,
+    limits_request,
+    sessions_request,
+)
 from kvstore.protocol.status import MemberStatus, status_from_map
 from kvstore.protocol.validation import body_flaw
-from raft import EntryKind, ProtocolError
+from raft import INT64_MAX, EntryKind, ProtocolError
 
 DEADLINE_SECONDS_DEFAULT = 5.0
 DEADLINE_SECONDS_MAX = 10_000_000.0
@@ -86,7 +104,7 @@ Text = bytes | str
 """Keys and values are bytes; text stands for its UTF-8."""
 
 
-class Client(MemberCalls, SessionCalls):
+class Client(MemberCalls):
     """A client of one cluster. `endpoints`: some members' client addresses, `host:port`; the others are learned.
 
     `deadline_seconds` holds for every operation that names none of its own. `session` False: no retries of commands,
@@ -360,6 +378,54 @@ class Client(MemberCalls, SessionCalls):
         """What a member answers to any request of `kvstore.protocol.messages`, as it came."""
         return (await self._pump.ask(request, self._seconds(deadline_seconds)))[0]
 
+    # About sessions and limits.
+
+    async def sessions(
+        self, *, after_id: int = 0, limit: int = PAGE_SESSIONS_MAX, deadline_seconds: float | None = None
+    ) -> SessionPage:
+        """One page of the open sessions, by id, behind `after_id`; at most 500. Unsupported if the leader is older."""
+        return decode_sessions(await self.ask(sessions_request(after_id, limit), deadline_seconds))
+
+    async def close_session(
+        self, session_id: int, *, only_unused: bool = False, deadline_seconds: float | None = None
+    ) -> bool:
+        """Close somebody's session. False: there is none (any more), or, with `only_unused`, it was used.
+
+        Its client registers another one; what it has open then is unknown, if an attempt got lost. Can be repeated.
+        """
+        request = close_session_request(session_id, only_unused=only_unused)
+        return decode_closed(await self.ask(request, deadline_seconds))
+
+    async def close_sessions(
+        self, session_ids: Iterable[int], *, only_unused: bool = False, deadline_seconds: float | None = None
+    ) -> list[bool | OperationFailed | OutcomeUnknown]:
+        """`close_session` for each, pipelined: in their order what it returns, or its error, which is not raised."""
+        requests = ((None, close_session_request(each, only_unused=only_unused)) for each in session_ids)
+        return await self._ask_each(requests, decode_closed, deadline_seconds)
+
+    async def limits(self, *, deadline_seconds: float | None = None) -> LimitsView:
+        """The replicated limits, and what is used of each. Unsupported if the leader is older."""
+        return decode_limits(await self.ask(limits_request(), deadline_seconds))
+
+    async def set_limits(self, *, force: bool = False, deadline_seconds: float | None = None, **limits: int) -> None:
+        """Change replicated limits by name; the others stay. Needs no session.
+
+        Raises LimitsRefused, with nothing changed, for a name or number that cannot be, and, unless `force`, for a
+        limit below what is used of it now; OutcomeUnknown if the answer gets lost: it can be repeated.
+        """
+        for name, value in limits.items():
+            if name not in StoreLimits.names():
+                raise LimitsRefused(f"there is no limit {name!r}; there are {', '.join(StoreLimits.names())}")
+            if type(value) is not int or not 1 <= value <= INT64_MAX:
+                raise LimitsRefused(f"{name} must be from 1 to {INT64_MAX}, not {value!r}")
+        if not force:
+            used = (await self.limits(deadline_seconds=deadline_seconds)).used
+            low = [name for name, value in limits.items() if value < used[name]]
+            if low:
+                words = "; ".join(f"{name} {limits[name]} is below the {used[name]} in use" for name in low)
+                raise LimitsRefused(words, "force")
+        await self.ask(SessionlessRequest(RequestKind.COMMAND, ChangeLimits(**limits)), deadline_seconds)
+
     # Inside.
 
     async def _write(self, command: Command, kind: type[ResultT], deadline_seconds: float | None) -> ResultT:
@@ -472,6 +538,3 @@ def _listing(request: Range | None, prefix: Text | None) -> Range:
     if request is not None and prefix is not None:
         raise TypeError("give a request or a prefix, not both")
     return request or Range(*prefix_range(_bytes(prefix or b"")))
-
-
-__all__ = ["Answer", "Client", "LogEntry", "LogPage", "OperationFailed"]

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
+from kvstore.client.address_book import AddressBook
 from kvstore.client.calls import MILLISECOND_NS, Call, CallEnded, ClientEffects, ClientLimits, Timeline, WaitingCalls
 from kvstore.client.leader_search import LeaderSearch
 from kvstore.client.links import Link, LinkState
 from kvstore.client.response_classifier import Doubtful, Moved, Pushed, Rejected, SessionGone, Verdict, judge
 from kvstore.client.session import Admission, SessionKeeper
 from kvstore.errors import Busy, ClientClosed, OperationFailed, OutcomeUnknown, RequestTooLarge, TooStale, Unavailable
-from kvstore.protocol.addresses import AddressBook
 from kvstore.protocol.commands import CloseSession, KeepAlive, RegisterSession
 from kvstore.protocol.messages import (
     MembersView,
@@ -30,10 +30,10 @@ from kvstore.protocol.messages import (
     Response,
     command_request,
     decode_members,
-    decode_session_id,
     encode_request,
     members_request,
 )
+from kvstore.protocol.results import decode_session_id
 from raft import FRAME_BYTES_MAX_CLIENT, ProtocolError
 
 INTERNAL_TICKET: Final = 0

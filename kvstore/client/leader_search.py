@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
+from kvstore.client.address_book import AddressBook
 from kvstore.client.calls import ClientLimits
 from kvstore.client.links import Link
-from kvstore.protocol.addresses import AddressBook
 
 
 class LeaderSearch:

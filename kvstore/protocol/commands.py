@@ -27,8 +27,7 @@ from typing import Any
 import cbor2
 
 from kvstore.limits import TIME_NS_MAX
-from kvstore.protocol.cbor_heads import bytes_head, uint_head
-from kvstore.server.fast_requests import SEPARATOR
+from kvstore.protocol.cbor_heads import SEPARATOR, bytes_head, uint_head
 from raft import decode_joined
 
 PAYLOAD_DEPTH_MAX = 64

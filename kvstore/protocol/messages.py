@@ -57,10 +57,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kvstore.errors import KvError, Unsupported
+from kvstore.errors import Unsupported
 from kvstore.protocol.cbor_heads import bytes_head, uint_head
 from kvstore.protocol.commands import Command, Get, Range, command_body, encode_command
-from kvstore.protocol.results import SessionRegistered, read_result
 from raft import (
     INT64_MAX,
     Hello,
@@ -355,17 +354,6 @@ def decode_members(response: Response) -> MembersView:
     if type(term) is not int or not all(type(word) is str for word in words):
         raise ProtocolError("a members response holds words and a term")
     return MembersView(leader_id, leader_address, term, members)
-
-
-def decode_session_id(response: Response) -> int:
-    """Read the answer to register_session. Raises ProtocolError."""
-    try:
-        result = read_result((response.code, response.revision, *response.fields))
-    except (ValueError, KvError) as error:
-        raise ProtocolError(f"no session in the answer: {error}") from error
-    if not isinstance(result, SessionRegistered) or result.session_id < 1:
-        raise ProtocolError("the answer to register_session is of another kind, or names no session")
-    return result.session_id
 
 
 def encode_client_hello() -> bytes:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvstore.protocol.membership import part_of
 from kvstore.protocol.wire_types import from_wire
 from raft import ProtocolError
-
-if TYPE_CHECKING:  # A client reads a status without loading a node.
-    from kvstore.store.machine import KvMachine
-    from raft import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,59 +76,6 @@ class MemberStatus:
     def lag(self) -> int:
         """Entries that this member knows to be committed and has not applied yet."""
         return self.commit_index - self.last_applied
-
-
-def status_of(node: Node, machine: KvMachine) -> MemberStatus:
-    """Take a picture, without the hash of the state. Cost: O(sessions)."""
-    status, state = node.status(), machine.status()
-    return MemberStatus(
-        node_id=status.node_id,
-        cluster_id=node.identity.cluster_id,
-        role=status.role.value,
-        term=status.term,
-        leader_id=status.leader_id,
-        first_index=status.first_index,
-        snapshot_index=status.snapshot_index,
-        last_applied=status.last_applied,
-        commit_index=status.commit_index,
-        durable_index=status.durable_index,
-        last_index=status.last_index,
-        low_watermark=status.low_watermark,
-        commit_held_by=status.commit_held_by,
-        low_watermark_held_by=status.low_watermark_held_by,
-        log_held_by=status.log_held_by,
-        revision=state.revision,
-        compact_revision=state.compact_revision,
-        keys=state.keys,
-        stored_bytes=state.stored_bytes,
-        quota_bytes=state.quota_bytes,
-        sessions=state.sessions,
-        log_bytes=status.log_bytes,
-        open_proposals=status.open_proposals,
-        open_reads=status.open_reads,
-        uncommitted_bytes=status.uncommitted_bytes,
-        is_disk_full=status.is_disk_full,
-        lacks_descriptors=status.lacks_descriptors,
-        disk_hangs=status.disk_hangs,
-        failure=status.failure,
-        state_hash=b"",
-        peers=tuple(
-            PeerView(
-                node_id=peer.peer_id,
-                state=peer.state,
-                match_index=peer.match_index,
-                next_index=peer.next_index,
-                last_applied=peer.last_applied,
-                recent_active=peer.recent_active,
-            )
-            for peer in status.peers
-        ),
-        part=part_of(node.core.configuration, status.node_id),
-        is_removed=status.is_removed,
-        feature_level=state.feature_level,
-        feature_level_min=node.levels.lowest,
-        feature_level_max=node.levels.highest,
-    )
 
 
 def status_to_map(status: MemberStatus) -> dict[str, Any]:

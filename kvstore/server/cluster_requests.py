@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvstore.protocol.membership import membership_of, membership_to_fields, read_change
+from kvstore.protocol.membership import membership_to_fields, read_change
 from kvstore.protocol.messages import Asked, MembersView, RequestKind, members_fields
-from kvstore.protocol.session_requests import limits_fields, read_close, sessions_fields
-from kvstore.protocol.status import MemberStatus, status_of, status_to_map
+from kvstore.protocol.session_requests import read_close
+from kvstore.protocol.status import MemberStatus, status_to_map
 from kvstore.protocol.validation import is_count
 from kvstore.server.snapshot_pages import SnapshotPages
+from kvstore.server.status import limits_fields, membership_of, sessions_fields, status_of
 from kvstore.store.machine import KvMachine
 from raft import (
     ChangeRefusal,

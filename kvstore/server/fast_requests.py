@@ -6,7 +6,6 @@ judges it; a test holds the two against each other. What a request costs here is
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import lt
@@ -15,10 +14,7 @@ from typing import Any
 
 from kvstore.limits import AdmissionLimits
 from kvstore.protocol.fast_puts import NUMBER_BYTES_MAX, Shape, Sizes, places_of, size_of_number, sizes_at
-from raft import INT64_MAX, SEPARATOR_BYTES
-
-SEPARATOR = os.urandom(SEPARATOR_BYTES)
-"""For `raft.decode_joined`: known to nobody, and of no effect on what is decoded."""
+from raft import INT64_MAX
 
 RUN_MAX = 1_024
 """Frames that are decoded together: a bound on the work between two looks at a connection's bounds."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from kvstore.errors import KvError, ResultCode
 from kvstore.limits import ServiceLimits
+from kvstore.protocol.cbor_heads import SEPARATOR
 from kvstore.protocol.commands import CloseSession, CommandKind, encode_command
 from kvstore.protocol.error_codes import error_fields
 from kvstore.protocol.messages import Code, Consistency, decode_request, encode_response, request_id_of
@@ -26,7 +27,7 @@ from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.resources.session_reaper import SessionReaper
 from kvstore.server.cluster_requests import ClusterRequests
 from kvstore.server.connections import OPERATOR_REQUESTS_MAX, Connection, OpenRequests, OpenRow
-from kvstore.server.fast_requests import RUN_MAX, SEPARATOR, HotRun, puts_alike, sort_out
+from kvstore.server.fast_requests import RUN_MAX, HotRun, puts_alike, sort_out
 from kvstore.server.fast_responses import HotAnswers
 from kvstore.server.request_errors import RequestErrors, is_contained
 from kvstore.server.request_judge import (

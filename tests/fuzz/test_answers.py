@@ -12,10 +12,10 @@ import cbor2
 from kvstore import Get, OperationFailed, OutcomeUnknown, Put, Range
 from kvstore.client.client import _read_any, _read_get, _read_log_page, _read_put, _read_status
 from kvstore.client.core import ClientCore
-from kvstore.protocol.answers import read_answer
 from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.membership import decode_membership
 from kvstore.protocol.messages import Consistency, Response, command_request, decode_members, read_request
+from kvstore.protocol.results import read_answer
 from raft import Hello, HelloRole, frame
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.fuzz.structures import Structures

@@ -6,10 +6,9 @@ import pytest
 
 from kvstore.client.calls import MILLISECOND_NS
 from kvstore.errors import OutcomeUnknown, Unavailable
-from kvstore.protocol.answers import read_answer
 from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Code, Response
-from kvstore.protocol.results import read_result
+from kvstore.protocol.results import read_answer, read_result
 from kvstore.protocol.status import status_from_map
 from raft import ProtocolError
 from tests.kvstore.support.scripted_members import World

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from kvstore.cli.status import of_its_disk, of_its_marks
-from kvstore.protocol.status import MemberStatus, PeerView, status_of
-from tests.kvstore.support.in_memory_cluster import Cluster
+from kvstore.protocol.status import MemberStatus, PeerView
+from kvstore.server.status import status_of
+from tests.kvstore.in_memory import Cluster
 
 BACK = "its low-water mark is 10 of 900: held back by "
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore.limits import AdmissionLimits
+from kvstore.protocol.cbor_heads import SEPARATOR
 from kvstore.protocol.commands import Put, decode_payload, encode_command
 from kvstore.protocol.fast_puts import (
     RUN_MAX,
@@ -20,7 +21,7 @@ from kvstore.protocol.fast_puts import (
     rows_of_items,
 )
 from kvstore.protocol.messages import command_request, encode_request
-from kvstore.server.fast_requests import SEPARATOR, puts_alike, sort_out
+from kvstore.server.fast_requests import puts_alike, sort_out
 from raft import INT64_MAX, decode_joined, encode_batch, encode_item, frame
 from raft.encoding.frames import FrameSplitter
 

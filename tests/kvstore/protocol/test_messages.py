@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvstore.client.address_book import MEMBERS_LEARNED_MAX, AddressBook
 from kvstore.client.calls import RequestNumbers
 from kvstore.client.response_classifier import ASK_THE_LEADER, NO_LEADER, Answered, Moved, Pushed, judge
 from kvstore.errors import InvalidAddress, Unsupported
-from kvstore.protocol.addresses import MEMBERS_LEARNED_MAX, AddressBook, parse_address
+from kvstore.protocol.addresses import parse_address
 from kvstore.protocol.commands import Get, Put, Range, encode_command
 from kvstore.protocol.messages import (
     Code,

@@ -14,7 +14,8 @@ from kvstore.errors import Busy, OperationFailed
 from kvstore.protocol.commands import Get, Put
 from kvstore.protocol.messages import command_request
 from kvstore.protocol.results import GetResult, PutResult
-from kvstore.protocol.status import status_from_map, status_of, status_to_map
+from kvstore.protocol.status import status_from_map, status_to_map
+from kvstore.server.status import status_of
 from raft import RaftConfig
 from storage import StorageLimits
 from tests.kvstore.support.in_memory_cluster import Cluster, SimClient, Sizes

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from kvstore.errors import InvalidRequest
 from kvstore.limits import AdmissionLimits
+from kvstore.protocol.cbor_heads import SEPARATOR
 from kvstore.protocol.messages import RequestKind, decode_request, encode_response
 from kvstore.protocol.validation import validate_body, validate_command
 from kvstore.server.connections import Connection, OpenRequests
-from kvstore.server.fast_requests import SEPARATOR, sort_out
+from kvstore.server.fast_requests import sort_out
 from kvstore.server.fast_responses import HotEncoder
 from raft import INT64_MAX, ProtocolError, decode_item, decode_joined, encode_item, frame
 

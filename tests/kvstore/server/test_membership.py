@@ -12,19 +12,19 @@ import pytest
 import trio
 import trio.testing
 
+from kvstore.client.membership import MemberCalls
 from kvstore.errors import ChangeRefused, OperationFailed, OutcomeUnknown, Unavailable
 from kvstore.protocol.commands import Get, Put
 from kvstore.protocol.membership import (
-    MemberCalls,
     Membership,
     MemberView,
     change_request,
     decode_membership,
     membership_request,
-    part_of,
     read_change,
 )
 from kvstore.protocol.messages import Request, RequestKind, Response
+from kvstore.server.status import part_of
 from raft import ChangeRefusal, Configuration, Member, MembershipChange, ProtocolError, decode_item, encode_item
 from raft import ChangeRefused as RefusedByRaft
 from raft.membership.change import changed, left

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kvstore.errors import ResultCode
 from kvstore.limits import StoreLimits
+from kvstore.protocol.cbor_heads import SEPARATOR
 from kvstore.protocol.commands import (
     ChangeLimits,
     CloseSession,
@@ -29,7 +30,6 @@ from kvstore.protocol.commands import (
     encode_command,
 )
 from kvstore.protocol.results import ResultItem
-from kvstore.server.fast_requests import SEPARATOR
 from kvstore.store.machine import KvMachine
 from raft import INT64_MAX, Entry, EntryKind, encode_batch
 from tests.kvstore.support.machine_fixture import restored
