@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from sortedcontainers import SortedList
 
@@ -18,15 +18,25 @@ from kvstore.limits import ITEM_OVERHEAD_BYTES, PAGE_BYTES_MAX, RECORD_OVERHEAD_
 from kvstore.store.key_order import KeyOrder
 from kvstore.store.records import RecordItem, Records
 
-if TYPE_CHECKING:
-    from kvstore.store.copy_on_write import StorePicture
-
 RangeItem = tuple[bytes, bytes | None, int, int, int, int]
 DeletionPlace = tuple[int, int, bytes]
 """(deleted_revision, which of the deletions of that revision, key): sorted, these are in the order they happened."""
 
 FIRST_REVISION = 1
 """The revision of the empty store; the first change makes it 2."""
+
+
+class MapView(Protocol):
+    """An open view of the map as it was at one moment. Whoever changes the map has it save what was there."""
+
+    def save(self, key: bytes, record: RecordItem) -> None:
+        """`record` is about to be overwritten."""
+
+    def save_removed(self, key: bytes, record: RecordItem) -> None:
+        """`record` is about to be removed, or has just been."""
+
+    def save_deletion(self, place: DeletionPlace) -> None:
+        """A deletion is about to be forgotten."""
 
 
 class Store:
@@ -54,7 +64,7 @@ class Store:
         self.keys = KeyOrder()
         self.deletions: dict[bytes, int] = {}
         self.deletion_order: SortedList[DeletionPlace] = SortedList()
-        self.pictures: list[StorePicture] = []  # Open ones.
+        self.pictures: list[MapView] = []  # Open ones.
         self.deletion_floor = 0
         self.revision = FIRST_REVISION
         self.stored_bytes = 0  # Σ(len(key) + len(value) + 64) over all records.

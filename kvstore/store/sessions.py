@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kvstore.errors import RequestClosed, SessionExpired, StoreBusy
 from kvstore.limits import ITEM_OVERHEAD_BYTES, StoreLimits
 from kvstore.protocol.results import PUT_DONE, ResultItem, refusal_item
-
-if TYPE_CHECKING:
-    from kvstore.store.copy_on_write import SessionsPicture
 
 FIRST_SESSION_ID = 1
 """Session 0 is "none"."""
@@ -61,6 +58,13 @@ class Session:
         return self.floor == 0 and not self.results
 
 
+class SessionsView(Protocol):
+    """An open view of the sessions as they were at one moment. Whoever changes a session has it save that one."""
+
+    def save(self, session: Session, *, is_over: bool = False) -> None:
+        """The session is about to change, or `is_over` and will never again."""
+
+
 class Sessions:
     """All sessions, by id, with their deadlines in order.
 
@@ -75,7 +79,7 @@ class Sessions:
         self.by_id: dict[int, Session] = {}
         self.next_id = FIRST_SESSION_ID
         self.results_bytes = 0
-        self.pictures: list[SessionsPicture] = []  # Open ones: a session is saved there before it is changed.
+        self.pictures: list[SessionsView] = []  # Open ones: a session is saved there before it is changed.
         self._heap: list[tuple[int, int]] = []
 
     def register(self, ttl_ns: int, leader_time: int) -> Session:
