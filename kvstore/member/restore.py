@@ -30,7 +30,7 @@ from kvstore.store.snapshot_codec import (
     header_of,
     read_header,
     read_state,
-    take_picture,
+    take_snapshot,
 )
 from raft import INT64_MAX, Configuration, Identity, InvalidConfiguration, Member, derive_cluster_id
 from storage import create_data_folder
@@ -94,7 +94,7 @@ def read_begin(path: Path | None, revision_leap: int = 0) -> Begin:
         used = f"its revision {store.revision} or session id {sessions.next_id} leaves no room above it"
         raise BackupFailed(f"{path}: {used}", "no store comes so far: use another copy, or a smaller revision leap")
     begin = header_of(store, renewed, limits, header["leader_time"], header["feature_level"])
-    return Begin(begin, list(take_picture(store, renewed, begin).chunks), facts, size_bytes)
+    return Begin(begin, list(take_snapshot(store, renewed, begin).chunks), facts, size_bytes)
 
 
 def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int = 0) -> Restored:

@@ -15,7 +15,7 @@ from raft import Configuration, Member, Node, ProtocolError
 
 
 def status_of(node: Node, machine: KvMachine) -> MemberStatus:
-    """Take a picture, without the hash of the state. Cost: O(sessions)."""
+    """The status of this moment, without the hash of the state. Cost: O(sessions)."""
     status, state = node.status(), machine.status()
     return MemberStatus(
         node_id=status.node_id,

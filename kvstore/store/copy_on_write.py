@@ -1,8 +1,8 @@
-"""Pictures of a state that goes on changing: taken in O(1), handed out in slices, each row as it was at the beginning.
+"""Snapshot views of a state that goes on changing: taken in O(1), read in slices, each row as it was at the beginning.
 
-Copy on write. Whoever is about to change something asks the open pictures to save it (`Store.pictures`,
-`Sessions.pictures`); they keep what they have not handed out yet. What changes twice, or is new, costs a comparison.
-A slice is captured as a whole when it is begun, so what it holds may change before it is used.
+Copy on write. Before a row changes, the open views save it (`Store.views`, `Sessions.views`) unless they have handed it
+out already. A row that changes twice, or is new, costs a comparison. A slice is captured as a whole when it is begun,
+so its rows may change before they are used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SessionRow = tuple[int, int, int, int]
 P = TypeVar("P", bound=bytes | DeletionPlace)
 
 
-class StorePicture:
+class StoreSnapshotView:
     """Records and remembered deletions. Open until `close`, which is due when enough has been read.
 
     `slice_rows` are captured at a time, which 0.1 ms is enough for if they are 512.
@@ -32,24 +32,24 @@ class StorePicture:
     def __init__(self, store: Store, slice_rows: int) -> None:
         self._store = store
         self._slice_rows = slice_rows
-        self._revision = store.revision  # What is newer is not in the picture.
+        self._revision = store.revision  # What is newer is not in the view.
         self._records_left, self._deletions_left = len(store.records), len(store.deletions)
         self._key = b""  # The last one that was handed out.
         self._old: dict[bytes, RecordItem] = {}  # Of later keys: records that were overwritten or removed since.
         self._removed: SortedList[bytes] = SortedList()  # Of these, the keys that are, or were for a while, not there.
         self._place: DeletionPlace = (0, 0, b"")  # The last one that was handed out.
         self._forgotten: SortedList[DeletionPlace] = SortedList()  # Later ones, which are not remembered any more.
-        store.pictures.append(self)
+        store.views.append(self)
 
     @property
     def is_open(self) -> bool:
         """False once it was closed."""
-        return self in self._store.pictures
+        return self in self._store.views
 
     def close(self) -> None:
         """Save nothing more; nothing more can be read. May be called twice."""
         if self.is_open:
-            self._store.pictures.remove(self)
+            self._store.views.remove(self)
 
     def save(self, key: bytes, record: RecordItem) -> None:
         """`record` is about to be overwritten."""
@@ -100,11 +100,11 @@ def _following(later: Iterator[P], gone: SortedList[P], rows: int) -> list[P]:
     if gone:
         found = sorted({*found, *islice(gone, rows)})[:rows]
         del gone[: gone.bisect_right(found[-1])]
-    assert found, "a picture has lost rows"
+    assert found, "a view has lost rows"
     return found
 
 
-class SessionsPicture:
+class SessionsSnapshotView:
     """Sessions and their kept results. Open until `close`, which is due when enough has been read.
 
     Taken in O(sessions), which are few: 0.2 ms for 10,000. A session is saved with a copy of its `results` when it is
@@ -117,12 +117,12 @@ class SessionsPicture:
         self._next_id = sessions.next_id
         self._last_id = 0  # Of the last one that was handed out with its results.
         self._saved: dict[int, tuple[SessionRow, dict[int, ResultItem]]] = {}
-        sessions.pictures.append(self)
+        sessions.views.append(self)
 
     def close(self) -> None:
         """Save nothing more; nothing more can be read. May be called twice."""
-        if self in self._sessions.pictures:
-            self._sessions.pictures.remove(self)
+        if self in self._sessions.views:
+            self._sessions.views.remove(self)
 
     def save(self, session: Session, *, is_over: bool = False) -> None:
         """The session is about to change, or `is_over` and will never again."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from kvstore.limits import StoreLimits
 from kvstore.protocol.results import ResultItem
-from kvstore.store.copy_on_write import SessionRow, SessionsPicture, StorePicture
+from kvstore.store.copy_on_write import SessionRow, SessionsSnapshotView, StoreSnapshotView
 from kvstore.store.map import Store
 from kvstore.store.records import RecordItem
 from kvstore.store.sessions import Session, Sessions
@@ -57,8 +57,8 @@ class StateHashing:
     """The `state_digest` of this moment, computed in slices while the state goes on changing (`copy_on_write.py`)."""
 
     def __init__(self, store: Store, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> None:
-        """Cost: O(sessions), as of a snapshot's picture."""
-        self._state, self._clients = StorePicture(store, _PICTURE_ROWS), SessionsPicture(sessions)
+        """Cost: O(sessions), as of a snapshot."""
+        self._state, self._clients = StoreSnapshotView(store, _PICTURE_ROWS), SessionsSnapshotView(sessions)
         self._parts = _parts(
             _head(store, sessions, limits, leader_time, level),
             chain.from_iterable(self._state.records()),

@@ -30,8 +30,8 @@ def put_lone_ones(
     count = len(rows)
     growth_max = sum([len(row[4]) + len(row[5]) for row in rows]) + count * RECORD_OVERHEAD_BYTES
     if (
-        store.pictures
-        or sessions.pictures
+        store.views
+        or sessions.views
         or store.stored_bytes + growth_max > limits.quota_bytes
         or sessions.results_bytes + count * PUT_RESULT_BYTES > limits.results_bytes_max
     ):

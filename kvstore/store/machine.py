@@ -48,7 +48,7 @@ from kvstore.store.map import Store
 from kvstore.store.records import SLOTS, RecordItem
 from kvstore.store.restore import Restoring
 from kvstore.store.sessions import PUT_RESULT_BYTES, Session, Sessions
-from kvstore.store.snapshot_codec import CHUNK_BYTES, UnsupportedFeatureLevel, header_of, read_header, take_picture
+from kvstore.store.snapshot_codec import CHUNK_BYTES, UnsupportedFeatureLevel, header_of, read_header, take_snapshot
 from kvstore.store.transactions import compare_and_set, operation, put, txn
 from raft import Entry, EntryKind, LevelRange, StateSnapshot
 
@@ -248,7 +248,7 @@ class KvMachine:
         """
         results_of_all: list[list[ResultItem]] = []
         store, sessions, leader_time = self._store, self._sessions, self._leader_time
-        slots, by_id, deletions, pictures = store.records.slots, sessions.by_id, store.deletions, store.pictures
+        slots, by_id, deletions, views = store.records.slots, sessions.by_id, store.deletions, store.views
         kept_max, kept_bytes_max, all_bytes_max, quota_bytes = _bounds(self._limits)
         revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
         session: Session | None = None  # Of the last command, if it was usual; what it owes it is in the next three.
@@ -272,7 +272,7 @@ class KvMachine:
                     session = by_id.get(session_id) if acknowledged_up_to < request_no else None
                     last_id = UNUSUAL
                     if session is not None:
-                        for clients in sessions.pictures:
+                        for clients in sessions.views:
                             clients.save(session)
                         session.deadline = leader_time + session.ttl_ns
                         results, floor, session_bytes = session.results, session.floor, session.results_bytes
@@ -308,8 +308,8 @@ class KvMachine:
                             session_bytes += PUT_RESULT_BYTES
                             all_bytes += PUT_RESULT_BYTES
                             if old:
-                                for picture in pictures:
-                                    picture.save(key, old)
+                                for view in views:
+                                    view.save(key, old)
                                 records[key] = (value, old[1], revision, old[3] + 1, 0)
                             else:
                                 records[key] = (value, revision, revision, 1, 0)
@@ -410,12 +410,12 @@ class KvMachine:
     # The state as a whole.
 
     def snapshot(self) -> StateSnapshot:
-        """A picture of this moment, however late its chunks are read. Cost: O(sessions).
+        """The state of this moment, however late its chunks are read. Cost: O(sessions).
 
         Until it is read to the end, or closed, what changes is saved for it.
         """
         header = header_of(self._store, self._sessions, self._limits, self._leader_time, self._level)
-        return take_picture(self._store, self._sessions, header, self._chunk_bytes)
+        return take_snapshot(self._store, self._sessions, header, self._chunk_bytes)
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
         """Become what a snapshot describes. Raises InvalidSnapshot, UnsupportedFeatureLevel, and changes nothing."""

@@ -45,7 +45,7 @@ class Store:
     `deletions` holds the revision of every remembered deletion, oldest first, all above `deletion_floor`; a key is
     never in both maps. `deletion_order` has their places: unlike a dict it can be read from anywhere, and shortened at
     its front. Whoever changes `records` by `place` and `take_out` owes a `seal` with what was written; whoever does it
-    in another way owes the open `pictures` what was there before.
+    in another way owes the open `views` what was there before.
     """
 
     __slots__ = (
@@ -53,10 +53,10 @@ class Store:
         "deletion_order",
         "deletions",
         "keys",
-        "pictures",
         "records",
         "revision",
         "stored_bytes",
+        "views",
     )
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Store:
         self.keys = KeyOrder()
         self.deletions: dict[bytes, int] = {}
         self.deletion_order: SortedList[DeletionPlace] = SortedList()
-        self.pictures: list[MapView] = []  # Open ones.
+        self.views: list[MapView] = []  # Open ones.
         self.deletion_floor = 0
         self.revision = FIRST_REVISION
         self.stored_bytes = 0  # Σ(len(key) + len(value) + 64) over all records.
@@ -85,8 +85,8 @@ class Store:
             self.keys.add(key)
             self.stored_bytes += len(key) + len(value) + RECORD_OVERHEAD_BYTES
         else:
-            for picture in self.pictures:
-                picture.save(key, old)
+            for view in self.views:
+                view.save(key, old)
             records[key] = (value, old[1], revision, old[3] + 1, 0)
             self.stored_bytes += len(value) - len(old[0])
         return old
@@ -95,8 +95,8 @@ class Store:
         """Remove a record; returns it, or None if there was none. Cost: O(log n)."""
         old = self.records.pop(key)
         if old is not None:
-            for picture in self.pictures:
-                picture.save_removed(key, old)
+            for view in self.views:
+                view.save_removed(key, old)
             self.keys.remove(key)
             self.stored_bytes -= len(key) + len(old[0]) + RECORD_OVERHEAD_BYTES
         return old
@@ -133,8 +133,8 @@ class Store:
         places = self.deletion_order.irange((self.deletions.pop(key), 0, b""))
         place = next(place for place in places if place[2] == key)
         self.deletion_order.remove(place)
-        for picture in self.pictures:
-            picture.save_deletion(place)
+        for view in self.views:
+            view.save_deletion(place)
 
     def forget_deletions(self, deletions_max: int) -> None:
         """Raise the floor until at most `deletions_max` are left. All of one revision go together."""
@@ -145,8 +145,8 @@ class Store:
             place = order.pop(0)
             self.deletion_floor = place[0]
             del self.deletions[place[2]]
-            for picture in self.pictures:
-                picture.save_deletion(place)
+            for view in self.views:
+                view.save_deletion(place)
 
     def select(self, body: Sequence[Any]) -> tuple[tuple[RangeItem, ...], bool, int]:
         """Read a page: (items, more, count) for the body of a range. Cost: O(log n + items), and 50 ns for each

@@ -67,8 +67,8 @@ class Restoring:
 
 
 def _take_apart(store: Store, sessions: Sessions) -> Iterator[None]:
-    """Free a state in slices, unless a picture of it is still being read: then it goes with that one."""
-    if store.pictures or sessions.pictures:
+    """Free a state in slices, unless a view of it is still open: then it goes with that view."""
+    if store.views or sessions.views:
         return
     parts, deletions, places = store.records.take_apart(), store.deletions, store.deletion_order
     room = FREED_RECORDS

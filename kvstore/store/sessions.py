@@ -73,13 +73,13 @@ class Sessions:
     up, or when they are more than the open ones.
     """
 
-    __slots__ = ("_heap", "by_id", "next_id", "pictures", "results_bytes")
+    __slots__ = ("_heap", "by_id", "next_id", "results_bytes", "views")
 
     def __init__(self) -> None:
         self.by_id: dict[int, Session] = {}
         self.next_id = FIRST_SESSION_ID
         self.results_bytes = 0
-        self.pictures: list[SessionsView] = []  # Open ones: a session is saved there before it is changed.
+        self.views: list[SessionsView] = []  # Open ones: a session is saved there before it is changed.
         self._heap: list[tuple[int, int]] = []
 
     def register(self, ttl_ns: int, leader_time: int) -> Session:
@@ -95,8 +95,8 @@ class Sessions:
         session = self.by_id.get(item[0])
         if session is None:
             return refusal_item(SessionExpired(item[0]), revision)
-        for picture in self.pictures:
-            picture.save(session)
+        for view in self.views:
+            view.save(session)
         session.deadline = leader_time + session.ttl_ns
         if item[2] > session.floor:
             self.acknowledge(session, item[2])
@@ -127,8 +127,8 @@ class Sessions:
 
     def close(self, session: Session) -> None:
         """Forget a session and its results."""
-        for picture in self.pictures:
-            picture.save(session, is_over=True)
+        for view in self.views:
+            view.save(session, is_over=True)
         del self.by_id[session.session_id]
         self.results_bytes -= session.results_bytes
         if len(self._heap) > 2 * len(self.by_id) + 64:

@@ -1,4 +1,4 @@
-"""A picture of the replicated state as a header and chunks of CBOR, and back.
+"""The replicated state as a header and chunks of CBOR, and back (FORMATS §5).
 
 Header: a map of `format`, `feature_level`, `revision`, `compact_revision`, `leader_time`, `next_session_id`,
 `deletion_floor`, `limits` (a map), and `keys`, `deletions`, `sessions`, `results`, `stored_bytes`, which what follows
@@ -35,7 +35,7 @@ from kvstore.limits import (
 from kvstore.protocol.cbor_heads import array_head, bytes_head, uint_head
 from kvstore.protocol.results import PUT_DONE
 from kvstore.protocol.validation import is_count
-from kvstore.store.copy_on_write import SessionsPicture, StorePicture
+from kvstore.store.copy_on_write import SessionsSnapshotView, StoreSnapshotView
 from kvstore.store.map import FIRST_REVISION, Store
 from kvstore.store.records import SLOTS
 from kvstore.store.sessions import FIRST_SESSION_ID, PUT_RESULT_BYTES, Session, Sessions, result_bytes
@@ -90,7 +90,7 @@ class UnsupportedFeatureLevel(Exception):
 
 
 def header_of(store: Store, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> dict[str, Any]:
-    """The header of a picture of this state."""
+    """The header of a snapshot of this state."""
     return {
         "format": FORMAT,
         "feature_level": level,
@@ -108,11 +108,11 @@ def header_of(store: Store, sessions: Sessions, limits: StoreLimits, leader_time
     }
 
 
-def take_picture(
+def take_snapshot(
     store: Store, sessions: Sessions, header: Mapping[str, Any], chunk_bytes: int = CHUNK_BYTES
 ) -> StateSnapshot:
     """Begin to save what changes; encode, slice by slice, when the chunks are asked for. Cost: O(sessions)."""
-    state, clients = StorePicture(store, max(1, chunk_bytes // ROW_BYTES)), SessionsPicture(sessions)
+    state, clients = StoreSnapshotView(store, max(1, chunk_bytes // ROW_BYTES)), SessionsSnapshotView(sessions)
 
     def close() -> None:
         state.close()
@@ -122,7 +122,7 @@ def take_picture(
         sections = (_record_rows(state), _deletion_rows(state), _session_rows(clients), _result_rows(clients))
         parts = chain.from_iterable(_chunks(number, rows, chunk_bytes) for number, rows in enumerate(sections, RECORDS))
         while True:
-            assert state.is_open, "a picture that was closed is being read"
+            assert state.is_open, "a view that was closed is being read"
             if (chunk := next(parts, None)) is None:
                 break
             yield chunk
@@ -145,9 +145,9 @@ def _chunks(section: int, rows: Iterable[tuple[bytes, int]], chunk_bytes: int) -
         yield array_head(1 + len(chunk)) + head + b"".join(chunk)
 
 
-def _record_rows(picture: StorePicture) -> Iterator[tuple[bytes, int]]:
+def _record_rows(view: StoreSnapshotView) -> Iterator[tuple[bytes, int]]:
     """Written out by hand: 0.5 µs a row instead of 1.4."""
-    for records in picture.records():
+    for records in view.records():
         for key, (value, created, modified, version, lease_id) in records:
             if created >= 1 << 16 and modified < 1 << 32 and version < 24 and lease_id == 0:  # The usual sizes.
                 numbers = _usual_numbers(0x1A, created, 0x1A, modified, version, 0)
@@ -157,20 +157,20 @@ def _record_rows(picture: StorePicture) -> Iterator[tuple[bytes, int]]:
             yield row, len(key) + len(value) + ITEM_OVERHEAD_BYTES
 
 
-def _deletion_rows(picture: StorePicture) -> Iterator[tuple[bytes, int]]:
-    for places in picture.deletions():
+def _deletion_rows(view: StoreSnapshotView) -> Iterator[tuple[bytes, int]]:
+    for places in view.deletions():
         for revision, _, key in places:
             row = b"".join((b"\x82", bytes_head(len(key)), key, uint_head(revision)))
             yield row, len(key) + ITEM_OVERHEAD_BYTES
 
 
-def _session_rows(picture: SessionsPicture) -> Iterator[tuple[bytes, int]]:
-    for row in picture.sessions():
+def _session_rows(view: SessionsSnapshotView) -> Iterator[tuple[bytes, int]]:
+    for row in view.sessions():
         yield b"\x84" + b"".join(map(uint_head, row)), ITEM_OVERHEAD_BYTES
 
 
-def _result_rows(picture: SessionsPicture) -> Iterator[tuple[bytes, int]]:
-    for session_id, number, result in picture.results():
+def _result_rows(view: SessionsSnapshotView) -> Iterator[tuple[bytes, int]]:
+    for session_id, number, result in view.results():
         if result[2] is PUT_DONE:
             numbers = uint_head(session_id), uint_head(number), uint_head(result[1])
             row = b"".join((b"\x83", numbers[0], numbers[1], b"\x83\x00", numbers[2], b"\x81\x01"))

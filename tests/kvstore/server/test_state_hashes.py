@@ -105,8 +105,8 @@ def test_a_hash_in_slices_is_that_of_the_moment_at_which_it_began(seed: int) -> 
 
     assert hashing.result == expected
     assert slices > 3 * 800 // SLICE_PARTS
-    assert fed.machine._store.pictures == []
-    assert fed.machine._sessions.pictures == []
+    assert fed.machine._store.views == []
+    assert fed.machine._sessions.views == []
 
 
 def test_no_request_walks_the_store_where_it_is_received(cluster: Cluster) -> None:

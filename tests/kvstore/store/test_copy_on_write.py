@@ -26,7 +26,8 @@ from kvstore.protocol.commands import (
     Txn,
     encode_command,
 )
-from kvstore.store import snapshot_codec as snapshots
+from kvstore.store import snapshot_codec
+from kvstore.store.copy_on_write import SessionsSnapshotView, StoreSnapshotView
 from kvstore.store.machine import KvMachine
 from kvstore.store.sessions import result_bytes
 from raft import StateSnapshot
@@ -145,14 +146,14 @@ class PictureComparison(RuleBasedStateMachine):
 
     @invariant()
     def a_picture_that_is_over_is_not_kept(self) -> None:
-        assert len(self.fed.machine._store.pictures) <= len(self.opened)
-        assert len(self.fed.machine._sessions.pictures) <= len(self.opened)
+        assert len(self.fed.machine._store.views) <= len(self.opened)
+        assert len(self.fed.machine._sessions.views) <= len(self.opened)
 
     def teardown(self) -> None:
         for picture, expected in self.opened:
             assert list(picture.chunks) == expected
-        assert not self.fed.machine._store.pictures
-        assert not self.fed.machine._sessions.pictures
+        assert not self.fed.machine._store.views
+        assert not self.fed.machine._sessions.views
 
 
 @pytest.mark.parametrize("slice_rows", [1, 3, CHUNK_BYTES])
@@ -225,13 +226,13 @@ def test_nothing_is_saved_for_a_picture_that_is_over(end: Callable[[StateSnapsho
     fed = filled(2_000)
     fed.machine._chunk_bytes = 1_000
     picture = fed.machine.snapshot()
-    (held,) = map(weakref.ref, fed.machine._store.pictures)
+    (held,) = map(weakref.ref, fed.machine._store.views)
     fed.do(Delete(b"1999"))
 
     end(picture)
 
-    assert not fed.machine._store.pictures
-    assert not fed.machine._sessions.pictures
+    assert not fed.machine._store.views
+    assert not fed.machine._sessions.views
     del picture
     gc.collect()
     assert held() is None
@@ -256,7 +257,8 @@ def test_a_picture_keeps_only_what_it_has_not_handed_out_yet() -> None:
     fed.machine._chunk_bytes = 10_000
     picture = fed.machine.snapshot()
     next(picture.chunks)
-    (state,) = fed.machine._store.pictures
+    (state,) = fed.machine._store.views
+    assert isinstance(state, StoreSnapshotView)
 
     fed.feed([encode_command(Put(b"%04d" % i, b"new")) for i in range(2_000)])
     saved = set(state._old)
@@ -276,7 +278,8 @@ def test_a_session_is_kept_only_until_its_results_are_handed_out_and_a_new_one_n
     picture = fed.machine.snapshot()
     while next(picture.chunks)[1:3] != b"\x04\x83":  # The first chunk of results, of the first session.
         pass
-    (clients,) = fed.machine._sessions.pictures
+    (clients,) = fed.machine._sessions.views
+    assert isinstance(clients, SessionsSnapshotView)
 
     for session in (*old, fed.register(time=2)):
         fed.do(Get(b"0"), session, 2, time=2)
@@ -306,7 +309,8 @@ def test_new_keys_behind_the_last_old_one_are_not_even_looked_at() -> None:
     fed = filled(200)
     fed.machine._chunk_bytes = 100 * snapshots.ROW_BYTES
     picture = fed.machine.snapshot()
-    (state,) = fed.machine._store.pictures
+    (state,) = fed.machine._store.views
+    assert isinstance(state, StoreSnapshotView)
     fed.feed([encode_command(Put(b"9%06d" % i, b"new")) for i in range(2_000)])
 
     list(picture.chunks)
