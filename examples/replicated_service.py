@@ -15,13 +15,13 @@ from pathlib import Path
 
 import trio
 
-from kvstore import Store, open_node
+from kvstore import EmbeddedStore, open_node
 from raft import Member
 
 JOBS = 12
 
 
-async def take_jobs(store: Store, done: dict[str, list[int]]) -> None:
+async def take_jobs(store: EmbeddedStore, done: dict[str, list[int]]) -> None:
     """Claim jobs until none is left."""
     for job in range(JOBS):
         claim = await store.compare_and_set(f"claims/{job}", store.node_id, expected=None)

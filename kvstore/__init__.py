@@ -114,12 +114,12 @@ from kvstore.store.snapshot_codec import UnsupportedFeatureLevel
 from raft import Member
 
 if TYPE_CHECKING:
-    from kvstore.embedded import Store, open_node
+    from kvstore.embedded import EmbeddedStore, open_node
     from kvstore.member.joining import JoinRefused, MemberRemoved
     from kvstore.member.member import MemberConfig, run_member
 
 _LAZY = {
-    "Store": "kvstore.embedded",
+    "EmbeddedStore": "kvstore.embedded",
     "open_node": "kvstore.embedded",
     "JoinRefused": "kvstore.member.joining",
     "MemberConfig": "kvstore.member.member",
@@ -166,6 +166,7 @@ __all__ = [
     "Consistency",
     "Delete",
     "DeleteResult",
+    "EmbeddedStore",
     "Get",
     "GetResult",
     "InternalError",
@@ -220,7 +221,6 @@ __all__ = [
     "SessionPage",
     "SessionRegistered",
     "SessionView",
-    "Store",
     "StoreBusy",
     "StoreError",
     "StoreLimits",

@@ -4,7 +4,7 @@
         await store.put("greeting", "hello")
 
 With no peers this is a durable store of one node, on no port at all. As a member of a cluster it listens for its peers
-and for clients; on a follower, calls go to the leader. `Store` has all methods of `Client`, which it is.
+and for clients; on a follower, calls go to the leader. `EmbeddedStore` has all methods of `Client`, which it is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IN_PROCESS_ADDRESS = "in-process:0"
 """Stands for the member in this program; no socket of the network is behind it."""
 
 
-class Store(Client):
+class EmbeddedStore(Client):
     """A client whose nearest member runs in this very program."""
 
     def __init__(self, member: RunningMember, nursery: trio.Nursery, deadline_seconds: float) -> None:
@@ -118,7 +118,7 @@ class open_node:  # noqa: N801 (used like a function)
         self._deadline_seconds = deadline_seconds
         self._failure: BaseException | None = None
 
-    async def __aenter__(self) -> Store:
+    async def __aenter__(self) -> EmbeddedStore:
         check_in_trio()
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
@@ -134,7 +134,7 @@ class open_node:  # noqa: N801 (used like a function)
             assert self._failure is not None
             raise self._failure
         self._member = member
-        self._store = Store(member, self._nursery, self._deadline_seconds)
+        self._store = EmbeddedStore(member, self._nursery, self._deadline_seconds)
         await self._store.__aenter__()
         self._block.__enter__()
         return self._store

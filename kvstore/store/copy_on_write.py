@@ -1,8 +1,8 @@
 """Snapshot views of a state that goes on changing: taken in O(1), read in slices, each row as it was at the beginning.
 
-Copy on write. Before a row changes, the open views save it (`Store.views`, `Sessions.views`) unless they have handed it
-out already. A row that changes twice, or is new, costs a comparison. A slice is captured as a whole when it is begun,
-so its rows may change before they are used.
+Copy on write. Before a row changes, the open views save it (`KeyValueMap.views`, `Sessions.views`) unless they have
+handed it out already. A row that changes twice, or is new, costs a comparison. A slice is captured as a whole when it
+is begun, so its rows may change before they are used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 from sortedcontainers import SortedList
 
 from kvstore.protocol.results import ResultItem
-from kvstore.store.map import DeletionPlace, Store
+from kvstore.store.map import DeletionPlace, KeyValueMap
 from kvstore.store.records import SLOTS, RecordItem
 from kvstore.store.sessions import Session, Sessions
 
@@ -29,7 +29,7 @@ class StoreSnapshotView:
     `slice_rows` are captured at a time, which 0.1 ms is enough for if they are 512.
     """
 
-    def __init__(self, store: Store, slice_rows: int) -> None:
+    def __init__(self, store: KeyValueMap, slice_rows: int) -> None:
         self._store = store
         self._slice_rows = slice_rows
         self._revision = store.revision  # What is newer is not in the view.

@@ -16,7 +16,7 @@ from typing import Any
 from kvstore.limits import StoreLimits
 from kvstore.protocol.results import ResultItem
 from kvstore.store.copy_on_write import SessionRow, SessionsSnapshotView, StoreSnapshotView
-from kvstore.store.map import Store
+from kvstore.store.map import KeyValueMap
 from kvstore.store.records import RecordItem
 from kvstore.store.sessions import Session, Sessions
 
@@ -34,7 +34,7 @@ SLICE_BYTES = 256 * 1024
 _PICTURE_ROWS = 128  # Captured from the state at a time.
 
 
-def state_digest(store: Store, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
+def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
     """32 bytes, equal exactly where all replicated fields are. Cost: O(n), about 1 s for a million small records.
 
     For tests, simulations and whoever else has nothing better to do meanwhile; a member that serves uses StateHashing.
@@ -56,7 +56,9 @@ def state_digest(store: Store, sessions: Sessions, limits: StoreLimits, leader_t
 class StateHashing:
     """The `state_digest` of this moment, computed in slices while the state goes on changing (`copy_on_write.py`)."""
 
-    def __init__(self, store: Store, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> None:
+    def __init__(
+        self, store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int
+    ) -> None:
         """Cost: O(sessions), as of a snapshot."""
         self._state, self._clients = StoreSnapshotView(store, _PICTURE_ROWS), SessionsSnapshotView(sessions)
         self._parts = _parts(
@@ -109,7 +111,7 @@ def _parts(
             yield field_bytes(numbered)
 
 
-def _head(store: Store, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
+def _head(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
     numbers = (level, leader_time, store.revision, store.deletion_floor, store.stored_bytes, sessions.next_id)
     counts = (len(store.records), len(store.deletions), len(sessions.by_id))
     return field_bytes((numbers, counts, tuple(limits.to_map().values())))

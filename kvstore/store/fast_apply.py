@@ -13,13 +13,18 @@ from collections.abc import Sequence
 from kvstore.limits import RECORD_OVERHEAD_BYTES, StoreLimits
 from kvstore.protocol.fast_puts import LonePut
 from kvstore.protocol.results import PUT_DONE, ResultItem
-from kvstore.store.map import Store
+from kvstore.store.map import KeyValueMap
 from kvstore.store.records import SLOTS
 from kvstore.store.sessions import PUT_RESULT_BYTES, Session, Sessions
 
 
 def put_lone_ones(
-    store: Store, sessions: Sessions, limits: StoreLimits, leader_time: int, expiry_due: int, rows: Sequence[LonePut]
+    store: KeyValueMap,
+    sessions: Sessions,
+    limits: StoreLimits,
+    leader_time: int,
+    expiry_due: int,
+    rows: Sequence[LonePut],
 ) -> tuple[int, list[ResultItem]]:
     """Carry out these puts, up to the first that is unusual; returns the leader time after them, and their results.
 

@@ -44,7 +44,7 @@ from kvstore.protocol.results import PUT_DONE, GetResult, RangeResult, ResultIte
 from kvstore.protocol.validation import HEAD_ITEMS, command_flaw, head_flaw
 from kvstore.store.digest import StateHashing, state_digest
 from kvstore.store.fast_apply import put_lone_ones
-from kvstore.store.map import Store
+from kvstore.store.map import KeyValueMap
 from kvstore.store.records import SLOTS, RecordItem
 from kvstore.store.restore import Restoring
 from kvstore.store.sessions import PUT_RESULT_BYTES, Session, Sessions
@@ -82,7 +82,7 @@ def initial_header(limits: StoreLimits | None = None) -> dict[str, Any]:
 
     `limits` must be the same on all initial members: they are replicated state.
     """
-    return header_of(Store(), Sessions(), limits or StoreLimits(), 0, FEATURE_LEVEL_INITIAL)
+    return header_of(KeyValueMap(), Sessions(), limits or StoreLimits(), 0, FEATURE_LEVEL_INITIAL)
 
 
 class KvMachine:
@@ -99,7 +99,7 @@ class KvMachine:
         chunk_bytes: int = CHUNK_BYTES,
         levels: LevelRange = FEATURE_LEVELS,
     ) -> None:
-        self._store = Store()
+        self._store = KeyValueMap()
         self._sessions = Sessions()
         self._limits = limits or StoreLimits()
         self._leader_time = 0
@@ -427,7 +427,7 @@ class KvMachine:
         """`restore` in slices of some ms; what is applied meanwhile is forgotten with the rest. Raises as it does."""
         limits = read_header(header, self._levels)
 
-        def become(store: Store, sessions: Sessions) -> tuple[Store, Sessions]:
+        def become(store: KeyValueMap, sessions: Sessions) -> tuple[KeyValueMap, Sessions]:
             before = self._store, self._sessions
             self._store, self._sessions = store, sessions
             self._limits, self._leader_time, self._level = limits, header["leader_time"], header["feature_level"]

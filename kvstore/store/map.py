@@ -39,7 +39,7 @@ class MapView(Protocol):
         """A deletion is about to be forgotten."""
 
 
-class Store:
+class KeyValueMap:
     """Keys in byte order with their records. Knows nothing of sessions, quotas and errors.
 
     `deletions` holds the revision of every remembered deletion, oldest first, all above `deletion_floor`; a key is

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from kvstore.store.gc_tuning import spare_what_grew
-from kvstore.store.map import Store
+from kvstore.store.map import KeyValueMap
 from kvstore.store.sessions import Sessions
 from kvstore.store.snapshot_codec import CHUNK_BYTES, StateReader
 
@@ -23,7 +23,7 @@ FREED_RECORDS = 1_024
 SPARED_EVERY_SLICES = 64
 """So often the collector is told not to walk what was read: it would walk all of it, again and again."""
 
-Become = Callable[[Store, Sessions], tuple[Store, Sessions]]
+Become = Callable[[KeyValueMap, Sessions], tuple[KeyValueMap, Sessions]]
 """Makes this the state, in no time; returns the one before."""
 
 
@@ -61,12 +61,12 @@ class Restoring:
         """Nobody wants it any more: the state stays what it is. Further steps free what was read."""
         self._be_over(self._reader.store, self._reader.sessions)
 
-    def _be_over(self, store: Store, sessions: Sessions) -> None:
+    def _be_over(self, store: KeyValueMap, sessions: Sessions) -> None:
         self._old, self.is_restored = _take_apart(store, sessions), True
         del self._reader, self._chunks
 
 
-def _take_apart(store: Store, sessions: Sessions) -> Iterator[None]:
+def _take_apart(store: KeyValueMap, sessions: Sessions) -> Iterator[None]:
     """Free a state in slices, unless a view of it is still open: then it goes with that view."""
     if store.views or sessions.views:
         return

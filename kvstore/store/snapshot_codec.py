@@ -36,7 +36,7 @@ from kvstore.protocol.cbor_heads import array_head, bytes_head, uint_head
 from kvstore.protocol.results import PUT_DONE
 from kvstore.protocol.validation import is_count
 from kvstore.store.copy_on_write import SessionsSnapshotView, StoreSnapshotView
-from kvstore.store.map import FIRST_REVISION, Store
+from kvstore.store.map import FIRST_REVISION, KeyValueMap
 from kvstore.store.records import SLOTS
 from kvstore.store.sessions import FIRST_SESSION_ID, PUT_RESULT_BYTES, Session, Sessions, result_bytes
 from raft import INT64_MAX, INT64_MIN, LevelRange, StateSnapshot
@@ -89,7 +89,9 @@ class UnsupportedFeatureLevel(Exception):
         return f"the cluster is at feature level {self.level}, which is final; this build knows {self.levels}. {remedy}"
 
 
-def header_of(store: Store, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> dict[str, Any]:
+def header_of(
+    store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int
+) -> dict[str, Any]:
     """The header of a snapshot of this state."""
     return {
         "format": FORMAT,
@@ -109,7 +111,7 @@ def header_of(store: Store, sessions: Sessions, limits: StoreLimits, leader_time
 
 
 def take_snapshot(
-    store: Store, sessions: Sessions, header: Mapping[str, Any], chunk_bytes: int = CHUNK_BYTES
+    store: KeyValueMap, sessions: Sessions, header: Mapping[str, Any], chunk_bytes: int = CHUNK_BYTES
 ) -> StateSnapshot:
     """Begin to save what changes; encode, slice by slice, when the chunks are asked for. Cost: O(sessions)."""
     state, clients = StoreSnapshotView(store, max(1, chunk_bytes // ROW_BYTES)), SessionsSnapshotView(sessions)
@@ -182,7 +184,7 @@ def _result_rows(view: SessionsSnapshotView) -> Iterator[tuple[bytes, int]]:
 def read_header(header: Mapping[str, Any], levels: LevelRange = FEATURE_LEVELS) -> StoreLimits:
     """Verify a header; returns the limits in it. Raises InvalidSnapshot or UnsupportedFeatureLevel."""
     numbers: dict[str, Any] = {
-        name: header.get(name) for name in header_of(Store(), Sessions(), StoreLimits(), 0, FEATURE_LEVEL_INITIAL)
+        name: header.get(name) for name in header_of(KeyValueMap(), Sessions(), StoreLimits(), 0, FEATURE_LEVEL_INITIAL)
     }
     fields = numbers.pop("limits")
     if numbers["format"] != FORMAT:
@@ -203,7 +205,7 @@ def read_header(header: Mapping[str, Any], levels: LevelRange = FEATURE_LEVELS) 
         raise InvalidSnapshot(f"its limits: {error}") from error
 
 
-def read_state(header: Mapping[str, Any], chunks: Iterable[bytes]) -> tuple[Store, Sessions]:
+def read_state(header: Mapping[str, Any], chunks: Iterable[bytes]) -> tuple[KeyValueMap, Sessions]:
     """Build the state that a verified header and its chunks describe. Raises InvalidSnapshot. Cost: O(n)."""
     reader = StateReader(header)
     for chunk in chunks:
@@ -222,7 +224,7 @@ class StateReader:
     def __init__(self, header: Mapping[str, Any]) -> None:
         """`header` has passed `read_header`."""
         self._header = header
-        self.store, self.sessions = Store(), Sessions()
+        self.store, self.sessions = KeyValueMap(), Sessions()
         self.store.revision, self.store.deletion_floor = header["revision"], header["deletion_floor"]
         self._rows: Iterator[Any] = iter(())
         self._last_key = b""
@@ -254,7 +256,7 @@ class StateReader:
             is_empty = False
         return not is_empty
 
-    def finish(self) -> tuple[Store, Sessions]:
+    def finish(self) -> tuple[KeyValueMap, Sessions]:
         """All chunks were taken: the state, if it is what the header announced. Cost: O(sessions)."""
         store, sessions, header = self.store, self.sessions, self._header
         sessions.next_id = header["next_session_id"]

@@ -16,14 +16,14 @@ from kvstore.errors import KvError, QuotaExceeded, ResponseTooLarge, RevisionAhe
 from kvstore.limits import ITEM_OVERHEAD_BYTES, RESPONSE_BYTES_MAX, StoreLimits
 from kvstore.protocol.commands import CommandKind, Comparison, Target
 from kvstore.protocol.results import PUT_DONE, ResultItem, refusal_item
-from kvstore.store.map import Store
+from kvstore.store.map import KeyValueMap
 from kvstore.store.records import RecordItem
 
 _DELETED = (3, True)
 _SET = (5, True)
 
 
-def put(store: Store, key: bytes, value: bytes, limits: StoreLimits) -> ResultItem:
+def put(store: KeyValueMap, key: bytes, value: bytes, limits: StoreLimits) -> ResultItem:
     """Write one record: what `run` does with it alone, for the hot path. Cost: O(1), or O(log n) for a new key."""
     revision, bytes_before = store.revision + 1, store.stored_bytes
     old = store.place(key, value, revision)
@@ -37,7 +37,7 @@ def put(store: Store, key: bytes, value: bytes, limits: StoreLimits) -> ResultIt
     return (0, revision, PUT_DONE)
 
 
-def compare_and_set(store: Store, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
+def compare_and_set(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
     """Write if the key is as expected, else tell what is there."""
     _, key, value, expected = body
     target = Target.MOD_REVISION if type(expected) is int else Target.VALUE
@@ -47,7 +47,7 @@ def compare_and_set(store: Store, body: Sequence[Any], limits: StoreLimits) -> R
     return (0, result[1], _SET) if result[0] == 0 else result
 
 
-def txn(store: Store, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
+def txn(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
     """Run one branch or the other, by the comparisons."""
     _, compares, success, failure = body
     succeeded = all(holds(store, compare) for compare in compares)
@@ -58,7 +58,7 @@ def txn(store: Store, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
     return (0, store.revision, (6, succeeded, results))
 
 
-def operation(store: Store, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
+def operation(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
     """Carry out one put, get, delete or range."""
     try:
         (result,) = run(store, (body,), limits)
@@ -67,7 +67,7 @@ def operation(store: Store, body: Sequence[Any], limits: StoreLimits) -> ResultI
     return (0, store.revision, result)
 
 
-def holds(store: Store, compare: Sequence[Any]) -> bool:
+def holds(store: KeyValueMap, compare: Sequence[Any]) -> bool:
     """Evaluate one comparison. On an absent key the numbers are 0, and any comparison of the value is false."""
     target, comparison, key, operand = compare
     record = store.records.get(key)
@@ -86,7 +86,7 @@ def holds(store: Store, compare: Sequence[Any]) -> bool:
     return bool(seen < operand if comparison == Comparison.LESS else seen > operand)
 
 
-def run(store: Store, operations: Sequence[Sequence[Any]], limits: StoreLimits) -> tuple[ResultItem, ...]:
+def run(store: KeyValueMap, operations: Sequence[Sequence[Any]], limits: StoreLimits) -> tuple[ResultItem, ...]:
     """Carry out operations as one change. On any KvError the store is as it was.
 
     The revision rises by one if a record was written or removed. Stored bytes may pass the quota only by not growing.
@@ -107,7 +107,7 @@ def run(store: Store, operations: Sequence[Sequence[Any]], limits: StoreLimits) 
 class _Branch:
     """Operations in progress: what they have written so far, and how much they may still answer."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: KeyValueMap) -> None:
         self.store = store
         self.revision = store.revision + 1  # Of what is written here; reads before the first write are at the old one.
         self.written: dict[bytes, RecordItem | None] = {}  # With the record before. No key is written twice.

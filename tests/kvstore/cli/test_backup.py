@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kvstore import Member, MemberConfig, Put, Response, Store
+from kvstore import EmbeddedStore, Member, MemberConfig, Put, Response
 from kvstore.backup import save as backup_module
 from kvstore.backup.file import BackupDamaged, BackupFailed, FileAside
 from kvstore.backup.save import save_snapshot
@@ -245,7 +245,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path, is_early
 # From a running member.
 
 
-async def save(store: Store, path: Path, **options: object) -> backup_module.Saved:
+async def save(store: EmbeddedStore, path: Path, **options: object) -> backup_module.Saved:
     return await save_snapshot(store, path, member=IN_PROCESS_ADDRESS, **options)  # type: ignore[arg-type]
 
 
@@ -265,7 +265,7 @@ async def test_every_write_acknowledged_before_is_in_the_file(tmp_path: Path) ->
 class CannotBuild:
     """Asks as a client does a member that makes no new snapshot, for its disk is full."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: EmbeddedStore) -> None:
         self._store = store
         self.deadline_seconds, self.execute, self.status = store.deadline_seconds, store.execute, store.status
 
@@ -299,7 +299,7 @@ async def test_of_a_member_that_can_build_none_the_snapshot_it_has_is_taken_only
 class Replacing:
     """Asks as a client does; before the second page of each of the first `times` readings there is a new snapshot."""
 
-    def __init__(self, store: Store, times: int, aside: Path) -> None:
+    def __init__(self, store: EmbeddedStore, times: int, aside: Path) -> None:
         self._store, self._left, self._aside = store, times, aside
         self.deadline_seconds, self.execute = store.deadline_seconds, store.execute
 

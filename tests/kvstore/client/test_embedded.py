@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from harness.cluster.ports import free_ports
-from kvstore import Store, open_node
+from kvstore import EmbeddedStore, open_node
 from kvstore.member.member import CannotServe, NotAMember, ReachableByOthers
 from raft import InvalidConfiguration, Member, NodeStopped
 from storage import CorruptLog, FolderLocked, NotInitialized, WrongCluster, WrongNode
@@ -141,7 +141,7 @@ async def test_three_programs_form_a_cluster_and_each_sees_what_the_others_write
     """On a follower calls go to the leader; on the leader they stay in the program."""
     members = three_members()
     async with trio.open_nursery() as nursery:
-        stores: dict[str, Store] = {}
+        stores: dict[str, EmbeddedStore] = {}
         closed = trio.Event()
 
         async def program(member: Member, task_status: trio.TaskStatus[None]) -> None:

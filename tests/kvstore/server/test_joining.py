@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from harness.cluster.ports import free_ports
-from kvstore import Client, Store, open_node
+from kvstore import Client, EmbeddedStore, open_node
 from kvstore.backup.save import save_snapshot
 from kvstore.member.joining import Joining, JoinRefused, MemberRemoved, joining_of, make_joining_folder
 from kvstore.member.member import MemberConfig
@@ -31,7 +31,7 @@ def new_members(*node_ids: str) -> list[Member]:
 
 
 @asynccontextmanager
-async def a_store_of_one(folder: Path) -> AsyncIterator[tuple[Store, Member]]:
+async def a_store_of_one(folder: Path) -> AsyncIterator[tuple[EmbeddedStore, Member]]:
     """s1, which others can reach."""
     (s1,) = new_members("s1")
     async with open_node(folder / "s1", node_id="s1", members=[s1], bootstrap=True) as store:
@@ -39,11 +39,11 @@ async def a_store_of_one(folder: Path) -> AsyncIterator[tuple[Store, Member]]:
         yield store, s1
 
 
-def joined(folder: Path, member: Member, *endpoints: str) -> AbstractAsyncContextManager[Store]:
+def joined(folder: Path, member: Member, *endpoints: str) -> AbstractAsyncContextManager[EmbeddedStore]:
     return open_node(folder / member.node_id, node_id=member.node_id, members=[member], join=endpoints)
 
 
-async def heard_of(store: Store, part: str) -> None:
+async def heard_of(store: EmbeddedStore, part: str) -> None:
     """Wait until this member itself knows that it is one."""
     while (await store.status(store.client_address)).part != part:  # noqa: ASYNC110
         await trio.sleep(0.005)
@@ -84,7 +84,11 @@ class Blocks:
         self._something = trio.Event()
 
     async def run(
-        self, manager: AbstractAsyncContextManager[Store], node_id: str, *, task_status: trio.TaskStatus[Store]
+        self,
+        manager: AbstractAsyncContextManager[EmbeddedStore],
+        node_id: str,
+        *,
+        task_status: trio.TaskStatus[EmbeddedStore],
     ) -> None:
         error: BaseException | None = None
         try:
@@ -109,7 +113,7 @@ async def open_room(folder: Path, *joining: Member) -> AsyncIterator[tuple[Clien
     blocks = Blocks()
     async with trio.open_nursery() as nursery:
         first = open_node(folder / "s1", node_id="s1", members=[s1], bootstrap=True)
-        store: Store = await nursery.start(partial(blocks.run, first, "s1"))
+        store: EmbeddedStore = await nursery.start(partial(blocks.run, first, "s1"))
         await store.put("key", "value")
         for member in joining:
             await nursery.start(partial(blocks.run, joined(folder, member, s1.client_address), member.node_id))

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from kvstore import Store, open_node
+from kvstore import EmbeddedStore, open_node
 from raft import Member
 from tests.kvstore.server.test_joining import joined, new_members
 
 pytestmark = [pytest.mark.timeout(60)]
 
 
-async def caught_up(store: Store, at: Member, key: str) -> None:
+async def caught_up(store: EmbeddedStore, at: Member, key: str) -> None:
     """Wait until that member itself has `key`."""
     while (await store.get(key, consistency="local", member=at.client_address)).record is None:  # noqa: ASYNC110
         await trio.sleep(0.005)

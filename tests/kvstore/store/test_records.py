@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvstore.protocol.commands import Put, encode_command
 from kvstore.store.key_order import BLOCK_KEYS, LAST_KEYS
 from kvstore.store.machine import KvMachine
-from kvstore.store.map import Store
+from kvstore.store.map import KeyValueMap
 from kvstore.store.records import PARTS_OF_A_SHARE, SHARES, SLOTS, RecordItem, Records
 from kvstore.store.restore import FREED_RECORDS, SLICE_RECORDS, Restoring
 from raft import Entry, EntryKind, encode_batch
@@ -63,7 +63,7 @@ def read_so_far(restoring: Restoring) -> int:
     return 0 if restoring.is_restored else len(restoring._reader.store.records)
 
 
-def held(store: Store) -> tuple[int, ...]:
+def held(store: KeyValueMap) -> tuple[int, ...]:
     """How much of each sort."""
     return len(store.records), sum(map(len, store.keys._blocks)), len(store.deletions), len(store.deletion_order)
 
