@@ -91,7 +91,7 @@ from kvstore.protocol.session_requests import (
     sessions_request,
 )
 from kvstore.protocol.status import MemberStatus, status_from_map
-from kvstore.protocol.validation import body_flaw
+from kvstore.protocol.validation import validate_body
 from raft import INT64_MAX, EntryKind, ProtocolError
 
 DEADLINE_SECONDS_DEFAULT = 5.0
@@ -306,7 +306,7 @@ class Client(MemberCalls):
         if isinstance(command, RegisterSession | CloseSession | KeepAlive):
             raise Unsupported("commands about sessions: a client keeps its own")
         try:
-            flaw = body_flaw(command_body(command))
+            flaw = validate_body(command_body(command))
         except (KeyError, AttributeError, TypeError) as error:
             raise TypeError(
                 f"a command is one of kvstore.protocol.commands, such as Put(b'key', b'value'): {error!r}"

@@ -222,7 +222,7 @@ def command_body(command: Command) -> Body:
 
 
 def command_of(body: Sequence[Any]) -> Command:
-    """Read a body that `validate_body` has passed (`kvstore.protocol.validation`)."""
+    """Read a body that `admit_body` has passed (`kvstore.protocol.validation`)."""
     if body[0] == CommandKind.TXN:
         compares = tuple(Compare(key, Target(t), Comparison(c), operand) for t, c, key, operand in body[1])
         success, failure = (tuple(map(command_of, branch)) for branch in (body[2], body[3]))

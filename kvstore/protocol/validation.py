@@ -1,9 +1,8 @@
-"""The shape of a command: judged once at admission, with one member's bounds, and again at apply, without them.
+"""Validation of a command's shape: at admission, within one member's limits, and at apply, without them.
 
-At apply the judge is the replicated feature level, never the build: what a level does not know is invalid
-on every member alike, newer ones included. Nothing here raises for any decoded CBOR item; a flaw is a value.
-
-See docs/reference/specification.md#713-feature-levels.
+At apply the replicated feature level decides, never the build (FORMATS §7): what a level does not know is invalid on
+every member alike, newer ones included. `validate_*` raise for no decoded CBOR item: they return the reason why it is
+invalid, or None. `admit_*` raise InvalidRequest.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from kvstore.protocol.commands import CommandKind
 from raft import INT64_MAX
 
 _ARRAYS = (list, tuple)
-HEAD_ITEMS = 3
+HEADER_ITEMS = 3
 """A command begins with session_id, request_no, acknowledged_up_to; its body follows."""
 
 
@@ -26,9 +25,9 @@ def is_count(item: object) -> bool:
     return type(item) is int and 0 <= item <= INT64_MAX
 
 
-def head_flaw(item: object) -> Reason | None:
-    """Judge the frame of a command: an array of three counts, then at least a kind."""
-    if not isinstance(item, _ARRAYS) or len(item) <= HEAD_ITEMS:
+def validate_header(item: object) -> Reason | None:
+    """Validate the header of a command: an array of three counts, then at least a kind."""
+    if not isinstance(item, _ARRAYS) or len(item) <= HEADER_ITEMS:
         return Reason.MALFORMED
     session_id, request_no, acknowledged_up_to = item[0], item[1], item[2]
     if not (type(session_id) is type(request_no) is type(acknowledged_up_to) is int):
@@ -38,17 +37,17 @@ def head_flaw(item: object) -> Reason | None:
     return Reason.OUT_OF_RANGE
 
 
-def body_flaw(body: Sequence[Any], level: int = FEATURE_LEVEL_MAX) -> Reason | None:
-    """Judge a body `(kind, ...)` at a feature level; None if it can be carried out. Length ≥ 1."""
+def validate_body(body: Sequence[Any], level: int = FEATURE_LEVEL_MAX) -> Reason | None:
+    """Validate a body `(kind, ...)` at a feature level; None if it can be carried out. Length ≥ 1."""
     kind = body[0]
-    judge = _JUDGES.get(level, _NEWEST_JUDGES).get(kind) if type(kind) is int else None
-    return judge(body) if judge is not None else Reason.UNKNOWN_KIND
+    validate = _VALIDATORS.get(level, _NEWEST_VALIDATORS).get(kind) if type(kind) is int else None
+    return validate(body) if validate is not None else Reason.UNKNOWN_KIND
 
 
-def command_flaw(item: Sequence[Any], level: int) -> Reason | None:
-    """Judge a command whose head is sound: its body, and whether that may be sent under its session."""
-    body = item[HEAD_ITEMS:]
-    flaw = body_flaw(body, level)
+def validate_command(item: Sequence[Any], level: int) -> Reason | None:
+    """Validate a command whose header is valid: its body, and whether that may be sent under its session."""
+    body = item[HEADER_ITEMS:]
+    flaw = validate_body(body, level)
     if flaw is not None:
         return flaw
     if body[0] in (CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE):
@@ -58,23 +57,23 @@ def command_flaw(item: Sequence[Any], level: int) -> Reason | None:
     return None
 
 
-def _key_flaw(key: object) -> Reason | None:
+def _validate_key(key: object) -> Reason | None:
     if type(key) is not bytes:
         return Reason.MALFORMED
     return None if key else Reason.KEY_EMPTY
 
 
-def _put_flaw(body: Sequence[Any]) -> Reason | None:
+def _validate_put(body: Sequence[Any]) -> Reason | None:
     if len(body) != 3 or type(body[2]) is not bytes:
         return Reason.MALFORMED
-    return _key_flaw(body[1])
+    return _validate_key(body[1])
 
 
-def _key_only_flaw(body: Sequence[Any]) -> Reason | None:
-    return _key_flaw(body[1]) if len(body) == 2 else Reason.MALFORMED
+def _validate_key_only(body: Sequence[Any]) -> Reason | None:
+    return _validate_key(body[1]) if len(body) == 2 else Reason.MALFORMED
 
 
-def _range_flaw(body: Sequence[Any]) -> Reason | None:
+def _validate_range(body: Sequence[Any]) -> Reason | None:
     if len(body) != 9:
         return Reason.MALFORMED
     _, start, end, limit, reverse, keys_only, count_only, revision, bytes_max = body
@@ -85,7 +84,7 @@ def _range_flaw(body: Sequence[Any]) -> Reason | None:
     return None if is_count(limit) and is_count(revision) and is_count(bytes_max) else Reason.OUT_OF_RANGE
 
 
-def _compare_and_set_flaw(body: Sequence[Any]) -> Reason | None:
+def _validate_compare_and_set(body: Sequence[Any]) -> Reason | None:
     if len(body) != 4 or type(body[2]) is not bytes:
         return Reason.MALFORMED
     expected = body[3]
@@ -94,10 +93,10 @@ def _compare_and_set_flaw(body: Sequence[Any]) -> Reason | None:
             return Reason.OUT_OF_RANGE
     elif type(expected) is not bytes:
         return Reason.MALFORMED
-    return _key_flaw(body[1])
+    return _validate_key(body[1])
 
 
-def _compare_flaw(compare: object) -> Reason | None:
+def _validate_compare(compare: object) -> Reason | None:
     if not isinstance(compare, _ARRAYS) or len(compare) != 4:
         return Reason.MALFORMED
     target, comparison, key, operand = compare
@@ -112,18 +111,18 @@ def _compare_flaw(compare: object) -> Reason | None:
         return Reason.MALFORMED
     elif not is_count(operand):
         return Reason.OUT_OF_RANGE
-    return _key_flaw(key)
+    return _validate_key(key)
 
 
-def _branch_flaw(branch: object) -> Reason | None:
+def _validate_branch(branch: object) -> Reason | None:
     if not isinstance(branch, _ARRAYS):
         return Reason.MALFORMED
     written: set[bytes] = set()
     for operation in branch:
         if not isinstance(operation, _ARRAYS) or not operation or type(operation[0]) is not int:
             return Reason.MALFORMED
-        judge = _OPERATION_JUDGES.get(operation[0])
-        flaw = judge(operation) if judge is not None else Reason.UNKNOWN_KIND
+        validate = _OPERATION_VALIDATORS.get(operation[0])
+        flaw = validate(operation) if validate is not None else Reason.UNKNOWN_KIND
         if flaw is not None:
             return flaw
         if operation[0] in (CommandKind.PUT, CommandKind.DELETE):
@@ -133,87 +132,87 @@ def _branch_flaw(branch: object) -> Reason | None:
     return None
 
 
-def _txn_flaw(body: Sequence[Any]) -> Reason | None:
+def _validate_txn(body: Sequence[Any]) -> Reason | None:
     if len(body) != 4 or not isinstance(body[1], _ARRAYS):
         return Reason.MALFORMED
     for compare in body[1]:
-        flaw = _compare_flaw(compare)
+        flaw = _validate_compare(compare)
         if flaw is not None:
             return flaw
-    return _branch_flaw(body[2]) or _branch_flaw(body[3])
+    return _validate_branch(body[2]) or _validate_branch(body[3])
 
 
-def _register_flaw(body: Sequence[Any]) -> Reason | None:
+def _validate_register(body: Sequence[Any]) -> Reason | None:
     if len(body) != 2 or type(body[1]) is not int:
         return Reason.MALFORMED
     return None if 1 <= body[1] <= TIME_NS_MAX else Reason.OUT_OF_RANGE
 
 
-def _bare_flaw(body: Sequence[Any]) -> Reason | None:
+def _validate_bare(body: Sequence[Any]) -> Reason | None:
     return None if len(body) == 1 else Reason.MALFORMED
 
 
-def _limits_flaw(body: Sequence[Any]) -> Reason | None:
+def _validate_limits(body: Sequence[Any]) -> Reason | None:
     values = body[1:]
     if len(values) != len(StoreLimits.names()) or not all(value is None or type(value) is int for value in values):
         return Reason.MALFORMED
     return None if all(value is None or 1 <= value <= INT64_MAX for value in values) else Reason.OUT_OF_RANGE
 
 
-def _level_flaw(body: Sequence[Any]) -> Reason | None:
+def _validate_level(body: Sequence[Any]) -> Reason | None:
     if len(body) != 2 or type(body[1]) is not int:
         return Reason.MALFORMED
     return None if 1 <= body[1] <= INT64_MAX else Reason.OUT_OF_RANGE
 
 
-_Judge = Callable[[Sequence[Any]], Reason | None]
+_Validator = Callable[[Sequence[Any]], Reason | None]
 
-_OPERATION_JUDGES: dict[int, _Judge] = {
-    CommandKind.PUT: _put_flaw,
-    CommandKind.GET: _key_only_flaw,
-    CommandKind.DELETE: _key_only_flaw,
-    CommandKind.RANGE: _range_flaw,
+_OPERATION_VALIDATORS: dict[int, _Validator] = {
+    CommandKind.PUT: _validate_put,
+    CommandKind.GET: _validate_key_only,
+    CommandKind.DELETE: _validate_key_only,
+    CommandKind.RANGE: _validate_range,
 }
 
-_JUDGES: dict[int, dict[int, _Judge]] = {
+_VALIDATORS: dict[int, dict[int, _Validator]] = {
     1: {
-        **_OPERATION_JUDGES,
-        CommandKind.COMPARE_AND_SET: _compare_and_set_flaw,
-        CommandKind.TXN: _txn_flaw,
-        CommandKind.REGISTER_SESSION: _register_flaw,
-        CommandKind.CLOSE_SESSION: _bare_flaw,
-        CommandKind.KEEP_ALIVE: _bare_flaw,
-        CommandKind.CHANGE_LIMITS: _limits_flaw,
-        CommandKind.RAISE_FEATURE_LEVEL: _level_flaw,
+        **_OPERATION_VALIDATORS,
+        CommandKind.COMPARE_AND_SET: _validate_compare_and_set,
+        CommandKind.TXN: _validate_txn,
+        CommandKind.REGISTER_SESSION: _validate_register,
+        CommandKind.CLOSE_SESSION: _validate_bare,
+        CommandKind.KEEP_ALIVE: _validate_bare,
+        CommandKind.CHANGE_LIMITS: _validate_limits,
+        CommandKind.RAISE_FEATURE_LEVEL: _validate_level,
     },
 }
-"""Which kinds there are at each feature level, and who judges them. A level that is not here is as the newest one."""
+"""Which kinds there are at each feature level, and their validators. A level that is not here is as the newest one."""
 
-_NEWEST_JUDGES = _JUDGES[max(_JUDGES)]
+_NEWEST_VALIDATORS = _VALIDATORS[max(_VALIDATORS)]
 
 
-def validate_command(item: object, limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
-    """Judge a decoded command `[session_id, request_no, acknowledged_up_to, kind, ...]` at admission.
+def admit_command(item: object, limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
+    """Admit a decoded command `[session_id, request_no, acknowledged_up_to, kind, ...]`.
 
     `level` is the feature level in force (`KvMachine.feature_level`). Raises InvalidRequest: certainly no effect.
     """
-    flaw = head_flaw(item)
+    flaw = validate_header(item)
     if flaw is not None:
         raise InvalidRequest(flaw)
     assert isinstance(item, _ARRAYS)
-    flaw = command_flaw(item, level)
+    flaw = validate_command(item, level)
     if flaw is not None:
         raise InvalidRequest(flaw)
-    session_id, request_no, acknowledged_up_to, kind = item[: HEAD_ITEMS + 1]
-    _bound_body(item[HEAD_ITEMS:], limits)
+    session_id, request_no, acknowledged_up_to, kind = item[: HEADER_ITEMS + 1]
+    _bound_body(item[HEADER_ITEMS:], limits)
     is_numbered = session_id != 0 and kind not in (CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE)
     if is_numbered and not acknowledged_up_to < request_no:
         raise InvalidRequest(Reason.OUT_OF_RANGE)  # It would close itself.
 
 
-def validate_body(body: Sequence[Any], limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
-    """Judge a body `[kind, ...]` at admission: a command's from its kind on, or a read's. Raises InvalidRequest."""
-    flaw = body_flaw(body, level) if body else Reason.MALFORMED
+def admit_body(body: Sequence[Any], limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
+    """Admit a body `[kind, ...]`: a command's from its kind on, or a read's. Raises InvalidRequest."""
+    flaw = validate_body(body, level) if body else Reason.MALFORMED
     if flaw is not None:
         raise InvalidRequest(flaw)
     _bound_body(body, limits)

@@ -1,6 +1,6 @@
 """The requests that make up nearly all of a load, read at the least cost that Python allows: puts, linearizable gets.
 
-Whatever is not exactly of these two shapes is left to the general path (`decode_request`, `validate_command`), which
+Whatever is not exactly of these two shapes is left to the general path (`decode_request`, `admit_command`), which
 judges it; a test holds the two against each other. What a request costs here is 1.0 µs, there 7 µs.
 """
 

@@ -12,7 +12,7 @@ from kvstore.limits import AdmissionLimits
 from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Asked, Code, Consistency, RequestKind, check_client_hello
 from kvstore.protocol.read_modes import WAYS, staleness_ms
-from kvstore.protocol.validation import HEAD_ITEMS, validate_body, validate_command
+from kvstore.protocol.validation import HEADER_ITEMS, admit_body, admit_command
 from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.server.cluster_requests import ClusterRequests
 from kvstore.store.machine import KvMachine
@@ -157,12 +157,12 @@ class RequestJudge:
 
     def _command(self, asked: Asked) -> Proposal | ScarceProposal | Registration:
         in_force = self._machine.feature_level
-        validate_command(asked.items, self._limits, in_force)
-        kind = asked.items[HEAD_ITEMS]
+        admit_command(asked.items, self._limits, in_force)
+        kind = asked.items[HEADER_ITEMS]
         if kind == CommandKind.REGISTER_SESSION:
             return Registration(asked.raw_command)
-        if kind == CommandKind.RAISE_FEATURE_LEVEL and asked.items[HEAD_ITEMS + 1] > in_force:
-            self._node.check_raise(asked.items[HEAD_ITEMS + 1])
+        if kind == CommandKind.RAISE_FEATURE_LEVEL and asked.items[HEADER_ITEMS + 1] > in_force:
+            self._node.check_raise(asked.items[HEADER_ITEMS + 1])
         if self._results.is_on and asked.items[0]:
             return ScarceProposal(kind, asked.items[0], asked.raw_command)
         return Proposal(asked.items[0], asked.raw_command)
@@ -173,7 +173,7 @@ class RequestJudge:
         consistency, body = items[0], items[1]
         if body and body[0] not in (CommandKind.GET, CommandKind.RANGE):
             return Reply(Code.UNSUPPORTED, ("a read is a get or a range",))
-        validate_body(body, self._limits, self._machine.feature_level)
+        admit_body(body, self._limits, self._machine.feature_level)
         if type(consistency) is not int:  # Anything may be here, and not everything can be looked up in a map.
             return Reply(Code.UNSUPPORTED, (f"a consistency of type {type(consistency).__name__}",))
         if consistency == Consistency.LOCAL:

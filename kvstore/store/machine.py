@@ -41,7 +41,7 @@ from kvstore.protocol.fast_puts import (
     rows_of_items,
 )
 from kvstore.protocol.results import PUT_DONE, GetResult, RangeResult, ResultItem, read_result, refusal_item
-from kvstore.protocol.validation import HEAD_ITEMS, command_flaw, head_flaw
+from kvstore.protocol.validation import HEADER_ITEMS, validate_command, validate_header
 from kvstore.store.digest import StateHashing, state_digest
 from kvstore.store.fast_apply import put_lone_ones
 from kvstore.store.map import KeyValueMap
@@ -171,7 +171,7 @@ class KvMachine:
     # Reads of what this member has applied.
 
     def read(self, body: Sequence[Any]) -> ResultItem:
-        """The result item of a get or range, whose body `validate_body` has passed; as of now, on this member."""
+        """The result item of a get or range, whose body `admit_body` has passed; as of now, on this member."""
         assert body[0] in (CommandKind.GET, CommandKind.RANGE), body[0]
         return operation(self._store, body, self._limits)
 
@@ -339,7 +339,7 @@ class KvMachine:
 
     def _apply_command(self, item: Any) -> ResultItem:
         """Apply one command of whatever shape."""
-        flaw = head_flaw(item)
+        flaw = validate_header(item)
         if flaw is not None:
             return self._invalid(flaw)
         if item[0] == 0:
@@ -364,10 +364,10 @@ class KvMachine:
             key, value = item[4], item[5]
             if type(key) is bytes and key and type(value) is bytes:
                 return put(self._store, key, value, self._limits)
-        flaw = command_flaw(item, self._level)
+        flaw = validate_command(item, self._level)
         if flaw is not None:
             return self._invalid(flaw)
-        body = item[HEAD_ITEMS:]
+        body = item[HEADER_ITEMS:]
         if kind <= CommandKind.RANGE:
             return operation(self._store, body, self._limits)
         if kind == CommandKind.COMPARE_AND_SET:
@@ -378,7 +378,7 @@ class KvMachine:
 
     def _keep_or_close(self, session: Session, item: Sequence[Any]) -> ResultItem:
         """These two are harmless when repeated, so they have no number and nothing of them is kept."""
-        flaw = command_flaw(item, self._level)
+        flaw = validate_command(item, self._level)
         if flaw is not None:
             return self._invalid(flaw)
         if item[3] == CommandKind.CLOSE_SESSION:

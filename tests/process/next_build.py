@@ -24,8 +24,8 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "kvstore/protocol/validation.py",
-        "_NEWEST_JUDGES = ",
-        "_JUDGES[2] = {**_JUDGES[1], CommandKind.NOTE: _bare_flaw}\n_NEWEST_JUDGES = ",
+        "_NEWEST_VALIDATORS = ",
+        "_VALIDATORS[2] = {**_VALIDATORS[1], CommandKind.NOTE: _validate_bare}\n_NEWEST_VALIDATORS = ",
     ),
     (
         "kvstore/store/machine.py",

@@ -36,7 +36,7 @@ from kvstore.protocol.commands import (
     encode_command,
     prefix_range,
 )
-from kvstore.protocol.validation import body_flaw, validate_body, validate_command
+from kvstore.protocol.validation import admit_body, admit_command, validate_body
 from raft import DEPTH_MAX, decode_item, encode_batch
 
 LIMITS = AdmissionLimits()
@@ -73,7 +73,7 @@ def test_a_command_has_the_wire_form_of_the_docs_and_comes_back_equal(command: C
     item = decode_item(raw)  # The profile that every frame goes through.
 
     assert item == [session_id, 4, 3, *body]
-    validate_command(item, LIMITS)
+    admit_command(item, LIMITS)
     assert command_of(item[3:]) == command
     assert command_body(command) == tuple(cbor2.loads(cbor2.dumps(body), immutable=True))
 
@@ -176,7 +176,7 @@ def test_a_malformed_command_is_refused_at_admission(item: Any, reason: Reason) 
     See docs/reference/specification.md#712-requests-from-outside.
     """
     with pytest.raises(InvalidRequest) as caught:
-        validate_command(item, LIMITS)
+        admit_command(item, LIMITS)
     assert caught.value.reason is reason
 
 
@@ -204,7 +204,7 @@ def test_admission_refuses_what_is_over_a_bound_and_says_by_how_much(
     See docs/reference/specification.md#89-bounds-of-admission.
     """
     with pytest.raises(InvalidRequest) as caught:
-        validate_body(body, LIMITS)
+        admit_body(body, LIMITS)
     assert (caught.value.reason, caught.value.size, caught.value.size_max) == (reason, size, size_max)
 
 
@@ -221,8 +221,8 @@ def test_admission_refuses_what_is_over_a_bound_and_says_by_how_much(
     ids=lambda body: str(body)[:20],
 )
 def test_admission_takes_what_is_exactly_at_its_bound(body: list[Any]) -> None:
-    """The other side of each boundary (docs/reference/specification.md#89-bounds-of-admission)."""
-    validate_body(body, LIMITS)
+    """FORMATS §8: the other side of each boundary."""
+    admit_body(body, LIMITS)
 
 
 def test_bounds_of_admission_are_none_of_the_shape() -> None:
@@ -231,14 +231,14 @@ def test_bounds_of_admission_are_none_of_the_shape() -> None:
     See docs/reference/specification.md#89-bounds-of-admission.
     """
     for body, reason, _, _ in BOUNDS:
-        assert body_flaw(body) is None, reason
+        assert validate_body(body) is None, reason
 
 
 def test_a_request_that_would_close_itself_is_refused() -> None:
-    """At or below the floor nothing is executed (docs/reference/specification.md#89-bounds-of-admission)."""
-    validate_command([7, 5, 4, 2, b"k"], LIMITS)
+    """FORMATS §9: at or below the floor nothing is executed."""
+    admit_command([7, 5, 4, 2, b"k"], LIMITS)
     with pytest.raises(InvalidRequest):
-        validate_command([7, 5, 5, 2, b"k"], LIMITS)
+        admit_command([7, 5, 5, 2, b"k"], LIMITS)
 
 
 def test_limits_that_cannot_work_are_refused() -> None:
@@ -283,7 +283,7 @@ def test_admission_answers_any_item_with_a_typed_refusal_or_takes_it(item: Any) 
     See docs/reference/specification.md#712-requests-from-outside.
     """
     try:
-        validate_command(item, LIMITS)
+        admit_command(item, LIMITS)
     except InvalidRequest:
         pass
     else:

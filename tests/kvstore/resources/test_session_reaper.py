@@ -15,7 +15,7 @@ from kvstore.member.member import MemberConfig
 from kvstore.protocol.commands import ChangeLimits, Get, KeepAlive, Put, RegisterSession, command_body, encode_command
 from kvstore.protocol.messages import Consistency, command_request, encode_client_hello, encode_request, read_request
 from kvstore.protocol.results import PutResult
-from kvstore.protocol.validation import validate_body
+from kvstore.protocol.validation import admit_body
 from raft import encode_item, frame
 from tests.kvstore.support.in_memory_cluster import SECOND, Cluster
 
@@ -214,5 +214,5 @@ def test_the_longest_time_to_live_is_an_option_of_the_member(tmp_path: Path, mon
 
     body = command_body(RegisterSession(3600 * SECOND))
     with pytest.raises(InvalidRequest, match="the bound is 300000000000"):
-        validate_body(body, given[0].service.admission)
-    validate_body(body, given[1].service.admission)
+        admit_body(body, given[0].service.admission)
+    admit_body(body, given[1].service.admission)

@@ -12,7 +12,7 @@ from kvstore.errors import InvalidRequest
 from kvstore.limits import AdmissionLimits
 from kvstore.protocol.cbor_heads import SEPARATOR
 from kvstore.protocol.messages import RequestKind, decode_request, encode_response
-from kvstore.protocol.validation import validate_body, validate_command
+from kvstore.protocol.validation import admit_body, admit_command
 from kvstore.server.connections import Connection, OpenRequests
 from kvstore.server.fast_requests import sort_out
 from kvstore.server.fast_responses import HotEncoder
@@ -90,9 +90,9 @@ def judged_alone(body: bytes) -> tuple[int, bytes, Any] | None:
     try:
         asked = decode_request(body)
         if asked.kind == RequestKind.COMMAND:
-            validate_command(asked.items, LIMITS)
+            admit_command(asked.items, LIMITS)
             return asked.request_id, asked.raw_command, asked.items[0]
-        validate_body(asked.items[1], LIMITS)
+        admit_body(asked.items[1], LIMITS)
         return asked.request_id, b"", asked.items[1]
     except (ProtocolError, InvalidRequest):
         return None

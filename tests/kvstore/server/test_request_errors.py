@@ -24,7 +24,7 @@ from kvstore.protocol.messages import (
     read_request,
     request_id_of,
 )
-from kvstore.protocol.validation import validate_body
+from kvstore.protocol.validation import admit_body
 from kvstore.server.request_errors import PLACES_MAX, TRACEBACK_CHARACTERS_MAX, RequestErrors, is_contained
 from raft import Refusal, decode_hello, encode_item, frame
 from tests.kvstore.server.test_service import RawClient
@@ -56,9 +56,9 @@ def lay_tripwire(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def trips(body: object, *arguments: object) -> None:
         if isinstance(body, list | tuple) and len(body) > 1 and body[1] == TRIPWIRE:
             raise error
-        validate_body(body, *arguments)  # type: ignore[arg-type]
+        admit_body(body, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(kvstore.server.request_judge, "validate_body", trips)
+    monkeypatch.setattr(kvstore.server.request_judge, "admit_body", trips)
 
 
 def raises(error: BaseException) -> Callable[..., NoReturn]:
