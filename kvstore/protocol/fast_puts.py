@@ -1,9 +1,9 @@
-"""Puts as rows of plain values, which the state machine's hot loop takes: out of a payload at the least cost.
+"""The fast path of log payloads: puts as rows of plain values for the state machine, without the CBOR decoder.
 
-Commands that stand side by side mostly come from one client, which gives its puts keys of one size, values of one size,
-and numbers of one size. Such commands have the same bytes at the same distances but for the values themselves, which is
-seen by slices of one byte of each; then one `struct` reads them all, in half the time of a CBOR decoder. Whatever is
-not of such a shape is decoded in general. What comes of the two is the same; a test holds them against each other.
+Consecutive commands mostly come from one client, whose keys, values and numbers mostly have one size each. Such
+commands have one layout: the same bytes at the same distances, except for the values. Slices of one byte of each
+command show it; then one `struct` reads all of them, in half the time of the decoder. Any other payload is decoded by
+the general path; a test compares the two.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from kvstore.limits import TIME_NS_MAX
 from raft import INT64_MAX
 
 PutRow = tuple[int, int, int, bytes, Any]
-"""(session_id, request_no, acknowledged_up_to, key, value), all of them what they must be; or UNUSUAL and an item."""
+"""(session_id, request_no, acknowledged_up_to, key, value), all of them what they must be; or NOT_A_PLAIN_PUT and an
+item.
+"""
 
-LonePut = tuple[int, int, int, int, bytes, bytes]
-"""The leader time of an entry, and its only command: a put, and a row of it that is not UNUSUAL."""
+SinglePut = tuple[int, int, int, int, bytes, bytes]
+"""The leader time of an entry, and its only command: a put, and a row of it that is not NOT_A_PLAIN_PUT."""
 
-UNUSUAL = -1
-"""In the place of the session id: the command is no put, or not a sound one. As it was decoded it stands as the value.
+NOT_A_PLAIN_PUT = -1
+"""In the place of the session id: the command is no put, or not a valid one. The decoded command stands as the value.
 The others are `[session_id, request_no, acknowledged_up_to, 1, key, value]` with a key that is not empty, and numbers
 from 0 to INT64_MAX. Nothing is said of what they have to do with each other."""
 
@@ -33,9 +35,9 @@ Batch = tuple[int, Sequence[PutRow]]
 RUN_MIN = 16
 """With shorter runs of one shape, on average, the decoder is as quick."""
 
-TOO_FEW = bytes([0x80 + RUN_MIN])
+SMALL_BATCH_PREFIX = bytes([0x80 + RUN_MIN])
 """The first byte of a payload that has one command less than so many. What begins with it, or with less, is no batch of
-runs: `batch_of_runs` need not be asked."""
+runs: `parse_uniform_batch` need not be asked."""
 
 RUN_FIRST, RUN_MAX = 64, 1_024
 """So many commands are looked at together at first, and at most: of no more is the look in vain."""
@@ -49,8 +51,10 @@ TIME_BYTES_MAX = 8
 _FORMS = {0: "B", 1: "xB", 2: "xH", 4: "xI", 8: "xQ"}
 
 
-class Sizes(NamedTuple):
-    """What the shape of a put depends on, in bytes: numbers behind their heads, or 0; heads; what they are before."""
+class PutSizes(NamedTuple):
+    """What the layout of a put depends on, in bytes: numbers behind their heads (or 0), heads, and what is behind
+    these.
+    """
 
     session: int
     request: int
@@ -61,8 +65,8 @@ class Sizes(NamedTuple):
     value: int
 
 
-class Shape(NamedTuple):
-    """How things of one shape are laid out. `fixed`: the places of bytes that are the same in all of them; `small`: of
+class FixedLayout(NamedTuple):
+    """The layout of items of one shape. `fixed`: the positions of bytes that are equal in all of them; `small`: of
     integers that are their own head."""
 
     length: int
@@ -70,8 +74,8 @@ class Shape(NamedTuple):
     fixed: tuple[int, ...]
     small: tuple[int, ...]
 
-    def alike(self, data: bytes, at: int, count: int) -> int:
-        """How many from byte `at` on are of this shape, of `count` at most. The bytes of so many are there."""
+    def count_uniform(self, data: bytes, at: int, count: int) -> int:
+        """How many items from byte `at` on have this layout, `count` at most. The data has the bytes of that many."""
         length = self.length
         for place in self.fixed:
             column = data[at + place : at + count * length : length]
@@ -83,7 +87,7 @@ class Shape(NamedTuple):
         return count
 
 
-def rows_of_items(items: Sequence[Any]) -> list[PutRow]:
+def to_put_rows(items: Sequence[Any]) -> list[PutRow]:
     """The rows of commands as a decoder gave them, in tuples."""
     return [
         (item[0], item[1], item[2], item[4], item[5])
@@ -98,12 +102,12 @@ def rows_of_items(items: Sequence[Any]) -> list[PutRow]:
             and 0 <= item[1] <= INT64_MAX
             and 0 <= item[2] <= INT64_MAX
         )
-        else (UNUSUAL, 0, 0, b"", item)
+        else (NOT_A_PLAIN_PUT, 0, 0, b"", item)
         for item in items
     ]
 
 
-def batch_of_runs(payload: bytes) -> Batch | None:
+def parse_uniform_batch(payload: bytes) -> Batch | None:
     """What is in a payload that is nothing but runs of puts; None of any other, which may be sound or not."""
     count, at = _number_at(payload, 0, 0x80)
     time, at = _number_at(payload, at, 0x00)
@@ -113,38 +117,38 @@ def batch_of_runs(payload: bytes) -> Batch | None:
         return None
     looks = 0
     while left > 0:
-        sizes = sizes_at(payload, at)
+        sizes = parse_put_layout(payload, at)
         if sizes is None:
             return None
-        shape = _shape_of_puts(sizes)
-        wanted = min(left, tried, (size - at) // shape.length)
-        found = shape.alike(payload, at, wanted)
+        layout = _layout_of_puts(sizes)
+        wanted = min(left, tried, (size - at) // layout.length)
+        found = layout.count_uniform(payload, at, wanted)
         looks += 1
         if looks * RUN_MIN > len(rows) + found + 2 * RUN_MIN:
             return None
-        end = at + found * shape.length
-        rows += shape.read.iter_unpack(memoryview(payload)[at:end])
+        end = at + found * layout.length
+        rows += layout.read.iter_unpack(memoryview(payload)[at:end])
         at, left, tried = end, left - found, RUN_MAX if found == wanted else RUN_FIRST
     return (time, rows) if left == 0 and at == size and 0 <= time <= TIME_NS_MAX else None
 
 
-def lone_puts_alike(payloads: Sequence[bytes]) -> list[LonePut] | None:
+def parse_uniform_single_puts(payloads: Sequence[bytes]) -> list[SinglePut] | None:
     """What is in payloads of one put each, all of one shape: the log of a client alone. None of any others."""
     length, data = len(payloads[0]), b"".join(payloads)
     if payloads[0][:1] != b"\x82" or list(map(len, payloads)) != [length] * len(payloads):
         return None
     of_time = size_of_number(payloads[0], 1)
-    sizes = sizes_at(payloads[0], 2 + of_time)
+    sizes = parse_put_layout(payloads[0], 2 + of_time)
     if of_time > TIME_BYTES_MAX or sizes is None:
         return None
-    shape = _shape_of_payloads(of_time, sizes)
-    if shape.length != length or shape.alike(data, 0, len(payloads)) < len(payloads):
+    layout = _layout_of_payloads(of_time, sizes)
+    if layout.length != length or layout.count_uniform(data, 0, len(payloads)) < len(payloads):
         return None
-    rows = list(shape.read.iter_unpack(data))
+    rows = list(layout.read.iter_unpack(data))
     return rows if of_time < TIME_BYTES_MAX or max(rows)[0] <= TIME_NS_MAX else None
 
 
-def lone_puts_of_items(decoded: Sequence[Sequence[Any]]) -> list[LonePut] | None:
+def to_single_puts(decoded: Sequence[Sequence[Any]]) -> list[SinglePut] | None:
     """What is in payloads of one put each, as a decoder gave them, in tuples. None if there are others among them."""
     rows = [
         (items[0], item[0], item[1], item[2], item[4], item[5])
@@ -161,7 +165,7 @@ def lone_puts_of_items(decoded: Sequence[Sequence[Any]]) -> list[LonePut] | None
     return rows if len(rows) == len(decoded) else None
 
 
-def sizes_at(data: bytes, at: int) -> Sizes | None:
+def parse_put_layout(data: bytes, at: int) -> PutSizes | None:
     """Of the put at byte `at`; None if there is none, or one of an uncommon shape. Its value may be cut off."""
     if data[at : at + 1] != b"\x86":
         return None
@@ -176,7 +180,7 @@ def sizes_at(data: bytes, at: int) -> Sizes | None:
     if key_bytes < 1 or not 0 <= value_bytes <= len(data):  # Cut off, but not beyond all that a `struct` takes.
         return None
     key_head, value_head = key_at - place - 1, value_at - key_at - key_bytes
-    return Sizes(of_session, of_request, of_floor, key_head, key_bytes, value_head, value_bytes)
+    return PutSizes(of_session, of_request, of_floor, key_head, key_bytes, value_head, value_bytes)
 
 
 def size_of_number(data: bytes, at: int) -> int:
@@ -194,25 +198,25 @@ def places_of(sizes: Sequence[int], at: int, fixed: list[int], small: list[int])
 
 
 @lru_cache(maxsize=256)  # A few clients have a few shapes at a time.
-def _shape_of_puts(sizes: Sizes) -> Shape:
+def _layout_of_puts(sizes: PutSizes) -> FixedLayout:
     fixed, small = [0], list[int]()
     numbers, place = places_of(sizes[:3], 1, fixed, small)
     key_at = place + 1 + sizes.key_head
     value_head_at = key_at + sizes.key
     fixed += [*range(place, key_at), *range(value_head_at, value_head_at + sizes.value_head)]
     read = Struct(f">x{numbers}x{sizes.key_head}x{sizes.key}s{sizes.value_head}x{sizes.value}s")
-    return Shape(read.size, read, tuple(fixed), tuple(small))
+    return FixedLayout(read.size, read, tuple(fixed), tuple(small))
 
 
 @lru_cache(maxsize=256)
-def _shape_of_payloads(of_time: int, sizes: Sizes) -> Shape:
+def _layout_of_payloads(of_time: int, sizes: PutSizes) -> FixedLayout:
     """Of `[time, put]`."""
-    put, fixed, small = _shape_of_puts(sizes), [0], list[int]()
+    put, fixed, small = _layout_of_puts(sizes), [0], list[int]()
     form, place = places_of((of_time,), 1, fixed, small)
     fixed += [place + each for each in put.fixed]
     small += [place + each for each in put.small]
     read = Struct(f">x{form}{put.read.format.removeprefix('>')}")
-    return Shape(read.size, read, tuple(fixed), tuple(small))
+    return FixedLayout(read.size, read, tuple(fixed), tuple(small))
 
 
 def _number_at(data: bytes, at: int, major: int) -> tuple[int, int]:

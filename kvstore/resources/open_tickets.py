@@ -10,7 +10,7 @@ class OpenTickets(Protocol):
     """The tickets of proposals and reads that have not ended. A ticket is used once."""
 
     @property
-    def rows(self) -> Container[int]:
+    def by_ticket(self) -> Container[int]:
         """Tickets that are open and are not part of a batch; those of proposals made here always are such."""
 
     @property

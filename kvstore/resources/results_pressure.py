@@ -63,8 +63,8 @@ class ResultsPressure:
         """A command of this kind is proposed next, under a session. Raises StoreBusy if its result may find no room."""
         if kind in SMALL_RESULTS:
             return
-        rows, admitted = self._open.rows, self._admitted
-        while admitted and admitted[0] not in rows:
+        open_tickets, admitted = self._open.by_ticket, self._admitted
+        while admitted and admitted[0] not in open_tickets:
             admitted.popleft()
         bytes_max = self._machine.limits.results_bytes_max
         room_bytes = bytes_max - self._machine.sessions.results_bytes

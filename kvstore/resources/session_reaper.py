@@ -57,7 +57,7 @@ class SessionReaper:
         deadline, core = self._machine.next_deadline, self._node.core
         if deadline is None or core.leading_term is None:
             return
-        if deadline <= core.leader_time_now() and self._expiry_ticket not in self._open.rows:
+        if deadline <= core.leader_time_now() and self._expiry_ticket not in self._open.by_ticket:
             (self._expiry_ticket,) = self._open.tickets(1)
             with contextlib.suppress(RaftError):  # Then the next time.
                 self._node.propose(encode_command(Txn()), self._expiry_ticket)
@@ -103,8 +103,8 @@ class SessionReaper:
 
     def _count_open(self, tickets: deque[int]) -> int:
         """How many are not applied yet. They are applied in order."""
-        rows = self._open.rows
-        while tickets and tickets[0] not in rows:
+        open_tickets = self._open.by_ticket
+        while tickets and tickets[0] not in open_tickets:
             tickets.popleft()
         return len(tickets)
 

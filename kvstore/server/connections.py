@@ -34,7 +34,9 @@ class Connection:
         self.closed = False  # Answered for the last time: nothing more is read.
         self.in_flight = 0
         self.backlog: deque[bytes] = deque()  # Complete frames that wait for `in_flight_max`.
-        self.owed: deque[tuple[OpenRow, Completion]] = deque()  # Answers that wait for `unsent_bytes_max`.
+        self.deferred_responses: deque[tuple[OpenRow, Completion]] = (
+            deque()
+        )  # Answers that wait for `unsent_bytes_max`.
         self.out: list[bytes] = []
         self.unsent_bytes = 0
 
@@ -80,31 +82,31 @@ class Connection:
         return data
 
 
-class OpenGroup(NamedTuple):
-    """Commands of one connection that were proposed together. Their tickets follow each other."""
+class OpenBatch(NamedTuple):
+    """Commands of one connection that were proposed together, under consecutive tickets."""
 
     connection_id: int
     request_ids: Sequence[int]
     session_ids: Sequence[int]
 
 
-GROUP_MIN = 4
-"""Fewer commands are as well kept one by one."""
+BATCH_MIN = 4
+"""Smaller batches are kept as single requests."""
 
 
 class OpenRequests:
     """The requests that wait for the node. A ticket is used once.
 
-    They are in `rows` by ticket, or, where nobody has asked for one of them alone, in `groups` by their first ticket.
+    They are in `by_ticket`, or in `batches` by their first ticket, as long as none of a batch was looked up by itself.
     """
 
     def __init__(self) -> None:
-        self.rows: dict[int, OpenRow] = {}
-        self.groups: dict[int, OpenGroup] = {}
+        self.by_ticket: dict[int, OpenRow] = {}
+        self.batches: dict[int, OpenBatch] = {}
         self._last_ticket = 0
 
     def __len__(self) -> int:
-        return len(self.rows) + sum([len(group.request_ids) for group in self.groups.values()])
+        return len(self.by_ticket) + sum([len(batch.request_ids) for batch in self.batches.values()])
 
     @property
     def next_ticket(self) -> int:
@@ -113,20 +115,20 @@ class OpenRequests:
 
     def by_connection(self) -> Counter[int]:
         """How many there are of each connection. Cost: O(open requests)."""
-        counts = Counter(row[0] for row in self.rows.values())
-        for group in self.groups.values():
-            counts[group.connection_id] += len(group.request_ids)
+        counts = Counter(row[0] for row in self.by_ticket.values())
+        for batch in self.batches.values():
+            counts[batch.connection_id] += len(batch.request_ids)
         return counts
 
     def tickets(self, count: int) -> range:
-        """So many new ones."""
+        """`count` new tickets."""
         first = self._last_ticket + 1
         self._last_ticket += count
         return range(first, first + count)
 
     def unheard(self, ticket: int) -> None:
-        """The service has proposed a command of its own: nobody is told how it ends."""
-        self.rows[ticket] = (0, 0, 0, 0, None)
+        """The service has proposed a command of its own: no client waits for its result."""
+        self.by_ticket[ticket] = (0, 0, 0, 0, None)
 
     def commands(
         self, connection: Connection, tickets: range, request_ids: Sequence[int], session_ids: Sequence[int]
@@ -134,36 +136,36 @@ class OpenRequests:
         """These commands were proposed."""
         connection.in_flight += len(tickets)
         if len(tickets) == 1:
-            self.rows[tickets[0]] = (connection.connection_id, request_ids[0], session_ids[0], 0, None)
+            self.by_ticket[tickets[0]] = (connection.connection_id, request_ids[0], session_ids[0], 0, None)
             return
-        group = OpenGroup(connection.connection_id, request_ids, session_ids)
-        if len(tickets) >= GROUP_MIN:
-            self.groups[tickets[0]] = group
+        batch = OpenBatch(connection.connection_id, request_ids, session_ids)
+        if len(tickets) >= BATCH_MIN:
+            self.batches[tickets[0]] = batch
         else:
-            self._in_rows(tickets, group)
+            self._expand(tickets, batch)
 
     def take(self, ticket: int) -> OpenRow | None:
-        """What waits for this ticket, and waits no longer; None if nobody does any more."""
-        row = self.rows.pop(ticket, None)
-        if row is None and self.groups:  # Hardly ever: what is proposed together mostly ends together.
-            self.all_in_rows()
-            row = self.rows.pop(ticket, None)
+        """Remove and return the request that waits for this ticket; None if there is none any more."""
+        row = self.by_ticket.pop(ticket, None)
+        if row is None and self.batches:  # Hardly ever: what is proposed together mostly ends together.
+            self.expand_all()
+            row = self.by_ticket.pop(ticket, None)
         return row
 
-    def all_in_rows(self) -> None:
+    def expand_all(self) -> None:
         """Let each request be found by its own ticket."""
-        for first in list(self.groups):
-            self.in_rows(first)
+        for first in list(self.batches):
+            self.expand(first)
 
-    def in_rows(self, first_ticket: int) -> None:
-        """Let each of the group that begins with this ticket be found by its own."""
-        group = self.groups.pop(first_ticket)
-        self._in_rows(range(first_ticket, first_ticket + len(group.request_ids)), group)
+    def expand(self, first_ticket: int) -> None:
+        """Let each request of the batch that begins with this ticket be found by its own ticket."""
+        batch = self.batches.pop(first_ticket)
+        self._expand(range(first_ticket, first_ticket + len(batch.request_ids)), batch)
 
-    def _in_rows(self, tickets: range, group: OpenGroup) -> None:
-        """Made without a loop: 0.2 µs each."""
-        rows = zip(repeat(group.connection_id), group.request_ids, group.session_ids, repeat(0), repeat(None))
-        self.rows.update(zip(tickets, rows))  # noqa: B905 - `repeat` has no end.
+    def _expand(self, tickets: range, batch: OpenBatch) -> None:
+        """Without a Python loop: 0.2 µs each."""
+        rows = zip(repeat(batch.connection_id), batch.request_ids, batch.session_ids, repeat(0), repeat(None))
+        self.by_ticket.update(zip(tickets, rows))  # noqa: B905 - `repeat` has no end.
 
     def reads(
         self,
@@ -176,7 +178,7 @@ class OpenRequests:
         """These reads were asked for."""
         connection.in_flight += len(tickets)
         if len(tickets) == 1:
-            self.rows[tickets[0]] = (connection.connection_id, request_ids[0], 0, bound_ms, bodies[0])
+            self.by_ticket[tickets[0]] = (connection.connection_id, request_ids[0], 0, bound_ms, bodies[0])
             return
         rows = zip(repeat(connection.connection_id), request_ids, repeat(0), repeat(bound_ms), bodies)
-        self.rows.update(zip(tickets, rows))  # noqa: B905
+        self.by_ticket.update(zip(tickets, rows))  # noqa: B905

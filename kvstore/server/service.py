@@ -27,8 +27,8 @@ from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.resources.session_reaper import SessionReaper
 from kvstore.server.cluster_requests import ClusterRequests
 from kvstore.server.connections import OPERATOR_REQUESTS_MAX, Connection, OpenRequests, OpenRow
-from kvstore.server.fast_requests import RUN_MAX, HotRun, puts_alike, sort_out
-from kvstore.server.fast_responses import HotAnswers
+from kvstore.server.fast_requests import RUN_MAX, RequestBatch, parse_batch, parse_uniform_puts
+from kvstore.server.fast_responses import ResponseBatcher
 from kvstore.server.request_errors import RequestErrors, is_contained
 from kvstore.server.request_judge import (
     Change,
@@ -109,11 +109,11 @@ class Service:
         self._closed: list[int] = []
         self._grown_bytes = 0  # What may be held since the sums over all connections were last made.
         self._units_left = UNITS_PER_TURN
-        self._owing: dict[int, Connection] = {}  # Owe answers to reads of ranges, for which a turn had no time.
+        self._deferring: dict[int, Connection] = {}  # Owe answers to reads of ranges, for which a turn had no time.
         self.work_wanted: Callable[[], None] = _nobody  # The host is to call `Service.work` in its next turn.
         self.cluster.client_connections = lambda: (len(self._connections), self.limits.connections_max)
         self._open = OpenRequests()
-        self._hot = HotAnswers(self._node_id, self._open, self._connections, self._put_frames, self._answer)
+        self._batcher = ResponseBatcher(self._node_id, self._open, self._connections, self._put_frames, self._answer)
         self._hashes = StateHashes(node, machine, self.cluster.status, self._hash_is_there)
         self._reaper = SessionReaper(node, machine, self._open)
         self._results = ResultsPressure(node, machine, self._open)
@@ -173,7 +173,7 @@ class Service:
         self._connections.pop(connection_id, None)
         self._dirty.pop(connection_id, None)
         self._backlogged.pop(connection_id, None)
-        self._owing.pop(connection_id, None)
+        self._deferring.pop(connection_id, None)
         self._hashes.forget(connection_id)
 
     def sent(self, connection_id: int, byte_count: int) -> bool:
@@ -183,8 +183,8 @@ class Service:
             return False
         connection.unsent_bytes -= byte_count
         assert connection.unsent_bytes >= 0, (connection_id, byte_count)
-        if connection.owed:
-            self._answer_owed(connection)
+        if connection.deferred_responses:
+            self._answer_deferred(connection)
         if not connection.backlog:
             return False
         self._serve(connection)
@@ -200,13 +200,13 @@ class Service:
             self._units_left = UNITS_PER_TURN
         for told in completions:
             if isinstance(told, AppliedBatch):
-                self._hot.applied(told)
+                self._batcher.applied(told)
             elif isinstance(told, ReadsReady):
                 if told.way is ReadWay.ROUND:
-                    self._hot.reads_ready(told, self._machine, self.limits.unsent_bytes_max)
+                    self._batcher.reads_ready(told, self._machine, self.limits.unsent_bytes_max)
                 else:
                     for ticket in told.tickets:
-                        self._answer(self._open.rows.pop(ticket), ReadReady(ticket, told.way))
+                        self._answer(self._open.by_ticket.pop(ticket), ReadReady(ticket, told.way))
             elif (opened := self._open.take(told.ticket)) is not None:
                 self._answer(opened, told)
         term = self._node.core.leading_term
@@ -224,9 +224,9 @@ class Service:
         if self._hashes.is_under_way:
             self._hashes.step()
             self._units_left //= 2
-        owing, self._owing = self._owing, {}
-        for connection in owing.values():
-            self._answer_owed(connection)
+        deferring, self._deferring = self._deferring, {}
+        for connection in deferring.values():
+            self._answer_deferred(connection)
         if self._backlogged:
             self._resume()
         return self.has_work
@@ -234,7 +234,7 @@ class Service:
     @property
     def has_work(self) -> bool:
         """True if there is something for `work` to do that nothing else would bring about."""
-        return self._hashes.is_under_way or bool(self._owing) or (self._units_left <= 0 and bool(self._backlogged))
+        return self._hashes.is_under_way or bool(self._deferring) or (self._units_left <= 0 and bool(self._backlogged))
 
     def _resume(self) -> bool:
         """Take up frames that had to wait, of one connection after the other. True if there was any.
@@ -259,7 +259,7 @@ class Service:
         for request in self._hashes.waiting:
             counts[request.connection_id] += 1
         for connection_id, connection in self._connections.items():
-            count = counts[connection_id] + len(connection.owed)
+            count = counts[connection_id] + len(connection.deferred_responses)
             assert connection.in_flight == count, (connection_id, connection.in_flight, count)
 
     def expire_sessions(self) -> None:
@@ -288,7 +288,7 @@ class Service:
         """True if nothing is open on it: no request is waited for, and no answer waits."""
         connection = self._connections.get(connection_id)
         return connection is None or not (
-            connection.in_flight or connection.unsent_bytes or connection.backlog or connection.owed
+            connection.in_flight or connection.unsent_bytes or connection.backlog or connection.deferred_responses
         )
 
     def wants_place(self, connection_id: int) -> bool:
@@ -354,7 +354,7 @@ class Service:
         """Hang up on a client that does not read: there is no way to tell it why."""
         connection.closed = True
         connection.out.clear()
-        connection.owed.clear()
+        connection.deferred_responses.clear()
         connection.backlog.clear()
         del self._connections[connection.connection_id]
         self._dirty.pop(connection.connection_id, None)
@@ -366,14 +366,14 @@ class Service:
         """Take up puts of one shape, of which most of a load consists; returns how many bytes that were."""
         count_max = min(RUN_MAX, self.limits.in_flight_max - connection.in_flight)
         try:
-            run = puts_alike(data, count_max, self.limits.admission)
+            batch = parse_uniform_puts(data, count_max, self.limits.admission)
         except BaseException as error:
             self._record(error)
-            run = None  # The general path judges them one by one.
-        if run is None:
+            batch = None  # The general path judges them one by one.
+        if batch is None:
             return 0
-        self._take_up(connection, run)
-        return run.end
+        self._take_up(connection, batch)
+        return batch.end
 
     def _serve(self, connection: Connection) -> None:
         """Take up the frames that have come, while there is room."""
@@ -409,13 +409,13 @@ class Service:
         while place < len(bodies) and not connection.closed and connection.has_room(self.limits):
             if items is not None:
                 try:
-                    run = sort_out(bodies, items, place, self.limits.admission)
+                    batch = parse_batch(bodies, items, place, self.limits.admission)
                 except BaseException as error:
                     self._record(error)
                     items = None
                     continue
-                self._take_up(connection, run)
-                place = run.end
+                self._take_up(connection, batch)
+                place = batch.end
             if place < len(bodies):
                 if not self._has_units(len(bodies)):
                     break
@@ -423,32 +423,34 @@ class Service:
                 place += 1
         return place
 
-    def _take_up(self, connection: Connection, run: HotRun) -> None:
+    def _take_up(self, connection: Connection, batch: RequestBatch) -> None:
         """All at once, or, if not all are taken, one by one, which also finds out who is refused."""
         try:
-            if run.commands:
-                self._propose_all(connection, run)
+            if batch.commands:
+                self._propose_all(connection, batch)
         except RaftError:
-            for request_id, session_id, command in zip(run.command_ids, run.session_ids, run.commands, strict=True):
+            for request_id, session_id, command in zip(
+                batch.command_ids, batch.session_ids, batch.commands, strict=True
+            ):
                 self._or_refuse(connection, request_id, self._propose, session_id, command)
         try:
-            if run.reads:
-                self._read_all(connection, run)
+            if batch.reads:
+                self._read_all(connection, batch)
         except RaftError:
-            for request_id, body in zip(run.read_ids, run.reads, strict=True):
+            for request_id, body in zip(batch.read_ids, batch.reads, strict=True):
                 self._or_refuse(connection, request_id, self._read, body)
 
-    def _propose_all(self, connection: Connection, run: HotRun) -> None:
+    def _propose_all(self, connection: Connection, batch: RequestBatch) -> None:
         """As `_propose` for each."""
-        tickets = self._open.tickets(len(run.commands))
-        self._node.propose_all(run.commands, tickets)
-        self._open.commands(connection, tickets, run.command_ids, run.session_ids)
+        tickets = self._open.tickets(len(batch.commands))
+        self._node.propose_all(batch.commands, tickets)
+        self._open.commands(connection, tickets, batch.command_ids, batch.session_ids)
 
-    def _read_all(self, connection: Connection, run: HotRun) -> None:
+    def _read_all(self, connection: Connection, batch: RequestBatch) -> None:
         """As `_read` for each, in one round."""
-        tickets = self._open.tickets(len(run.reads))
+        tickets = self._open.tickets(len(batch.reads))
         self._node.read_all(tickets)
-        self._open.reads(connection, tickets, run.read_ids, run.reads)
+        self._open.reads(connection, tickets, batch.read_ids, batch.reads)
 
     def _greet(self, connection: Connection, body: bytes) -> None:
         """Judge the first frame of a connection."""
@@ -593,14 +595,11 @@ class Service:
         self._open.reads(connection, tickets, (request_id,), (body,), bound_ms)
 
     def _stepped_down(self) -> None:
-        """Who has a session may try again elsewhere at once; the others wait for the node's own word.
-
-        See docs/reference/specification.md#96-end-of-a-proposal.
-        """
-        self._open.all_in_rows()
-        for ticket, opened in list(self._open.rows.items()):
+        """Who has a session may try again elsewhere at once; the others wait for the node's own word (FORMATS §9)."""
+        self._open.expand_all()
+        for ticket, opened in list(self._open.by_ticket.items()):
             if opened[2]:
-                del self._open.rows[ticket]
+                del self._open.by_ticket[ticket]
                 self._answer(opened, Unknown(ticket, "this member has lost the leadership"))
 
     # Answers.
@@ -611,27 +610,27 @@ class Service:
         if connection is None:
             return  # It has gone meanwhile.
         body = opened[4]
-        if connection.owed:
-            connection.owed.append((opened, completion))
+        if connection.deferred_responses:
+            connection.deferred_responses.append((opened, completion))
         elif connection.unsent_bytes < self.limits.unsent_bytes_max and (body is None or body[0] != _RANGE):
             self._answer_now(connection, opened, completion)
         else:
-            connection.owed.append((opened, completion))
-            self._answer_owed(connection)
+            connection.deferred_responses.append((opened, completion))
+            self._answer_deferred(connection)
 
-    def _answer_owed(self, connection: Connection) -> None:
+    def _answer_deferred(self, connection: Connection) -> None:
         """Give the answers that are owed, as far as the connection has room and this turn has time for them."""
-        owed = connection.owed
-        while owed and connection.unsent_bytes < self.limits.unsent_bytes_max:
-            body = owed[0][0][4]
+        deferred_responses = connection.deferred_responses
+        while deferred_responses and connection.unsent_bytes < self.limits.unsent_bytes_max:
+            body = deferred_responses[0][0][4]
             if body is None or body[0] != _RANGE:
-                self._answer_now(connection, *owed.popleft())
-            elif self._has_units(len(owed)):
+                self._answer_now(connection, *deferred_responses.popleft())
+            elif self._has_units(len(deferred_responses)):
                 unsent_bytes = connection.unsent_bytes
-                self._answer_now(connection, *owed.popleft())
+                self._answer_now(connection, *deferred_responses.popleft())
                 self._charge(connection.unsent_bytes - unsent_bytes)
             else:
-                self._owing[connection.connection_id] = connection
+                self._deferring[connection.connection_id] = connection
                 self.work_wanted()
                 return
 

@@ -1,9 +1,8 @@
-"""Entries of one put each, one after the other: the hot loop of a member that reads back what lone clients wrote.
+"""The fast path of entries with one put each, as a client with one request open writes them.
 
-Bounds that so many puts cannot reach are looked at once for all of them, and nothing is kept for the next entry but
-what each needs. At the first that is unusual the loop ends: a request that is repeated, closed or out of order, a
-session that is over or full, a time at which one may expire. `KvMachine` goes on there, in the way that can do
-everything; the tests hold the two against each other.
+Limits that all puts together cannot reach are checked once. The loop ends at the first put off the fast path: a request
+that is repeated, closed or out of order, a session that is over or full, a time at which a session may expire. There
+`KvMachine` goes on with its general path; tests compare the two.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvstore.limits import RECORD_OVERHEAD_BYTES, StoreLimits
-from kvstore.protocol.fast_puts import LonePut
+from kvstore.protocol.fast_puts import SinglePut
 from kvstore.protocol.results import PUT_DONE, ResultItem
 from kvstore.store.map import KeyValueMap
 from kvstore.store.records import SLOTS
 from kvstore.store.sessions import PUT_RESULT_BYTES, Session, Sessions
 
 
-def put_lone_ones(
+def apply_single_puts(
     store: KeyValueMap,
     sessions: Sessions,
     limits: StoreLimits,
     leader_time: int,
     expiry_due: int,
-    rows: Sequence[LonePut],
+    rows: Sequence[SinglePut],
 ) -> tuple[int, list[ResultItem]]:
     """Carry out these puts, up to the first that is unusual; returns the leader time after them, and their results.
 

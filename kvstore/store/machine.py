@@ -31,19 +31,19 @@ from kvstore.protocol.commands import (
     decode_payloads,
 )
 from kvstore.protocol.fast_puts import (
-    TOO_FEW,
-    UNUSUAL,
+    NOT_A_PLAIN_PUT,
+    SMALL_BATCH_PREFIX,
     Batch,
-    LonePut,
-    batch_of_runs,
-    lone_puts_alike,
-    lone_puts_of_items,
-    rows_of_items,
+    SinglePut,
+    parse_uniform_batch,
+    parse_uniform_single_puts,
+    to_put_rows,
+    to_single_puts,
 )
 from kvstore.protocol.results import PUT_DONE, GetResult, RangeResult, ResultItem, read_result, refusal_item
 from kvstore.protocol.validation import HEADER_ITEMS, validate_command, validate_header
 from kvstore.store.digest import StateHashing, state_digest
-from kvstore.store.fast_apply import put_lone_ones
+from kvstore.store.fast_apply import apply_single_puts
 from kvstore.store.map import KeyValueMap
 from kvstore.store.records import SLOTS, RecordItem
 from kvstore.store.restore import Restoring
@@ -206,12 +206,16 @@ class KvMachine:
         kind, payload = entry.kind, entry.payload
         if kind is _CONFIGURATION:
             return []
-        if kind is _COMMANDS and payload[:1] > TOO_FEW and (batch := batch_of_runs(payload)) is not None:
+        if (
+            kind is _COMMANDS
+            and payload[:1] > SMALL_BATCH_PREFIX
+            and (batch := parse_uniform_batch(payload)) is not None
+        ):
             return self._apply_batches((batch,))[0]
         time, items = decode_payload(payload, entry.index)
         if kind is _NO_OP and len(items) != 1:
             raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
-        return self._apply_batches(((time, rows_of_items(items[1:])),))[0]
+        return self._apply_batches(((time, to_put_rows(items[1:])),))[0]
 
     def apply_run(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
         """`apply` each of several, in order: the same for less, above all where each has few commands.
@@ -219,18 +223,18 @@ class KvMachine:
         They are decoded together: the caller bounds their number. If it raises, those before that entry are applied.
         """
         payloads = [entry.payload for entry in entries if entry.kind is _COMMANDS]
-        if len(payloads) == len(entries) > 1 and (rows := lone_puts_alike(payloads)) is not None:
-            return self._apply_lone_puts(rows)
+        if len(payloads) == len(entries) > 1 and (rows := parse_uniform_single_puts(payloads)) is not None:
+            return self._apply_single_puts(rows)
         decoded = decode_payloads(payloads) if len(payloads) == len(entries) else None
         if decoded is None:
             return [self.apply(entry) for entry in entries]
-        if (rows := lone_puts_of_items(decoded)) is not None:
-            return self._apply_lone_puts(rows)
-        return self._apply_batches([(items[0], rows_of_items(items[1:])) for items in decoded])
+        if (rows := to_single_puts(decoded)) is not None:
+            return self._apply_single_puts(rows)
+        return self._apply_batches([(items[0], to_put_rows(items[1:])) for items in decoded])
 
-    def _apply_lone_puts(self, rows: Sequence[LonePut]) -> list[list[ResultItem]]:
+    def _apply_single_puts(self, rows: Sequence[SinglePut]) -> list[list[ResultItem]]:
         """Apply entries of one put each; from the first on that is unusual, in the way that can do everything."""
-        self._leader_time, answers = put_lone_ones(
+        self._leader_time, answers = apply_single_puts(
             self._store, self._sessions, self._limits, self._leader_time, self._expiry_due, rows
         )
         results = [[answer] for answer in answers]
@@ -252,12 +256,12 @@ class KvMachine:
         kept_max, kept_bytes_max, all_bytes_max, quota_bytes = _bounds(self._limits)
         revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
         session: Session | None = None  # Of the last command, if it was usual; what it owes it is in the next three.
-        last_id, floor, session_bytes = UNUSUAL, 0, 0
+        last_id, floor, session_bytes = NOT_A_PLAIN_PUT, 0, 0
         results: dict[int, ResultItem] = {}
         for time, rows in batches:
             if time > leader_time:  # It never goes back.
                 if session is not None:
-                    session.floor, session.results_bytes, session, last_id = floor, session_bytes, None, UNUSUAL
+                    session.floor, session.results_bytes, session, last_id = floor, session_bytes, None, NOT_A_PLAIN_PUT
                 self._leader_time = leader_time = time
                 if leader_time >= self._expiry_due:
                     sessions.results_bytes = all_bytes
@@ -270,7 +274,7 @@ class KvMachine:
                     if session is not None:
                         session.floor, session.results_bytes = floor, session_bytes
                     session = by_id.get(session_id) if acknowledged_up_to < request_no else None
-                    last_id = UNUSUAL
+                    last_id = NOT_A_PLAIN_PUT
                     if session is not None:
                         for clients in sessions.views:
                             clients.save(session)
@@ -318,9 +322,11 @@ class KvMachine:
                                     store.undelete(key)
                             answers.append(answer)
                             continue
-                    session.floor, session.results_bytes, session, last_id = floor, session_bytes, None, UNUSUAL
+                    session.floor, session.results_bytes, session, last_id = floor, session_bytes, None, NOT_A_PLAIN_PUT
                 item = (
-                    value if session_id == UNUSUAL else (session_id, request_no, acknowledged_up_to, _PUT, key, value)
+                    value
+                    if session_id == NOT_A_PLAIN_PUT
+                    else (session_id, request_no, acknowledged_up_to, _PUT, key, value)
                 )
                 store.revision, store.stored_bytes, sessions.results_bytes = revision, stored_bytes, all_bytes
                 answers.append(self._apply_command(item))

@@ -15,7 +15,7 @@ from harness.sim.plan.parting import PARTED
 from harness.sim.plan.plan import SECOND_NS
 from harness.sim.simulation import Simulation
 from kvstore import KvMachine, Put, Range, Txn, encode_command
-from kvstore.protocol.fast_puts import batch_of_runs
+from kvstore.protocol.fast_puts import parse_uniform_batch
 from raft import Entry, EntryKind, RaftConfig, encode_batch
 from tests.simulation.test_moods import first_in
 
@@ -132,11 +132,11 @@ def test_what_a_crowd_writes_at_once_is_applied_as_runs(monkeypatch: pytest.Monk
     runs: list[bool] = []
 
     def noted(payload: bytes) -> object:
-        found = batch_of_runs(payload)
+        found = parse_uniform_batch(payload)
         runs.append(found is not None)
         return found
 
-    monkeypatch.setattr("kvstore.store.machine.batch_of_runs", noted)
+    monkeypatch.setattr("kvstore.store.machine.parse_uniform_batch", noted)
     crowded = (plan for plan in map(draw_plan, range(1, 1_000)) if plan.load.crowd >= 20 and plan.until_ns > SECOND_NS)
     for plan in islice(crowded, 3):
         assert Simulation(plan).run().violation is None

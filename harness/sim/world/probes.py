@@ -197,9 +197,9 @@ class StoreTap(KvMachine):
         self._mark = mark
         self._left = 0  # To the loop that can do everything, of what the quick one was given.
 
-    def _apply_lone_puts(self, rows: Sequence[Any]) -> list[list[Any]]:
+    def _apply_single_puts(self, rows: Sequence[Any]) -> list[list[Any]]:
         self._left = 0
-        results = super()._apply_lone_puts(rows)
+        results = super()._apply_single_puts(rows)
         if len(rows) - self._left > 1:
             self._mark(LONE_PUTS)
         return results

@@ -13,15 +13,15 @@ from kvstore.limits import AdmissionLimits
 from kvstore.protocol.cbor_heads import SEPARATOR
 from kvstore.protocol.commands import Put, decode_payload, encode_command
 from kvstore.protocol.fast_puts import (
+    NOT_A_PLAIN_PUT,
     RUN_MAX,
-    UNUSUAL,
-    batch_of_runs,
-    lone_puts_alike,
-    lone_puts_of_items,
-    rows_of_items,
+    parse_uniform_batch,
+    parse_uniform_single_puts,
+    to_put_rows,
+    to_single_puts,
 )
 from kvstore.protocol.messages import command_request, encode_request
-from kvstore.server.fast_requests import puts_alike, sort_out
+from kvstore.server.fast_requests import parse_batch, parse_uniform_puts
 from raft import INT64_MAX, decode_joined, encode_batch, encode_item, frame
 from raft.encoding.frames import FrameSplitter
 
@@ -81,12 +81,12 @@ def test_a_payload_that_is_read_by_shapes_says_what_the_decoder_says(
     commands = [command for part in parts for command in commands_of(part)]
     payload = flipped(encode_batch(time, [*commands, *map(cbor2.dumps, odd)]), at)[: -1 if cut else None]
 
-    batch = batch_of_runs(payload)
+    batch = parse_uniform_batch(payload)
 
     if batch is not None:
         decoded_time, items = decode_payload(payload)
-        assert repr(batch) == repr((decoded_time, rows_of_items(items[1:])))
-        assert all(row[0] != UNUSUAL for row in batch[1])
+        assert repr(batch) == repr((decoded_time, to_put_rows(items[1:])))
+        assert all(row[0] != NOT_A_PLAIN_PUT for row in batch[1])
 
 
 @pytest.mark.parametrize("count", [1, 17, 64, 65, RUN_MAX + 100])
@@ -96,12 +96,12 @@ def test_runs_of_clients_are_read_by_shapes(count: int, session_id: int) -> None
     commands = [command for part in parts for command in commands_of(part)]
     payload = encode_batch(5, commands)
 
-    batch = batch_of_runs(payload)
+    batch = parse_uniform_batch(payload)
 
     if count < 16:
         assert batch is None  # Not worth it.
     else:
-        assert batch == (5, rows_of_items(decode_payload(payload)[1][1:]))
+        assert batch == (5, to_put_rows(decode_payload(payload)[1][1:]))
 
 
 @settings(deadline=None, max_examples=300)
@@ -113,30 +113,30 @@ def test_payloads_of_one_put_each_that_are_read_by_their_shape_say_what_the_deco
     place %= len(payloads)
     payloads[place] = flipped(payloads[place], at)
 
-    rows = lone_puts_alike(payloads)
+    rows = parse_uniform_single_puts(payloads)
 
     if rows is not None:
         decoded = [decode_payload(payload) for payload in payloads]
-        expected = [(found, rows_of_items(items[1:])) for found, items in decoded]
+        expected = [(found, to_put_rows(items[1:])) for found, items in decoded]
         assert repr(rows) == repr([(found, *row) for found, (row,) in expected])
-        assert all(row[1] != UNUSUAL for row in rows)
+        assert all(row[1] != NOT_A_PLAIN_PUT for row in rows)
 
 
 def test_the_log_of_a_lone_client_is_read_by_its_shape() -> None:
     payloads = [encode_batch(1 << 40, [each]) for each in commands_of((64, 9, 300, 299, 16, 128))]
-    rows = lone_puts_alike(payloads)
-    assert rows == [(1 << 40, *rows_of_items(decode_payload(each)[1][1:])[0]) for each in payloads]
-    assert lone_puts_alike([*payloads, payloads[0] + b"\x00"]) is None
-    assert lone_puts_alike([*payloads, encode_batch(7, [])]) is None
-    assert lone_puts_alike([b"", b""]) is None
+    rows = parse_uniform_single_puts(payloads)
+    assert rows == [(1 << 40, *to_put_rows(decode_payload(each)[1][1:])[0]) for each in payloads]
+    assert parse_uniform_single_puts([*payloads, payloads[0] + b"\x00"]) is None
+    assert parse_uniform_single_puts([*payloads, encode_batch(7, [])]) is None
+    assert parse_uniform_single_puts([b"", b""]) is None
 
 
 @given(st.lists(st.tuples(numbers, st.lists(plain_or_odd, min_size=1, max_size=2)), min_size=1, max_size=4))
 def test_decoded_payloads_of_one_put_each_are_taken_for_what_their_rows_are(batches: list[tuple[int, Any]]) -> None:
-    rows = lone_puts_of_items([(time, *items) for time, items in batches])
+    rows = to_single_puts([(time, *items) for time, items in batches])
 
-    expected = [(time, *row) for time, items in batches for row in rows_of_items(items)]
-    is_lone = len(expected) == len(batches) and all(row[1] != UNUSUAL for row in expected)
+    expected = [(time, *row) for time, items in batches for row in to_put_rows(items)]
+    is_lone = len(expected) == len(batches) and all(row[1] != NOT_A_PLAIN_PUT for row in expected)
     assert repr(rows) == repr(expected if is_lone else None)
 
 
@@ -144,14 +144,14 @@ def test_what_is_no_batch_of_puts_is_left_to_the_decoder() -> None:
     whole = encode_batch(5, commands_of((40, 1, 100, 90, 3, 9)))
     no_time, no_array = whole[:2] + b"\x20" + whole[3:], b"\xa1" + whole[1:]
     for payload in (b"", b"\x80", b"\x81\x01", whole[:-1], whole + b"\x00", no_time, no_array, whole[:1] * 40):
-        assert batch_of_runs(payload) is None
+        assert parse_uniform_batch(payload) is None
 
 
 def test_what_says_that_its_value_is_larger_than_all_there_is_is_left_to_the_decoder() -> None:
     """It would be larger than any `struct`, which says so in its own way."""
     put = b"\x86\x01\x01\x00\x01\x41k\x5b" + INT64_MAX.to_bytes(8, "big")
-    assert lone_puts_alike([b"\x82\x05" + put] * 2) is None
-    assert batch_of_runs(b"\x91\x05" + put * 16) is None
+    assert parse_uniform_single_puts([b"\x82\x05" + put] * 2) is None
+    assert parse_uniform_batch(b"\x91\x05" + put * 16) is None
 
 
 def test_commands_that_are_no_sound_puts_are_kept_as_they_are() -> None:
@@ -162,7 +162,7 @@ def test_commands_that_are_no_sound_puts_are_kept_as_they_are() -> None:
         (1, INT64_MAX + 1, 0, 1),
         7,
     ]
-    assert rows_of_items(items) == [(1, 2, 0, b"k", b"v"), *[(UNUSUAL, 0, 0, b"", item) for item in items[1:]]]
+    assert to_put_rows(items) == [(1, 2, 0, b"k", b"v"), *[(NOT_A_PLAIN_PUT, 0, 0, b"", item) for item in items[1:]]]
 
 
 @settings(deadline=None, max_examples=300)
@@ -175,11 +175,11 @@ def test_requests_that_are_read_by_their_shape_are_those_that_the_general_way_ta
     data = flipped(b"".join(frames), at)
     data = data[: len(data) - cut]
 
-    run = puts_alike(data, 1_000, LIMITS)
+    run = parse_uniform_puts(data, 1_000, LIMITS)
 
     if run is not None:
         bodies = FrameSplitter(1 << 20).feed(data[: run.end])
-        general = sort_out(bodies, decode_joined(bodies, SEPARATOR), 0, LIMITS)  # type: ignore[arg-type]
+        general = parse_batch(bodies, decode_joined(bodies, SEPARATOR), 0, LIMITS)  # type: ignore[arg-type]
         assert general.end == len(bodies) == len(run.commands)
         assert run.commands == general.commands
         assert [*run.command_ids] == general.command_ids
@@ -192,16 +192,16 @@ def test_the_puts_of_a_client_are_read_by_their_shape_up_to_what_is_of_another_o
         frame(encode_request(no, command_request(Put(b"k", b"v" * 9)), session_id=1, request_no=no))
         for no in range(300, 340)
     ]
-    run = puts_alike(b"".join(frames) + frame(b"\x01") + frames[0], 1_000, LIMITS)
+    run = parse_uniform_puts(b"".join(frames) + frame(b"\x01") + frames[0], 1_000, LIMITS)
 
     assert run is not None
     assert (len(run.commands), run.end) == (40, sum(map(len, frames)))
-    assert puts_alike(b"".join(frames), 39, LIMITS) is None  # More than there is room for.
-    assert puts_alike(b"".join(frames[:3]), 1_000, LIMITS) is None
-    assert puts_alike(b"".join(frames), 1_000, AdmissionLimits(value_bytes_max=8)) is None
-    assert puts_alike(b"".join(frames), 1_000, AdmissionLimits(key_bytes_max=1)) is not None
+    assert parse_uniform_puts(b"".join(frames), 39, LIMITS) is None  # More than there is room for.
+    assert parse_uniform_puts(b"".join(frames[:3]), 1_000, LIMITS) is None
+    assert parse_uniform_puts(b"".join(frames), 1_000, AdmissionLimits(value_bytes_max=8)) is None
+    assert parse_uniform_puts(b"".join(frames), 1_000, AdmissionLimits(key_bytes_max=1)) is not None
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", bytes(4), bytes(200), b"\xff" * 200, b"\x00\x00\x00\x01\x83" * 40])
 def test_bytes_that_are_no_requests_are_left_to_the_general_way(data: bytes) -> None:
-    assert puts_alike(data, 1_000, LIMITS) is None
+    assert parse_uniform_puts(data, 1_000, LIMITS) is None

@@ -14,8 +14,8 @@ from kvstore.protocol.cbor_heads import SEPARATOR
 from kvstore.protocol.messages import RequestKind, decode_request, encode_response
 from kvstore.protocol.validation import admit_body, admit_command
 from kvstore.server.connections import Connection, OpenRequests
-from kvstore.server.fast_requests import sort_out
-from kvstore.server.fast_responses import HotEncoder
+from kvstore.server.fast_requests import parse_batch
+from kvstore.server.fast_responses import FastEncoder
 from raft import INT64_MAX, ProtocolError, decode_item, decode_joined, encode_item, frame
 
 LIMITS = AdmissionLimits(key_bytes_max=5, value_bytes_max=9)
@@ -86,7 +86,7 @@ def decode_any(body: bytes) -> Any:
 
 
 def judged_alone(body: bytes) -> tuple[int, bytes, Any] | None:
-    """The slow twin of `sort_out`: (id, command or nothing, body of a read or the session), None if it is not sound."""
+    """The slow twin of `parse_batch`: (id, command or nothing, body of a read or the session); None if invalid."""
     try:
         asked = decode_request(body)
         if asked.kind == RequestKind.COMMAND:
@@ -105,7 +105,7 @@ def test_what_the_hot_path_takes_the_general_path_takes_for_the_same(items: list
     decoded = decode_joined(bodies, SEPARATOR)
     if decoded is None:
         return
-    run = sort_out(bodies, decoded, 0, LIMITS)
+    run = parse_batch(bodies, decoded, 0, LIMITS)
 
     commands = zip(run.command_ids, run.commands, run.session_ids, strict=True)
     reads = [(request_id, b"", body) for request_id, body in zip(run.read_ids, run.reads, strict=True)]
@@ -121,7 +121,7 @@ def test_the_hot_path_takes_every_sound_put_and_every_linearizable_get(items: li
     bodies = [encode_item(item) for item in items]
     decoded = decode_joined(bodies, SEPARATOR)
     assert decoded is not None
-    run = sort_out(bodies, decoded, 0, LIMITS)
+    run = parse_batch(bodies, decoded, 0, LIMITS)
 
     assert run.end == len(items)
     assert run.command_ids == [item[0] for item in items if item[1] == 2]
@@ -139,8 +139,8 @@ def test_answers_to_puts_are_the_bytes_of_the_general_encoder(rows: list[tuple[i
 
     slow = [frame(encode_response(*row, 0, "s1", ((1,),))) for row in ((i, 0, r) for i, r in rows)]
 
-    assert HotEncoder("s1").puts(request_ids, revisions) == b"".join(slow)
-    assert [HotEncoder("s1").put(*row) for row in rows] == slow
+    assert FastEncoder("s1").puts(request_ids, revisions) == b"".join(slow)
+    assert [FastEncoder("s1").put(*row) for row in rows] == slow
 
 
 @settings(deadline=None)
@@ -155,9 +155,9 @@ def test_answers_to_gets_are_the_bytes_of_the_general_encoder(rows: list[tuple[i
 
     slow = [frame(encode_response(request_id, 0, now, 1, "s1", ((2, record),))) for request_id, record in both]
 
-    assert HotEncoder("s1").gets(request_ids, now, records) == b"".join(slow)
+    assert FastEncoder("s1").gets(request_ids, now, records) == b"".join(slow)
     both = zip(request_ids, records, strict=True)
-    assert [HotEncoder("s1").get(request_id, now, record) for request_id, record in both] == slow
+    assert [FastEncoder("s1").get(request_id, now, record) for request_id, record in both] == slow
 
 
 def test_tickets_are_used_once_and_rows_say_whose_they_are() -> None:
@@ -165,7 +165,7 @@ def test_tickets_are_used_once_and_rows_say_whose_they_are() -> None:
     requests_open.commands(connection, requests_open.tickets(2), [7, 8], [1, 1])
     requests_open.reads(connection, requests_open.tickets(1), [9], [[2, b"k"]])
 
-    assert requests_open.rows == {1: (4, 7, 1, 0, None), 2: (4, 8, 1, 0, None), 3: (4, 9, 0, 0, [2, b"k"])}
+    assert requests_open.by_ticket == {1: (4, 7, 1, 0, None), 2: (4, 8, 1, 0, None), 3: (4, 9, 0, 0, [2, b"k"])}
     assert connection.in_flight == 3
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kvstore.protocol.results import PUT_DONE
 from kvstore.server.connections import Connection, OpenRequests, OpenRow
-from kvstore.server.fast_responses import HotAnswers, HotEncoder
+from kvstore.server.fast_responses import FastEncoder, ResponseBatcher
 from raft import AppliedBatch, Completion
 
 COUNT = 6
@@ -16,7 +16,7 @@ BUSY = (16, 9, "results_bytes_max", 1)
 
 
 class Answering:
-    """`HotAnswers` for one connection, with COUNT open puts, their ids from 101 on and tickets from 1 on."""
+    """`ResponseBatcher` for one connection, with COUNT open puts, their ids from 101 on and tickets from 1 on."""
 
     def __init__(self) -> None:
         self.connection = Connection(5)
@@ -24,7 +24,9 @@ class Answering:
         self.frames: list[bytes] = []
         self.apart: list[tuple[int, Any]] = []
         connections = {5: self.connection}
-        self.hot = HotAnswers("n1", self.opened, connections, lambda _, data: self.frames.append(data), self._answer)
+        self.hot = ResponseBatcher(
+            "n1", self.opened, connections, lambda _, data: self.frames.append(data), self._answer
+        )
         self.tickets = self.opened.tickets(COUNT)
         self.opened.commands(self.connection, self.tickets, range(101, 101 + COUNT), [1] * COUNT)
 
@@ -38,7 +40,7 @@ def done(first: int, count: int) -> list[tuple[Any, ...]]:
 
 
 def answers_of(first_id: int, first_revision: int, count: int) -> bytes:
-    return HotEncoder("n1").puts(range(first_id, first_id + count), range(first_revision, first_revision + count))
+    return FastEncoder("n1").puts(range(first_id, first_id + count), range(first_revision, first_revision + count))
 
 
 def test_what_was_proposed_together_is_answered_in_one_go() -> None:
@@ -61,7 +63,7 @@ def test_one_that_is_refused_among_them_is_answered_by_itself(place: int) -> Non
 
     assert answering.apart == [(101 + place, BUSY)]
     others = [(id_, revision) for id_, (_, revision, *_) in enumerate(results, 101) if id_ != 101 + place]
-    assert b"".join(answering.frames) == HotEncoder("n1").puts(*zip(*others, strict=True))
+    assert b"".join(answering.frames) == FastEncoder("n1").puts(*zip(*others, strict=True))
     assert (len(answering.opened), answering.connection.in_flight) == (0, 0)
 
 
@@ -77,7 +79,7 @@ def test_those_of_two_entries_are_answered_when_theirs_is_applied(cut: int) -> N
     assert len(answering.opened) == COUNT - cut + 1
 
     answering.hot.applied(AppliedBatch([*tickets[cut:], lone], 8, done(60, COUNT - cut + 1)))
-    assert b"".join(answering.frames[1:]) == HotEncoder("n1").puts(
+    assert b"".join(answering.frames[1:]) == FastEncoder("n1").puts(
         [*range(101 + cut, 101 + COUNT), 900], range(60, 61 + COUNT - cut)
     )
     assert (len(answering.opened), answering.connection.in_flight) == (0, 0)
@@ -92,5 +94,5 @@ def test_one_of_them_can_end_alone_and_nothing_is_answered_twice() -> None:
 
     answering.hot.applied(AppliedBatch(list(answering.tickets), 7, done(50, COUNT)))
     ids, revisions = [101, 102, 104, 105, 106], [50, 51, 53, 54, 55]
-    assert answering.frames == [HotEncoder("n1").puts(ids, revisions)]
+    assert answering.frames == [FastEncoder("n1").puts(ids, revisions)]
     assert len(answering.opened) == 0

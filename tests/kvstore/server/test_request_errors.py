@@ -180,7 +180,7 @@ def test_an_error_while_a_hello_is_judged_refuses_the_stranger(
     assert stranger.is_closed
 
 
-@pytest.mark.parametrize("fast_path", ["puts_alike", "decode_joined", "sort_out"])
+@pytest.mark.parametrize("fast_path", ["parse_uniform_puts", "decode_joined", "parse_batch"])
 def test_an_error_of_a_fast_path_costs_nobody_anything(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fast_path: str
 ) -> None:
