@@ -24,7 +24,7 @@ from typing import Any
 import trio
 
 from kvstore.member.member import MemberConfig, RunningMember, run_member
-from kvstore.store import gc_tuning as garbage
+from kvstore.store import gc_tuning
 from raft import Member, RaftConfig
 from raft.snapshots.builder import SnapshotBuild
 from raft.snapshots.installer import Installing
@@ -206,9 +206,9 @@ async def main() -> None:
             await run_member(config, task_status=task_status)
             nursery.cancel_scope.cancel()
 
-        with garbage.suspended():  # As `hwm serve` does.
+        with gc_tuning.suspended():  # As `hwm serve` does.
             member: RunningMember = await nursery.start(run)
-            garbage.spare_the_state()
+            gc_tuning.freeze_state()
         nursery.start_soon(lateness.watch)
         nursery.start_soon(obey, member, lateness, slices)
 

@@ -23,7 +23,7 @@ from kvstore.member.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, Ru
 from kvstore.named_files import Place, find_place, open_in_place
 from kvstore.protocol.commands import UnreadablePayload
 from kvstore.resources.out_of_memory import is_out_of_memory
-from kvstore.store import gc_tuning as garbage
+from kvstore.store import gc_tuning
 from kvstore.store.snapshot_codec import InvalidSnapshot, UnsupportedFeatureLevel
 from raft import DiskForgotten, InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError
 from storage import (
@@ -126,9 +126,9 @@ async def _serve(config: MemberConfig, ready_file: Path | None, ready_place: Pla
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(_obey, signals, running, nursery.cancel_scope)
-            with garbage.suspended():
+            with gc_tuning.suspended():
                 member: RunningMember = await nursery.start(run)
-                garbage.spare_the_state()
+                gc_tuning.freeze_state()
             running.append(member)
             try:
                 _announce(member, ready_place)

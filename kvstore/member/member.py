@@ -20,8 +20,8 @@ from kvstore.protocol.addresses import parse_address
 from kvstore.resources.descriptor_budget import budget_descriptors
 from kvstore.server.client_listener import ClientPort
 from kvstore.server.service import Service
-from kvstore.store.machine import initial_header
-from kvstore.store.tidy_machine import TidyMachine
+from kvstore.store.gc_tuning import note_allocations
+from kvstore.store.machine import KvMachine, initial_header
 from raft import (
     Configuration,
     Identity,
@@ -281,7 +281,7 @@ async def _run(
         torn = "of a write that was under way when it last ended were cut off the log; nothing of it was promised"
         logger.info("%s: %d bytes %s", identity.node_id, storage.torn_bytes, torn)
     random = Random(SystemRandom().getrandbits(64))
-    machine = TidyMachine()
+    machine = KvMachine(on_applied=note_allocations)
     node = Node(
         identity=identity,
         config=config.raft,

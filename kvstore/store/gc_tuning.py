@@ -1,4 +1,4 @@
-"""Garbage collection in a process of our own: no collection may walk all of the state, which it could do nothing about.
+"""Garbage collection in a process that runs a member only: no collection may walk all of the state.
 
 Reference counting frees nearly everything here; the collector is for the few cycles that are left behind by errors and
 connections. What it walks is another matter: a map of 10⁶ records, or 1,000 blocks of 1,000 sorted keys, for 50 to
@@ -36,8 +36,8 @@ def suspended() -> Iterator[None]:
         gc.enable()
 
 
-def spare_the_state() -> None:
-    """From now on no collection walks what there is now, and what comes later is walked for long only once.
+def freeze_state() -> None:
+    """Freeze all current objects out of the garbage collector; freeze again after any collection longer than 5 ms.
 
     Cost: O(1). What is frozen and later becomes cyclic garbage is never freed. It is little: nothing is frozen again
     unless the state has grown by much, or was replaced.
@@ -47,8 +47,8 @@ def spare_the_state() -> None:
         gc.callbacks.append(_freeze_after_a_long_one)
 
 
-def spare_what_grew() -> None:
-    """A state is being loaded beside another one: where states are spared, spare what there is of it by now."""
+def freeze_growth() -> None:
+    """Freeze all current objects again, if `freeze_state` was called: a state is being loaded beside another one."""
     if _freeze_after_a_long_one in gc.callbacks:
         gc.freeze()
 
@@ -61,8 +61,8 @@ def _freeze_after_a_long_one(phase: str, _: dict[str, Any]) -> None:
         gc.freeze()
 
 
-def made(count: int) -> None:
-    """So many commands were applied, and left about as many young objects of each sort behind."""
+def note_allocations(count: int) -> None:
+    """`count` commands were applied, which left about as many young objects of each kind behind."""
     global _young
     _young += count
     if _young >= YOUNG_MAX:

@@ -7,7 +7,7 @@ stops the member (`UnreadablePayload`, `UnsupportedFeatureLevel`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -89,7 +89,8 @@ class KvMachine:
     """A `raft.StateMachine` of records, sessions and their kept results. It starts as the empty store.
 
     `chunk_bytes`: about so much of a snapshot is encoded in one go; each member may have its own. `levels`: the feature
-    levels that it applies; it stops at any other.
+    levels that it applies; it stops at any other. `on_applied` is called with the number of commands after each `apply`
+    or `apply_run`.
     """
 
     def __init__(
@@ -98,7 +99,9 @@ class KvMachine:
         *,
         chunk_bytes: int = CHUNK_BYTES,
         levels: LevelRange = FEATURE_LEVELS,
+        on_applied: Callable[[int], None] | None = None,
     ) -> None:
+        self._on_applied = on_applied
         self._store = KeyValueMap()
         self._sessions = Sessions()
         self._limits = limits or StoreLimits()
@@ -211,11 +214,15 @@ class KvMachine:
             and payload[:1] > SMALL_BATCH_PREFIX
             and (batch := parse_uniform_batch(payload)) is not None
         ):
-            return self._apply_batches((batch,))[0]
-        time, items = decode_payload(payload, entry.index)
-        if kind is _NO_OP and len(items) != 1:
-            raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
-        return self._apply_batches(((time, to_put_rows(items[1:])),))[0]
+            results = self._apply_batches((batch,))[0]
+        else:
+            time, items = decode_payload(payload, entry.index)
+            if kind is _NO_OP and len(items) != 1:
+                raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
+            results = self._apply_batches(((time, to_put_rows(items[1:])),))[0]
+        if self._on_applied is not None:
+            self._on_applied(len(results))
+        return results
 
     def apply_run(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
         """`apply` each of several, in order: the same for less, above all where each has few commands.
@@ -224,13 +231,18 @@ class KvMachine:
         """
         payloads = [entry.payload for entry in entries if entry.kind is _COMMANDS]
         if len(payloads) == len(entries) > 1 and (rows := parse_uniform_single_puts(payloads)) is not None:
-            return self._apply_single_puts(rows)
-        decoded = decode_payloads(payloads) if len(payloads) == len(entries) else None
-        if decoded is None:
-            return [self.apply(entry) for entry in entries]
-        if (rows := to_single_puts(decoded)) is not None:
-            return self._apply_single_puts(rows)
-        return self._apply_batches([(items[0], to_put_rows(items[1:])) for items in decoded])
+            results = self._apply_single_puts(rows)
+        else:
+            decoded = decode_payloads(payloads) if len(payloads) == len(entries) else None
+            if decoded is None:
+                return [self.apply(entry) for entry in entries]
+            if (rows := to_single_puts(decoded)) is not None:
+                results = self._apply_single_puts(rows)
+            else:
+                results = self._apply_batches([(items[0], to_put_rows(items[1:])) for items in decoded])
+        if self._on_applied is not None:
+            self._on_applied(sum(map(len, results)))
+        return results
 
     def _apply_single_puts(self, rows: Sequence[SinglePut]) -> list[list[ResultItem]]:
         """Apply entries of one put each; from the first on that is unusual, in the way that can do everything."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from kvstore.store.gc_tuning import spare_what_grew
+from kvstore.store.gc_tuning import freeze_growth
 from kvstore.store.map import KeyValueMap
 from kvstore.store.sessions import Sessions
 from kvstore.store.snapshot_codec import CHUNK_BYTES, StateReader
@@ -45,7 +45,7 @@ class Restoring:
             return next(self._old, self) is None
         self._slices += 1
         if self._slices % SPARED_EVERY_SLICES == 0:
-            spare_what_grew()
+            freeze_growth()
         if self._reader.take(SLICE_RECORDS):
             return True
         chunk = next(self._chunks, None)

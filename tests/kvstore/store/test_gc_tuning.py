@@ -16,7 +16,7 @@ from harness.cluster.ports import free_ports
 from kvstore import Client, open_node
 from kvstore.cli import process as server
 from kvstore.member.member import MemberConfig
-from kvstore.store import gc_tuning as garbage
+from kvstore.store import gc_tuning
 from raft import Member
 
 TIMEOUT_SECONDS = 60
@@ -61,10 +61,10 @@ assert any(each is records for each in gc.get_objects(generation=0))
 
 def test_a_state_that_is_spared_is_never_walked_again_however_it_changes() -> None:
     in_a_process("""
-from kvstore.store import gc_tuning as garbage
-with garbage.suspended():
+from kvstore.store import gc_tuning
+with gc_tuning.suspended():
     put(0, 5000)
-garbage.spare_the_state()
+gc_tuning.freeze_state()
 records, keys = machine._store.records.part_of(b"000000"), machine._store.keys._blocks[0]
 for first in (0, 2500, 6000):
     put(first, 2000)
@@ -78,12 +78,12 @@ assert gc.is_tracked(records)
 def test_what_a_collection_took_long_to_walk_is_walked_only_once() -> None:
     """Such as a state that replaced the first one."""
     in_a_process("""
-from kvstore.store import gc_tuning as garbage
-garbage.spare_the_state()
+from kvstore.store import gc_tuning
+gc_tuning.freeze_state()
 lasting = [[] for _ in range(10)]
 gc.collect()
 assert is_walked(lasting)
-garbage.LONG_NS = -1
+gc_tuning.LONG_NS = -1
 gc.collect()
 assert not is_walked(lasting)
 """)
@@ -92,8 +92,8 @@ assert not is_walked(lasting)
 def test_a_collection_still_finds_new_cycles_after_that() -> None:
     in_a_process("""
 import weakref
-from kvstore.store import gc_tuning as garbage
-garbage.spare_the_state()
+from kvstore.store import gc_tuning
+gc_tuning.freeze_state()
 class Thing: pass
 thing = Thing(); thing.itself = thing
 gone = weakref.ref(thing)
@@ -113,7 +113,7 @@ assert not [each for each in gc.callbacks if "kvstore" in getattr(each, "__modul
 
 def test_collections_go_on_when_a_state_could_not_be_loaded() -> None:
     def load() -> None:
-        with garbage.suspended():
+        with gc_tuning.suspended():
             assert not gc.isenabled()
             raise OSError
 
@@ -132,7 +132,7 @@ async def test_a_serving_process_spares_its_state_once_it_is_loaded(
         assert not gc.isenabled()
         spared.set()
 
-    monkeypatch.setattr(garbage, "spare_the_state", spare)
+    monkeypatch.setattr(gc_tuning, "freeze_state", spare)
     monkeypatch.setattr(server, "_announce", lambda *_: announced.set())
     with trio.fail_after(TIMEOUT_SECONDS):
         async with trio.open_nursery() as nursery:
@@ -189,18 +189,19 @@ async def ask(client: Client, calls: int) -> None:
             nursery.start_soon(one_task, task)
 
 
-@pytest.mark.parametrize(("machine", "gather"), [("KvMachine", True), ("TidyMachine", False)])
+@pytest.mark.parametrize(
+    ("machine", "gather"), [("KvMachine()", True), ("KvMachine(on_applied=gc_tuning.note_allocations)", False)]
+)
 def test_records_that_replace_others_gather_among_the_young_unless_these_are_walked_now_and_then(
     machine: str, gather: bool
 ) -> None:
     """Under a steady load as many objects go as come, which starts no collection, until one has much to walk."""
     in_a_process(f"""
-from kvstore.store import gc_tuning as garbage
-from kvstore.store.tidy_machine import TidyMachine
-machine = {machine}()
-garbage.spare_the_state()
+from kvstore.store import gc_tuning
+machine = {machine}
+gc_tuning.freeze_state()
 for _ in range(2):
     for first in range(0, 20_000, 200):
         put(first, 200)
-assert (len(gc.get_objects(generation=0)) > 3 * garbage.YOUNG_MAX) is {gather}
+assert (len(gc.get_objects(generation=0)) > 3 * gc_tuning.YOUNG_MAX) is {gather}
 """)
