@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kvstore.cli.standard_streams import end_with_true_exit_code
 from kvstore.client.calls import CallEnded, ClientEffects, ClientLimits
 from kvstore.client.client import Client
-from kvstore.client.core import ClientCore
+from kvstore.client.core import ClientStateMachine
 from kvstore.client.feature_level import raise_feature_level
 from kvstore.client.membership import MemberCalls
 from kvstore.errors import (
@@ -151,9 +151,9 @@ __all__ = [
     "ChangeRefused",
     "Client",
     "ClientClosed",
-    "ClientCore",
     "ClientEffects",
     "ClientLimits",
+    "ClientStateMachine",
     "CloseSession",
     "Code",
     "Command",

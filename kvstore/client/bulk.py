@@ -21,7 +21,7 @@ OPEN_MAX = 1024
 """Operations of one bulk that are open at a time: as many as a connection and a session have room for."""
 
 ResultT = TypeVar("ResultT")
-Failed = OperationFailed | OutcomeUnknown
+CallError = OperationFailed | OutcomeUnknown
 
 
 Item = tuple[bytes | None, Request | OperationFailed]
@@ -38,7 +38,7 @@ class Group(Generic[ResultT]):
     def __init__(self, items: Iterable[Item], read: Callable[[Response], ResultT], patience_ns: int) -> None:
         self.patience_ns = patience_ns  # Of each operation, from when it is taken up.
         self.open: dict[int, tuple[int, bytes | None]] = {}  # By ticket: its place, and its key.
-        self.results: list[ResultT | Failed] = []
+        self.results: list[ResultT | CallError] = []
         self.wants_more = True
         self._items, self._read = iter(items), read
         self._held_back: Item | None = None
@@ -98,7 +98,7 @@ class Group(Generic[ResultT]):
                 assert error is not None, ends
                 self.results[place] = error
 
-    def _result_of(self, response: Response, has_effect: bool) -> ResultT | Failed:
+    def _result_of(self, response: Response, has_effect: bool) -> ResultT | CallError:
         try:
             return read_answer(response, self._read, has_effect=has_effect)
         except (OperationFailed, OutcomeUnknown) as error:

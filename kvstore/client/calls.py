@@ -15,7 +15,7 @@ from kvstore.errors import OperationFailed, OutcomeUnknown
 from kvstore.protocol.messages import Request, Response
 
 
-class RequestNumbers:
+class RequestSequence:
     """Hands out 1, 2, 3, … and knows `acknowledged_up_to`: every number at or below it is closed for ever.
 
     A member forgets kept results at or below what it was told, and never executes such a number again. So a number
@@ -100,7 +100,7 @@ class Call:
     failures: int = 0
     session_id: int = 0
     request_no: int = 0  # 0: has no number yet.
-    numbers: RequestNumbers | None = None
+    numbers: RequestSequence | None = None
     last_error: OperationFailed | None = None
 
 
@@ -118,7 +118,7 @@ class CallEnded(NamedTuple):
 
 @dataclass(slots=True)
 class ClientEffects:
-    """What the host of a `ClientCore` has to do. Ids are those of connections."""
+    """What the host of a `ClientStateMachine` has to do. Ids are those of connections."""
 
     dial: list[tuple[int, str]] = field(default_factory=list)  # Then `connected` or `disconnected`.
     send: list[tuple[int, bytes]] = field(default_factory=list)
@@ -126,7 +126,7 @@ class ClientEffects:
     ended: list[CallEnded] = field(default_factory=list)
 
 
-class Timeline:
+class DeadlineQueue:
     """Calls in order of a moment, with lazy removal: ended calls are dropped when they come up, or when too many.
 
     Most calls of a program have the same patience, so their moments come in order: such a row needs no heap (0.1 µs
@@ -154,7 +154,7 @@ class Timeline:
         first = self._first()
         return None if first is None else first[0]
 
-    def pop_due(self, now: int) -> list[Call]:
+    def pop_expired(self, now: int) -> list[Call]:
         """Take out the open calls whose moment has come."""
         due = []
         while (first := self._first()) is not None and first[0] <= now:
@@ -183,7 +183,7 @@ class Timeline:
         return row[0] if row else heap[0] if heap else None
 
 
-class Line:
+class CallQueue:
     """Calls in order. Ended ones are dropped when they come to the front."""
 
     def __init__(self) -> None:
@@ -208,14 +208,14 @@ class Line:
         self._calls.appendleft(call)
 
 
-class WaitingCalls:
+class CallQueues:
     """The calls of a client that are on no connection."""
 
     def __init__(self) -> None:
-        self.commands, self.reads, self.anywhere = Line(), Line(), Line()
-        self._paused = Timeline()
+        self.commands, self.reads, self.anywhere = CallQueue(), CallQueue(), CallQueue()
+        self._paused = DeadlineQueue()
 
-    def line_of(self, call: Call) -> Line:
+    def queue_of(self, call: Call) -> CallQueue:
         """Where `call` waits: commands need the leader and a session, reads the leader, the others any member."""
         if call.request.is_command:
             return self.commands
@@ -227,8 +227,8 @@ class WaitingCalls:
 
     def end_pauses(self, now: int) -> None:
         """Calls whose pause is over come first again."""
-        for call in self._paused.pop_due(now):
-            self.line_of(call).put_back(call)
+        for call in self._paused.pop_expired(now):
+            self.queue_of(call).put_back(call)
 
     def next_moment(self) -> int | None:
         """When the next pause is over."""

@@ -16,10 +16,18 @@ from random import Random
 from typing import Final
 
 from kvstore.client.address_book import AddressBook
-from kvstore.client.calls import MILLISECOND_NS, Call, CallEnded, ClientEffects, ClientLimits, Timeline, WaitingCalls
+from kvstore.client.calls import MILLISECOND_NS, Call, CallEnded, CallQueues, ClientEffects, ClientLimits, DeadlineQueue
 from kvstore.client.leader_search import LeaderSearch
-from kvstore.client.links import Link, LinkState
-from kvstore.client.response_classifier import Doubtful, Moved, Pushed, Rejected, SessionGone, Verdict, judge
+from kvstore.client.member_connection import ConnectionState, MemberConnection
+from kvstore.client.response_classifier import (
+    Ambiguous,
+    Failed,
+    Redirected,
+    ResponseClass,
+    Retryable,
+    SessionGone,
+    classify,
+)
 from kvstore.client.session import Admission, SessionKeeper
 from kvstore.errors import Busy, ClientClosed, OperationFailed, OutcomeUnknown, RequestTooLarge, TooStale, Unavailable
 from kvstore.protocol.commands import CloseSession, KeepAlive, RegisterSession
@@ -43,7 +51,7 @@ SESSION_TTL_NS_DEFAULT = 60_000 * MILLISECOND_NS
 """A client that is silent for so long is taken for dead, and its results are forgotten."""
 
 
-class ClientCore:
+class ClientStateMachine:
     """One client. The host dials, moves bytes, calls `tick` by `next_deadline`, and takes the effects after any event.
 
     `session_ttl_ns` 0: no session; then a command is sent once, and a lost answer leaves it unknown at once.
@@ -66,10 +74,10 @@ class ClientCore:
         self._search = LeaderSearch(self.book, random, limits)
         self._session = SessionKeeper(session_ttl_ns, limits)
         self._calls: dict[int, Call] = {}
-        self._deadlines = Timeline()
-        self._waiting = WaitingCalls()
-        self._links: dict[int, Link] = {}
-        self._link_of: dict[str, Link] = {}
+        self._deadlines = DeadlineQueue()
+        self._waiting = CallQueues()
+        self._connections: dict[int, MemberConnection] = {}
+        self._connection_of: dict[str, MemberConnection] = {}
         self._last_connection_id = 0
         self._last_request_id = 0
         self._closed = False
@@ -111,9 +119,9 @@ class ClientCore:
         call = self._calls[ticket] = Call(ticket, request, deadline)
         self._deadlines.push(deadline, call)
         if request.address is not None:
-            self._link_to(request.address).waiting.add(call)
+            self._connection_to(request.address).waiting.add(call)
         else:
-            self._waiting.line_of(call).add(call)
+            self._waiting.queue_of(call).add(call)
 
     def cancel(self, ticket: int) -> None:
         """Nobody waits for this call any more: its outcome is unknown, its number is closed. Nothing is reported."""
@@ -142,52 +150,52 @@ class ClientCore:
 
     def connected(self, connection_id: int) -> None:
         """A dialed connection stands."""
-        link = self._links.get(connection_id)
-        if link is None:
+        connection = self._connections.get(connection_id)
+        if connection is None:
             return
-        link.greet(self._now)
-        self._send_own(link, members_request())
+        connection.greet(self._now)
+        self._send_own(connection, members_request())
 
     def receive(self, connection_id: int, data: bytes) -> None:
         """Bytes have come in."""
-        link = self._links.get(connection_id)
-        if link is None:
+        connection = self._connections.get(connection_id)
+        if connection is None:
             return
-        was_ready = link.state is LinkState.READY
+        was_ready = connection.state is ConnectionState.READY
         try:
-            responses = link.receive(data, self._now)
-            if link.state is LinkState.READY and not was_ready:
-                self._greeted(link)
+            responses = connection.receive(data, self._now)
+            if connection.state is ConnectionState.READY and not was_ready:
+                self._greeted(connection)
             for response in responses:
-                self._on_response(link, response)
+                self._on_response(connection, response)
         except ProtocolError as error:
-            self._lose(link, f"{link.address}: {error}", hang_up=True)
+            self._lose(connection, f"{connection.address}: {error}", hang_up=True)
 
     def disconnected(self, connection_id: int, reason: str) -> None:
         """A connection is gone, or could not be made."""
-        link = self._links.get(connection_id)
-        if link is not None:
-            self._lose(link, reason, hang_up=False)
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            self._lose(connection, reason, hang_up=False)
 
     def tick(self, now: int) -> None:
         """It is `now` (ns, never less than before)."""
         assert now >= self._now, (now, self._now)
         self._now = now
-        for call in self._deadlines.pop_due(now):
+        for call in self._deadlines.pop_expired(now):
             self._expire(call)
-        for link in list(self._links.values()):
-            since = link.silent_since()
+        for connection in list(self._connections.values()):
+            since = connection.silent_since()
             if since is not None and since + self.limits.attempt_timeout_ns <= now:
                 silent_ms = (now - since) // MILLISECOND_NS
-                self.book.silent(link.address, now + self.limits.attempt_timeout_ns // 2)
-                self._lose(link, f"{link.address} has said nothing for {silent_ms} ms", hang_up=True)
+                self.book.silent(connection.address, now + self.limits.attempt_timeout_ns // 2)
+                self._lose(connection, f"{connection.address} has said nothing for {silent_ms} ms", hang_up=True)
 
     def next_deadline(self) -> int | None:
         """When `tick` must be called at the latest; None: no need."""
         moments = [self._deadlines.first_moment(), self._waiting.next_moment()]
         moments += [m for m in (self._session.keep_alive_moment(), self._session.not_before) if m and m > self._now]
-        for link in self._links.values():
-            since = link.silent_since()
+        for connection in self._connections.values():
+            since = connection.silent_since()
             moments.append(None if since is None else since + self.limits.attempt_timeout_ns)
         if self._wants_leader() and self._search.leader is None and self._search.probe is None:
             moments.append(self._search.next_moment(self._now))
@@ -197,10 +205,10 @@ class ClientCore:
         """What there is to do since the last call."""
         if not self._closed:
             self._advance()
-        for link in self._links.values():
-            output = link.take_output()
+        for connection in self._connections.values():
+            output = connection.take_output()
             if output:
-                self._effects.send.append((link.connection_id, output))
+                self._effects.send.append((connection.connection_id, output))
         effects, self._effects = self._effects, ClientEffects()
         self._deadlines.shrink(len(self._calls))
         return effects
@@ -212,44 +220,52 @@ class ClientCore:
         if self._search.leader is not None:
             self._pump_leader(self._search.leader)
         self._pump_anywhere()
-        for link in self._links.values():
-            while link.state is LinkState.READY and link.waiting.first() is not None and self._has_room(link):
-                self._send(link, link.waiting.pop())
+        for connection in self._connections.values():
+            while (
+                connection.state is ConnectionState.READY
+                and connection.waiting.first() is not None
+                and self._has_room(connection)
+            ):
+                self._send(connection, connection.waiting.pop())
         while self._wants_leader() and self._search.leader is None and self._search.probe is None:
             address = self._search.next_address(self._now)
             if address is None:
                 break
-            link = self._search.probe = self._link_to(address)
-            if link.state is LinkState.READY:
-                self._send_own(link, members_request())
+            connection = self._search.probe = self._connection_to(address)
+            if connection.state is ConnectionState.READY:
+                self._send_own(connection, members_request())
 
-    def _pump_leader(self, link: Link) -> None:
+    def _pump_leader(self, connection: MemberConnection) -> None:
         commands, reads, session = self._waiting.commands, self._waiting.reads, self._session
-        if self._search.wants_members(self._now):
-            self._send_own(link, members_request())
+        if self._search.membership_is_stale(self._now):
+            self._send_own(connection, members_request())
         if self._keep_alive_is_due():
-            session.keep_alive = self._send_own(link, command_request(KeepAlive()), session.session_id)
-        while (call := commands.first()) is not None and self._has_room(link):
+            session.keep_alive = self._send_own(connection, command_request(KeepAlive()), session.session_id)
+        while (call := commands.first()) is not None and self._has_room(connection):
             admission = session.admit(call)
             if admission is Admission.WAIT:
                 break
             commands.pop()
             if admission is Admission.READY:
-                self._send(link, call)
+                self._send(connection, call)
             else:
                 self._finish(call, error=OutcomeUnknown("its session expired before the answer came"))
         if commands.first() is not None and session.wants_registration(self._now):
-            session.registration = self._send_own(link, command_request(RegisterSession(session.ttl_ns)))
-        while reads.first() is not None and self._has_room(link):
-            self._send(link, reads.pop())
+            session.registration = self._send_own(connection, command_request(RegisterSession(session.ttl_ns)))
+        while reads.first() is not None and self._has_room(connection):
+            self._send(connection, reads.pop())
 
     def _pump_anywhere(self) -> None:
-        ready = [link for link in self._links.values() if link.state is LinkState.READY and self._has_room(link)]
+        ready = [
+            connection
+            for connection in self._connections.values()
+            if connection.state is ConnectionState.READY and self._has_room(connection)
+        ]
         while ready and self._waiting.anywhere.first() is not None:
-            link = self._random.choice(ready)
-            self._send(link, self._waiting.anywhere.pop())
-            if not self._has_room(link):
-                ready.remove(link)
+            connection = self._random.choice(ready)
+            self._send(connection, self._waiting.anywhere.pop())
+            if not self._has_room(connection):
+                ready.remove(connection)
 
     def _wants_leader(self) -> bool:
         waiting = self._waiting
@@ -259,10 +275,10 @@ class ClientCore:
         moment = self._session.keep_alive_moment()
         return moment is not None and moment <= self._now
 
-    def _has_room(self, link: Link) -> bool:
-        return len(link.in_flight) < self.limits.in_flight_max
+    def _has_room(self, connection: MemberConnection) -> bool:
+        return len(connection.in_flight) < self.limits.in_flight_max
 
-    def _send(self, link: Link, call: Call) -> None:
+    def _send(self, connection: MemberConnection, call: Call) -> None:
         self._last_request_id += 1
         body = encode_request(
             self._last_request_id,
@@ -277,72 +293,72 @@ class ClientCore:
         if call.session_id:
             self._session.used(self._now)
         call.request_id = self._last_request_id
-        link.send(call, body, self._now)
+        connection.send(call, body, self._now)
 
-    def _send_own(self, link: Link, request: Request, session_id: int = 0) -> Call:
+    def _send_own(self, connection: MemberConnection, request: Request, session_id: int = 0) -> Call:
         call = Call(INTERNAL_TICKET, request, deadline=0, session_id=session_id)
-        self._send(link, call)
+        self._send(connection, call)
         return call
 
     # What members answer.
 
-    def _greeted(self, link: Link) -> None:
-        if self._cluster_id and link.cluster_id != self._cluster_id:
+    def _greeted(self, connection: MemberConnection) -> None:
+        if self._cluster_id and connection.cluster_id != self._cluster_id:
             raise ProtocolError("it belongs to another cluster than the member that answered first")
-        self._cluster_id = link.cluster_id
-        self.book.answered(link.address)
+        self._cluster_id = connection.cluster_id
+        self.book.answered(connection.address)
 
-    def _on_response(self, link: Link, response: Response) -> None:
-        call = link.in_flight.get(response.request_id)
+    def _on_response(self, connection: MemberConnection, response: Response) -> None:
+        call = connection.in_flight.get(response.request_id)
         if call is None:
             raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
         if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all of them: no verdict has to be made.
-            del link.in_flight[response.request_id]
+            del connection.in_flight[response.request_id]
             call.request_id = 0
-            if link is self._search.leader:
+            if connection is self._search.leader:
                 self._search.confirmed()
             if not call.done:
                 self._finish(call, response=response)
             return
         # An answer that makes no sense raises ProtocolError here, while its call is in flight: then it counts as lost.
-        verdict = judge(response)
+        outcome = classify(response)
         told = self._read_own(call, response) if call.ticket == INTERNAL_TICKET and response.code == 0 else None
-        del link.in_flight[response.request_id]
+        del connection.in_flight[response.request_id]
         call.request_id = 0
-        if response.code == 0 and link is self._search.leader:
+        if response.code == 0 and connection is self._search.leader:
             self._search.confirmed()
-        match verdict:  # What it says about the member counts even if nobody waits for the call any more.
-            case Moved():
-                self._trouble = verdict.reason
-                self._search.moved(link, verdict.leader_address, self._now)
-            case Doubtful():
-                self._search.moved(link, None, self._now)
+        match outcome:  # What it says about the member counts even if nobody waits for the call any more.
+            case Redirected():
+                self._trouble = outcome.reason
+                self._search.on_not_leader(connection, outcome.leader_address, self._now)
+            case Ambiguous():
+                self._search.on_not_leader(connection, None, self._now)
             case SessionGone():
                 self._session.expired(call.session_id)
         if call.ticket == INTERNAL_TICKET:
-            self._on_own_response(link, call, told, verdict)
+            self._on_own_response(connection, call, told, outcome)
         elif not call.done:
-            self._conclude(call, verdict)
+            self._conclude(call, outcome)
 
-    def _conclude(self, call: Call, verdict: Verdict) -> None:
-        match verdict:
-            case Moved() if call.request.address is not None and call.request.kind is RequestKind.READ:
-                self._finish(call, error=Unavailable(verdict.reason, verdict.remedy))  # Nobody else is to answer it.
-            case Moved() | SessionGone():
+    def _conclude(self, call: Call, outcome: ResponseClass) -> None:
+        match outcome:
+            case Redirected() if call.request.address is not None and call.request.kind is RequestKind.READ:
+                self._finish(call, error=Unavailable(outcome.reason, outcome.remedy))  # Nobody else is to answer it.
+            case Redirected() | SessionGone():
                 (self._pause if call.request.anywhere else self._try_again)(call)
-            case Rejected(error=TooStale()) if call.request.address is None:  # Another member may know more.
-                call.last_error = verdict.error
+            case Failed(error=TooStale()) if call.request.address is None:  # Another member may know more.
+                call.last_error = outcome.error
                 self._pause(call)
-            case Pushed():
-                call.last_error = Busy(verdict.reason)
+            case Retryable():
+                call.last_error = Busy(outcome.reason)
                 self._pause(call)
-            case Doubtful():
-                self._lost_attempt(call, verdict.reason)
-            case Rejected() if call.uncertain:
-                lost = f"an attempt was lost, a later one was refused: {verdict.error}"
+            case Ambiguous():
+                self._lost_attempt(call, outcome.reason)
+            case Failed() if call.uncertain:
+                lost = f"an attempt was lost, a later one was refused: {outcome.error}"
                 self._finish(call, error=OutcomeUnknown(lost))
-            case Rejected():
-                self._finish(call, error=verdict.error)
+            case Failed():
+                self._finish(call, error=outcome.error)
 
     def _read_own(self, call: Call, response: Response) -> MembersView | int | None:
         """What a member tells of the members, or the id of a new session. Raises ProtocolError."""
@@ -350,49 +366,53 @@ class ClientCore:
             return decode_members(response)
         return decode_session_id(response) if call is self._session.registration else None
 
-    def _on_own_response(self, link: Link, call: Call, told: MembersView | int | None, verdict: Verdict) -> None:
+    def _on_own_response(
+        self, connection: MemberConnection, call: Call, told: MembersView | int | None, outcome: ResponseClass
+    ) -> None:
         if call.request.kind is RequestKind.MEMBERS:
             if isinstance(told, MembersView):
-                self._learn(link, told)
+                self._learn(connection, told)
             else:
-                self._search.moved(link, None, self._now)
+                self._search.on_not_leader(connection, None, self._now)
         elif call is self._session.registration and isinstance(told, int):
             self._session.registration = None
             self._session.begin(told, self._now)
         else:
-            if isinstance(verdict, Pushed | Rejected):
-                self._trouble = verdict.reason if isinstance(verdict, Pushed) else str(verdict.error)
+            if isinstance(outcome, Retryable | Failed):
+                self._trouble = outcome.reason if isinstance(outcome, Retryable) else str(outcome.error)
                 self._session.not_before = self._now + self.limits.pause_max_ns
-                self._session.refused = verdict.reason if isinstance(verdict, Pushed) else ""
+                self._session.refused = outcome.reason if isinstance(outcome, Retryable) else ""
             self._lost_own(call)
 
-    def _learn(self, link: Link, view: MembersView) -> None:
+    def _learn(self, connection: MemberConnection, view: MembersView) -> None:
         self._members = view
         self.book.learn([address for _, address in view.members])
-        if view.leader_id == link.node_id:
-            self._search.found(link)
+        if view.leader_id == connection.node_id:
+            self._search.found(connection)
         else:
-            self._trouble = f"{link.node_id} says that {view.leader_id or 'nobody'} leads"
-            self._search.moved(link, view.leader_address, self._now)
+            self._trouble = f"{connection.node_id} says that {view.leader_id or 'nobody'} leads"
+            self._search.on_not_leader(connection, view.leader_address, self._now)
 
     # Attempts that end without an answer.
 
-    def _lose(self, link: Link, reason: str, *, hang_up: bool) -> None:
-        del self._links[link.connection_id]
-        del self._link_of[link.address]
+    def _lose(self, connection: MemberConnection, reason: str, *, hang_up: bool) -> None:
+        del self._connections[connection.connection_id]
+        del self._connection_of[connection.address]
         if hang_up:
-            self._effects.close.append(link.connection_id)
+            self._effects.close.append(connection.connection_id)
         self._trouble = reason
-        if link.in_flight or link.state is not LinkState.READY:  # Else a member closed an idle connection: no failure.
-            self.book.failed(link.address, self._now)
-        self._search.lost(link, self._now)
-        for call in reversed(link.in_flight.values()):  # Put back in front one by one: their order stays.
+        if (
+            connection.in_flight or connection.state is not ConnectionState.READY
+        ):  # Else a member closed an idle connection: no failure.
+            self.book.failed(connection.address, self._now)
+        self._search.lost(connection, self._now)
+        for call in reversed(connection.in_flight.values()):  # Put back in front one by one: their order stays.
             call.request_id = 0
             if call.ticket == INTERNAL_TICKET:
                 self._lost_own(call)
             elif not call.done:
                 self._lost_attempt(call, reason)
-        while (waiting := link.waiting.first()) is not None:
+        while (waiting := connection.waiting.first()) is not None:
             self._finish(waiting, error=Unavailable(reason))
 
     def _lost_attempt(self, call: Call, reason: str) -> None:
@@ -418,7 +438,7 @@ class ClientCore:
             session.closing = None
 
     def _try_again(self, call: Call) -> None:
-        self._waiting.line_of(call).put_back(call)
+        self._waiting.queue_of(call).put_back(call)
 
     def _pause(self, call: Call) -> None:
         call.failures = min(call.failures + 1, 20)
@@ -454,11 +474,11 @@ class ClientCore:
         del self._calls[call.ticket]
         self._session.release(call)
 
-    def _link_to(self, address: str) -> Link:
-        link = self._link_of.get(address)
-        if link is None:
+    def _connection_to(self, address: str) -> MemberConnection:
+        connection = self._connection_of.get(address)
+        if connection is None:
             self._last_connection_id += 1
-            link = Link(self._last_connection_id, address, self._now)
-            self._links[link.connection_id] = self._link_of[address] = link
-            self._effects.dial.append((link.connection_id, address))
-        return link
+            connection = MemberConnection(self._last_connection_id, address, self._now)
+            self._connections[connection.connection_id] = self._connection_of[address] = connection
+            self._effects.dial.append((connection.connection_id, address))
+        return connection

@@ -6,15 +6,15 @@ from random import Random
 
 from kvstore.client.address_book import AddressBook
 from kvstore.client.calls import ClientLimits
-from kvstore.client.links import Link
+from kvstore.client.member_connection import MemberConnection
 
 
 class LeaderSearch:
     """At most one member is asked at a time (`probe`). `leader` is believed until it denies it, or is silent."""
 
     def __init__(self, book: AddressBook, random: Random, limits: ClientLimits) -> None:
-        self.leader: Link | None = None
-        self.probe: Link | None = None
+        self.leader: MemberConnection | None = None
+        self.probe: MemberConnection | None = None
         self.not_before = 0
         self._known_since: int | None = None  # When the leader last said who the members are; None: a moment ago.
         self._rounds = 0  # Pauses in a row without a leader.
@@ -23,21 +23,21 @@ class LeaderSearch:
         self._members_refresh_ns = limits.members_refresh_ns
         self._pause_min_ns, self._pause_max_ns = limits.pause_min_ns, limits.search_pause_max_ns
 
-    def found(self, link: Link) -> None:
-        """`link` says that it leads."""
-        self.leader, self._known_since = link, None
-        if self.probe is link:
+    def found(self, connection: MemberConnection) -> None:
+        """`connection` says that it leads."""
+        self.leader, self._known_since = connection, None
+        if self.probe is connection:
             self.probe = None
 
     def confirmed(self) -> None:
         """The leader did what a leader does: the search is over."""
         self._rounds = 0
 
-    def moved(self, link: Link, leader_address: str | None, now: int) -> None:
-        """`link` does not lead. Of many such answers on one connection only the first counts."""
-        if link is not self.leader and link is not self.probe:
+    def on_not_leader(self, connection: MemberConnection, leader_address: str | None, now: int) -> None:
+        """`connection` does not lead. Of many such answers on one connection only the first counts."""
+        if connection is not self.leader and connection is not self.probe:
             return
-        self._forget(link)
+        self._forget(connection)
         if leader_address and leader_address not in self._followed and self._book.may_follow(leader_address, now):
             self._followed.add(leader_address)  # Two that name each other are asked once, then there is a pause.
             self._book.suggest(leader_address)
@@ -48,13 +48,13 @@ class LeaderSearch:
         pause = min(self._pause_max_ns, self._pause_min_ns << self._rounds - 1)
         self.not_before = now + pause // 2 + self._random.randrange(pause // 2 + 1)
 
-    def lost(self, link: Link, now: int) -> None:
+    def lost(self, connection: MemberConnection, now: int) -> None:
         """The connection is gone: ask another at once (its own address rests for a while)."""
-        if link is self.leader or link is self.probe:
-            self._forget(link)
+        if connection is self.leader or connection is self.probe:
+            self._forget(connection)
             self.not_before = now
 
-    def wants_members(self, now: int) -> bool:
+    def membership_is_stale(self, now: int) -> bool:
         """True, once, when the leader may be asked again: members come and go, and one day it goes itself."""
         if self._known_since is None:
             self._known_since = now
@@ -72,8 +72,8 @@ class LeaderSearch:
         """When `next_address` has an answer."""
         return max(self.not_before, self._book.earliest(), now)
 
-    def _forget(self, link: Link) -> None:
-        if self.leader is link:
+    def _forget(self, connection: MemberConnection) -> None:
+        if self.leader is connection:
             self.leader = None
-        if self.probe is link:
+        if self.probe is connection:
             self.probe = None

@@ -1,4 +1,4 @@
-"""The trio shell of a client: moves bytes and fires timers for a `ClientCore`; decides nothing.
+"""The trio shell of a client: moves bytes and fires timers for a `ClientStateMachine`; decides nothing.
 
 Tasks: one that flushes what callers have asked for in the same turn, one that keeps time, and two per connection (one
 reads, one writes what the socket does not take at once). None per request: a caller sleeps until its outcome wakes it,
@@ -20,7 +20,7 @@ import trio
 
 from kvstore.client.bulk import Group
 from kvstore.client.calls import CallEnded
-from kvstore.client.core import ClientCore
+from kvstore.client.core import ClientStateMachine
 from kvstore.client.loop_binding import LoopBinding
 from kvstore.errors import ClientClosed, InvalidAddress
 from kvstore.protocol.addresses import parse_address
@@ -64,13 +64,13 @@ class _Connection:
 
 
 class ClientPump:
-    """Runs one `ClientCore` between `start` and `stop`."""
+    """Runs one `ClientStateMachine` between `start` and `stop`."""
 
     def __init__(self, endpoints: Sequence[str], *, session_ttl_ns: int, dialer: Dialer | None = None) -> None:
         self._endpoints, self._session_ttl_ns = endpoints, session_ttl_ns
         self._dial = dialer or dial_tcp
         self._binding = LoopBinding()
-        self._core: ClientCore | None = None
+        self._core: ClientStateMachine | None = None
         self._connections: dict[int, _Connection] = {}
         self._waiters: dict[int, trio.lowlevel.Task | Group[Any]] = {}
         self._last_ticket = 0
@@ -101,7 +101,9 @@ class ClientPump:
         """Begin. No connection is made before the first operation."""
         self._binding.bind()
         random = Random(SystemRandom().getrandbits(64))
-        self._core = ClientCore(self._endpoints, random=random, now=now_ns(), session_ttl_ns=self._session_ttl_ns)
+        self._core = ClientStateMachine(
+            self._endpoints, random=random, now=now_ns(), session_ttl_ns=self._session_ttl_ns
+        )
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         self._nursery.start_soon(self._flush_forever)

@@ -24,12 +24,12 @@ from raft import ProtocolError
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Succeeded:
     """Carried out: the call has ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Redirected:
     """This member cannot take it; certainly no effect. Try the leader that it names, if it does.
 
     `remedy`: what to tell whoever asked this member and no other.
@@ -41,14 +41,14 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class Retryable:
     """A bound is reached; certainly no effect. Try again after a pause."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Doubtful:
+class Ambiguous:
     """The command may have taken effect, or may yet."""
 
     reason: str
@@ -60,29 +60,29 @@ class SessionGone:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class Failed:
     """This attempt had no effect, and another would end the same way."""
 
     error: OperationFailed
 
 
-Verdict = Answered | Moved | Pushed | Doubtful | SessionGone | Rejected
+ResponseClass = Succeeded | Redirected | Retryable | Ambiguous | SessionGone | Failed
 
 ASK_THE_LEADER = "leave out `--member`, and the leader is found; any member answers `--consistency follower`"
 NO_LEADER = "a majority of the members must be up and reach it (`hwm status`); what it has itself is read as `local`"
 
-_ANSWERED = Answered()
+_SUCCEEDED = Succeeded()
 
 
-def judge(response: Response) -> Verdict:
+def classify(response: Response) -> ResponseClass:
     """Judge a response. Raises ProtocolError for a code or fields that this build does not know."""
     if response.code == 0:  # Code.OK
-        return _ANSWERED
+        return _SUCCEEDED
     try:
-        verdict = _judge_refusal(response.code, response.fields, response.node_id)
-        if isinstance(verdict, Rejected):
-            str(verdict.error)  # Whoever prints it must not be the first to find that its fields are no such thing.
-        return verdict
+        outcome = _classify_refusal(response.code, response.fields, response.node_id)
+        if isinstance(outcome, Failed):
+            str(outcome.error)  # Whoever prints it must not be the first to find that its fields are no such thing.
+        return outcome
     except Exception as error:
         raise ProtocolError(f"{response.node_id} answered with code {response.code}, which is not known") from error
 
@@ -92,43 +92,43 @@ def _busy_with(text: str) -> str:
     return text.removeprefix("busy: ")
 
 
-def _judge_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> Verdict:
+def _classify_refusal(code: int, fields: tuple[Any, ...], node_id: str) -> ResponseClass:
     match code:
         case Code.NOT_LEADER:
             leader_id, address = (_text_or_none(each) for each in fields[:2])
             if leader_id:
-                return Moved(address, f"{node_id} is not the leader, {leader_id} is", ASK_THE_LEADER)
-            return Moved(None, f"{node_id} hears no leader", NO_LEADER)
+                return Redirected(address, f"{node_id} is not the leader, {leader_id} is", ASK_THE_LEADER)
+            return Redirected(None, f"{node_id} hears no leader", NO_LEADER)
         case Code.STOPPED:
-            return Moved(None, f"{node_id} has stopped: {fields[0]}")
+            return Redirected(None, f"{node_id} has stopped: {fields[0]}")
         case Code.BUSY:
-            return Pushed(f"{node_id}: {_busy_with(fields[0])}")
+            return Retryable(f"{node_id}: {_busy_with(fields[0])}")
         case Code.UNKNOWN:
-            return Doubtful(f"{node_id}: {fields[0]}")
+            return Ambiguous(f"{node_id}: {fields[0]}")
         case ResultCode.BUSY:
-            return Pushed(_busy_with(str(refusal_of(code, fields))))
+            return Retryable(_busy_with(str(refusal_of(code, fields))))
         case ResultCode.SESSION_EXPIRED:
             return SessionGone()
         case Code.UNSUPPORTED:
-            return Rejected(Unsupported(*fields))
+            return Failed(Unsupported(*fields))
         case Code.NOT_COMMITTED:
-            return Rejected(NotCommitted(*fields))
+            return Failed(NotCommitted(*fields))
         case Code.COMPACTED:
-            return Rejected(Compacted(*fields))
+            return Failed(Compacted(*fields))
         case Code.TRANSFER_REFUSED:
-            return Rejected(TransferRefused(*fields))
+            return Failed(TransferRefused(*fields))
         case Code.CHANGE_REFUSED:
-            return Rejected(ChangeRefused(*fields[:3]))
+            return Failed(ChangeRefused(*fields[:3]))
         case Code.LEVEL_REFUSED:
-            return Rejected(LevelRefused(*fields[:2]))
+            return Failed(LevelRefused(*fields[:2]))
         case Code.TOO_STALE:
-            return Rejected(TooStale(*fields[:2]))
+            return Failed(TooStale(*fields[:2]))
         case Code.INTERNAL_ERROR:
-            return Rejected(InternalError(node_id, *fields[:1]))
+            return Failed(InternalError(node_id, *fields[:1]))
         case Code.TOO_LARGE:
-            return Rejected(RequestTooLarge(*fields))
+            return Failed(RequestTooLarge(*fields))
         case _:
-            return Rejected(refusal_of(code, fields))
+            return Failed(refusal_of(code, fields))
 
 
 def _text_or_none(value: Any) -> str | None:

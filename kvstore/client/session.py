@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from kvstore.client.calls import Call, ClientLimits, RequestNumbers
+from kvstore.client.calls import Call, ClientLimits, RequestSequence
 
 
 class Admission(enum.Enum):
@@ -21,7 +21,7 @@ class SessionKeeper:
     def __init__(self, ttl_ns: int, limits: ClientLimits) -> None:
         self.ttl_ns = ttl_ns
         self.session_id = 0
-        self.numbers = RequestNumbers(limits.open_numbers_max)
+        self.numbers = RequestSequence(limits.open_numbers_max)
         self.registration: Call | None = None  # In flight.
         self.keep_alive: Call | None = None  # In flight.
         self.closing: Call | None = None  # In flight.
@@ -65,7 +65,7 @@ class SessionKeeper:
         """A session is registered; its numbers begin at 1."""
         assert session_id > 0, session_id
         self.refused = ""
-        self.session_id, self.numbers = session_id, RequestNumbers(self._open_max)
+        self.session_id, self.numbers = session_id, RequestSequence(self._open_max)
         self._used_at = now
 
     def expired(self, session_id: int) -> None:

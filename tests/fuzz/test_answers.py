@@ -11,7 +11,7 @@ import cbor2
 
 from kvstore import Get, OperationFailed, OutcomeUnknown, Put, Range
 from kvstore.client.client import _read_any, _read_get, _read_log_page, _read_put, _read_status
-from kvstore.client.core import ClientCore
+from kvstore.client.core import ClientStateMachine
 from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.membership import decode_membership
 from kvstore.protocol.messages import Consistency, Response, command_request, decode_members, read_request
@@ -42,7 +42,7 @@ def _one_life(random: Random, outcomes: Counter[str]) -> int:
     """A client with some calls, members that answer them nearly as they should, and time until all have ended."""
     structures, now, answers = Structures(random), 1, 0
     session_ttl_ns = random.choice((0, 60_000 * MILLISECOND_NS))
-    core = ClientCore(["h1:1", "h2:1"], random=random, now=now, session_ttl_ns=session_ttl_ns)
+    core = ClientStateMachine(["h1:1", "h2:1"], random=random, now=now, session_ttl_ns=session_ttl_ns)
     for ticket in range(1, CALLS_PER_CONNECTION + 1):
         command = random.choice((Put(b"key", b"value"), Get(b"key"), Range(b"a", b"b")))
         is_read = not isinstance(command, Put)

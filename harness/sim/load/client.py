@@ -9,7 +9,7 @@ from harness.sim.engine.clock import Clock
 from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
 from harness.sim.world.client_connections import Lines
-from kvstore import CallEnded, ClientCore, ClientLimits, Request
+from kvstore import CallEnded, ClientLimits, ClientStateMachine, Request
 
 if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
@@ -24,7 +24,7 @@ CONNECTIONS_MAX = 1 << 20
 
 
 class SimClient:
-    """The host of one `ClientCore`: dials, moves bytes, keeps time, hands out how calls ended."""
+    """The host of one `ClientStateMachine`: dials, moves bytes, keeps time, hands out how calls ended."""
 
     def __init__(
         self, world: Simulation, lines: Lines, name: str, endpoints: Sequence[str], limits: ClientLimits, ttl_ns: int
@@ -40,8 +40,8 @@ class SimClient:
         self._flushes_in_place = 0
         self._first_id = 0  # Of the connections of this process.
 
-    def _new_core(self, ttl_ns: int) -> ClientCore:
-        return ClientCore(
+    def _new_core(self, ttl_ns: int) -> ClientStateMachine:
+        return ClientStateMachine(
             self._endpoints,
             random=stream(self._world.plan.seed, f"client/{self.name}"),
             now=self._clock.now(),

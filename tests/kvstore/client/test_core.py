@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.client.calls import MILLISECOND_NS, ClientLimits
-from kvstore.client.response_classifier import Pushed, judge
+from kvstore.client.response_classifier import Retryable, classify
 from kvstore.errors import Busy, ClientClosed, OutcomeUnknown, QuotaExceeded, RequestTooLarge, ResultCode, Unavailable
 from kvstore.protocol.commands import CommandKind, Put
 from kvstore.protocol.messages import Code, Consistency, Response
@@ -274,12 +274,12 @@ def test_busy_until_the_deadline_is_busy() -> None:
 @pytest.mark.parametrize("text", ["reads is at its bound of 1", "busy: reads is at its bound of 1"])
 def test_busy_says_that_word_once(text: str) -> None:
     """Members of older builds send it, too."""
-    error = judge(Response(1, Code.BUSY, 0, 0, "s1", (text,)))
-    refused = judge(Response(1, ResultCode.BUSY, 0, 0, "s1", ("sessions_max", 10)))
+    error = classify(Response(1, Code.BUSY, 0, 0, "s1", (text,)))
+    refused = classify(Response(1, ResultCode.BUSY, 0, 0, "s1", ("sessions_max", 10)))
 
-    assert isinstance(error, Pushed)
+    assert isinstance(error, Retryable)
     assert str(Busy(error.reason)) == "busy: s1: reads is at its bound of 1"
-    assert isinstance(refused, Pushed)
+    assert isinstance(refused, Retryable)
     assert str(Busy(refused.reason)).count("busy") == 1
 
 

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvstore import Consistency, Get, Put, command_request, read_request
-from kvstore.client.calls import Call, Timeline
+from kvstore.client.calls import Call, DeadlineQueue
 from kvstore.client.client import _gets
-from kvstore.client.links import ResponseReader
+from kvstore.client.member_connection import ResponseReader
 from kvstore.protocol.cbor_heads import bytes_head, uint_head
 from kvstore.protocol.commands import encode_command
 from kvstore.protocol.messages import decode_response, encode_request, encode_response
@@ -101,7 +101,7 @@ def test_a_head_is_in_its_shortest_form(number: int) -> None:
 @given(st.lists(st.tuples(st.sampled_from(["push", "end", "due", "shrink"]), st.integers(0, 50)), max_size=120))
 def test_a_timeline_is_a_heap_of_what_is_open(steps: list[tuple[str, int]]) -> None:
     """Whatever the order of moments: the same calls come up, in the same order, as from a plain heap."""
-    timeline, heap, calls = Timeline(), list[tuple[int, int]](), list[Call]()
+    timeline, heap, calls = DeadlineQueue(), list[tuple[int, int]](), list[Call]()
     now = 0
     for what, number in steps:
         if what == "push":
@@ -119,7 +119,7 @@ def test_a_timeline_is_a_heap_of_what_is_open(steps: list[tuple[str, int]]) -> N
             while heap and heap[0][0] <= now:
                 expected.append(heapq.heappop(heap)[1])
             expected = [ticket for ticket in expected if not calls[ticket].done]
-            due = timeline.pop_due(now)
+            due = timeline.pop_expired(now)
             assert [call.ticket for call in due] == expected
             for call in due:
                 call.done = True

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore.client.address_book import MEMBERS_LEARNED_MAX, AddressBook
-from kvstore.client.calls import RequestNumbers
-from kvstore.client.response_classifier import ASK_THE_LEADER, NO_LEADER, Answered, Moved, Pushed, judge
+from kvstore.client.calls import RequestSequence
+from kvstore.client.response_classifier import ASK_THE_LEADER, NO_LEADER, Redirected, Retryable, Succeeded, classify
 from kvstore.errors import InvalidAddress, Unsupported
 from kvstore.protocol.addresses import parse_address
 from kvstore.protocol.commands import Get, Put, Range, encode_command
@@ -122,15 +122,15 @@ def test_a_members_hello_must_speak_our_version_and_a_refusal_is_told() -> None:
 
 def test_a_response_is_judged_by_its_code() -> None:
     """What the retry machine does next depends on nothing else."""
-    assert isinstance(judge(Response(1, 0, 1, 0, "s1")), Answered)
-    assert judge(Response(1, 16, 1, 0, "s1", ("s2", "h:2"))) == Moved(
+    assert isinstance(classify(Response(1, 0, 1, 0, "s1")), Succeeded)
+    assert classify(Response(1, 16, 1, 0, "s1", ("s2", "h:2"))) == Redirected(
         "h:2", "s1 is not the leader, s2 is", ASK_THE_LEADER
     )
-    assert judge(Response(1, 16, 1, 0, "s1", (None, None))) == Moved(None, "s1 hears no leader", NO_LEADER)
-    assert isinstance(judge(Response(1, 3, 1, 0, "s1", ("sessions_max", 5))), Pushed)
+    assert classify(Response(1, 16, 1, 0, "s1", (None, None))) == Redirected(None, "s1 hears no leader", NO_LEADER)
+    assert isinstance(classify(Response(1, 3, 1, 0, "s1", ("sessions_max", 5))), Retryable)
     for code, fields in ((99, ()), (16, ()), (20, ("x",)), (2, (1, 2, 3))):
         with pytest.raises(ProtocolError):
-            judge(Response(1, code, 1, 0, "s1", fields))
+            classify(Response(1, code, 1, 0, "s1", fields))
 
 
 def test_consistencies_are_read_by_their_word() -> None:
@@ -162,7 +162,7 @@ def test_any_bytes_survive_as_text(data: bytes) -> None:
 @given(st.lists(st.integers(0, 9), max_size=60))
 def test_numbers_are_acknowledged_only_without_a_gap(choices: list[int]) -> None:
     """The floor is the greatest number below which nothing is open; never more than `open_max` above it."""
-    numbers = RequestNumbers(open_max=5)
+    numbers = RequestSequence(open_max=5)
     open_numbers: list[int] = []
     for choice in choices:
         if numbers.has_room:

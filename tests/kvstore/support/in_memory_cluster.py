@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from kvstore.client.calls import MILLISECOND_NS, CallEnded, ClientLimits
-from kvstore.client.core import ClientCore
+from kvstore.client.core import ClientStateMachine
 from kvstore.limits import FEATURE_LEVELS, ServiceLimits
 from kvstore.protocol.commands import Command, Get, Range
 from kvstore.protocol.messages import Consistency, Request, Response, command_request, read_request
@@ -243,11 +243,11 @@ class Cluster:
 
 
 class SimClient:
-    """A `ClientCore` whose connections end in the services of a `Cluster`."""
+    """A `ClientStateMachine` whose connections end in the services of a `Cluster`."""
 
     def __init__(self, cluster: Cluster, ttl_ns: int, limits: ClientLimits) -> None:
         self._cluster = cluster
-        self.core = ClientCore(
+        self.core = ClientStateMachine(
             [f"{node_id}:1" for node_id in cluster.identities],
             random=Random(len(cluster.clients)),
             now=cluster.now,

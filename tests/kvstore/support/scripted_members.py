@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from kvstore.client.calls import MILLISECOND_NS, CallEnded, ClientLimits
-from kvstore.client.core import ClientCore
+from kvstore.client.core import ClientStateMachine
 from kvstore.protocol.commands import Command, CommandKind, Get, Put
 from kvstore.protocol.messages import (
     Asked,
@@ -115,7 +115,7 @@ class World:
         for member in self.members.values():
             member.leader_id = leader
         addresses = endpoints or [member.address for member in self.members.values()]
-        self.core = ClientCore(addresses, random=Random(1), now=self.now, limits=limits, session_ttl_ns=ttl_ns)
+        self.core = ClientStateMachine(addresses, random=Random(1), now=self.now, limits=limits, session_ttl_ns=ttl_ns)
         self.ended: dict[int, CallEnded] = {}
         self._last_ticket = 0
 

@@ -6,7 +6,7 @@ import enum
 
 import cbor2
 
-from kvstore.client.calls import Call, Line
+from kvstore.client.calls import Call, CallQueue
 from kvstore.protocol.messages import Response, decode_greeting, decode_response, encode_client_hello
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, ProtocolError, frame
 
@@ -44,7 +44,7 @@ class ResponseReader:
         return decode_response(body)
 
 
-class LinkState(enum.Enum):
+class ConnectionState(enum.Enum):
     """How far a connection has come."""
 
     DIALING = "dialing"
@@ -52,16 +52,16 @@ class LinkState(enum.Enum):
     READY = "ready"
 
 
-class Link:
+class MemberConnection:
     """A connection, what is in flight on it, and since when it has been silent."""
 
     def __init__(self, connection_id: int, address: str, now: int) -> None:
         self.connection_id, self.address = connection_id, address
-        self.state = LinkState.DIALING
+        self.state = ConnectionState.DIALING
         self.node_id = ""
         self.cluster_id = b""
         self.in_flight: dict[int, Call] = {}  # By request id, in the order in which they were sent.
-        self.waiting = Line()  # Calls that only this member can answer.
+        self.waiting = CallQueue()  # Calls that only this member can answer.
         self.heard_at = now
         self._reader = ResponseReader("")
         self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
@@ -69,8 +69,8 @@ class Link:
 
     def greet(self, now: int) -> None:
         """The connection stands: say who we are."""
-        assert self.state is LinkState.DIALING, self.state
-        self.state = LinkState.GREETING
+        assert self.state is ConnectionState.DIALING, self.state
+        self.state = ConnectionState.GREETING
         self.heard_at = now
         self._out.append(frame(encode_client_hello()))
 
@@ -85,12 +85,12 @@ class Link:
         """Cut what the member sent into responses. Raises ProtocolError if it makes no sense, or a refusal's text."""
         self.heard_at = now
         bodies = self._splitter.feed(data)
-        if self.state is LinkState.GREETING and bodies:
+        if self.state is ConnectionState.GREETING and bodies:
             greeting = decode_greeting(bodies.pop(0))
             self.node_id, self.cluster_id = greeting.node_id, greeting.cluster_id
             self._reader = ResponseReader(self.node_id)
-            self.state = LinkState.READY
-        if bodies and self.state is not LinkState.READY:
+            self.state = ConnectionState.READY
+        if bodies and self.state is not ConnectionState.READY:
             raise ProtocolError("the member spoke before the connection stood")
         return list(map(self._reader.read, bodies))
 
@@ -101,7 +101,7 @@ class Link:
 
     def silent_since(self) -> int | None:
         """Since when the member has owed something and said nothing; None if it owes nothing."""
-        if self.state is not LinkState.READY:
+        if self.state is not ConnectionState.READY:
             return self.heard_at
         if not self.in_flight:
             return None
