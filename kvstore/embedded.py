@@ -108,7 +108,7 @@ class open_node:  # noqa: N801 (used like a function)
             bootstrap=bootstrap,
             listen_peer=listen_peer,
             listen_client=listen_client,
-            serves_alone=listen_client is not None or joining is not None,
+            listen_when_alone=listen_client is not None or joining is not None,
             dial=dict(dial or {}),
             insecure=insecure,
             raft=raft_config or RaftConfig(),

@@ -18,25 +18,25 @@ LINKS_MAX = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WriteTarget:
     """`path` with its links followed, and whether it is written in place."""
 
     path: Path
     is_written_in_place: bool
 
 
-def find_place(path: Path) -> Place:
+def find_target(path: Path) -> WriteTarget:
     """How `path` is written. Raises OSError, with that path and a sentence, if it cannot be."""
     place, mode = _follow(path)
     if mode is None or place.is_written_in_place or stat.S_ISREG(mode):
         return place
     if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):
-        return Place(place.path, is_written_in_place=True)
+        return WriteTarget(place.path, is_written_in_place=True)
     what = "folder" if stat.S_ISDIR(mode) else "socket" if stat.S_ISSOCK(mode) else "block device"
     raise OSError(errno.EINVAL, f"this is a {what}", str(path))
 
 
-def _follow(path: Path) -> tuple[Place, int | None]:
+def _follow(path: Path) -> tuple[WriteTarget, int | None]:
     """Where the links lead, and the mode of what is there; None if nothing is.
 
     They end at a name of a descriptor that is open already: what that one leads to is not to be replaced under it.
@@ -44,13 +44,13 @@ def _follow(path: Path) -> tuple[Place, int | None]:
     named = path
     for _ in range(LINKS_MAX):
         if os.path.realpath(path.parent).startswith("/proc/"):
-            return Place(path, is_written_in_place=True), path.stat().st_mode
+            return WriteTarget(path, is_written_in_place=True), path.stat().st_mode
         try:
             mode = path.lstat().st_mode
         except FileNotFoundError:
-            return Place(path, is_written_in_place=False), None
+            return WriteTarget(path, is_written_in_place=False), None
         if not stat.S_ISLNK(mode):
-            return Place(path, is_written_in_place=False), mode
+            return WriteTarget(path, is_written_in_place=False), mode
         path = path.parent / path.readlink()
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(named))
 
@@ -58,7 +58,7 @@ def _follow(path: Path) -> tuple[Place, int | None]:
 def is_standard_output(path: Path) -> bool:
     """True if `path` names a descriptor of this process that leads where standard output leads: `/dev/stdout`."""
     try:
-        number = _own_descriptor(find_place(path).path)
+        number = _own_descriptor(find_target(path).path)
         return number is not None and os.path.samestat(os.fstat(number), os.fstat(1))
     except OSError:
         return False

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from kvstore.errors import OperationFailed
-from kvstore.named_files import find_place, open_in_place, open_regular
+from kvstore.named_files import find_target, open_in_place, open_regular
 from raft import MIB, SnapshotHeader
 from storage import CorruptSnapshot, NewerFormat, SnapshotParser
 
@@ -191,7 +191,7 @@ def _unreadable(name: str, error: OSError) -> BackupFailed:
 COPY_BYTES = 1 << 20
 
 
-class FileAside:
+class AtomicFile:
     """A file in the making, beside its place as `.NAME.PID.part`; deleted at the end unless `publish` gave it its name.
 
     Without `force` no file is replaced, not even one that appears meanwhile. What is killed leaves only the part.
@@ -210,7 +210,7 @@ class FileAside:
     def __enter__(self) -> Self:
         with self._says():
             if self._named is not None:
-                place = find_place(self._named)
+                place = find_target(self._named)
                 self._path = place.path
                 if not place.is_written_in_place:
                     if not self._force and os.path.lexists(self._named):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-from kvstore.backup.file import BackupFailed, Checked, FileAside, SnapshotFacts
+from kvstore.backup.file import AtomicFile, BackupFailed, Checked, SnapshotFacts
 from kvstore.client.client import Client
 from kvstore.errors import InvalidAddress, Unavailable
 from kvstore.protocol.addresses import parse_address
@@ -83,7 +83,7 @@ async def save_snapshot(
     """
     if member is not None and ":" in member:
         parse_address(member)  # Before anybody is asked anything.
-    with FileAside(path, force=force) as aside:
+    with AtomicFile(path, force=force) as aside:
         least = 0 if existing else (await client.execute(Get(b"\0"))).revision
         address = await _address(client, member)
         own = await client.status(address) if existing else None
@@ -160,7 +160,7 @@ class _Source:
             "if its disk is full, or it is cut off, name another --member; a large store may need a longer --wait",
         )
 
-    async def receive(self, page: Response, aside: FileAside, checked: Checked) -> bool:
+    async def receive(self, page: Response, aside: AtomicFile, checked: Checked) -> bool:
         """All pages from the first one on, verified and written. False if the snapshot was replaced meanwhile."""
         name, size_bytes, data = page.fields[:3]
         offset = 0

@@ -20,7 +20,7 @@ from kvstore.cli.standard_streams import wait_for_no_reader_of_words
 from kvstore.errors import InvalidAddress, StoreError, Unavailable
 from kvstore.member.joining import MemberRemoved
 from kvstore.member.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
-from kvstore.named_files import Place, find_place, open_in_place
+from kvstore.named_files import WriteTarget, find_target, open_in_place
 from kvstore.protocol.commands import UnreadablePayload
 from kvstore.resources.out_of_memory import is_out_of_memory
 from kvstore.store import gc_tuning
@@ -95,10 +95,10 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
         raise failure_of_member(_innermost(error), config.folder) from error
 
 
-def _ready_place(path: Path) -> Place:
+def _ready_place(path: Path) -> WriteTarget:
     """Where the ready line goes. Raises Failure if it cannot, before anything is made."""
     try:
-        place = find_place(path)
+        place = find_target(path)
         is_folder_there = place.path.parent.is_dir()
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ELOOP):
@@ -116,7 +116,7 @@ def _ready_failure(path: Path | None, error: OSError) -> Failure:
     return Failure(f"{path}: the ready line could not be written: {what}", ExitCode.FAILED, hint)
 
 
-async def _serve(config: MemberConfig, ready_file: Path | None, ready_place: Place | None) -> None:
+async def _serve(config: MemberConfig, ready_file: Path | None, ready_place: WriteTarget | None) -> None:
     running: list[RunningMember] = []
     with _signal_receiver() as signals:
         async with trio.open_nursery() as nursery:
@@ -200,7 +200,7 @@ def _name_of(number: int) -> str:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}"
 
 
-def _announce(member: RunningMember, place: Place | None) -> None:
+def _announce(member: RunningMember, place: WriteTarget | None) -> None:
     line = f"ready node={member.node_id} client={member.client_address} peer={member.peer_address}"
     if member.metrics_address:
         line += f" metrics={member.metrics_address}"

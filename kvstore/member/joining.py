@@ -98,7 +98,7 @@ def joining_of(
     return Joining(own=own[0], endpoints=tuple(dict.fromkeys(known)), cluster_id=cluster_id)
 
 
-async def hold_or_join(folder: Path, joining: Joining) -> DataFolder:
+async def open_or_join(folder: Path, joining: Joining) -> DataFolder:
     """Open the folder of a member that has joined; if no member is in it yet, make it one that joins.
 
     Raises StorageError, JoinRefused, BackupFailed, and what a client raises.

@@ -15,10 +15,10 @@ import trio
 
 from kvstore.errors import StoreError
 from kvstore.limits import FEATURE_LEVELS, ServiceLimits
-from kvstore.member.joining import Joining, MemberRemoved, hold_or_join
+from kvstore.member.joining import Joining, MemberRemoved, open_or_join
 from kvstore.protocol.addresses import parse_address
 from kvstore.resources.descriptor_budget import budget_descriptors
-from kvstore.server.client_listener import ClientPort
+from kvstore.server.client_listener import ClientListener
 from kvstore.server.service import Service
 from kvstore.store.gc_tuning import note_allocations
 from kvstore.store.machine import KvMachine, initial_header
@@ -47,7 +47,7 @@ from storage import (
 )
 
 if TYPE_CHECKING:
-    from kvstore.monitoring.metrics_http import MetricsPort
+    from kvstore.monitoring.metrics_http import MetricsServer
 
 logger = logging.getLogger("kvstore.member")
 
@@ -124,7 +124,7 @@ class MemberConfig:
     listen_peer: str | None = None
     listen_client: str | None = None
     metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: nothing is counted.
-    serves_alone: bool = True  # False: a store of one node opens no client port; in-process streams only.
+    listen_when_alone: bool = True  # False: a store of one node opens no client port; in-process streams only.
     dial: Mapping[str, str] = field(default_factory=dict)
     insecure: bool = False
     raft: RaftConfig = field(default_factory=RaftConfig)
@@ -193,7 +193,7 @@ def initialize_folder(config: MemberConfig) -> Identity:
     return identity
 
 
-def hold_folder(config: MemberConfig) -> DataFolder:
+def open_or_bootstrap(config: MemberConfig) -> DataFolder:
     """Open the folder, which must be of this cluster and this node; make it first if `bootstrap` says so."""
     configuration = config.configuration
     expected = None if configuration is None else derive_cluster_id(config.cluster_token, configuration)
@@ -209,7 +209,7 @@ def hold_folder(config: MemberConfig) -> DataFolder:
 class RunningMember:
     """A member that serves. `client_address` and the others are where it listens; empty if nowhere."""
 
-    def __init__(self, driver: Driver, port: ClientPort, listeners: _Listeners) -> None:
+    def __init__(self, driver: Driver, port: ClientListener, listeners: _Listeners) -> None:
         self.node = driver.node
         self.port = port
         self.client_address = _address_of(listeners.clients)
@@ -237,13 +237,13 @@ async def run_member(
     The soft limit on open files of the process is raised (`descriptor_budget`), and bounds its clients.
 
     Raises TooFewDescriptors, StorageError, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember,
-    MetricsNotInstalled, and what `hold_or_join` raises, before anything is served; NodeStopped when the node can
+    MetricsNotInstalled, and what `open_or_join` raises, before anything is served; NodeStopped when the node can
     promise no more, or what a peer sent and only newer builds know (NewerBuildNeeded); MemberRemoved when it is no
     member of its cluster any more.
     """
     config = replace(config, service=budget_descriptors(config.service))
     joining = config.joining
-    folder = hold_folder(config) if joining is None else await hold_or_join(config.folder, joining)
+    folder = open_or_bootstrap(config) if joining is None else await open_or_join(config.folder, joining)
     try:
         completions = CompletionQueue()
         files = folder.files(completions.post)
@@ -298,9 +298,9 @@ async def _run(
     if node.is_removed:
         raise MemberRemoved(identity.node_id)
     own = configuration.member(identity.node_id)
-    is_known, own = own is not None, own or joins_as
-    has_peers = not is_known or len(configuration.members) > 1 or bool(config.listen_peer or own.peer_address)
-    metrics = None if config.metrics is None else _metrics_port(config, files, identity)
+    is_configured, own = own is not None, own or joins_as
+    has_peers = not is_configured or len(configuration.members) > 1 or bool(config.listen_peer or own.peer_address)
+    metrics = None if config.metrics is None else _metrics_server(config, files, identity)
     listeners = await _listen_all(config, own, has_peers=has_peers)
     lingerer = Lingerer() if config.has_own_loop else None
     transport = (
@@ -309,7 +309,7 @@ async def _run(
             configuration=configuration,
             random=random,
             dial=config.dial,
-            own_address=_own_word(config, node, own, listeners),
+            own_address=_advertised_address(config, node, own, listeners),
             listeners=listeners.peers,
             insecure=config.insecure,
             levels=FEATURE_LEVELS,
@@ -321,7 +321,7 @@ async def _run(
     service = (metrics.service if metrics else Service)(node, machine, config.service)
     service.cluster.own_address = _address_of(listeners.clients)
     service.cluster.own_peer_address = _address_of(listeners.peers)
-    port = ClientPort(service, lingerer)
+    port = ClientListener(service, lingerer)
     if transport is not None:
         service.cluster.duplicate_members = lambda: transport.duplicate_members
     driver = (metrics.driver if metrics else Driver)(
@@ -335,7 +335,7 @@ async def _run(
             lingerer.close()
 
 
-def _own_word(config: MemberConfig, node: Node, own: Member, listeners: _Listeners) -> Callable[[], str]:
+def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners: _Listeners) -> Callable[[], str]:
     """Where this member says that others find it. `own`: as its folder knew it when it was opened.
 
     Who listens at the address that the folder knew is there as long as it lives, though a move may be told already.
@@ -353,17 +353,17 @@ def _own_word(config: MemberConfig, node: Node, own: Member, listeners: _Listene
     return advertised
 
 
-def _metrics_port(config: MemberConfig, files: RealFiles, identity: Identity) -> MetricsPort:
-    from kvstore.monitoring.metrics_http import MetricsPort  # A member that is not watched does without.
+def _metrics_server(config: MemberConfig, files: RealFiles, identity: Identity) -> MetricsServer:
+    from kvstore.monitoring.metrics_http import MetricsServer  # A member that is not watched does without.
 
-    return MetricsPort(config.raft, files, identity.group_id)
+    return MetricsServer(config.raft, files, identity.group_id)
 
 
 async def _serve(
     member: RunningMember,
     driver: Driver,
     listeners: _Listeners,
-    metrics: MetricsPort | None,
+    metrics: MetricsServer | None,
     task_status: trio.TaskStatus[RunningMember],
 ) -> None:
     failure: NodeStopped | None = None
@@ -402,7 +402,7 @@ async def _listen_all(config: MemberConfig, own: Member, *, has_peers: bool) -> 
     """All of them, or none."""
     listeners = _Listeners()
     try:
-        if has_peers or config.serves_alone:
+        if has_peers or config.listen_when_alone:
             listeners.clients = await _listen("clients", config.listen_client or own.client_address, config)
         if has_peers:
             listeners.peers = await _listen("peers", config.listen_peer or own.peer_address, config)

@@ -16,7 +16,7 @@ LOOK_AGAIN_SECONDS = 0.01
 STOPPING = "it is being stopped"
 
 
-def why_not_alive(node: Node) -> str | None:
+def liveness_problem(node: Node) -> str | None:
     """What is wrong for good, so that only another process can help; None if nothing is.
 
     Whoever gets an answer at all has seen the loop turn.
@@ -24,7 +24,7 @@ def why_not_alive(node: Node) -> str | None:
     return None if node.failure is None else f"the node has failed: {node.failure.reason}"
 
 
-def why_not_in_touch(status: NodeStatus, committed_term: int | None) -> str | None:
+def quorum_problem(status: NodeStatus, committed_term: int | None) -> str | None:
     """Why this member has no part in a working majority right now; None if it has.
 
     `committed_term`: of the entry at the high-water mark. A leader that has committed nothing in its own term does not
@@ -36,14 +36,14 @@ def why_not_in_touch(status: NodeStatus, committed_term: int | None) -> str | No
         return None if status.leader_id is not None else "it hears no leader"
     if status.role is not Role.LEADER:
         return f"it hears no leader, and is a {status.role.value}"
-    if (reason := _why_no_quorum(status)) is not None:
+    if (reason := _missing_voters(status)) is not None:
         return reason
     if committed_term != status.term:
         return "it leads, but has committed nothing in its term yet"
     return None
 
 
-def _why_no_quorum(status: NodeStatus) -> str | None:
+def _missing_voters(status: NodeStatus) -> str | None:
     """Which voters a leader does not hear enough of: in each half while they change. It also feeds learners, and
     removed members that do not know of it yet; these decide nothing."""
     heard = {peer.peer_id: peer.recent_active for peer in status.peers} | {status.node_id: True}
@@ -55,8 +55,8 @@ def _why_no_quorum(status: NodeStatus) -> str | None:
     return None
 
 
-async def why_not_ready(node: Node, is_stopping: Callable[[], bool] = lambda: False) -> str | None:
-    """As `why_not_in_touch`, or how far it is behind the high-water mark that it knew, or had been told of, when it was
+async def readiness_problem(node: Node, is_stopping: Callable[[], bool] = lambda: False) -> str | None:
+    """As `quorum_problem`, or how far it is behind the high-water mark that it knew, or had been told of, when it was
     asked: a read that promises more than old state would have to wait for that. Who begins to stop meanwhile is not
     ready, however far it has come.
 
@@ -64,20 +64,20 @@ async def why_not_ready(node: Node, is_stopping: Callable[[], bool] = lambda: Fa
     """
     if is_stopping():
         return STOPPING
-    if (reason := _why_not_in_touch(node)) is not None:
+    if (reason := _quorum_problem(node)) is not None:
         return reason
     mark = max(node.core.commit_index, node.core.told_commit_index)
     with trio.move_on_after(CATCH_UP_SECONDS_MAX):
-        while _why_behind(node, mark) is not None and node.incoming_snapshot_index is None and not is_stopping():  # noqa: ASYNC110
+        while _lag_problem(node, mark) is not None and node.incoming_snapshot_index is None and not is_stopping():  # noqa: ASYNC110
             await trio.sleep(LOOK_AGAIN_SECONDS)  # Nobody tells, and a probe has time.
-    return STOPPING if is_stopping() else _why_not_in_touch(node) or _why_behind(node, mark)
+    return STOPPING if is_stopping() else _quorum_problem(node) or _lag_problem(node, mark)
 
 
-def _why_not_in_touch(node: Node) -> str | None:
-    return why_not_in_touch(node.status(), node.core.term_at(node.core.commit_index))
+def _quorum_problem(node: Node) -> str | None:
+    return quorum_problem(node.status(), node.core.term_at(node.core.commit_index))
 
 
-def _why_behind(node: Node, mark: int) -> str | None:
+def _lag_problem(node: Node, mark: int) -> str | None:
     core, snapshot_index = node.core, node.incoming_snapshot_index
     if core.last_applied < mark:
         if snapshot_index is not None:

@@ -17,7 +17,7 @@ import trio
 
 from kvstore.errors import StoreError
 from kvstore.limits import ServiceLimits
-from kvstore.monitoring.health import why_not_alive, why_not_ready
+from kvstore.monitoring.health import liveness_problem, readiness_problem
 from kvstore.monitoring.metrics_counts import CountingApplication, CountingService, Counts
 from kvstore.store.machine import KvMachine
 from raft import Node, RaftConfig
@@ -46,7 +46,7 @@ _HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """One response."""
 
     status: HTTPStatus
@@ -54,7 +54,7 @@ class Answer:
     content_type: str = _TEXT
 
     @classmethod
-    def text(cls, status: HTTPStatus, line: str) -> Answer:
+    def text(cls, status: HTTPStatus, line: str) -> HttpResponse:
         """A line for people."""
         return cls(status, f"{line}\n".encode())
 
@@ -68,7 +68,7 @@ class Answer:
         return head.encode("ascii") + (self.body if has_body else b"")
 
 
-Page = Callable[[], Awaitable[Answer]]
+Page = Callable[[], Awaitable[HttpResponse]]
 
 
 def method_and_path(head: bytes) -> tuple[str, str] | None:
@@ -165,20 +165,20 @@ class PageServer:
                 while await stream.receive_some(HEAD_BYTES_MAX):
                     pass
 
-    async def _answer(self, request: tuple[str, str] | None) -> Answer:
+    async def _answer(self, request: tuple[str, str] | None) -> HttpResponse:
         if request is None:
-            return Answer.text(HTTPStatus.BAD_REQUEST, "this is no HTTP/1 request")
+            return HttpResponse.text(HTTPStatus.BAD_REQUEST, "this is no HTTP/1 request")
         method, path = request
         if method not in ("GET", "HEAD"):
-            return Answer.text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
+            return HttpResponse.text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
         page = self._pages.get(path)
         if page is None:
-            return Answer.text(HTTPStatus.NOT_FOUND, "there are: " + " ".join(self._pages))
+            return HttpResponse.text(HTTPStatus.NOT_FOUND, "there are: " + " ".join(self._pages))
         try:
             return await page()
         except Exception:  # Looking at a member changes nothing in it, so it must not end it.
             logger.exception("%s could not be made", path)
-            return Answer.text(HTTPStatus.INTERNAL_SERVER_ERROR, "this page could not be made; the log says why")
+            return HttpResponse.text(HTTPStatus.INTERNAL_SERVER_ERROR, "this page could not be made; the log says why")
 
 
 async def _receive_head(stream: trio.abc.ReceiveStream) -> bytes | None:
@@ -219,7 +219,7 @@ class MetricsNotInstalled(StoreError):
         return "pip install 'highwatermark[metrics]'"
 
 
-class MetricsPort:
+class MetricsServer:
     """Makes the parts that count, in the order `service`, `driver`, then serves what they have counted.
 
     Raises MetricsNotInstalled.
@@ -275,14 +275,14 @@ class MetricsPort:
             )
         )
 
-        async def exposition() -> Answer:
-            return Answer(HTTPStatus.OK, metrics.exposition(registry), metrics.CONTENT_TYPE)
+        async def exposition() -> HttpResponse:
+            return HttpResponse(HTTPStatus.OK, metrics.exposition(registry), metrics.CONTENT_TYPE)
 
-        async def alive() -> Answer:
-            return _health(why_not_alive(node), "alive")
+        async def alive() -> HttpResponse:
+            return _health(liveness_problem(node), "alive")
 
-        async def ready() -> Answer:
-            return _health(await why_not_ready(node, is_stopping), "ready")
+        async def ready() -> HttpResponse:
+            return _health(await readiness_problem(node, is_stopping), "ready")
 
         pages = PageServer({"/metrics": exposition, "/livez": alive, "/readyz": ready})
         async with trio.open_nursery() as nursery:
@@ -291,7 +291,7 @@ class MetricsPort:
             task_status.started()
 
 
-def _health(reason: str | None, well: str) -> Answer:
+def _health(reason: str | None, well: str) -> HttpResponse:
     if reason is None:
-        return Answer.text(HTTPStatus.OK, well)
-    return Answer.text(HTTPStatus.SERVICE_UNAVAILABLE, f"not {well}: {reason}")
+        return HttpResponse.text(HTTPStatus.OK, well)
+    return HttpResponse.text(HTTPStatus.SERVICE_UNAVAILABLE, f"not {well}: {reason}")

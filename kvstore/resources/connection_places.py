@@ -30,7 +30,7 @@ IN_PROCESS = ""
 """The origin of a stream inside this program: it is never closed for another one."""
 
 
-class Place:
+class ConnectionPlace:
     """What is known of one connection besides what the service knows."""
 
     def __init__(self, connection_id: int, origin: str, tick: int) -> None:
@@ -51,8 +51,8 @@ class ConnectionPlaces:
         self._connections_max, self._reserved_max = limits.connections_max, limits.operator_connections_max
         self._is_idle = is_idle
         self.tick = 0
-        self._taken: dict[int, Place] = {}
-        self._reserved: dict[int, Place] = {}  # Oldest first.
+        self._taken: dict[int, ConnectionPlace] = {}
+        self._reserved: dict[int, ConnectionPlace] = {}  # Oldest first.
         self._by_origin: Counter[str] = Counter()  # Of those that have a place.
         self._searched_tick = -1
         self._searched_in_vain: set[tuple[str | None, int]] = set()  # In that tick: groups without an idle connection.
@@ -61,11 +61,11 @@ class ConnectionPlaces:
         return len(self._taken)
 
     @property
-    def reserved(self) -> Iterable[Place]:
+    def reserved(self) -> Iterable[ConnectionPlace]:
         """Those that have a reserved place, oldest first."""
         return self._reserved.values()
 
-    def admit(self, place: Place) -> Place | None:
+    def admit(self, place: ConnectionPlace) -> ConnectionPlace | None:
         """Take in a new connection; returns the one that is to be closed for it."""
         if len(self._taken) < self._connections_max:
             self._take(place)
@@ -79,7 +79,7 @@ class ConnectionPlaces:
         self._reserved[place.connection_id] = place
         return self._reserved_too_long() if len(self._reserved) > self._reserved_max else None
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: ConnectionPlace) -> None:
         """The connection is gone, or about to be closed. May be called twice."""
         if self._taken.pop(place.connection_id, None) is not None:
             self._by_origin[place.origin] -= 1
@@ -87,7 +87,7 @@ class ConnectionPlaces:
                 del self._by_origin[place.origin]
         self._reserved.pop(place.connection_id, None)
 
-    def promote(self, place: Place) -> Place | None:
+    def promote(self, place: ConnectionPlace) -> ConnectionPlace | None:
         """Give a proper place to one that has a reserved one, if possible (then it is no longer `is_reserved`).
 
         Returns the connection that is to be closed for it.
@@ -103,18 +103,18 @@ class ConnectionPlaces:
         self._take(place)
         return victim
 
-    def overstayed(self) -> list[Place]:
+    def overstayed(self) -> list[ConnectionPlace]:
         """Reserved places that were kept for too long; they are free from now on."""
         found = [place for place in self._reserved.values() if self.tick - place.admitted_tick >= RESERVED_TICKS_MAX]
         for place in found:
             self.leave(place)
         return found
 
-    def _take(self, place: Place) -> None:
+    def _take(self, place: ConnectionPlace) -> None:
         self._taken[place.connection_id] = place
         self._by_origin[place.origin] += 1
 
-    def _idle_longest(self, origin: str) -> Place | None:
+    def _idle_longest(self, origin: str) -> ConnectionPlace | None:
         """Who gives a place to a newcomer of this origin.
 
         Cost: O(places), and in vain at most once a tick for each group that is searched, of which there are few.
@@ -142,7 +142,7 @@ class ConnectionPlaces:
             return [(greedy, 0), (None, IDLE_TICKS_MIN)]
         return [(None, IDLE_TICKS_MIN)]
 
-    def _idle_longest_of(self, origin: str | None, idle_ticks_min: int) -> Place | None:
+    def _idle_longest_of(self, origin: str | None, idle_ticks_min: int) -> ConnectionPlace | None:
         candidates = [place for place in self._taken.values() if origin in (None, place.origin)]
         for place in sorted(candidates, key=_last_use):
             if self.tick - place.used_tick < idle_ticks_min:
@@ -151,7 +151,7 @@ class ConnectionPlaces:
                 return place
         return None
 
-    def _reserved_too_long(self) -> Place:
+    def _reserved_too_long(self) -> ConnectionPlace:
         """The oldest of the address that has most of the reserved places."""
         by_origin = Counter(place.origin for place in self._reserved.values())
         most = max(by_origin.values())
@@ -160,7 +160,7 @@ class ConnectionPlaces:
         return victim
 
 
-def _last_use(place: Place) -> tuple[int, int]:
+def _last_use(place: ConnectionPlace) -> tuple[int, int]:
     return place.used_tick, place.connection_id
 
 

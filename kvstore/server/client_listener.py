@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import trio
 
-from kvstore.resources.connection_places import IN_PROCESS, ConnectionPlaces, Place, origin_of
+from kvstore.resources.connection_places import IN_PROCESS, ConnectionPlace, ConnectionPlaces, origin_of
 from kvstore.server.service import Service
 from raft import Told, TraceEvent
 from raft.runtime import Acceptor, Lingerer, receive_at_once, send_at_once
@@ -63,7 +63,7 @@ def seconds_at_least(least: float, byte_count: int) -> float:
     return max(least, byte_count / BYTES_PER_SECOND_MIN)
 
 
-class _Connection(Place):
+class _Connection(ConnectionPlace):
     """One client's stream."""
 
     def __init__(self, connection_id: int, stream: trio.abc.HalfCloseableStream, tick: int) -> None:
@@ -93,7 +93,7 @@ def _origin(stream: trio.abc.Stream) -> str:
     return origin_of(name[0]) if type(name) is tuple else IN_PROCESS
 
 
-class ClientPort:
+class ClientListener:
     """Serves streams with one `Service`. It is also the application of the node's driver: call `attach` before use."""
 
     def __init__(self, service: Service, lingerer: Lingerer | None = None) -> None:

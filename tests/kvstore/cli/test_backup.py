@@ -11,11 +11,11 @@ import trio
 
 from kvstore import EmbeddedStore, Member, MemberConfig, Put, Response
 from kvstore.backup import save as backup_module
-from kvstore.backup.file import BackupDamaged, BackupFailed, FileAside
+from kvstore.backup.file import AtomicFile, BackupDamaged, BackupFailed
 from kvstore.backup.save import save_snapshot
 from kvstore.embedded import IN_PROCESS_ADDRESS, open_node
 from kvstore.errors import ResultCode
-from kvstore.member.member import hold_folder
+from kvstore.member.member import open_or_bootstrap
 from kvstore.member.restore import SESSION_LEAP, read_begin, restore_folder
 from kvstore.protocol.commands import RegisterSession, encode_command
 from kvstore.protocol.messages import Request, RequestKind, decode_response, encode_request, snapshot_request
@@ -183,7 +183,7 @@ def test_no_token_that_can_be_typed_gives_a_restored_cluster(saved: Path, tmp_pa
     with pytest.raises(WrongCluster):
         open_data_folder(tmp_path / "s1", expect_cluster_id=restored.facts.cluster_id)
     with pytest.raises(WrongCluster):
-        hold_folder(given)
+        open_or_bootstrap(given)
 
 
 def test_restoring_touches_no_folder_that_holds_something(saved: Path, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_cluster_of_several_is_not_restored_without_a_new_token(saved: Path, t
 
 def test_what_fails_halfway_leaves_no_file(tmp_path: Path) -> None:
     def fail() -> None:
-        with FileAside(tmp_path / "file", force=False) as aside:
+        with AtomicFile(tmp_path / "file", force=False) as aside:
             aside.write(b"half")
             raise RuntimeError
 
@@ -226,7 +226,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path, is_early
         path.write_bytes(b"old")
 
     def write() -> None:
-        with FileAside(path, force=False) as aside:
+        with AtomicFile(path, force=False) as aside:
             assert not is_early
             path.write_bytes(b"old")
             aside.publish()
@@ -235,7 +235,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path, is_early
         write()
     assert path.read_bytes() == b"old"
 
-    with FileAside(path, force=True) as aside:
+    with AtomicFile(path, force=True) as aside:
         aside.write(b"new")
         aside.publish()
     assert path.read_bytes() == b"new"

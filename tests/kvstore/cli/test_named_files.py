@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.backup.file import BackupFailed, BackupReader, FileAside
-from kvstore.named_files import find_place
+from kvstore.backup.file import AtomicFile, BackupFailed, BackupReader
+from kvstore.named_files import find_target
 
 
 def save(path: Path | None, data: bytes, *, force: bool = True) -> None:
-    with FileAside(path, force=force) as aside:
+    with AtomicFile(path, force=force) as aside:
         aside.write(b"begun, and ")
         aside.begin()
         aside.write(data)
@@ -138,7 +138,7 @@ def test_what_is_neither_replaced_nor_written_is_refused(tmp_path: Path) -> None
     round_link = tmp_path / "round"
     round_link.symlink_to("round")
     with pytest.raises(OSError, match="symbolic links"):
-        find_place(round_link)
+        find_target(round_link)
 
 
 def test_a_pipe_in_the_place_of_a_saved_file_is_not_waited_for(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kvstore.monitoring.health import why_not_alive, why_not_in_touch, why_not_ready
+from kvstore.monitoring.health import liveness_problem, quorum_problem, readiness_problem
 from kvstore.protocol.commands import Get, Put
 from kvstore.protocol.membership import change_request
 from kvstore.protocol.messages import transfer_request
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(30)
 
 def reason_of(host: Host) -> str | None:
     core = host.node.core
-    return why_not_in_touch(host.node.status(), core.term_at(core.commit_index))
+    return quorum_problem(host.node.status(), core.term_at(core.commit_index))
 
 
 def never_started(node_id: str) -> Member:
@@ -37,7 +37,7 @@ def test_a_member_is_ready_while_it_leads_with_a_quorum_or_hears_a_leader(quick_
 
     def reasons() -> dict[str, str | None]:
         return {
-            name: why_not_in_touch(host.node.status(), host.node.core.term_at(host.node.core.commit_index))
+            name: quorum_problem(host.node.status(), host.node.core.term_at(host.node.core.commit_index))
             for name, host in cluster.hosts.items()
         }
 
@@ -49,7 +49,7 @@ def test_a_member_is_ready_while_it_leads_with_a_quorum_or_hears_a_leader(quick_
     (reason,) = reasons().values()
     assert reason is not None
     assert reason.startswith("it hears no leader")
-    assert why_not_alive(cluster.hosts[leader].node) is None
+    assert liveness_problem(cluster.hosts[leader].node) is None
 
 
 async def test_a_member_that_does_not_catch_up_says_how_far_it_is(
@@ -61,14 +61,14 @@ async def test_a_member_that_does_not_catch_up_says_how_far_it_is(
     slow = min(set(cluster.hosts) - {leader})
     cluster.wait(0.5)
     node = cluster.hosts[slow].node
-    assert await why_not_ready(node) is None
+    assert await readiness_problem(node) is None
 
     cluster.hosts[slow].files.is_held = True
     cluster.client().do(Put(b"key", b"value"))
     cluster.wait(0.2)
     assert node.core.commit_index > node.core.last_applied
 
-    reason = await why_not_ready(node)
+    reason = await readiness_problem(node)
     assert (
         reason == f"it has applied up to {node.core.last_applied}, and the high-water mark was {node.core.commit_index}"
     )
@@ -87,7 +87,7 @@ async def test_a_member_that_begins_to_stop_while_a_probe_waits_for_it_is_not_re
     is_stopping, reasons = False, list[str | None]()
 
     async def probe() -> None:
-        reasons.append(await why_not_ready(slow.node, lambda: is_stopping))
+        reasons.append(await readiness_problem(slow.node, lambda: is_stopping))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(probe)
@@ -173,7 +173,7 @@ def test_a_learner_that_is_heard_is_no_substitute_for_a_voter(leading: NodeStatu
     """The reason names who votes, and who of them is heard."""
     status = replace(hearing(leading, "s4", "s5", silent=("s2", "s3")), learners=("s4", "s5"))
 
-    assert why_not_in_touch(status, status.term) == "it leads, but of the voters s1, s2, s3 it hears only s1"
+    assert quorum_problem(status, status.term) == "it leads, but of the voters s1, s2, s3 it hears only s1"
 
 
 def test_while_voters_change_a_majority_of_each_half_must_be_heard(leading: NodeStatus) -> None:
@@ -182,7 +182,7 @@ def test_while_voters_change_a_majority_of_each_half_must_be_heard(leading: Node
 
     def reason(*heard: str) -> str | None:
         silent = tuple({"s2", "s3", "s4", "s5"} - set(heard))
-        return why_not_in_touch(hearing(joint, *heard, silent=silent), joint.term)
+        return quorum_problem(hearing(joint, *heard, silent=silent), joint.term)
 
     assert reason("s2", "s4") is None
     assert reason("s2", "s3") == "it leads, but of the voters s1, s4, s5 it hears only s1"
@@ -193,9 +193,9 @@ def test_a_leader_that_goes_does_not_count_itself(leading: NodeStatus) -> None:
     """It leads on until its removal is committed, and votes no more."""
     going = replace(leading, voters=("s2", "s3"))
 
-    reason = why_not_in_touch(hearing(going, "s2", silent=("s3",)), going.term)
+    reason = quorum_problem(hearing(going, "s2", silent=("s3",)), going.term)
     assert reason == "it leads, but of the voters s2, s3 it hears only s2"
-    reason = why_not_in_touch(hearing(going, silent=("s2", "s3")), going.term)
+    reason = quorum_problem(hearing(going, silent=("s2", "s3")), going.term)
     assert reason == "it leads, but of the voters s2, s3 it hears none"
 
 
@@ -215,7 +215,7 @@ async def test_a_member_that_is_sent_a_snapshot_is_not_ready_until_it_has_become
     cut_after(world, 3)
 
     began = trio.current_time()
-    reason = await why_not_ready(lagging.node)
+    reason = await readiness_problem(lagging.node)
 
     assert reason is not None
     assert reason.startswith("it is sent a snapshot up to ")
@@ -223,14 +223,14 @@ async def test_a_member_that_is_sent_a_snapshot_is_not_ready_until_it_has_become
     assert trio.current_time() == began
     world.run(lambda: applied(lagging) > 20)
     world.run_for(1_000)
-    assert await why_not_ready(lagging.node) is None
+    assert await readiness_problem(lagging.node) is None
 
 
 async def test_a_member_that_installs_a_snapshot_is_not_ready(autojump_clock: trio.testing.MockClock) -> None:
     """All of it is here, and the state is still the old one."""
     _, lagging = a_member_that_is_installing(World(**SMALL_CHUNKS))
 
-    reason = await why_not_ready(lagging.node)
+    reason = await readiness_problem(lagging.node)
 
     assert reason is not None
     assert reason.startswith("it is sent a snapshot up to ")
@@ -244,7 +244,7 @@ async def test_a_member_is_not_ready_before_it_has_what_its_leader_says_is_commi
     leader = world.elect()
     behind = world.followers()[0]
     world.run_for(500)
-    assert await why_not_ready(behind.node) is None
+    assert await readiness_problem(behind.node) is None
     world.cut_off = {behind.node_id}
     fill(world, leader, 30)
     world.cut_off = set()
@@ -253,13 +253,13 @@ async def test_a_member_is_not_ready_before_it_has_what_its_leader_says_is_commi
     assert behind.node.core.leader_id == leader.node_id
     assert behind.node.core.commit_index == applied(behind)
 
-    reason = await why_not_ready(behind.node)
+    reason = await readiness_problem(behind.node)
 
     mark = leader.node.core.commit_index
     assert reason == f"it has applied up to {applied(behind)}, and the high-water mark was {mark}"
     world.carries = lambda *_: True
     world.run(lambda: applied(behind) >= mark)
-    assert await why_not_ready(behind.node) is None
+    assert await readiness_problem(behind.node) is None
 
 
 async def test_a_member_that_has_just_started_is_not_ready_by_its_own_old_mark(
@@ -278,12 +278,12 @@ async def test_a_member_that_has_just_started_is_not_ready_by_its_own_old_mark(
     follower = next(member for member in world.followers() if member.node.core.leader_id)
     assert follower.node.core.term > old_term
 
-    reason = await why_not_ready(follower.node)
+    reason = await readiness_problem(follower.node)
 
     assert reason == "it knows of nothing yet that was committed in this term"
     world.carries = lambda *_: True
     world.run_for(1_000)
-    assert await why_not_ready(follower.node) is None
+    assert await readiness_problem(follower.node) is None
 
 
 async def test_a_busy_member_that_is_always_a_moment_behind_is_ready(autojump_clock: trio.testing.MockClock) -> None:
@@ -306,5 +306,5 @@ async def test_a_busy_member_that_is_always_a_moment_behind_is_ready(autojump_cl
     async with trio.open_nursery() as nursery:
         nursery.start_soon(load_forever)
         await trio.sleep(0.1)
-        assert [await why_not_ready(busy.node) for _ in range(20)] == [None] * 20
+        assert [await readiness_problem(busy.node) for _ in range(20)] == [None] * 20
         nursery.cancel_scope.cancel()

@@ -10,16 +10,16 @@ import pytest
 import trio
 
 from kvstore.monitoring import metrics_http
-from kvstore.monitoring.metrics_http import CONNECTIONS_MAX, Answer, PageServer
+from kvstore.monitoring.metrics_http import CONNECTIONS_MAX, HttpResponse, PageServer
 
 pytestmark = pytest.mark.timeout(30)
 
 
-async def alive() -> Answer:
-    return Answer.text(HTTPStatus.OK, "alive")
+async def alive() -> HttpResponse:
+    return HttpResponse.text(HTTPStatus.OK, "alive")
 
 
-async def broken() -> Answer:
+async def broken() -> HttpResponse:
     raise KeyError("broken")
 
 

@@ -9,8 +9,8 @@ from kvstore.resources.connection_places import (
     IDLE_TICKS_MIN,
     IN_PROCESS,
     RESERVED_TICKS_MAX,
+    ConnectionPlace,
     ConnectionPlaces,
-    Place,
     origin_of,
 )
 
@@ -24,14 +24,14 @@ class Port:
         self.places = ConnectionPlaces(limits, lambda connection_id: connection_id not in self.busy)
         self._last_id = 0
 
-    def connect(self, origin: str) -> tuple[Place, int | None]:
+    def connect(self, origin: str) -> tuple[ConnectionPlace, int | None]:
         """The new one, and the id of the one that was closed for it."""
         self._last_id += 1
-        place = Place(self._last_id, origin, self.places.tick)
+        place = ConnectionPlace(self._last_id, origin, self.places.tick)
         victim = self.places.admit(place)
         return place, None if victim is None else victim.connection_id
 
-    def fill(self, origins: str) -> list[Place]:
+    def fill(self, origins: str) -> list[ConnectionPlace]:
         """One connection from each of these; nobody is closed for them."""
         found = [self.connect(origin) for origin in origins]
         assert all(victim is None for _, victim in found)

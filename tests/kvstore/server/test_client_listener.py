@@ -20,7 +20,7 @@ from kvstore.server.client_listener import (
     HELLO_SECONDS_MAX,
     RECEIVE_BYTES_MAX,
     TURN_BYTES_MAX,
-    ClientPort,
+    ClientListener,
 )
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, frame
 from tests.kvstore.support.in_memory_cluster import Cluster
@@ -46,7 +46,7 @@ class OneWatched:
 async def test_a_client_that_is_alone_is_served_at_once_and_several_together(quick_folder: Path) -> None:
     with trio.fail_after(20):
         cluster = Cluster(quick_folder, 1)
-        port = ClientPort(cluster.hosts[cluster.leader()].service)
+        port = ClientListener(cluster.hosts[cluster.leader()].service)
         asked: list[str] = []
         port.attach(lambda: asked.append("soon"), lambda: asked.append("now"), lambda: len(asked))
         streams = [trio.testing.memory_stream_pair() for _ in range(2)]
@@ -79,7 +79,7 @@ async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear_and_a
     with trio.fail_after(20):
         cluster = Cluster(quick_folder, 1)
         service = cluster.hosts[cluster.leader()].service
-        port = ClientPort(service)
+        port = ClientListener(service)
         turns, taken = 0, []
         port.attach(lambda: None, lambda: None, lambda: turns)
         service.receive = lambda connection_id, data: taken.append(connection_id)  # type: ignore[method-assign]  # noqa: ARG005
@@ -113,7 +113,7 @@ async def test_nonsense_that_comes_while_the_member_lingers_ends_its_connection_
     with trio.fail_after(60):
         cluster = Cluster(quick_folder, 1, ServiceLimits(in_flight_max=1))
         lingerer = OneWatched()
-        port = ClientPort(cluster.hosts[cluster.leader()].service, lingerer)  # type: ignore[arg-type]
+        port = ClientListener(cluster.hosts[cluster.leader()].service, lingerer)  # type: ignore[arg-type]
         port.attach(lambda: None, lambda: None, lambda: 0)
         theirs, ours = trio.testing.memory_stream_pair()
         async with trio.open_nursery() as nursery:
@@ -142,7 +142,7 @@ async def test_half_a_frame_that_comes_while_the_member_lingers_is_waited_for_as
     del autojump_clock
     cluster = Cluster(quick_folder, 1)
     lingerer = OneWatched()
-    port = ClientPort(cluster.hosts[cluster.leader()].service, lingerer)  # type: ignore[arg-type]
+    port = ClientListener(cluster.hosts[cluster.leader()].service, lingerer)  # type: ignore[arg-type]
     port.attach(lambda: None, cluster.settle, lambda: 0)
     theirs, ours = trio.testing.memory_stream_pair()
     put = frame(encode_request(1, command_request(Put(b"k", b"v"))))
@@ -238,7 +238,7 @@ async def test_a_stranger_that_had_to_wait_for_its_turn_still_has_only_so_long_f
 ) -> None:
     del autojump_clock
     cluster = Cluster(quick_folder, 1)
-    port = ClientPort(cluster.hosts[cluster.leader()].service)
+    port = ClientListener(cluster.hosts[cluster.leader()].service)
     port.attach(lambda: None, lambda: None, lambda: 0)
     monkeypatch.setattr(client_port, "TURN_BYTES_MAX", 0)
     theirs, ours = trio.testing.memory_stream_pair()
