@@ -26,7 +26,7 @@ from kvstore.errors import OutcomeUnknown
 from kvstore.member.member import MemberConfig, RunningMember, run_member
 from kvstore.protocol.membership import Membership
 from kvstore.protocol.messages import encode_client_hello
-from kvstore.server import client_listener as client_port
+from kvstore.server import client_listener
 from raft import frame
 from tests.process.servers import hwm, running_cluster
 
@@ -339,7 +339,7 @@ async def test_a_client_that_stops_in_the_middle_of_a_frame_does_not_keep_its_pl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a frame and then silence is no client; silence between two frames is one that has nothing to ask."""
-    monkeypatch.setattr(client_port, "HALF_FRAME_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(client_listener, "HALF_FRAME_SECONDS_MAX", 0.3)
     config = MemberConfig(folder=tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0")
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:

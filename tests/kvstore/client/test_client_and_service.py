@@ -22,7 +22,7 @@ from kvstore.protocol.commands import (
 from kvstore.protocol.messages import Consistency, command_request, read_log_request, status_request, transfer_request
 from kvstore.protocol.results import CompareAndSetResult, DeleteResult, GetResult, PutResult, RangeResult, TxnResult
 from kvstore.protocol.status import status_from_map
-from tests.kvstore.in_memory import SECOND, Cluster
+from tests.kvstore.support.in_memory_cluster import SECOND, Cluster
 
 
 def test_a_single_member_serves_at_once(quick_folder: Path) -> None:

@@ -251,7 +251,7 @@ def test_a_trace_event_is_one_json_object_with_its_fields() -> None:
 
 def test_a_message_with_a_line_break_stays_one_line() -> None:
     record = logging.makeLogRecord(
-        {"name": "kvstore.member.member", "levelname": "WARNING", "msg": "%s: a\nb", "args": ("s1",)}
+        {"name": "kvstore.member", "levelname": "WARNING", "msg": "%s: a\nb", "args": ("s1",)}
     )
 
     line = JsonFormatter().format(record)

@@ -10,7 +10,7 @@ import pytest
 from kvstore.cli.status import of_its_disk, of_its_marks
 from kvstore.protocol.status import MemberStatus, PeerView
 from kvstore.server.status import status_of
-from tests.kvstore.in_memory import Cluster
+from tests.kvstore.support.in_memory_cluster import Cluster
 
 BACK = "its low-water mark is 10 of 900: held back by "
 

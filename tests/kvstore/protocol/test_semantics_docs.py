@@ -11,7 +11,7 @@ import pytest
 import kvstore.protocol.commands
 from kvstore.errors import REFUSALS
 from kvstore.limits import AdmissionLimits, StoreLimits
-from tests.kvstore import bench_machine
+from tests.kvstore.support import benchmark_machine as bench_machine
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "semantics.md").read_text()
 

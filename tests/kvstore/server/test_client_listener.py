@@ -14,7 +14,7 @@ import trio.testing
 from kvstore.limits import ServiceLimits
 from kvstore.protocol.commands import Put
 from kvstore.protocol.messages import Code, command_request, decode_response, encode_client_hello, encode_request
-from kvstore.server import client_listener as client_port
+from kvstore.server import client_listener
 from kvstore.server.client_listener import (
     HALF_FRAME_SECONDS_MAX,
     HELLO_SECONDS_MAX,
@@ -194,7 +194,7 @@ async def test_a_slow_upload_has_as_long_as_its_size_needs(
 ) -> None:
     """Longer than a small frame has, and frames that follow each other have their own time each."""
     del autojump_clock
-    monkeypatch.setattr(client_port, "BYTES_PER_SECOND_MIN", 10_000 / (3 * HALF_FRAME_SECONDS_MAX))
+    monkeypatch.setattr(client_listener, "BYTES_PER_SECOND_MIN", 10_000 / (3 * HALF_FRAME_SECONDS_MAX))
     large, small = (frame(encode_request(1, command_request(Put(b"k", bytes(size))))) for size in (10_000, 20))
     cluster = Cluster(quick_folder, 1)
     async with trio.open_nursery() as nursery:
@@ -222,9 +222,9 @@ async def test_a_slow_upload_has_as_long_as_its_size_needs(
     cluster.kill("s1")
 
 
-async def greeted(cluster: Cluster, nursery: trio.Nursery) -> tuple[trio.abc.Stream, ClientPort]:
+async def greeted(cluster: Cluster, nursery: trio.Nursery) -> tuple[trio.abc.Stream, ClientListener]:
     """A connection that has said its hello and read the answer, and the port that serves it."""
-    port = ClientPort(cluster.hosts[cluster.leader()].service)
+    port = ClientListener(cluster.hosts[cluster.leader()].service)
     port.attach(lambda: None, cluster.settle, lambda: 0)
     theirs, ours = trio.testing.memory_stream_pair()
     nursery.start_soon(port.serve_stream, ours)
@@ -240,14 +240,14 @@ async def test_a_stranger_that_had_to_wait_for_its_turn_still_has_only_so_long_f
     cluster = Cluster(quick_folder, 1)
     port = ClientListener(cluster.hosts[cluster.leader()].service)
     port.attach(lambda: None, lambda: None, lambda: 0)
-    monkeypatch.setattr(client_port, "TURN_BYTES_MAX", 0)
+    monkeypatch.setattr(client_listener, "TURN_BYTES_MAX", 0)
     theirs, ours = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(port.serve_stream, ours)
         await theirs.send_all(b"\0")
         for _ in range(10):
             await trio.lowlevel.checkpoint()
-        monkeypatch.setattr(client_port, "TURN_BYTES_MAX", 1)
+        monkeypatch.setattr(client_listener, "TURN_BYTES_MAX", 1)
         with trio.fail_after(2 * HELLO_SECONDS_MAX):
             assert await theirs.receive_some() == b""
     cluster.kill("s1")

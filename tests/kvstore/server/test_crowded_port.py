@@ -30,7 +30,7 @@ from kvstore.protocol.messages import (
 from kvstore.protocol.status import MemberStatus
 from kvstore.resources import connection_places
 from kvstore.resources.connection_places import IDLE_TICKS_MIN
-from kvstore.server import client_listener as client_port
+from kvstore.server import client_listener
 from kvstore.server.connections import OPERATOR_REQUESTS_MAX
 from raft import FRAME_BYTES_MAX_CLIENT, MIB, FrameSplitter, ProtocolError, frame
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(30)
 
 @pytest.fixture(autouse=True)
 def _quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_port, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(client_listener, "TICK_SECONDS", 0.01)
 
 
 class Stranger:
@@ -241,8 +241,8 @@ async def test_unread_answers_of_all_have_one_bound_and_who_holds_most_is_closed
 async def test_a_client_that_leaves_its_answers_unread_is_closed_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_port, "UNREAD_SECONDS_MAX", 0.05)
-    monkeypatch.setattr(client_port, "BYTES_PER_SECOND_MIN", 1 << 40)
+    monkeypatch.setattr(client_listener, "UNREAD_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(client_listener, "BYTES_PER_SECOND_MIN", 1 << 40)
     async with serving(tmp_path, ServiceLimits()) as member, Client([member.client_address]) as client:
         await client.put("big", bytes(MIB - 100))
         stranger = await Stranger.connected(member.client_address)

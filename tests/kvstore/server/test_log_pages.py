@@ -7,8 +7,8 @@ from pathlib import Path
 from kvstore.limits import ServiceLimits
 from kvstore.protocol.commands import Put
 from kvstore.protocol.messages import Code, command_request, encode_request, read_log_request
-from tests.kvstore.in_memory import Cluster
-from tests.kvstore.test_service import RawClient
+from tests.kvstore.server.test_service import RawClient
+from tests.kvstore.support.in_memory_cluster import Cluster
 
 
 def test_a_page_of_small_entries_is_a_small_part_of_the_log(quick_folder: Path) -> None:

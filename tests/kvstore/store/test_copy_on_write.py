@@ -160,7 +160,7 @@ class PictureComparison(RuleBasedStateMachine):
 def test_a_picture_has_the_same_bytes_as_its_slow_twin_whatever_happens_between_its_chunks(
     slice_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "ROW_BYTES", CHUNK_BYTES // slice_rows)
+    monkeypatch.setattr(snapshot_codec, "ROW_BYTES", CHUNK_BYTES // slice_rows)
     run = PictureComparison.TestCase
     run.settings = settings(
         max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
@@ -264,7 +264,7 @@ def test_a_picture_keeps_only_what_it_has_not_handed_out_yet() -> None:
     saved = set(state._old)
     list(picture.chunks)
 
-    handed_out = 8 * (10_000 // snapshots.ROW_BYTES)  # A chunk takes eight slices.
+    handed_out = 8 * (10_000 // snapshot_codec.ROW_BYTES)  # A chunk takes eight slices.
     assert saved == {b"%04d" % i for i in range(handed_out, 2_000)}
     assert not state._old
 
@@ -290,7 +290,7 @@ def test_a_session_is_kept_only_until_its_results_are_handed_out_and_a_new_one_n
 
 def test_keys_that_were_removed_often_and_in_vain_hide_no_key_that_was_removed_once() -> None:
     fed = filled(20)
-    fed.machine._chunk_bytes = 3 * snapshots.ROW_BYTES  # Slices of three rows.
+    fed.machine._chunk_bytes = 3 * snapshot_codec.ROW_BYTES  # Slices of three rows.
     expected = eager_chunks(fed.machine, fed.machine._chunk_bytes)
     picture = fed.machine.snapshot()
     fed.do(ChangeLimits(quota_bytes=2_000))
@@ -307,7 +307,7 @@ def test_keys_that_were_removed_often_and_in_vain_hide_no_key_that_was_removed_o
 def test_new_keys_behind_the_last_old_one_are_not_even_looked_at() -> None:
     """Keys that begin with a time: all that is written while a picture is open comes at the end."""
     fed = filled(200)
-    fed.machine._chunk_bytes = 100 * snapshots.ROW_BYTES
+    fed.machine._chunk_bytes = 100 * snapshot_codec.ROW_BYTES
     picture = fed.machine.snapshot()
     (state,) = fed.machine._store.views
     assert isinstance(state, StoreSnapshotView)

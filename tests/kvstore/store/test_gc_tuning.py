@@ -14,7 +14,7 @@ import trio
 
 from harness.cluster.ports import free_ports
 from kvstore import Client, open_node
-from kvstore.cli import process as server
+from kvstore.cli import process
 from kvstore.member.member import MemberConfig
 from kvstore.store import gc_tuning
 from raft import Member
@@ -133,10 +133,10 @@ async def test_a_serving_process_spares_its_state_once_it_is_loaded(
         spared.set()
 
     monkeypatch.setattr(gc_tuning, "freeze_state", spare)
-    monkeypatch.setattr(server, "_announce", lambda *_: announced.set())
+    monkeypatch.setattr(process, "_announce", lambda *_: announced.set())
     with trio.fail_after(TIMEOUT_SECONDS):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(server._serve, MemberConfig(folder=tmp_path / "data", bootstrap=True), None, None)
+            nursery.start_soon(process._serve, MemberConfig(folder=tmp_path / "data", bootstrap=True), None, None)
             await announced.wait()
             assert spared.is_set()
             assert gc.isenabled()
