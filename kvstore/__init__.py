@@ -115,14 +115,15 @@ from raft import Member
 
 if TYPE_CHECKING:
     from kvstore.embedded import EmbeddedStore, open_node
+    from kvstore.member.config import MemberConfig
     from kvstore.member.joining import JoinRefused, MemberRemoved
-    from kvstore.member.member import MemberConfig, run_member
+    from kvstore.member.member import run_member
 
 _LAZY = {
     "EmbeddedStore": "kvstore.embedded",
     "open_node": "kvstore.embedded",
     "JoinRefused": "kvstore.member.joining",
-    "MemberConfig": "kvstore.member.member",
+    "MemberConfig": "kvstore.member.config",
     "MemberRemoved": "kvstore.member.joining",
     "run_member": "kvstore.member.member",
 }

@@ -19,8 +19,9 @@ from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.client.loop_binding import check_in_trio
 from kvstore.client.pump import dial_tcp
 from kvstore.limits import ServiceLimits
+from kvstore.member.config import MemberConfig
 from kvstore.member.joining import joining_of
-from kvstore.member.member import STOP_SECONDS_MAX, MemberConfig, RunningMember, run_member
+from kvstore.member.member import STOP_SECONDS_MAX, RunningMember, run_member
 from kvstore.package_check import check_not_shadowed
 from raft import Member, RaftConfig
 from storage import StorageLimits

@@ -7,6 +7,10 @@ A `KvError` is the answer of the replicated store itself, and certain too. In a 
 field...)` with the fields in the order of its constructor. Only codes and numbers are replicated, never prose, so that
 two builds which word an error differently still hold the same state.
 
+Eight classes have the name of an error of `raft`. Those of `raft` are raised inside a member. These are what a client
+learns of them: each is an `OperationFailed`, with the fields that travelled, in the units and words of the wire (a
+newer member may have a reason that this build's enums lack), and with a hint for the user of the store.
+
 Fields are the positional arguments, so every error pickles, and travels on the wire as its code and fields.
 
 See docs/reference/specification.md#95-outcomes.

@@ -23,7 +23,8 @@ from typing import Any
 
 import trio
 
-from kvstore.member.member import MemberConfig, RunningMember, run_member
+from kvstore.member.config import MemberConfig
+from kvstore.member.member import RunningMember, run_member
 from kvstore.store import gc_tuning
 from raft import Member, RaftConfig
 from raft.snapshots.builder import SnapshotBuild

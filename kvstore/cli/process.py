@@ -18,8 +18,9 @@ from kvstore.cli.common import ExitCode, Failure, failure_of_system
 from kvstore.cli.output import say
 from kvstore.cli.standard_streams import wait_for_no_reader_of_words
 from kvstore.errors import InvalidAddress, StoreError, Unavailable
+from kvstore.member.config import MemberConfig, NotAMember
 from kvstore.member.joining import MemberRemoved
-from kvstore.member.member import STOP_SECONDS_MAX, MemberConfig, NotAMember, RunningMember, run_member
+from kvstore.member.member import STOP_SECONDS_MAX, RunningMember, run_member
 from kvstore.named_files import WriteTarget, find_target, open_in_place
 from kvstore.protocol.commands import UnreadablePayload
 from kvstore.resources.out_of_memory import is_out_of_memory

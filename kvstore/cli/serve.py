@@ -14,8 +14,9 @@ from kvstore.cli.output import OPERATION, say
 from kvstore.cli.process import failure_of_member, serve
 from kvstore.errors import InvalidAddress
 from kvstore.limits import SECOND_NS, AdmissionLimits, ServiceLimits
+from kvstore.member.config import MemberConfig
+from kvstore.member.folder import initialize_folder
 from kvstore.member.joining import Joining, joining_of, make_joining_folder
-from kvstore.member.member import MemberConfig, initialize_folder
 from kvstore.monitoring.log_format import start_logging
 from kvstore.protocol.addresses import parse_address
 from raft import PRIORITY_MAX, InvalidConfiguration, Member, RaftConfig

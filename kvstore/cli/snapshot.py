@@ -16,7 +16,7 @@ from kvstore.cli.process import failure_of_member
 from kvstore.cli.serve import folder_options
 from kvstore.client.client import Client
 from kvstore.errors import Unavailable
-from kvstore.member.member import MemberConfig
+from kvstore.member.config import MemberConfig
 from kvstore.member.restore import REVISION_LEAP_MAX, read_begin, restore_folder
 from kvstore.named_files import is_standard_output
 from raft import Member

@@ -22,7 +22,7 @@ from typing import Any
 import cbor2
 
 from kvstore.backup.file import BackupDamaged, BackupFailed, BackupReader, SnapshotFacts
-from kvstore.member.member import MemberConfig
+from kvstore.member.config import MemberConfig
 from kvstore.store.sessions import Sessions
 from kvstore.store.snapshot_codec import (
     InvalidSnapshot,

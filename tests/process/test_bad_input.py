@@ -23,7 +23,8 @@ from kvstore.cli.common import Failure
 from kvstore.cli.main import cli
 from kvstore.cli.member import change_members
 from kvstore.errors import OutcomeUnknown
-from kvstore.member.member import MemberConfig, RunningMember, run_member
+from kvstore.member.config import MemberConfig
+from kvstore.member.member import RunningMember, run_member
 from kvstore.protocol.membership import Membership
 from kvstore.protocol.messages import encode_client_hello
 from kvstore.server import client_listener

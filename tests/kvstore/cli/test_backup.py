@@ -15,7 +15,7 @@ from kvstore.backup.file import AtomicFile, BackupDamaged, BackupFailed
 from kvstore.backup.save import save_snapshot
 from kvstore.embedded import IN_PROCESS_ADDRESS, open_node
 from kvstore.errors import ResultCode
-from kvstore.member.member import open_or_bootstrap
+from kvstore.member.folder import open_or_bootstrap
 from kvstore.member.restore import SESSION_LEAP, read_begin, restore_folder
 from kvstore.protocol.commands import RegisterSession, encode_command
 from kvstore.protocol.messages import Request, RequestKind, decode_response, encode_request, snapshot_request

@@ -13,7 +13,9 @@ import trio.abc
 from kvstore import Client, initial_header
 from kvstore.client.pump import dial_tcp
 from kvstore.errors import InvalidAddress, Unavailable
-from kvstore.member.member import CannotServe, MemberConfig, RunningMember, run_member
+from kvstore.member.config import MemberConfig
+from kvstore.member.listeners import CannotServe
+from kvstore.member.member import RunningMember, run_member
 from kvstore.protocol.addresses import parse_address, parse_advertised
 from raft import Configuration, Identity, Member, derive_cluster_id
 from storage import create_data_folder

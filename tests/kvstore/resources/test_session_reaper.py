@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from kvstore.cli.serve import serve_command
 from kvstore.client.calls import ClientLimits
 from kvstore.errors import Busy, InvalidRequest
-from kvstore.member.member import MemberConfig
+from kvstore.member.config import MemberConfig
 from kvstore.protocol.commands import ChangeLimits, Get, KeepAlive, Put, RegisterSession, command_body, encode_command
 from kvstore.protocol.messages import Consistency, command_request, encode_client_hello, encode_request, read_request
 from kvstore.protocol.results import PutResult

@@ -14,7 +14,8 @@ import trio.lowlevel
 
 from kvstore import Busy, Client
 from kvstore.limits import ServiceLimits
-from kvstore.member.member import MemberConfig, RunningMember, run_member
+from kvstore.member.config import MemberConfig
+from kvstore.member.member import RunningMember, run_member
 from kvstore.protocol.commands import Get, Put
 from kvstore.protocol.messages import (
     Code,

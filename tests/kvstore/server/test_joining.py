@@ -13,8 +13,8 @@ import trio
 from harness.cluster.ports import free_ports
 from kvstore import Client, EmbeddedStore, open_node
 from kvstore.backup.save import save_snapshot
+from kvstore.member.config import MemberConfig
 from kvstore.member.joining import Joining, JoinRefused, MemberRemoved, joining_of, make_joining_folder
-from kvstore.member.member import MemberConfig
 from kvstore.member.restore import restore_folder
 from raft import InvalidConfiguration, Member
 from storage import NotInitialized, open_data_folder

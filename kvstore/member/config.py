@@ -1,0 +1,98 @@
+"""What one member is started with, checked as far as it can be without its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kvstore.errors import StoreError
+from kvstore.limits import ServiceLimits
+from kvstore.member.joining import Joining
+from kvstore.protocol.addresses import parse_address
+from raft import Configuration, InvalidConfiguration, Member, RaftConfig
+from storage import Files, StorageLimits
+
+
+class NotAMember(StoreError):
+    """The node id of this member is not in the member list."""
+
+    def __init__(self, node_id: str, member_ids: tuple[str, ...]) -> None:
+        super().__init__(node_id, member_ids)
+        self.node_id, self.member_ids = node_id, member_ids
+
+    def __str__(self) -> str:
+        return f"node {self.node_id} is not in the member list, which has {', '.join(self.member_ids)}"
+
+    @property
+    def hint(self) -> str:
+        return "every member is started with the same list, and with its own id from it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberConfig:
+    """What one member is started with.
+
+    `members`: the whole cluster as all members are given it, or None: what the folder says; for a new folder, a store
+    of one member. `bootstrap`: make the folder if there is no member in it. `joining`: make it that of a new member of
+    a running cluster instead; then there are no `members`, which are the founders. `listen_*`: `host:port` or None for
+    this member's own advertised address. `dial`: where peers are reached, if not at their advertised addresses.
+    Raises InvalidAddress.
+    """
+
+    folder: Path
+    node_id: str | None = None
+    members: tuple[Member, ...] | None = None
+    cluster_token: str = ""
+    bootstrap: bool = False
+    joining: Joining | None = None
+    listen_peer: str | None = None
+    listen_client: str | None = None
+    metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: nothing is counted.
+    listen_when_alone: bool = True  # False: a store of one node opens no client port; in-process streams only.
+    dial: Mapping[str, str] = field(default_factory=dict)
+    insecure: bool = False
+    raft: RaftConfig = field(default_factory=RaftConfig)
+    storage: StorageLimits = field(default_factory=StorageLimits)
+    service: ServiceLimits = field(default_factory=ServiceLimits)
+    has_own_loop: bool = False  # Nothing else happens on it that could not wait for some ms.
+    wrap_files: Callable[[Files], Files] = lambda files: files  # For tests that watch the disk.
+
+    def __post_init__(self) -> None:
+        if self.joining is not None and (self.bootstrap or self.members is not None or self.cluster_token):
+            raise InvalidConfiguration(
+                "a member that joins a cluster is not one of its founders: no bootstrap, no token"
+            )
+        for address in (self.listen_peer, self.listen_client, self.metrics, *self.dial.values()):
+            if address is not None:
+                parse_address(address)
+
+    @property
+    def configuration(self) -> Configuration | None:
+        """The canonical member list. Raises InvalidConfiguration, NotAMember."""
+        if self.members is None:
+            return None
+        configuration = Configuration.of(self.members)
+        _check_addresses(configuration)
+        if self.node_id is not None and configuration.member(self.node_id) is None:
+            raise NotAMember(self.node_id, configuration.voter_ids)
+        _check_dial(self.dial, configuration)
+        return configuration
+
+
+def _check_addresses(configuration: Configuration) -> None:
+    """The list is written into every folder for all time, so an address that cannot work is refused before that."""
+    is_alone = len(configuration.voters) == 1  # Nobody else needs to find it, so any port will do.
+    addresses = [each for member in configuration.voters for each in (member.peer_address, member.client_address)]
+    for address in filter(None, addresses):
+        is_any_port = parse_address(address)[1] == 0
+        if is_any_port and not is_alone:
+            raise InvalidConfiguration(f"{address}: port 0 (any) is no address at which the other members find it")
+        if not is_any_port and addresses.count(address) > 1:
+            raise InvalidConfiguration(f"the member list has {address} twice: every member needs two of its own")
+
+
+def _check_dial(dial: Mapping[str, str], configuration: Configuration) -> None:
+    for node_id in sorted(set(dial) - set(configuration.voter_ids)):
+        known = ", ".join(configuration.voter_ids)
+        raise InvalidConfiguration(f"no member to dial has the id {node_id}; the member list has {known}")
