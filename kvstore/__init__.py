@@ -3,8 +3,8 @@
     from kvstore import Client                # talks to a cluster
     from kvstore import open_node             # runs a member inside this program
 
-This is the public face. What runs a member (`open_node` and its friends) is loaded on first use, so that a program
-which only has a `Client` needs neither `storage` nor `raft.runtime`.
+The names below are the public interface. The parts that run a member (`open_node`, `run_member`, …) are loaded on first
+use, so a program that only has a `Client` loads neither `storage` nor `raft.runtime`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A node inside a trio program: the program gets the store, and the store lives in the program.
+"""A member inside a trio program, and the client that reaches it without a socket.
 
     async with open_node("data", bootstrap=True) as store:
         await store.put("greeting", "hello")
 
-With no peers this is a durable store of one node, on no port at all. As a member of a cluster it listens for its peers
-and for clients; on a follower, calls go to the leader. `EmbeddedStore` has all methods of `Client`, which it is.
+Without peers this is a durable store of one node, which listens on no port. As a member of a cluster it listens for its
+peers and for clients; on a follower, calls go to the leader. `EmbeddedStore` is a `Client`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IN_PROCESS_ADDRESS = "in-process:0"
 
 
 class EmbeddedStore(Client):
-    """A client whose nearest member runs in this very program."""
+    """A client whose nearest member runs in this process."""
 
     def __init__(self, member: RunningMember, nursery: trio.Nursery, deadline_seconds: float) -> None:
         super().__init__([IN_PROCESS_ADDRESS], deadline_seconds=deadline_seconds, dialer=self._dial_here_or_there)

@@ -1,8 +1,8 @@
-"""Files that a command line names to be written: which are replaced, which are written in place, which are refused.
+"""Output files that a command line names: replaced, written in place, or refused.
 
-A regular file is replaced as a whole, by a rename. A link is followed: the file that it names is replaced, and the link
-stays. Devices and pipes are never replaced, for others have them by that name; they are written in place, as is what
-names an open descriptor (`/dev/stdout`, `/dev/fd/3`), whatever that is. Folders, sockets and block devices are refused.
+A regular file is replaced as a whole, by a rename. A link is followed: its target is replaced, and the link stays. A
+device or a pipe is never replaced, since other processes use its name: it is written in place, like any name of an open
+descriptor (`/dev/stdout`, `/dev/fd/3`). Folders, sockets and block devices are refused.
 """
 
 from __future__ import annotations

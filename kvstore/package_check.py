@@ -1,4 +1,4 @@
-"""Our packages have plain names. If the program around us has one of the same name, say so instead of failing oddly."""
+"""A check that `raft` and `storage` are this project's: other packages may have these plain names."""
 
 from __future__ import annotations
 

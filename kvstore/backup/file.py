@@ -27,7 +27,7 @@ READ_BYTES = MIB
 
 
 class BackupFailed(OperationFailed):
-    """A snapshot was not saved, or not restored: nothing has been left under the name that was asked for."""
+    """A snapshot was not saved, or not restored: nothing is left under the requested name."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason, remedy)
@@ -42,7 +42,7 @@ class BackupFailed(OperationFailed):
 
 
 class BackupDamaged(BackupFailed):
-    """The file is no whole, unchanged snapshot: what is wrong, and at which byte it was noticed."""
+    """The file is not a complete, unchanged snapshot. `what` is wrong was noticed at byte `offset`."""
 
     def __init__(self, path: str, offset: int, what: str) -> None:
         super().__init__(
@@ -54,7 +54,9 @@ class BackupDamaged(BackupFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFacts:
-    """What a snapshot says of itself. `leader_time` in ns; `sessions` are dropped when it is restored."""
+    """The contents of a snapshot as its header states them. `leader_time` in ns; `sessions` are dropped when it is
+    restored.
+    """
 
     cluster_id: bytes
     index: int
@@ -84,7 +86,7 @@ class SnapshotFacts:
 
 
 class Checked:
-    """Bytes of a snapshot in, verified chunks out; `facts` and `header` are known when enough has come."""
+    """Turns the bytes of a snapshot into verified chunks; `header` and then `facts` are known on the way."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -192,11 +194,11 @@ COPY_BYTES = 1 << 20
 
 
 class AtomicFile:
-    """A file in the making, beside its place as `.NAME.PID.part`; deleted at the end unless `publish` gave it its name.
+    """A file that is written aside, as `.NAME.PID.part`, and deleted at the end unless `publish` has given it its name.
 
-    Without `force` no file is replaced, not even one that appears meanwhile. What is killed leaves only the part.
-    What is written in place (`named_files`), and standard output (`path` None), get all bytes at the end: until then
-    these are in a temporary file. Raises BackupFailed, for whatever the operating system refuses.
+    Without `force` no file is replaced, not even one that appears meanwhile. A killed process leaves only the part. A
+    file that is written in place (`named_files`), and standard output (`path` None), get all bytes at the end, from a
+    temporary file. Raises BackupFailed for any error of the operating system.
     """
 
     def __init__(self, path: Path | None, *, force: bool) -> None:

@@ -1,11 +1,11 @@
 """Saving a snapshot of a running cluster to a file (`hwm snapshot save`).
 
-The guarantee: every write that was acknowledged to anybody before `save_snapshot` was called is in the file, and the
-file shows the store as it was at one revision. A linearizable read gives the revision R that the store has at least
-reached; then a member, whichever it is, is asked for a snapshot of R or later, and builds one once it has applied R.
+The guarantee: every write that was acknowledged before `save_snapshot` was called is in the file, and the file shows
+the store at one revision. A linearizable read gives a revision R that the store has reached; then any member can be
+asked for a snapshot of R or later, and builds one once it has applied R.
 
-Without a majority there is no such read. With `existing` R is what the named member itself has applied: all of that is
-committed, but nobody can say what the others had acknowledged beyond it.
+Without a majority there is no such read. With `existing` R is what the named member itself has applied: all of it is
+committed, but the other members may have acknowledged more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TRIES_MAX = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What is in the file now, and which member it came from; with `existing` also what that one had said of itself."""
+    """The contents of the file, and the member that sent them; with `existing` also the status of that member."""
 
     facts: SnapshotFacts
     size_bytes: int

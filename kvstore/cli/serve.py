@@ -244,7 +244,7 @@ def init(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="How: lines for people, or one JSON object per line.",
+    help="Log format: human-readable text, or one JSON object per line.",
 )
 def serve_command(
     folder: Path,

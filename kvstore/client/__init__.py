@@ -1,1 +1,3 @@
-"""The client: a core without I/O that finds the leader and retries safely, the pump that drives it, and the calls."""
+"""The client: a state machine without I/O that finds the leader and retries safely (`core`), the trio tasks that run it
+(`pump`), and the operations of an application (`client`).
+"""

@@ -1,4 +1,4 @@
-"""Many operations under one await: which are open, what became of each, in the order in which they were given.
+"""Many operations under one await: the open ones, and the result of each, in the order in which they were given.
 
 Each is a call of its own, with its own session number, retries and outcome; only the waiting is shared.
 
@@ -29,10 +29,10 @@ Item = tuple[bytes | None, Request | OperationFailed]
 
 
 class Group(Generic[ResultT]):
-    """One bulk. `items` are pulled as there is room for more. Afterwards `results` has one of each, in their order.
+    """One bulk. `items` are pulled as there is room for more. Afterwards `results` has one result of each, in order.
 
-    Two that write the same key are never open together: the second waits until all before it have ended. So they
-    take effect in the order in which they were given, whatever is retried, unless the first ends unknown.
+    Two operations that write the same key are never open together: the second waits until all before it have ended.
+    So they take effect in order, whatever is retried, unless the first ends unknown.
     """
 
     def __init__(self, items: Iterable[Item], read: Callable[[Response], ResultT], patience_ns: int) -> None:

@@ -16,10 +16,10 @@ from kvstore.protocol.messages import Request, Response
 
 
 class RequestSequence:
-    """Hands out 1, 2, 3, … and knows `acknowledged_up_to`: every number at or below it is closed for ever.
+    """The request numbers of one session: 1, 2, 3, … All numbers up to `acknowledged_up_to` are closed for ever.
 
-    A member forgets kept results at or below what it was told, and never executes such a number again. So a number
-    is closed only when nothing will send it any more, however it ended.
+    A member forgets the results of acknowledged numbers, and never executes such a number again. So a number is closed
+    only when no attempt will send it any more, whatever the outcome.
     """
 
     def __init__(self, open_max: int) -> None:
@@ -62,7 +62,7 @@ MILLISECOND_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """Timers of the retry machine in ns, and its bounds."""
+    """Timers of a client in ns, and its bounds."""
 
     attempt_timeout_ns: int = 1_000 * MILLISECOND_NS  # Silence of a member that owes an answer; then another is asked.
     pause_min_ns: int = 20 * MILLISECOND_NS  # After a failure; doubles up to the maximum, with jitter.
@@ -84,10 +84,8 @@ class ClientLimits:
 class Call:
     """One operation. It is in one place at a time: in a queue, paused, or in flight on one connection.
 
-    `uncertain`: an attempt was sent whose end nobody saw, so this call can never again be called certain to have
-    failed. `numbers` and `session_id` are those of the session that its number belongs to.
-
-    See docs/reference/specification.md#97-retries.
+    `uncertain`: the result of an attempt is unknown, so this call can never again end as certainly failed (FORMATS §9).
+    `numbers` and `session_id` are those of the session that its number belongs to.
     """
 
     ticket: int
@@ -118,7 +116,7 @@ class CallEnded(NamedTuple):
 
 @dataclass(slots=True)
 class ClientEffects:
-    """What the host of a `ClientStateMachine` has to do. Ids are those of connections."""
+    """The work of the host of a `ClientStateMachine`. Ids are those of connections."""
 
     dial: list[tuple[int, str]] = field(default_factory=list)  # Then `connected` or `disconnected`.
     send: list[tuple[int, bytes]] = field(default_factory=list)
@@ -127,10 +125,10 @@ class ClientEffects:
 
 
 class DeadlineQueue:
-    """Calls in order of a moment, with lazy removal: ended calls are dropped when they come up, or when too many.
+    """Calls ordered by deadline; finished calls are removed lazily, when they come up or when they are too many.
 
-    Most calls of a program have the same patience, so their moments come in order: such a row needs no heap (0.1 µs
-    instead of 1 µs per call, and the ended ones leave in front). What comes out of order goes into one.
+    Most calls of a program have the same timeout, so their deadlines come in order, and a deque keeps them (0.1 µs per
+    call instead of 1 µs). A deadline that comes out of order goes into a heap.
     """
 
     def __init__(self) -> None:
@@ -184,7 +182,7 @@ class DeadlineQueue:
 
 
 class CallQueue:
-    """Calls in order. Ended ones are dropped when they come to the front."""
+    """Calls in the order in which they came. Finished calls are dropped when they reach the front."""
 
     def __init__(self) -> None:
         self._calls: deque[Call] = deque()
@@ -209,7 +207,7 @@ class CallQueue:
 
 
 class CallQueues:
-    """The calls of a client that are on no connection."""
+    """The calls of a client that are on no connection: in a queue by the connection that they need, or in a pause."""
 
     def __init__(self) -> None:
         self.commands, self.reads, self.anywhere = CallQueue(), CallQueue(), CallQueue()

@@ -105,7 +105,7 @@ Text = bytes | str
 
 
 class Client(MemberCalls):
-    """A client of one cluster. `endpoints`: some members' client addresses, `host:port`; the others are learned.
+    """A client of one cluster. `endpoints`: client addresses of some members, `host:port`; the others are learned.
 
     `deadline_seconds` holds for every operation that names none of its own. `session` False: no retries of commands,
     and one round trip less at the beginning. Raises InvalidAddress.

@@ -1,12 +1,11 @@
-"""The client's retry machine: finds the leader, keeps a session, repeats what may be repeated, and says how it ended.
+"""The state machine of a client: finds the leader, keeps a session, retries what may be retried, reports outcomes.
 
-Sans-I/O, like the node: the simulator runs what production runs. Time (monotonic ns: `tick`) and randomness are given.
+Sans-I/O, like the node: the simulator and production run the same code. Time (monotonic ns: `tick`) and randomness come
+from the host.
 
 The law of outcomes: a call ends with a response; or with `OperationFailed`, if *every* attempt certainly
 had no effect; or with `OutcomeUnknown`. A command is sent again only under the same number of the same session, so it
-is carried out at most once however often it arrives. A read has no effect: without an answer it has failed.
-
-See docs/reference/specification.md#97-retries.
+is carried out at most once however often it arrives. A read has no effect: without a response it has failed.
 """
 
 from __future__ import annotations

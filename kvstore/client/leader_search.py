@@ -1,4 +1,4 @@
-"""Which connection leads to the leader, and whom to ask when none is known to."""
+"""The search for the leader: the connection to it, and the member that is asked while no leader is known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvstore.client.member_connection import MemberConnection
 
 
 class LeaderSearch:
-    """At most one member is asked at a time (`probe`). `leader` is believed until it denies it, or is silent."""
+    """Asks at most one member at a time (`probe`). `leader` counts as the leader until it denies it, or is silent."""
 
     def __init__(self, book: AddressBook, random: Random, limits: ClientLimits) -> None:
         self.leader: MemberConnection | None = None

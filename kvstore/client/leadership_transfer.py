@@ -1,4 +1,4 @@
-"""The client's side of a leadership transfer: ask whoever leads, then look until another one does."""
+"""The client's side of a leadership transfer: ask the leader, then poll until another member leads."""
 
 from __future__ import annotations
 

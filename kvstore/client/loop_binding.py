@@ -1,4 +1,4 @@
-"""To which trio loop a client belongs, so that any use from elsewhere fails at once with a sentence.
+"""The trio loop that a client belongs to: any use from elsewhere fails at once, with a reason.
 
 A client moves bytes in the tasks of the loop that it was entered in. In another loop, another thread or a forked child
 these tasks do not run for the caller: a call would wait for ever, or two processes would share one connection.

@@ -1,4 +1,4 @@
-"""One connection of a client to one member, as the retry machine sees it: bytes in, responses out."""
+"""One connection of a client to one member, without I/O: bytes in, responses out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ConnectionState(enum.Enum):
 
 
 class MemberConnection:
-    """A connection, what is in flight on it, and since when it has been silent."""
+    """A connection: its state, the calls in flight on it, and since when the member has been silent."""
 
     def __init__(self, connection_id: int, address: str, now: int) -> None:
         self.connection_id, self.address = connection_id, address

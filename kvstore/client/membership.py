@@ -34,7 +34,7 @@ LOOK_SECONDS = 0.05
 
 
 class MemberCalls:
-    """What a `Client` can do about the members. `ask` is its own."""
+    """The operations of a `Client` on the membership. `ask` and `learn` are the client's own."""
 
     @abstractmethod
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:

@@ -1,4 +1,4 @@
-"""What a response means for the attempt that it answers."""
+"""Classifies responses: what each means for the attempt that it answers, and whether the call may be retried."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Succeeded:
 class Redirected:
     """This member cannot take it; certainly no effect. Try the leader that it names, if it does.
 
-    `remedy`: what to tell whoever asked this member and no other.
+    `remedy`: a hint for a caller that named this member.
     """
 
     leader_address: str | None

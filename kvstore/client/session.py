@@ -1,4 +1,4 @@
-"""The client's session: registered when the first command needs it, kept alive, replaced when it has expired."""
+"""The session of a client: registered when the first command needs it, kept alive, replaced once it has expired."""
 
 from __future__ import annotations
 

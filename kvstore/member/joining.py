@@ -1,16 +1,14 @@
-"""A new member of a running cluster: how its data folder is made, and who is not let in.
+"""Joining a running cluster: the data folder of a new member is made, unless the member must not join.
 
-It begins as a copy of what a member has already: with that member's newest snapshot, and with the configuration in it.
-(An empty state at index 0 would be wrong for a cluster that was restored from a backup, or whose first state was made
-by another build.) In that configuration it is not a voter, so it neither campaigns nor makes a cluster of its own. From
-there on the leader tells it the rest, as soon as it is a member; until then the others refuse it, and it tries again.
+A new member begins with the newest snapshot of another member, and with the configuration in it. (An empty state at
+index 0 would be wrong for a cluster that was restored from a backup, or whose first state was made by another build.)
+In that configuration it is not a voter, so it neither campaigns nor founds a cluster of its own. Once it is a member
+the leader sends it the rest of the log; until then the others refuse it, and it tries again.
 
-A member that has lost its disk has forgotten its votes. It is not let in under its old id: not here, where the cluster
-knows the id, and not by any peer that has pinned its old incarnation. Some peers may also have pinned
-somebody who only waited to be added, while nobody led. If the leader has not, he can be made anew: who becomes a voter
-is named with his folder in the configuration, to which such pins give way.
-
-See docs/reference/specification.md#13-incarnations-and-pins.
+A member that has lost its disk has forgotten its votes. It cannot join under its old id: the cluster knows the id, and
+the peers have pinned its old incarnation (FORMATS §1). Some peers may also have pinned a member that only waited to be
+added, while there was no leader. Unless the leader has pinned it, such a member can be made anew: a new voter is named
+with its incarnation in the configuration, to which such pins give way.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ ASK_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """What a new member is given: itself, with its advertised addresses, and client addresses of some members.
+    """The input of a new member: its own advertised addresses, and the client addresses of some members.
 
     `cluster_id`: the cluster that it must be, 16 bytes; none: whichever these addresses belong to.
     """
@@ -46,7 +44,7 @@ class Joining:
 
 
 class JoinRefused(StoreError):
-    """A new member cannot be made so. Nothing was made. `remedy` says what to do instead."""
+    """The new member must not join. Nothing was made. `remedy` says what to do instead."""
 
     def __init__(self, node_id: str, reason: str, remedy: str) -> None:
         super().__init__(node_id, reason, remedy)

@@ -1,4 +1,4 @@
-"""The sockets on which one member listens, by who connects."""
+"""The sockets on which one member listens: for clients, for peers and for metrics."""
 
 from __future__ import annotations
 

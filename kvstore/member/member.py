@@ -1,4 +1,4 @@
-"""One running member: its folder, its node, its two ports. `hwm serve` and `open_node` both run this."""
+"""One running member: its folder, its node, its ports. `hwm serve` and `open_node` both run this."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""A saved snapshot becomes the beginning of a new cluster (`hwm snapshot restore`).
+"""Restoring a saved snapshot as the beginning of a new cluster (`hwm snapshot restore`).
 
-Each member is made from the same file: its state is the snapshot at index 0, as the empty store is that of `hwm init`.
+Each member is made from the same file: its state at index 0 is the snapshot, where `hwm init` makes the empty store.
 
-The cluster id is new, and no token that can be typed gives it: it covers the token, the member list and all that is
-restored. So members of the old cluster refuse the new one; members that were restored from different files refuse each
-other; and an empty folder made with `hwm init` can never join, which would be a member without the restored keys.
+The cluster id is new, and follows from no token alone: it covers the token, the member list and the restored state. So
+members of the old cluster refuse the new one; members that were restored from different files refuse each other; and an
+empty folder made with `hwm init`, which would lack the restored keys, can never join.
 
-Sessions and their kept results are dropped, and their ids are not given out again: see docs/operations.md.
+Sessions and their kept results are dropped, and their ids are not used again: see docs/operations.md.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""What a member says of itself: status, health, metrics and the log."""
+"""Monitoring of one member: health probes, metrics, and the format of its log.
+
+The parts count and look; no part changes what the member does.
+"""

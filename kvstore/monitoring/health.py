@@ -1,4 +1,4 @@
-"""Is this member alive, and may it be asked? Two answers for whoever restarts processes and routes requests."""
+"""The health of a member: liveness for supervisors that restart it, readiness for routers of requests."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ STOPPING = "it is being stopped"
 
 
 def liveness_problem(node: Node) -> str | None:
-    """What is wrong for good, so that only another process can help; None if nothing is.
+    """The permanent failure that only a restart can help against; None if there is none.
 
-    Whoever gets an answer at all has seen the loop turn.
+    An answer proves that the event loop turns.
     """
     return None if node.failure is None else f"the node has failed: {node.failure.reason}"
 
 
 def quorum_problem(status: NodeStatus, committed_term: int | None) -> str | None:
-    """Why this member has no part in a working majority right now; None if it has.
+    """Why this member is not part of a working majority right now; None if it is.
 
     `committed_term`: of the entry at the high-water mark. A leader that has committed nothing in its own term does not
     know yet what is committed (Raft §6.4).

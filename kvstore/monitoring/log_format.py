@@ -1,4 +1,4 @@
-"""How `hwm serve` writes its log on stderr: lines for people, or one JSON object per line for machines."""
+"""The log of `hwm serve` on stderr: human-readable text, or one JSON object per line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member's metrics as Prometheus wants them (docs/metrics.md). Everything is looked up when it is asked for.
+"""The metrics of a member in the Prometheus format (docs/metrics.md), collected when they are requested.
 
 Only this module needs `prometheus-client`, which the extra `metrics` installs; nothing else imports it.
 """

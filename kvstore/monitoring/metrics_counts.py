@@ -1,6 +1,6 @@
-"""What a member counts for its metrics while it runs: per flush and per refusal, never per request that is served.
+"""The counters of a member: updated per flush and per refusal, never per request that succeeds.
 
-A member without metrics uses none of these classes, and counts nothing.
+A member without metrics uses none of these classes, and counts nothing. Unlike `metrics` this file needs no library.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Counts:
 
 
 class CountingApplication:
-    """Stands between a driver and its application."""
+    """Counts completions and events on their way from a driver to its application."""
 
     def __init__(self, application: Application, counts: Counts) -> None:
         self._application, self._counts = application, counts
@@ -169,7 +169,7 @@ class CountingApplication:
 
 
 class CountingService(Service):
-    """A service that counts whom it refuses. What is served takes the same way as without."""
+    """A service that counts its refusals. The path of requests that succeed is that of `Service`."""
 
     counts: Counts
 

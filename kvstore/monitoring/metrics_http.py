@@ -209,7 +209,7 @@ except ModuleNotFoundError as missing:
 
 
 class MetricsNotInstalled(StoreError):
-    """The library that writes the exposition format is not here."""
+    """The library that writes the exposition format is not installed."""
 
     def __str__(self) -> str:
         return "--metrics needs the library prometheus-client, which is not installed"
@@ -220,7 +220,7 @@ class MetricsNotInstalled(StoreError):
 
 
 class MetricsServer:
-    """Makes the parts that count, in the order `service`, `driver`, then serves what they have counted.
+    """Makes the parts that count, in the order `service`, `driver`, then serves the pages.
 
     Raises MetricsNotInstalled.
     """

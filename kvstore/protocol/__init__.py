@@ -1,4 +1,5 @@
-"""What clients and members say to each other: commands, results, requests and answers, their bytes, their validation.
+"""The protocol between clients and members: commands, results, requests and responses, their bytes, their validation.
 
-Nothing here holds state or knows of a connection. What a command *does* belongs to `store`.
+This chapter holds no state and knows no connection, no client and no server. The effect of a command belongs to
+`store`.
 """

@@ -1,4 +1,4 @@
-"""What a client can ask of the store, as plain values, and their wire form.
+"""The commands of the store as plain values, and their wire form (FORMATS §7–§9).
 
 In a log payload `[leader_time, command, ...]` a command is `[session_id, request_no, acknowledged_up_to, kind, ...]`.
 From `kind` on it is its *body*; for an operation the body is also its form inside a transaction:
@@ -51,7 +51,7 @@ class CommandKind(enum.IntEnum):
 
 
 class Target(enum.IntEnum):
-    """What a comparison looks at. On an absent key the numbers are 0, and any comparison of the value is false."""
+    """The field that a comparison reads. On an absent key the numbers are 0, and a comparison of the value is false."""
 
     VERSION = 1
     CREATE_REVISION = 2
@@ -60,7 +60,7 @@ class Target(enum.IntEnum):
 
 
 class Comparison(enum.IntEnum):
-    """How a comparison looks at it: `record's target  OP  operand`."""
+    """The operator of a comparison: `record's target  OP  operand`."""
 
     EQUAL = 1
     NOT_EQUAL = 2
@@ -257,7 +257,7 @@ def spell_out(command: Operation | CompareAndSet | Txn) -> Txn:
 
 
 class UnreadablePayload(Exception):
-    """A committed entry is of no shape that this build knows. The member stops: going on would mean to diverge."""
+    """A committed entry has no shape that this build knows. The member stops, since it would diverge."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(index, reason)

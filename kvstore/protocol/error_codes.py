@@ -1,7 +1,4 @@
-"""What a client is told for each error of the engine and the store: a code, and the fields behind it.
-
-See docs/reference/specification.md#711-responses.
-"""
+"""The response to each error of the engine and the store: a code, and the fields behind it (FORMATS §7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients and members say to each other: frames as between peers, bodies of CBOR.
+"""Messages between clients and members (FORMATS §7): frames as between peers, bodies of CBOR.
 
 First each side sends a hello (`raft.Hello`; the client's with role `client` and no ids). Then the client sends
 requests, as many as it likes without waiting, and the member answers each once, in any order:
@@ -92,7 +92,7 @@ class RequestKind(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """How the conversation, rather than the store, answered. 0 to 15 are `ResultCode`."""
+    """Codes of the protocol rather than the store. 0 to 15 are `ResultCode`."""
 
     OK = 0
     NOT_LEADER = 16
@@ -135,7 +135,7 @@ class Consistency(enum.IntEnum):
 
 
 class Request(NamedTuple):
-    """What a client wants, before it has a request id, a session or a number.
+    """A request before it has a request id, a session or a number.
 
     `address`: only this member can answer (None: the leader, or with `anywhere` any member).
     """
@@ -158,7 +158,7 @@ class Request(NamedTuple):
 
 
 class SessionlessRequest(Request):
-    """A command that a client sends under no session though it has one: sent once, and it needs no place for one."""
+    """A command that is sent outside of the client's session, and once: it works when sessions are full."""
 
     __slots__ = ()
 
@@ -294,7 +294,7 @@ def request_id_of(body: bytes) -> int:
 
 
 class Response(NamedTuple):
-    """What a member answered. `fields`: what follows the five items that every response has."""
+    """A response of a member. `fields` follow the five items that every response has."""
 
     request_id: int
     code: int
@@ -329,7 +329,7 @@ _MALFORMED, _INTERNAL_ERROR = int(Code.MALFORMED), int(Code.INTERNAL_ERROR)
 
 @dataclass(frozen=True, slots=True)
 class MembersView:
-    """Who is in the cluster, as one member sees it. Addresses are those of the client ports, empty if none."""
+    """The members of the cluster, as one of them sees them. Addresses are those of the client ports, empty if none."""
 
     leader_id: str | None
     leader_address: str | None

@@ -1,9 +1,8 @@
-"""In which ways a read can be asked for and answered: what the words of the protocol mean to the engine.
+"""Read modes: the consistency of the protocol and the corresponding read of the engine (FORMATS §8).
 
-A member may answer with more than was asked for, never with less, and says which: a `lease` read without a lease is
-answered as `linearizable`, a `bounded` one whose age cannot be proven as `follower`, or by a leader as its own reads.
-
-See docs/reference/specification.md#811-consistency-of-reads.
+A member may answer with a stronger consistency than requested, never with a weaker one, and the response names it: a
+`lease` read without a lease is answered as `linearizable`, a `bounded` one whose age cannot be proven as `follower`, or
+by a leader like its own reads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the store answers: plain tuples inside (applied, kept, sent as they are), values outside.
+"""Results of the store: plain tuples inside (applied, kept, sent as they are), values outside.
 
 A result is `(code, revision, ...)`: the store's revision at its point in the order, whatever the code.
 If code is OK (0) the third item is the body, which begins with the kind of the command:
@@ -34,7 +34,7 @@ ResultItem = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the store knows of a key. `lease_id` 0: no lease."""
+    """The record of a key. `lease_id` 0: no lease."""
 
     value: bytes
     create_revision: int
@@ -126,7 +126,7 @@ class SessionRegistered:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Carried out, with nothing to tell: close_session, keep_alive, change_limits, raise_feature_level."""
+    """The result of a command that returns nothing: close_session, keep_alive, change_limits, raise_feature_level."""
 
     revision: int
     kind: CommandKind
@@ -233,10 +233,10 @@ ReadT = TypeVar("ReadT")
 
 
 def read_answer(response: Response, read: Callable[[Response], ReadT], *, has_effect: bool) -> ReadT:
-    """What `read` makes of a response whose code is OK. `has_effect`: it answers something that may change the store.
+    """The value that `read` decodes from a response whose code is OK. `has_effect`: the request may change the store.
 
-    A member that answers what makes no sense proves nothing: raises OutcomeUnknown for what has an effect, Unavailable
-    for all else, and what the store itself answered (`kvstore.errors`) as it is.
+    A response that makes no sense proves nothing: raises OutcomeUnknown for a request with an effect, else Unavailable.
+    An error that the response describes is raised as it is.
     """
     try:
         return read(response)
@@ -249,9 +249,9 @@ def read_answer(response: Response, read: Callable[[Response], ReadT], *, has_ef
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[ResultT]):
-    """A result, and who gave it under which promise. `session_id` 0: the operation had no session.
+    """A result, the member that gave it, and its consistency. `session_id` 0: the operation had no session.
 
-    `age_ms`: of a `bounded` answer; it shows all that anybody had been told so long before it was asked for.
+    `age_ms`: of a `bounded` read; it shows every write that was acknowledged this long before the request.
     """
 
     result: ResultT

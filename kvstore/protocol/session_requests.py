@@ -1,7 +1,7 @@
 """Requests about sessions and replicated limits, for operators, and their answers: values and their form on the wire.
 
-None of these requests needs a session, so that they also work when sessions are full. They are the leader's to answer,
-from what it has applied.
+None of these requests needs a session, so they also work when sessions are full. The leader answers them, from the
+state that it has applied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a member tells about itself: one flat structure, on the wire a map by field name."""
+"""The status of a member: one flat structure, on the wire a map by field name."""
 
 from __future__ import annotations
 
@@ -24,13 +24,10 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """One member. `commit_index` is the high-water mark; both marks are inclusive. `state_hash` is empty
-    unless it was asked for: two members with the same `last_applied` must have the same one. Then all of this is of the
-    moment at which computing the hash began, so that hash and `last_applied` belong together. What later builds add has
-    a default: an earlier one does not tell it.
-
-    See docs/reference/specification.md#6-marks.
-    """
+    """One member. `commit_index` is the high-water mark; both marks are inclusive (FORMATS §6). `state_hash` is empty
+    unless it was asked for: two members with the same `last_applied` must have the same one. Then all fields are of the
+    moment at which the computation of the hash began, so the hash belongs to `last_applied`. A field that a later build
+    has added has a default, since earlier builds do not send it."""
 
     node_id: str
     cluster_id: bytes

@@ -1,7 +1,7 @@
 """Keys and values as text: UTF-8 as it is; other bytes, and text that begins with `base64:`, as `base64:…`.
 
-And how text of unknown origin is shown: control characters, and those that change the order of what stands beside them,
-are never printed as they are.
+Text of unknown origin is shown escaped: control characters, and characters that change the direction of text, are never
+printed as they are.
 """
 
 from __future__ import annotations

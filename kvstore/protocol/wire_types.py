@@ -1,4 +1,4 @@
-"""Dataclasses from maps that came over the wire: every value has the type that its field says, or there is none."""
+"""Dataclasses from maps that came over the wire: each value has the type of its field, or the map is refused."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a member may use, and who gives way when there is no more: descriptors, connections, memory, sessions."""
+"""Bounded resources of a member, and what yields when one is exhausted: descriptors, connections, memory, sessions."""

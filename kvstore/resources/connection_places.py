@@ -1,12 +1,12 @@
-"""Who may be connected when more clients come than a member can serve (docs/operations.md, "Bounds"). Sans-I/O.
+"""Places for client connections, for times when more clients come than a member can serve. Sans-I/O.
 
-There are `connections_max` places. Only when all are taken does anybody lose one: then the connection that has been
-idle longest, and has no request open, gives its place to the new one. No address keeps more than half of the places
-from others, and a stream of the member's own program gets a place even from a connection that is busy.
+There are `connections_max` places (docs/operations.md, "Bounds"). Only when all are taken a connection loses its place:
+the one that has been idle longest, and has no request open, gives it to the new connection. No address keeps more than
+half of the places from others, and a stream of the member's own program gets a place even from a busy connection.
 
-A connection that can get no place this way is let in all the same, to one of a few reserved places, where a member
-answers nothing but the cheap requests that `hwm status` makes, for seconds: operators cannot be told from strangers,
-so what is reserved is made useless for anything else.
+A connection that gets no place this way is admitted to one of a few reserved places, for seconds. There a member
+answers only the cheap requests that `hwm status` makes: operators cannot be told from strangers, so a reserved place is
+useless for anything else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IN_PROCESS = ""
 
 
 class ConnectionPlace:
-    """What is known of one connection besides what the service knows."""
+    """The place of one connection."""
 
     def __init__(self, connection_id: int, origin: str, tick: int) -> None:
         self.connection_id, self.origin = connection_id, origin

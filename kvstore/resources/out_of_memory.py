@@ -1,4 +1,4 @@
-"""Errors that say nothing but that the system gave no more memory."""
+"""Recognizes errors that only mean that the system gave no more memory."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""Room for the results of others: who holds most of the kept results makes room when there is none.
+"""Pressure on kept results: the sessions that hold most of them make room when there is none.
 
 At `results_bytes_max` apply refuses every new request of every session, so 32 sessions that acknowledge nothing would
 lock out all clients for as long as they are kept alive. The leader looks once a second. Where the results have been
 close to the bound for two looks, it closes the sessions that hold most, and for a while it admits only a few commands
 at a time that may leave a large result, so that these cannot reach the bound again. Plain puts go on: their results are
-small. Who fills the bound anew whenever that while is over locks out the others for 2 of 12 seconds.
+small. A client that fills the bound anew whenever that time is over locks out the others for 2 of 12 seconds.
 
-As in `session_reaper` all of it is done before anything is proposed, or by `close_session`: what apply does
-stays as it is.
+As in `session_reaper` all of this happens before anything is proposed, or by `close_session`: apply is not changed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the leader proposes about sessions: that time passes for those that are due, and who makes room for new ones.
+"""Commands of the leader about sessions: an empty one when sessions are due to expire, and closes that make room.
 
-At `sessions_max` it closes those that nobody has used, oldest first. Registering costs a client nothing and is asked of
-nobody, so without this a client that registers and registers would lock out all others for the time-to-live of its
-sessions. A session that was never used holds nothing: its owner learns that it has expired, and registers another one.
+At `sessions_max` it closes unused sessions, oldest first. To register costs a client nothing, so without this a client
+that only registers would lock out all others for the time-to-live of its sessions. A session that was never used holds
+nothing: its owner learns that it has expired, and registers another one.
 
-The leader proposes `close_session`, a command of feature level 1: what apply does stays as it is, and members of all
-builds compute the same state (docs/versions.md). Nothing but its commands is replicated: a new leader begins anew.
+The leader proposes `close_session`, a command of feature level 1: apply is not changed, and members of all builds
+compute the same state (docs/versions.md). Only these commands are replicated: a new leader begins anew.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A member that serves: connections of clients, what is judged about a request, and the answers.
+"""The server: connections of clients, the decision about each request, and the responses.
 
-What a member says of itself to operators belongs to `monitoring`; what it may use, to `resources`.
+Health and metrics belong to `monitoring`, bounds on what clients may use to `resources`, and the member around the
+server to `member`.
 """

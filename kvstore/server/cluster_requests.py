@@ -1,4 +1,4 @@
-"""What a member answers about itself and the cluster: all requests that are no operation on keys, and need no wait."""
+"""Requests about the member and the cluster: all that are no operation on keys, and need no wait."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from raft import (
 
 
 class ClusterRequests:
-    """One member's own knowledge. `own_*`: where it really listens, if it advertises nothing; empty if nowhere."""
+    """Answers from the knowledge of one member. `own_*`: where it really listens, if it advertises nothing; empty if
+    nowhere.
+    """
 
     def __init__(self, node: Node, machine: KvMachine, log_bytes_max: int) -> None:
         self._node, self._machine, self._log_bytes_max = node, machine, log_bytes_max

@@ -1,4 +1,4 @@
-"""What a service knows of its client connections, and of the requests on them that wait for the node."""
+"""The state of a service's client connections, and of their requests that wait for the node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPERATOR_REQUESTS_MAX = 32
 
 
 class Connection:
-    """What the service knows of one client connection."""
+    """The state of one client connection."""
 
     def __init__(self, connection_id: int, *, is_reserved: bool = False) -> None:
         self.connection_id = connection_id

@@ -1,6 +1,6 @@
-"""The firewall around requests: an unexpected exception while a request is judged costs its connection only.
+"""Containment of errors: an unexpected exception while a request is judged costs only its connection.
 
-Until something is proposed nothing has changed, so such a request certainly had no effect, and the member may go on.
+Until something is proposed nothing has changed, so such a request certainly had no effect, and the member goes on.
 Once a command is proposed, and while completions are carried out, state may have changed: an exception there is not
 contained, and ends the member.
 """

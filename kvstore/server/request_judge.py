@@ -1,6 +1,6 @@
-"""Judges one request: says what is to be done about it, and changes nothing.
+"""The decision about a request: admitted or refused, and how it is carried out. Nothing is changed here.
 
-The service carries a decision out. Whatever is raised here had no effect, so it costs one request or one connection.
+The service carries a decision out. A request that raises here had no effect, so it costs one request or one connection.
 """
 
 from __future__ import annotations

@@ -4,10 +4,8 @@ The host calls `receive` with what a socket held, `complete` after every flush o
 `take_output` gives and hangs up on what `take_closed` names. It reads from a connection only while `wants_input` says
 so, and says with `sent` what has left: that is how a slow reader slows down itself and nobody else.
 
-Requests are judged before anything is proposed. A frame that makes no sense ends its own connection, with
-the reason; the member goes on. So does an unexpected error while a request is judged (`request_errors`).
-
-See docs/reference/specification.md#712-requests-from-outside.
+Requests are judged before anything is proposed (FORMATS §7). A frame that makes no sense ends its own connection, with
+the reason, as does an unexpected error while a request is judged (`request_errors`); the member goes on.
 """
 
 from __future__ import annotations
@@ -74,8 +72,8 @@ from raft import (
 _RANGE = int(CommandKind.RANGE)
 
 UNITS_PER_TURN = 16
-"""Of work that is done in one turn of the host's loop for requests that the member answers by itself, and for reads of
-ranges: some 2 ms, more only by the last answer. The rest waits for the next turn (`Service.work`)."""
+"""Units of work in one turn of the host's loop for requests that the member answers by itself, and for reads of ranges:
+some 2 ms, more only by the last answer. The rest waits for the next turn (`Service.work`)."""
 
 UNIT_BYTES = 2 * 1024
 """Of an answer: so much costs one unit more. Of small records, or entries of the log, that is some 20: 0.1 ms."""
@@ -270,7 +268,7 @@ class Service:
     # What the host may ask of a connection.
 
     def is_greeted(self, connection_id: int) -> bool:
-        """True once the client has said its hello. Give a stranger only so long."""
+        """True once the handshake is complete. Callers should close connections that do not complete it in time."""
         connection = self._connections.get(connection_id)
         return connection is not None and connection.greeted
 

@@ -1,12 +1,10 @@
-"""What a member answers to whoever saves its snapshot: pages of the newest durable one, and that it builds another.
+"""Pages of the newest durable snapshot, for clients that save it, and the request to build a newer one.
 
-Nothing is kept for whoever asks, between two requests: each page is asked for by the name of the file that the first
-one came from. Only the newest file is ever read, by the name that the member itself has for it; once there is a newer
-one, the client is told so and begins again.
+No state is kept between two requests of a client: each names the file that the first page came from. Only the newest
+file is ever read, by the name that the member itself has for it; once there is a newer one, the client begins again.
 
-A page is read synchronously, as `read_log` reads entries: from the page cache, where a file that has just been written
-is, 1 MiB takes 0.1 ms (and its answer 0.6 ms to encode); from a disk, as long
-as that takes. The build goes on beside other work, chunk by chunk.
+A page is read synchronously, as `read_log` reads entries: 1 MiB takes 0.1 ms from the page cache, where a file that has
+just been written is (and 0.6 ms to encode), and longer from a disk. The build goes on beside other work, in chunks.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ PAGE_BYTES_MAX = MIB
 
 
 class SnapshotPages:
-    """Of one member. It keeps why its last build was given up, for whoever waits for that build."""
+    """The pages of one member. It keeps the reason why its last build was given up."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

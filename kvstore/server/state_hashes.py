@@ -1,7 +1,7 @@
-"""The hash of a member's state, for whoever compares members: computed in slices, one at a time, beside other work.
+"""Hashes of a member's state, for comparisons of members: computed in slices, one at a time, beside other work.
 
-An answer shows the member as it was at the moment that its hash is of, which is not before it was asked for. While the
-state stays the same, the hash that was computed last is the answer.
+A response shows the member at the moment of its hash, which is not before the request. While the state stays the same,
+the last hash is the response.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WAITING_PER_CONNECTION_MAX = 4
 
 
 class WaitingRequest(NamedTuple):
-    """Who waits for a hash."""
+    """A request that waits for a hash."""
 
     connection_id: int
     request_id: int

@@ -259,8 +259,8 @@ class KvMachine:
 
         A hot loop for puts under sessions, most of what a store is given: `enter`, `answered`, `put` and `keep` in
         line take half the time, and what commands of one session share is done once for those that stand side by side.
-        Whatever is unusual about a command goes to `_apply_command`, which does what has been done so far once more,
-        without harm; the tests compare with a machine that sends all of them there.
+        Any command off the fast path is handed to `_apply_command`, which safely repeats the session bookkeeping that
+        is already done here; tests compare with a machine that hands all commands there.
         """
         results_of_all: list[list[ResultItem]] = []
         store, sessions, leader_time = self._store, self._sessions, self._leader_time

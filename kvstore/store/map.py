@@ -40,7 +40,7 @@ class MapView(Protocol):
 
 
 class KeyValueMap:
-    """Keys in byte order with their records. Knows nothing of sessions, quotas and errors.
+    """Keys in byte order with their records. It knows no sessions, quotas and errors.
 
     `deletions` holds the revision of every remembered deletion, oldest first, all above `deletion_floor`; a key is
     never in both maps. `deletion_order` has their places: unlike a dict it can be read from anywhere, and shortened at
