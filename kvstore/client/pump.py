@@ -1,7 +1,7 @@
 """The trio shell of a client: moves bytes and fires timers for a `ClientStateMachine`; decides nothing.
 
-Tasks: one that flushes what callers have asked for in the same turn, one that keeps time, and two per connection (one
-reads, one writes what the socket does not take at once). None per request: a caller sleeps until its outcome wakes it,
+Tasks: one that flushes the calls of the same turn, one that keeps time, and two per connection (one reads, one writes
+the bytes that the socket does not take at once). There is none per request: a caller sleeps until its outcome wakes it,
 and many calls can sleep as one (`ask_each`).
 """
 

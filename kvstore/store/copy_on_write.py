@@ -26,7 +26,7 @@ P = TypeVar("P", bound=bytes | DeletionPlace)
 class StoreSnapshotView:
     """Records and remembered deletions. Open until `close`, which is due when enough has been read.
 
-    `slice_rows` are captured at a time, which 0.1 ms is enough for if they are 512.
+    `slice_rows` are captured at a time: 512 take 0.1 ms.
     """
 
     def __init__(self, store: KeyValueMap, slice_rows: int) -> None:
@@ -108,7 +108,7 @@ class SessionsSnapshotView:
     """Sessions and their kept results. Open until `close`, which is due when enough has been read.
 
     Taken in O(sessions), which are few: 0.2 ms for 10,000. A session is saved with a copy of its `results` when it is
-    first touched: 0.04 ms for the 4,096 that the default limits allow, so no more than they cost when they came.
+    first changed: 0.04 ms for the 4,096 results that the default limits allow.
     """
 
     def __init__(self, sessions: Sessions) -> None:

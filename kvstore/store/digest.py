@@ -1,8 +1,6 @@
 """A digest of the replicated state over its fields, never over re-encoded CBOR.
 
-Every field is preceded by its kind and length, so that no two states feed the same bytes.
-
-See docs/reference/specification.md#813-state-hash.
+Every field is preceded by its kind and length, so no two states give the same input to the hash.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _PICTURE_ROWS = 128  # Captured from the state at a time.
 def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
     """32 bytes, equal exactly where all replicated fields are. Cost: O(n), about 1 s for a million small records.
 
-    For tests, simulations and whoever else has nothing better to do meanwhile; a member that serves uses StateHashing.
+    For tests and simulations; a member that serves uses StateHashing.
     """
     digest, gathered = hashlib.sha256(), list[bytes]()
     rows = ((key, store.records[key]) for key in store.keys)
@@ -97,7 +95,7 @@ def _parts(
     deletions: Iterable[tuple[bytes, int]],
     sessions: Iterable[tuple[SessionRow, Sequence[tuple[int, ResultItem]]]],
 ) -> Iterator[bytes]:
-    """Whatever the hash sees. Sections need no mark between them: how long each is was hashed before the first."""
+    """The input of the hash. Sections need no separator: their lengths come before the first one."""
     yield head
     for key, (value, create_revision, mod_revision, version, lease_id) in records:
         yield _RECORD.pack(len(key), len(value), create_revision, mod_revision, version, lease_id)

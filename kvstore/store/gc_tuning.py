@@ -1,9 +1,9 @@
 """Garbage collection in a process that runs a member only: no collection may walk all of the state.
 
-Reference counting frees nearly everything here; the collector is for the few cycles that are left behind by errors and
-connections. What it walks is another matter: a map of 10⁶ records, or 1,000 blocks of 1,000 sorted keys, for 50 to
-200 ms each time. And it walks them in its youngest generation, too, since it stops tracking a map of untracked values
-when it sees one, and begins anew at the next write. What is frozen (`gc.freeze`) is not walked any more.
+Reference counting frees nearly all objects here; the collector frees the few cycles that errors and connections leave
+behind. But it walks the whole state: a map of 10⁶ records, or 1,000 blocks of 1,000 sorted keys, for 50 to 200 ms each
+time. Collections of the youngest generation walk it, too: the collector stops tracking a map of untracked values when
+it visits the map, and tracks it again at the next write. Frozen objects (`gc.freeze`) are not walked any more.
 """
 
 from __future__ import annotations

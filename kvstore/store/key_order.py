@@ -1,8 +1,8 @@
-"""The keys of a store in byte order, put in order only where somebody looks.
+"""The keys of a store in byte order, sorted lazily.
 
-Blocks of 1,000 to 2,000 keys, with a bound between two. A new key is appended to its block: 0.6 µs, where a list that
-is kept sorted takes 2.1 (10⁶ random keys). A block is sorted when it is read, or split, in 0.3 to 0.7 ms, and that is
-the longest pause, for no look needs more than the block where it begins, the one where it ends, and those it walks.
+The keys are in blocks of 1,000 to 2,000, with a bound between two blocks. A new key is appended to its block: 0.6 µs,
+where a list that is kept sorted takes 2.1 (10⁶ random keys). A block is sorted when it is read, or split, in 0.3 to
+0.7 ms. That is the longest pause: a read sorts only the blocks where it begins and ends, and those that it walks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KeyPlace = tuple[int, int]
 class KeyOrder:
     """A set of keys in blocks: those of block i are above bound i - 1, and not above bound i.
 
-    Of `_in_order[i]` keys at the front of block i the order is known; the others came later.
+    The first `_in_order[i]` keys of block i are sorted; the others came later.
     """
 
     __slots__ = ("_blocks", "_bounds", "_in_order")

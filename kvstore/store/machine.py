@@ -1,8 +1,8 @@
 """The replicated state machine: committed entries in, results out (docs/reference/specification.md#8-store).
 
-Deterministic: no clock, no randomness, no configuration but the replicated limits. Whatever a client wrote into a
-command ends in a result, the same on every member; only an entry that no build at this feature level can have made
-stops the member (`UnreadablePayload`, `UnsupportedFeatureLevel`).
+Deterministic: no clock, no randomness, no configuration but the replicated limits. Any command of a client
+ends in a result, the same on every member; only an entry that no build at this feature level can have made stops the
+member (`UnreadablePayload`, `UnsupportedFeatureLevel`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ordered, versioned map: records, which keys were deleted when, and the revision.
+"""The ordered, versioned map (FORMATS §8): records, remembered deletions, and the revision.
 
 A record is a plain tuple of atoms, `(value, create_revision, mod_revision, version, lease_id)`: the garbage collector
 does not walk those, and results and snapshots share them without a copy.
@@ -27,7 +27,7 @@ FIRST_REVISION = 1
 
 
 class MapView(Protocol):
-    """An open view of the map as it was at one moment. Whoever changes the map has it save what was there."""
+    """An open view of the map as it was at one moment. A change of the map has it save the old record first."""
 
     def save(self, key: bytes, record: RecordItem) -> None:
         """`record` is about to be overwritten."""
@@ -44,8 +44,8 @@ class KeyValueMap:
 
     `deletions` holds the revision of every remembered deletion, oldest first, all above `deletion_floor`; a key is
     never in both maps. `deletion_order` has their places: unlike a dict it can be read from anywhere, and shortened at
-    its front. Whoever changes `records` by `place` and `take_out` owes a `seal` with what was written; whoever does it
-    in another way owes the open `views` what was there before.
+    its front. Changes by `place` and `take_out` must be followed by a `seal` with the keys written; any other change of
+    `records` must have the open `views` save the old records first.
     """
 
     __slots__ = (

@@ -1,11 +1,10 @@
-"""The map from key to record, in parts: a dict that grows is copied, and no part is so large that this takes long.
+"""The map from key to record, in parts: a dict is copied when it grows, and the copy of a part takes little time.
 
-One dict of 10⁶ keys stands still for 30, 70 and 120 ms when it passes 0.35, 0.7 and 1.4 million, twice that beside busy
-neighbours, and there is no way to ask for one of a given size. A part of it is copied in 0.5 ms, or in 5 where the
-system is slow to give memory. The parts have unequal
-shares of all keys, so that they grow one after the other and not all in the same moment.
+One dict of 10⁶ keys is copied for 30, 70 and 120 ms when it passes 0.35, 0.7 and 1.4 million keys, twice that beside
+busy neighbours, and a dict cannot be made with a given size. A part is copied in 0.5 ms, or in 5 where the system is
+slow to give memory. The parts have unequal shares of all keys, so they grow one after the other.
 
-In which part a key is differs from process to process, so nobody is told: nothing here has an order.
+The part of a key differs from process to process, so no order here is ever shown.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SLOTS = PARTS_OF_A_SHARE * sum(SHARES)
 
 
 class Records:
-    """What a dict of records would be. A key is in `slots[hash(key) % SLOTS]`: hot loops look there themselves."""
+    """Like a dict of records. A key is in `slots[hash(key) % SLOTS]`: hot loops look there themselves."""
 
     __slots__ = ("parts", "slots")
 

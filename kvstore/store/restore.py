@@ -1,7 +1,7 @@
-"""A state that is read from a snapshot aside, in slices of some ms, while the one before it is still in use.
+"""Restoring a state from a snapshot, in slices of some ms, while the state before it is still in use.
 
-10⁶ records of 16 + 128 bytes are read in 3,200 slices. To free as many takes a tenth of a second, so what was there
-before is taken apart in slices, too.
+10⁶ records of 16 + 128 bytes are read in 3,200 slices. To free as many takes a tenth of a second, so the state before
+is freed in slices, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Become = Callable[[KeyValueMap, Sessions], tuple[KeyValueMap, Sessions]]
 
 
 class Restoring:
-    """Implements `raft.StateRestore`. Its owner is changed once, by `become`, when all is read and makes sense."""
+    """Implements `raft.StateRestore`. Its owner changes once, by `become`, when all rows are read and valid."""
 
     def __init__(self, header: Mapping[str, Any], chunks: Iterable[bytes], become: Become) -> None:
         """`header` has passed `read_header`."""

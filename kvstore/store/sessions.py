@@ -1,7 +1,7 @@
-"""Sessions: who may retry what, and what was answered the first time. All of it is replicated state.
+"""Sessions, and the results that they keep for retries (FORMATS §9). All of it is replicated state.
 
 A request `(session_id, request_no, acknowledged_up_to)` is closed at or below the session's floor, answered with the
-kept result if there is one, and carried out otherwise, in any order of numbers. A session that nothing was applied for
+kept result if there is one, and carried out otherwise, in any order of numbers. A session for which nothing was applied
 during its time-to-live, in leader time, expires at the next entry, before the commands in it.
 
 See docs/reference/specification.md#9-sessions-and-outcomes.
@@ -59,7 +59,7 @@ class Session:
 
 
 class SessionsView(Protocol):
-    """An open view of the sessions as they were at one moment. Whoever changes a session has it save that one."""
+    """An open view of the sessions as they were at one moment. A change of a session has it save that one first."""
 
     def save(self, session: Session, *, is_over: bool = False) -> None:
         """The session is about to change, or `is_over` and will never again."""

@@ -1,9 +1,9 @@
 """The replicated state as a header and chunks of CBOR, and back (FORMATS §5).
 
 Header: a map of `format`, `feature_level`, `revision`, `compact_revision`, `leader_time`, `next_session_id`,
-`deletion_floor`, `limits` (a map), and `keys`, `deletions`, `sessions`, `results`, `stored_bytes`, which what follows
-must add up to. A chunk is an array `[section, row, row, ...]`; sections come in this order, each in as many chunks as
-it needs (none if empty), rows in the order named:
+`deletion_floor`, `limits` (a map), and `keys`, `deletions`, `sessions`, `results`, `stored_bytes`, which must be the
+totals of the rows. A chunk is an array `[section, row, row, ...]`; sections come in this order, each in as many chunks
+as it needs (none if empty), rows in the order named:
 
     1 records    (key, value, create_revision, mod_revision, version, lease_id)     by key
     2 deletions  (key, deleted_revision)                                            oldest first
@@ -59,7 +59,7 @@ _usual_numbers = Struct(">BIBIBB").pack
 
 
 class InvalidSnapshot(Exception):
-    """What should be a snapshot of the store makes no sense. Nothing was changed."""
+    """A snapshot of the store is not valid. Nothing was changed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -71,10 +71,7 @@ class InvalidSnapshot(Exception):
 
 
 class UnsupportedFeatureLevel(Exception):
-    """The replicated feature level is none that this build knows: the member cannot go on.
-
-    See docs/reference/specification.md#713-feature-levels.
-    """
+    """This build does not know the replicated feature level: the member cannot go on (FORMATS §7)."""
 
     def __init__(self, level: int, levels: LevelRange) -> None:
         super().__init__(level, levels)
@@ -216,7 +213,8 @@ def read_state(header: Mapping[str, Any], chunks: Iterable[bytes]) -> tuple[KeyV
 
 
 class StateReader:
-    """Rows in, state out; each row is judged as it comes, the totals at the end. Every method raises InvalidSnapshot.
+    """Builds a state from rows; validates each row as it comes, and the totals at the end. Every method raises
+    InvalidSnapshot.
 
     `store` and `sessions` are the state so far.
     """

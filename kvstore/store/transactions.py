@@ -1,10 +1,8 @@
 """Operations and transactions carried out on a store: in order, as one change, all or nothing.
 
-Every function takes a body of a sound shape (`protocol/validation.py`) and returns a result item
-(`protocol/results.py`). Writes go straight into the store, where the operations after them see them; an error takes
-them back. Which keys were deleted when, and the revision, change only at the end: until then nobody else can look.
-
-See docs/reference/specification.md#84-transactions.
+Every function takes a valid body (`protocol/validation.py`) and returns a result item
+(`protocol/results.py`). Writes go straight into the store, where later operations see them; an error undoes
+them. The remembered deletions and the revision change only at the end: until then nothing else reads the store.
 """
 
 from __future__ import annotations
@@ -105,7 +103,7 @@ def run(store: KeyValueMap, operations: Sequence[Sequence[Any]], limits: StoreLi
 
 
 class _Branch:
-    """Operations in progress: what they have written so far, and how much they may still answer."""
+    """Operations in progress: their writes so far, and the bytes that their results may still have."""
 
     def __init__(self, store: KeyValueMap) -> None:
         self.store = store
