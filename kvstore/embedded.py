@@ -20,7 +20,7 @@ from kvstore.client.loop_binding import check_in_trio
 from kvstore.client.pump import dial_tcp
 from kvstore.limits import ServiceLimits
 from kvstore.member.config import MemberConfig
-from kvstore.member.joining import joining_of
+from kvstore.member.joining import join_config_of
 from kvstore.member.member import STOP_SECONDS_MAX, RunningMember, run_member
 from kvstore.package_check import check_not_shadowed
 from raft import Member, RaftConfig
@@ -99,7 +99,7 @@ class open_node:  # noqa: N801 (used like a function)
         storage_limits: StorageLimits | None = None,
         service_limits: ServiceLimits | None = None,
     ) -> None:
-        joining = joining_of(node_id=node_id, members=members or (), endpoints=join) if join else None
+        joining = join_config_of(node_id=node_id, members=members or (), endpoints=join) if join else None
         self._config = MemberConfig(
             folder=Path(data_dir),
             node_id=node_id,

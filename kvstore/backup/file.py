@@ -85,7 +85,7 @@ class SnapshotFacts:
         )
 
 
-class Checked:
+class SnapshotVerifier:
     """Turns the bytes of a snapshot into verified chunks; `header` and then `facts` are known on the way."""
 
     def __init__(self, path: str) -> None:
@@ -132,7 +132,7 @@ class BackupReader:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._name = str(path or "standard input")
-        self._checked = Checked(self._name)
+        self._checked = SnapshotVerifier(self._name)
         self.size_bytes = 0  # So far.
 
     def __enter__(self) -> Self:

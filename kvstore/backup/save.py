@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-from kvstore.backup.file import AtomicFile, BackupFailed, Checked, SnapshotFacts
+from kvstore.backup.file import AtomicFile, BackupFailed, SnapshotFacts, SnapshotVerifier
 from kvstore.client.client import Client
 from kvstore.errors import InvalidAddress, Unavailable
 from kvstore.protocol.addresses import parse_address
@@ -37,7 +37,7 @@ TRIES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedSnapshot:
     """The contents of the file, and the member that sent them; with `existing` also the status of that member."""
 
     facts: SnapshotFacts
@@ -70,13 +70,13 @@ async def save_snapshot(
     force: bool = False,
     wait_seconds: float = WAIT_SECONDS_DEFAULT,
     tell: Callable[[str], None] = lambda _: None,
-) -> Saved:
+) -> SavedSnapshot:
     """Save a snapshot of the cluster as `path`, verified and durable; on any error there is nothing under that name.
 
     `path` None: standard output, which gets all of it at the end, once it is verified.
     `member`: a node id or address (None: the leader). `existing`: all that this member itself has applied, for a
     cluster that has no majority any more: the guarantee above is not given then. If it cannot build that within
-    `wait_seconds`, the snapshot that it has is taken (`Saved.is_older`). `force`: replace an existing file.
+    `wait_seconds`, the snapshot that it has is taken (`SavedSnapshot.is_older`). `force`: replace an existing file.
     `wait_seconds`: how long the member may take to build one. The client's deadline holds for each request.
     `tell` is given a line for people when the member gives up, once for each reason; it is asked again all the same.
     Raises BackupFailed and what the client raises.
@@ -88,16 +88,16 @@ async def save_snapshot(
         address = await _address(client, member)
         own = await client.status(address) if existing else None
         revision = own.revision if own is not None else least
-        source = _Source(client, address, revision, own is not None, wait_seconds, tell)
+        source = _SnapshotSource(client, address, revision, own is not None, wait_seconds, tell)
         for _ in range(TRIES_MAX):
             first = await source.first_page()
-            checked = Checked(f"{path or 'standard output'} from {first.node_id}")
-            if await source.receive(first, aside, checked):
-                facts = checked.finish()
+            verifier = SnapshotVerifier(f"{path or 'standard output'} from {first.node_id}")
+            if await source.receive(first, aside, verifier):
+                facts = verifier.finish()
                 if facts.revision < revision and own is None:
                     raise BackupFailed(f"{first.node_id} sent revision {facts.revision}, {revision} was asked for")
                 await trio.to_thread.run_sync(aside.publish)
-                return Saved(facts=facts, size_bytes=first.fields[1], node_id=first.node_id, member=own)
+                return SavedSnapshot(facts=facts, size_bytes=first.fields[1], node_id=first.node_id, member=own)
             aside.begin()
     raise BackupFailed(
         f"{address} has replaced its snapshot {TRIES_MAX} times while it was read",
@@ -124,7 +124,7 @@ async def _address(client: Client, member: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _SnapshotSource:
     """A member, and what is wanted of it: a snapshot of `revision` or later; with `may_be_older`, in the end, any."""
 
     client: Client
@@ -160,12 +160,12 @@ class _Source:
             "if its disk is full, or it is cut off, name another --member; a large store may need a longer --wait",
         )
 
-    async def receive(self, page: Response, aside: AtomicFile, checked: Checked) -> bool:
+    async def receive(self, page: Response, aside: AtomicFile, verifier: SnapshotVerifier) -> bool:
         """All pages from the first one on, verified and written. False if the snapshot was replaced meanwhile."""
         name, size_bytes, data = page.fields[:3]
         offset = 0
         while True:
-            checked.feed(data)
+            verifier.feed(data)
             aside.write(data)
             offset += len(data)
             if offset >= size_bytes:

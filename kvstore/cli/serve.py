@@ -16,7 +16,7 @@ from kvstore.errors import InvalidAddress
 from kvstore.limits import SECOND_NS, AdmissionLimits, ServiceLimits
 from kvstore.member.config import MemberConfig
 from kvstore.member.folder import initialize_folder
-from kvstore.member.joining import Joining, joining_of, make_joining_folder
+from kvstore.member.joining import JoinConfig, join_config_of, make_joining_folder
 from kvstore.monitoring.log_format import start_logging
 from kvstore.protocol.addresses import parse_address
 from raft import PRIORITY_MAX, InvalidConfiguration, Member, RaftConfig
@@ -137,7 +137,7 @@ def join_options(function: FunctionT) -> FunctionT:
 
 def joining_from(
     join: Sequence[str], cluster_id: bytes | None, node_id: str | None, members: Sequence[Member], cluster_token: str
-) -> Joining | None:
+) -> JoinConfig | None:
     """What the options say; None if they say nothing of joining. Raises InvalidConfiguration."""
     if not join and cluster_id is None:
         return None
@@ -149,7 +149,7 @@ def joining_from(
         raise InvalidConfiguration(
             "a member that joins is given its own id and addresses: --member ID=PEER/CLIENT, itself alone"
         )
-    return joining_of(node_id=node_id, members=members, endpoints=join, cluster_id=cluster_id or b"")
+    return join_config_of(node_id=node_id, members=members, endpoints=join, cluster_id=cluster_id or b"")
 
 
 @click.command()

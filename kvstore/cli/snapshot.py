@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from kvstore.backup.file import BackupDamaged, BackupFailed, SnapshotFacts
-from kvstore.backup.save import WAIT_SECONDS_DEFAULT, Saved, save_snapshot
+from kvstore.backup.save import WAIT_SECONDS_DEFAULT, SavedSnapshot, save_snapshot
 from kvstore.cli.common import ExitCode, Failure, Seconds, client_options, failure_of, print_json, run_with_client
 from kvstore.cli.output import OPERATION, say, show
 from kvstore.cli.process import failure_of_member
@@ -17,7 +17,7 @@ from kvstore.cli.serve import folder_options
 from kvstore.client.client import Client
 from kvstore.errors import Unavailable
 from kvstore.member.config import MemberConfig
-from kvstore.member.restore import REVISION_LEAP_MAX, read_begin, restore_folder
+from kvstore.member.restore import REVISION_LEAP_MAX, read_initial_state, restore_folder
 from kvstore.named_files import is_standard_output
 from raft import Member
 from storage import SNAPSHOT_FORMAT
@@ -82,7 +82,7 @@ def save(
         what = "a terminal" if sys.stdout.isatty() else "the object of --json"
         raise click.UsageError(f"standard output is {what}: name a FILE")
 
-    async def work(client: Client) -> Saved:
+    async def work(client: Client) -> SavedSnapshot:
         try:
             return await save_snapshot(
                 client,
@@ -127,7 +127,7 @@ def status(file: Path | None, as_json: bool) -> None:
     3 damaged, no snapshot at all, or of a newer format.
     """
     try:
-        begin = read_begin(file)
+        begin = read_initial_state(file)
     except BackupDamaged as error:
         if as_json:
             print_json({"file": str(file or "-"), "verdict": "damaged", "offset": error.offset, "reason": error.what})
@@ -196,7 +196,7 @@ def _fields(facts: SnapshotFacts, size_bytes: int) -> dict[str, object]:
     return fields | {"cluster_id": facts.cluster_id.hex()}
 
 
-def _of_member(saved: Saved) -> dict[str, object]:
+def _of_member(saved: SavedSnapshot) -> dict[str, object]:
     if saved.member is None:
         return {}
     return {
@@ -206,7 +206,7 @@ def _of_member(saved: Saved) -> dict[str, object]:
     }
 
 
-def _what_may_lack(saved: Saved) -> list[str]:
+def _what_may_lack(saved: SavedSnapshot) -> list[str]:
     """What is not in the file, or may not be, in words; nothing but with --existing."""
     if saved.member is None:
         return []

@@ -28,7 +28,7 @@ Item = tuple[bytes | None, Request | OperationFailed]
 """What to ask, or why it cannot be asked; and the key that it writes (None: it writes none)."""
 
 
-class Group(Generic[ResultT]):
+class BulkCall(Generic[ResultT]):
     """One bulk. `items` are pulled as there is room for more. Afterwards `results` has one result of each, in order.
 
     Two operations that write the same key are never open together: the second waits until all before it have ended.

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Self, cast
 
-from kvstore.client.bulk import Group, Item
+from kvstore.client.bulk import BulkCall, Item
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
 from kvstore.client.leadership_transfer import hand_over
 from kvstore.client.membership import MemberCalls
@@ -439,7 +439,7 @@ class Client(MemberCalls):
         read: Callable[[Response], ResultT],
         deadline_seconds: float | None,
     ) -> list[ResultT | OperationFailed | OutcomeUnknown]:
-        group = Group(requests, read, int(self._seconds(deadline_seconds) * 1e9))
+        group = BulkCall(requests, read, int(self._seconds(deadline_seconds) * 1e9))
         await self._pump.ask_each(group)
         return group.results
 

@@ -18,7 +18,7 @@ from typing import Any
 import outcome
 import trio
 
-from kvstore.client.bulk import Group
+from kvstore.client.bulk import BulkCall
 from kvstore.client.calls import CallEnded
 from kvstore.client.core import ClientStateMachine
 from kvstore.client.loop_binding import LoopBinding
@@ -72,7 +72,7 @@ class ClientPump:
         self._binding = LoopBinding()
         self._core: ClientStateMachine | None = None
         self._connections: dict[int, _Connection] = {}
-        self._waiters: dict[int, trio.lowlevel.Task | Group[Any]] = {}
+        self._waiters: dict[int, trio.lowlevel.Task | BulkCall[Any]] = {}
         self._last_ticket = 0
         self._flusher: trio.lowlevel.Task | None = None  # Set while it sleeps.
         self._due = _NEVER_NS  # When the clock wakes by itself.
@@ -157,7 +157,7 @@ class ClientPump:
         assert ended.response is not None, ended
         return ended.response, ended.session_id
 
-    async def ask_each(self, group: Group[Any]) -> None:
+    async def ask_each(self, group: BulkCall[Any]) -> None:
         """Have all requests of `group` answered, within its bound of open ones at a time.
 
         If it is cancelled, or its source raises, the outcomes of those that are open are unknown.
@@ -244,7 +244,7 @@ class ClientPump:
                 closing.scope.cancel()
         for ended in effects.ended:
             waiter = self._waiters.pop(ended.ticket)
-            if isinstance(waiter, Group):
+            if isinstance(waiter, BulkCall):
                 waiter.ended(ended)
             else:
                 trio.lowlevel.reschedule(waiter, outcome.Value(ended))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvstore.errors import StoreError
 from kvstore.limits import ServiceLimits
-from kvstore.member.joining import Joining
+from kvstore.member.joining import JoinConfig
 from kvstore.protocol.addresses import parse_address
 from raft import Configuration, InvalidConfiguration, Member, RaftConfig
 from storage import Files, StorageLimits
@@ -45,7 +45,7 @@ class MemberConfig:
     members: tuple[Member, ...] | None = None
     cluster_token: str = ""
     bootstrap: bool = False
-    joining: Joining | None = None
+    joining: JoinConfig | None = None
     listen_peer: str | None = None
     listen_client: str | None = None
     metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: nothing is counted.

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvstore.backup.file import BackupFailed, Checked
+from kvstore.backup.file import BackupFailed, SnapshotVerifier
 from kvstore.backup.save import PAGE_BYTES, TRIES_MAX, is_page
 from kvstore.client.client import Client
 from kvstore.errors import StoreError
@@ -32,7 +32,7 @@ ASK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joining:
+class JoinConfig:
     """The input of a new member: its own advertised addresses, and the client addresses of some members.
 
     `cluster_id`: the cluster that it must be, 16 bytes; none: whichever these addresses belong to.
@@ -76,13 +76,13 @@ class MemberRemoved(StoreError):
         )
 
 
-def joining_of(
+def join_config_of(
     *,
     node_id: str | None,
     members: Sequence[Member],
     endpoints: Sequence[str] = (),
     cluster_id: bytes = b"",
-) -> Joining:
+) -> JoinConfig:
     """Put together what a new member is told: `members` has itself, and may have others. InvalidConfiguration."""
     own = [member for member in members if member.node_id == (node_id or member.node_id)]
     if len(own) != 1:
@@ -93,10 +93,10 @@ def joining_of(
         raise InvalidConfiguration("a member that joins is given the client address of one member at least")
     if not own[0].peer_address or not own[0].client_address:
         raise InvalidConfiguration(f"{own[0].node_id} needs a peer address and a client address at which it is found")
-    return Joining(own=own[0], endpoints=tuple(dict.fromkeys(known)), cluster_id=cluster_id)
+    return JoinConfig(own=own[0], endpoints=tuple(dict.fromkeys(known)), cluster_id=cluster_id)
 
 
-async def open_or_join(folder: Path, joining: Joining) -> DataFolder:
+async def open_or_join(folder: Path, joining: JoinConfig) -> DataFolder:
     """Open the folder of a member that has joined; if no member is in it yet, make it one that joins.
 
     Raises StorageError, JoinRefused, BackupFailed, and what a client raises.
@@ -109,7 +109,7 @@ async def open_or_join(folder: Path, joining: Joining) -> DataFolder:
     return open_data_folder(folder, expect_cluster_id=expected, expect_node_id=node_id)
 
 
-async def make_joining_folder(folder: Path, joining: Joining) -> Identity:
+async def make_joining_folder(folder: Path, joining: JoinConfig) -> Identity:
     """Ask the cluster who it is and how it stands, and make `folder` the data folder of a new member of it.
 
     Raises JoinRefused, StorageError, BackupFailed, and what a client raises.
@@ -134,7 +134,7 @@ async def make_joining_folder(folder: Path, joining: Joining) -> Identity:
     return identity
 
 
-def check_may_join(joining: Joining, found: Membership) -> None:
+def check_may_join(joining: JoinConfig, found: Membership) -> None:
     """By what the leader knows. Raises JoinRefused."""
     own = joining.own
     if joining.cluster_id and found.cluster_id != joining.cluster_id:
@@ -205,19 +205,19 @@ async def _newest_snapshot(client: Client, found: Membership) -> tuple[SnapshotH
     if not address:
         raise BackupFailed(f"{found.node_id}, which leads, has no client address", "give it one: --listen-client")
     for _ in range(TRIES_MAX):
-        checked, chunks = Checked(f"the snapshot of {found.node_id}"), list[bytes]()
+        verifier, chunks = SnapshotVerifier(f"the snapshot of {found.node_id}"), list[bytes]()
         name, offset, size_bytes = None, 0, 1
         while offset < size_bytes:
             page = await client.ask(snapshot_request(address, name, offset=offset, bytes_max=PAGE_BYTES))
             if not is_page(page, offset):
                 break  # It was replaced by a newer one.
             name, size_bytes, data = page.fields[:3]
-            chunks += checked.feed(data)
+            chunks += verifier.feed(data)
             offset += len(data)
         else:
-            facts = checked.finish()
-            assert checked.header is not None
+            facts = verifier.finish()
+            assert verifier.header is not None
             if facts.cluster_id != found.cluster_id:
                 raise BackupFailed(f"{found.node_id} sent a snapshot of cluster {facts.cluster_id.hex()}")
-            return checked.header, chunks
+            return verifier.header, chunks
     raise BackupFailed(f"{found.node_id} has replaced its snapshot {TRIES_MAX} times while it was read", "try again")

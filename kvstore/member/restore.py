@@ -42,7 +42,7 @@ REVISION_LEAP_MAX = 1 << 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class RestoredMember:
     """What was made: `facts` are those of the file; `revision` is that with which the new cluster begins."""
 
     facts: SnapshotFacts
@@ -51,7 +51,7 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class InitialState:
     """The state with which a member begins; the same on all members that are made from the same file."""
 
     header: Mapping[str, Any]
@@ -68,7 +68,7 @@ class Begin:
         return digest.digest()
 
 
-def read_begin(path: Path | None, revision_leap: int = 0) -> Begin:
+def read_initial_state(path: Path | None, revision_leap: int = 0) -> InitialState:
     """Read and verify a file (None: standard input), rows and all. Raises BackupFailed.
 
     Cost: O(n) in time, and the state is in memory twice.
@@ -93,11 +93,11 @@ def read_begin(path: Path | None, revision_leap: int = 0) -> Begin:
     if max(store.revision, renewed.next_id) > INT64_MAX:
         used = f"its revision {store.revision} or session id {sessions.next_id} leaves no room above it"
         raise BackupFailed(f"{path}: {used}", "no store comes so far: use another copy, or a smaller revision leap")
-    begin = header_of(store, renewed, limits, header["leader_time"], header["feature_level"])
-    return Begin(begin, list(take_snapshot(store, renewed, begin).chunks), facts, size_bytes)
+    initial = header_of(store, renewed, limits, header["leader_time"], header["feature_level"])
+    return InitialState(initial, list(take_snapshot(store, renewed, initial).chunks), facts, size_bytes)
 
 
-def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int = 0) -> Restored:
+def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int = 0) -> RestoredMember:
     """Make `config.folder` the data folder of a member of a new cluster that begins with what is in the file `path`.
 
     `config` as for `initialize_folder`; a cluster of several needs a token. All members are made from the same file,
@@ -113,9 +113,9 @@ def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int =
         raise InvalidConfiguration("a member of a cluster is restored with its own node id")
     elif not token:
         raise InvalidConfiguration("the new cluster needs a --cluster-token that no other had, on all members alike")
-    begin = read_begin(path, revision_leap)
+    initial = read_initial_state(path, revision_leap)
     identity = Identity(
-        cluster_id=derive_cluster_id(b"\0restored\0" + begin.digest + token, configuration),
+        cluster_id=derive_cluster_id(b"\0restored\0" + initial.digest + token, configuration),
         group_id=0,
         node_id=node_id,
         incarnation_id=os.urandom(16),
@@ -124,7 +124,7 @@ def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int =
         config.folder,
         identity=identity,
         configuration=configuration,
-        machine_header=begin.header,
-        machine_chunks=begin.chunks,
+        machine_header=initial.header,
+        machine_chunks=initial.chunks,
     )
-    return Restored(facts=begin.facts, identity=identity, revision=begin.header["revision"])
+    return RestoredMember(facts=initial.facts, identity=identity, revision=initial.header["revision"])

@@ -244,7 +244,7 @@ def encode_request(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DecodedRequest:
     """A request as a member reads it. `raw_command` is the CBOR item to propose, as the client encoded it."""
 
     request_id: int
@@ -253,7 +253,7 @@ class Asked:
     raw_command: bytes = b""
 
 
-def decode_request(body: bytes) -> Asked:
+def decode_request(body: bytes) -> DecodedRequest:
     """Read a request frame. Raises ProtocolError if it is not `[request_id, kind, ...]`."""
     items = decode_item(body)
     if type(items) is not list or len(items) < 2:
@@ -262,10 +262,10 @@ def decode_request(body: bytes) -> Asked:
     if type(request_id) is not int or request_id < 1 or type(kind) is not int:
         raise ProtocolError("a request begins with a request_id of 1 or more, and a kind")
     if kind != RequestKind.COMMAND:
-        return Asked(request_id, kind, items[2:])
+        return DecodedRequest(request_id, kind, items[2:])
     if len(items) != 3 or type(items[2]) is not list:
         raise ProtocolError("a command request is [request_id, 2, [session_id, request_no, acknowledged_up_to, ...]]")
-    return Asked(request_id, kind, items[2], _raw_third(body))
+    return DecodedRequest(request_id, kind, items[2], _raw_third(body))
 
 
 def _raw_third(body: bytes) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvstore.protocol.membership import membership_to_fields, read_change
-from kvstore.protocol.messages import Asked, MembersView, RequestKind, members_fields
+from kvstore.protocol.messages import DecodedRequest, MembersView, RequestKind, members_fields
 from kvstore.protocol.session_requests import read_close
 from kvstore.protocol.status import MemberStatus, status_to_map
 from kvstore.protocol.validation import is_count
@@ -40,7 +40,7 @@ class ClusterRequests:
         self.own_address = ""
         self.own_peer_address = ""
 
-    def answer(self, asked: Asked) -> Sequence[Any] | None:
+    def answer(self, asked: DecodedRequest) -> Sequence[Any] | None:
         """The fields of the answer, of a status without the hash; None for a kind that is not known.
 
         Raises ProtocolError, RaftError.

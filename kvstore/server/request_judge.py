@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from kvstore.limits import AdmissionLimits
 from kvstore.protocol.commands import CommandKind
-from kvstore.protocol.messages import Asked, Code, Consistency, RequestKind, check_client_hello
+from kvstore.protocol.messages import Code, Consistency, DecodedRequest, RequestKind, check_client_hello
 from kvstore.protocol.read_modes import WAYS, staleness_ms
 from kvstore.protocol.validation import HEADER_ITEMS, admit_body, admit_command
 from kvstore.resources.results_pressure import ResultsPressure
@@ -101,7 +101,7 @@ Decision = (
 FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.MEMBERSHIP})
 
 
-def is_for_operators(asked: Asked) -> bool:
+def is_for_operators(asked: DecodedRequest) -> bool:
     """True for a request that `hwm status` makes, costs little, and changes nothing: not for the hash of the state."""
     return asked.kind in FOR_OPERATORS and not (asked.kind == RequestKind.STATUS and any(asked.items[:1]))
 
@@ -132,7 +132,7 @@ class RequestJudge:
             role=HelloRole.PEER,
         ).encode()
 
-    def decide(self, asked: Asked) -> Decision:
+    def decide(self, asked: DecodedRequest) -> Decision:
         """What to do about a request. Raises ProtocolError if it makes no sense, else the RaftError or KvError that
         refuses it."""
         match asked.kind:
@@ -155,7 +155,7 @@ class RequestJudge:
                     return Reply(Code.UNSUPPORTED, (f"request kind {asked.kind}",))
                 return Reply(Code.OK, fields)
 
-    def _command(self, asked: Asked) -> Proposal | ScarceProposal | Registration:
+    def _command(self, asked: DecodedRequest) -> Proposal | ScarceProposal | Registration:
         in_force = self._machine.feature_level
         admit_command(asked.items, self._limits, in_force)
         kind = asked.items[HEADER_ITEMS]

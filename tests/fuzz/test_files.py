@@ -16,7 +16,7 @@ import cbor2
 import google_crc32c
 
 from kvstore.backup.file import BackupFailed
-from kvstore.member.restore import read_begin
+from kvstore.member.restore import read_initial_state
 from kvstore.protocol.commands import Delete, Put
 from raft import Entry, LogPosition, Member, SnapshotHeader
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, NewerFormat, SnapshotFolder, StorageLimits, Wal
@@ -464,7 +464,7 @@ def test_a_backup_whose_bytes_changed_is_what_was_saved_or_refused(
         structures = Structures(random)
         data = a_backup()
         path.write_bytes(data)
-        digest = read_begin(path).digest
+        digest = read_initial_state(path).digest
         for number in range(inputs):
             changed = structures.changed_bytes(data)
             path.write_bytes(changed)
@@ -540,7 +540,7 @@ def chunks_of(data: bytes) -> list[bytes]:
 def read_backup(path: Path, digest: bytes | None, number: int) -> str:
     """How `hwm snapshot restore` takes the file. `digest` of what may be read: any if empty, nothing if None."""
     try:
-        begin = read_begin(path)
+        begin = read_initial_state(path)
     except BackupFailed as error:
         names(str(error), str(path))
         names(error.hint, "")

@@ -9,7 +9,7 @@ from random import Random
 import trio
 import trio.testing
 
-from kvstore.monitoring.metrics_http import HEAD_BYTES_MAX, Answer, HeadReader, PageServer, method_and_path
+from kvstore.monitoring.metrics_http import HEAD_BYTES_MAX, HeadReader, HttpResponse, PageServer, method_and_path
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.fuzz.structures import Structures
 
@@ -81,8 +81,8 @@ async def served(server: PageServer, pieces: list[bytes]) -> bytes:
     return heard
 
 
-async def alive() -> Answer:
-    return Answer.text(HTTPStatus.OK, "alive")
+async def alive() -> HttpResponse:
+    return HttpResponse.text(HTTPStatus.OK, "alive")
 
 
 @sizes

@@ -16,7 +16,7 @@ from kvstore.backup.save import save_snapshot
 from kvstore.embedded import IN_PROCESS_ADDRESS, open_node
 from kvstore.errors import ResultCode
 from kvstore.member.folder import open_or_bootstrap
-from kvstore.member.restore import SESSION_LEAP, read_begin, restore_folder
+from kvstore.member.restore import SESSION_LEAP, read_initial_state, restore_folder
 from kvstore.protocol.commands import RegisterSession, encode_command
 from kvstore.protocol.messages import Request, RequestKind, decode_response, encode_request, snapshot_request
 from kvstore.store.machine import KvMachine
@@ -86,11 +86,11 @@ def config(folder: Path, node_id: str = "s1", token: str = "new") -> MemberConfi
 
 def test_a_bit_that_flipped_anywhere_in_the_file_is_found(saved: Path, tmp_path: Path) -> None:
     data, bad = saved.read_bytes(), tmp_path / "bad"
-    read_begin(saved)
+    read_initial_state(saved)
     for place in range(len(data)):
         bad.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
         with pytest.raises(BackupDamaged):
-            read_begin(bad)
+            read_initial_state(bad)
 
 
 def test_a_file_that_was_cut_anywhere_or_goes_on_behind_its_end_is_found(saved: Path, tmp_path: Path) -> None:
@@ -98,17 +98,17 @@ def test_a_file_that_was_cut_anywhere_or_goes_on_behind_its_end_is_found(saved: 
     for size in range(len(data)):
         bad.write_bytes(data[:size])
         with pytest.raises(BackupDamaged):
-            read_begin(bad)
+            read_initial_state(bad)
     bad.write_bytes(data + b"\0")
     with pytest.raises(BackupDamaged, match="behind the trailer"):
-        read_begin(bad)
+        read_initial_state(bad)
 
 
 @pytest.mark.parametrize("data", [b"", b"SQLite format 3\0" * 10, b"\0" * 5000])
 def test_a_file_of_another_kind_is_no_snapshot(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(data)
     with pytest.raises(BackupDamaged):
-        read_begin(tmp_path / "other")
+        read_initial_state(tmp_path / "other")
 
 
 def test_a_file_whose_session_ids_are_used_up_is_refused_by_its_name(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_file_whose_session_ids_are_used_up_is_refused_by_its_name(tmp_path: P
     path.write_bytes(start + encode_trailer(0, 0, int.from_bytes(start[-4:], "big")))
 
     with pytest.raises(BackupFailed, match=r"saved: its revision 1 or session id \d+ leaves no room"):
-        read_begin(path)
+        read_initial_state(path)
 
 
 # A new cluster with it.
@@ -143,7 +143,7 @@ def test_members_restored_from_one_file_begin_alike_in_one_new_cluster(saved: Pa
 
 def test_a_retry_of_the_old_cluster_is_not_answered_with_what_was_kept_for_it(saved: Path, tmp_path: Path) -> None:
     """Not even if the new cluster has opened as many sessions since as the old one had."""
-    assert read_begin(saved).facts.sessions == 1
+    assert read_initial_state(saved).facts.sessions == 1
     restore_folder(config(tmp_path / "s1"), saved)
     machine = restored_machine(tmp_path / "s1")
     opening = encode_command(RegisterSession(60_000_000_000))
@@ -245,7 +245,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path, is_early
 # From a running member.
 
 
-async def save(store: EmbeddedStore, path: Path, **options: object) -> backup_module.Saved:
+async def save(store: EmbeddedStore, path: Path, **options: object) -> backup_module.SavedSnapshot:
     return await save_snapshot(store, path, member=IN_PROCESS_ADDRESS, **options)  # type: ignore[arg-type]
 
 
@@ -256,7 +256,7 @@ async def test_every_write_acknowledged_before_is_in_the_file(tmp_path: Path) ->
             revision = (await store.put("key", f"{turn}")).revision
             saved = await save(store, tmp_path / f"{turn}")
             assert saved.facts.revision == revision
-            assert read_begin(tmp_path / f"{turn}").facts == saved.facts
+            assert read_initial_state(tmp_path / f"{turn}").facts == saved.facts
         revision = (await store.put("key", "later")).revision
         saved = await save(store, tmp_path / "by itself", existing=True)
         assert (saved.facts.revision, saved.is_older, saved.open_entries) == (revision, False, 0)
@@ -290,7 +290,7 @@ async def test_of_a_member_that_can_build_none_the_snapshot_it_has_is_taken_only
         assert told == ["s1 gave up: no room; trying again"]
         saved = await save(full, tmp_path / "file", wait_seconds=0.1, existing=True)  # type: ignore[arg-type]
 
-    assert saved.facts.revision == first == read_begin(tmp_path / "file").facts.revision
+    assert saved.facts.revision == first == read_initial_state(tmp_path / "file").facts.revision
     assert saved.is_older
     assert saved.member is not None
     assert saved.member.revision == first + 1
@@ -329,7 +329,7 @@ async def test_a_snapshot_that_is_replaced_while_it_is_read_is_begun_anew(
         saved = await save_snapshot(asking, path, member=IN_PROCESS_ADDRESS)  # type: ignore[arg-type]
 
     assert saved.facts.revision == 2 + times
-    assert read_begin(path).facts == saved.facts
+    assert read_initial_state(path).facts == saved.facts
     assert path.stat().st_size == saved.size_bytes
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvstore.backup.file import SnapshotFacts
-from kvstore.backup.save import Saved
+from kvstore.backup.save import SavedSnapshot
 from kvstore.cli.common import ExitCode
 from kvstore.cli.main import cli
 from kvstore.cli.snapshot import _what_may_lack
@@ -48,13 +48,15 @@ def test_a_save_of_one_member_alone_is_offered_only_to_who_has_not_asked_for_it(
     assert ("--existing --member HOST:PORT" in said) == is_offered
 
 
-def saved_of_one(*, revision: int = 5, index: int = 9, applied: int = 9, committed: int = 9, last: int = 9) -> Saved:
+def saved_of_one(
+    *, revision: int = 5, index: int = 9, applied: int = 9, committed: int = 9, last: int = 9
+) -> SavedSnapshot:
     """A file with everything up to `index`, of a member that had applied up to `applied`, revision 5, when asked."""
     numbers = dict.fromkeys(MemberStatus.__dataclass_fields__, 0)
     marks = {"revision": 5, "last_applied": applied, "commit_index": committed, "last_index": last}
     facts = dict.fromkeys(SnapshotFacts.__dataclass_fields__, 0) | {"revision": revision, "index": index}
     member = MemberStatus(**numbers | marks)  # type: ignore[arg-type]
-    return Saved(facts=SnapshotFacts(**facts), size_bytes=1, node_id="s3", member=member)  # type: ignore[arg-type]
+    return SavedSnapshot(facts=SnapshotFacts(**facts), size_bytes=1, node_id="s3", member=member)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def saved_of_one(*, revision: int = 5, index: int = 9, applied: int = 9, committ
         (saved_of_one(last=12, index=7), 3),  # Since then it has applied only what changes no key.
     ],
 )
-def test_how_many_entries_of_a_members_log_are_in_no_file_is_said(saved: Saved, count: int) -> None:
+def test_how_many_entries_of_a_members_log_are_in_no_file_is_said(saved: SavedSnapshot, count: int) -> None:
     """Those that it had not applied: what it had is in the file by its revision, or is said to be missing."""
     words = [each for each in _what_may_lack(saved) if each.startswith("warning: the log of s3")]
 

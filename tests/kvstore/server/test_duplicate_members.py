@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvstore.cli.status import of_its_peers
-from kvstore.protocol.messages import Asked, RequestKind
+from kvstore.protocol.messages import DecodedRequest, RequestKind
 from kvstore.protocol.status import status_from_map
 from kvstore.server.cluster_requests import ClusterRequests
 from tests.kvstore.support.in_memory_cluster import Cluster
@@ -16,7 +16,7 @@ def test_the_status_of_a_member_warns_of_copies_that_it_has_noticed(quick_folder
     cluster: ClusterRequests = host.service.cluster
     cluster.duplicate_members = lambda: ("s3",)
 
-    fields = cluster.answer(Asked(1, RequestKind.STATUS, []))
+    fields = cluster.answer(DecodedRequest(1, RequestKind.STATUS, []))
 
     assert fields is not None
     assert of_its_peers(status_from_map(fields[0])) == [
@@ -27,7 +27,7 @@ def test_the_status_of_a_member_warns_of_copies_that_it_has_noticed(quick_folder
 def test_a_member_that_does_not_say_whom_it_noticed_is_understood(quick_folder: Path) -> None:
     """An older one: during an upgrade both are there."""
     host = Cluster(quick_folder, 1).hosts["s1"]
-    (fields,) = host.service.cluster.answer(Asked(1, RequestKind.STATUS, [])) or ({},)
+    (fields,) = host.service.cluster.answer(DecodedRequest(1, RequestKind.STATUS, [])) or ({},)
     del fields["duplicate_members"]
 
     assert of_its_peers(status_from_map(fields)) == []

@@ -14,7 +14,7 @@ from harness.cluster.ports import free_ports
 from kvstore import Client, EmbeddedStore, open_node
 from kvstore.backup.save import save_snapshot
 from kvstore.member.config import MemberConfig
-from kvstore.member.joining import Joining, JoinRefused, MemberRemoved, joining_of, make_joining_folder
+from kvstore.member.joining import JoinConfig, JoinRefused, MemberRemoved, join_config_of, make_joining_folder
 from kvstore.member.restore import restore_folder
 from raft import InvalidConfiguration, Member
 from storage import NotInitialized, open_data_folder
@@ -167,12 +167,12 @@ async def test_one_that_has_lost_its_disk_is_not_let_in_under_its_old_id(tmp_pat
                     await store.add_member(s2, promote=True)
 
                     with pytest.raises(JoinRefused, match="forgotten its votes") as refused:
-                        await make_joining_folder(tmp_path / "anew", Joining(own=s2, endpoints=(s1.client_address,)))
+                        await make_joining_folder(tmp_path / "anew", JoinConfig(own=s2, endpoints=(s1.client_address,)))
                     assert "hwm member replace s2" in refused.value.hint
                     await store.remove_member("s2")
                     await trio.sleep_forever()
             with pytest.raises(JoinRefused, match="never used again"):
-                await make_joining_folder(tmp_path / "anew", Joining(own=s2, endpoints=(s1.client_address,)))
+                await make_joining_folder(tmp_path / "anew", JoinConfig(own=s2, endpoints=(s1.client_address,)))
             assert not (tmp_path / "anew").exists()
 
 
@@ -183,7 +183,7 @@ async def test_words_that_contradict_the_cluster_are_refused_before_a_folder_is_
         async with a_store_of_one(tmp_path) as (store, s1):
 
             async def attempt(own: Member, cluster_id: bytes = b"") -> None:
-                joining = Joining(own=own, endpoints=(s1.client_address,), cluster_id=cluster_id)
+                joining = JoinConfig(own=own, endpoints=(s1.client_address,), cluster_id=cluster_id)
                 await make_joining_folder(tmp_path / "anew", joining)
 
             with pytest.raises(JoinRefused, match="belongs to cluster"):
@@ -227,8 +227,8 @@ def test_what_is_given_to_a_new_member_must_be_enough() -> None:
     """Itself, with addresses at which it is found, and somebody to ask."""
     s2, s3 = Member("s2", "a:1", "a:2"), Member("s3", "b:1", "b:2")
 
-    assert joining_of(node_id=None, members=[s2], endpoints=["c:2"]) == Joining(own=s2, endpoints=("c:2",))
-    assert joining_of(node_id="s2", members=[s3, s2]) == Joining(own=s2, endpoints=("b:2",))
+    assert join_config_of(node_id=None, members=[s2], endpoints=["c:2"]) == JoinConfig(own=s2, endpoints=("c:2",))
+    assert join_config_of(node_id="s2", members=[s3, s2]) == JoinConfig(own=s2, endpoints=("b:2",))
     for node_id, members, endpoints, word in (
         (None, [s2, s3], [], "not said which"),
         ("s9", [s2], ["c:2"], "no member of the list is s9"),
@@ -236,11 +236,11 @@ def test_what_is_given_to_a_new_member_must_be_enough() -> None:
         ("s4", [Member("s4")], ["c:2"], "needs a peer address"),
     ):
         with pytest.raises(InvalidConfiguration, match=word):
-            joining_of(node_id=node_id, members=members, endpoints=endpoints)
+            join_config_of(node_id=node_id, members=members, endpoints=endpoints)
 
 
 def test_who_joins_is_no_founder(tmp_path: Path) -> None:
     """`bootstrap` would make a cluster of its own."""
-    joining = Joining(own=Member("s2", "a:1", "a:2"), endpoints=("b:2",))
+    joining = JoinConfig(own=Member("s2", "a:1", "a:2"), endpoints=("b:2",))
     with pytest.raises(InvalidConfiguration, match="bootstrap"):
         MemberConfig(folder=tmp_path, joining=joining, bootstrap=True)

@@ -15,7 +15,7 @@ import trio
 
 from kvstore import Client, Member, open_node
 from kvstore.errors import ChangeRefused
-from kvstore.member.joining import Joining, JoinRefused, check_may_join, make_joining_folder
+from kvstore.member.joining import JoinConfig, JoinRefused, check_may_join, make_joining_folder
 from kvstore.protocol.commands import Put
 from kvstore.protocol.membership import change_request, decode_membership, membership_request
 from kvstore.store.machine import initial_header
@@ -120,7 +120,7 @@ def test_a_member_says_what_folder_it_has_met_under_an_id_that_is_no_members(qui
     assert [found.incarnation_id for found in asked] == [FIRST, b"", b""]
     assert of_leader.incarnation_id == b""
     assert "s4" not in [each.node_id for each in of_leader.members]
-    check_may_join(Joining(own=S4, endpoints=(address,)), of_leader)
+    check_may_join(JoinConfig(own=S4, endpoints=(address,)), of_leader)
 
 
 async def test_who_was_made_anew_and_would_be_refused_by_the_leader_for_ever_is_told_before_it_begins(
@@ -135,7 +135,7 @@ async def test_who_was_made_anew_and_would_be_refused_by_the_leader_for_ever_is_
     with trio.fail_after(30):
         async with open_node(tmp_path / "s1") as store, Client([s1.client_address]) as client:
             with pytest.raises(JoinRefused, match="s1, which leads, has met s2 with another data folder") as refused:
-                await make_joining_folder(tmp_path / "s2", Joining(own=s2, endpoints=(s1.client_address,)))
+                await make_joining_folder(tmp_path / "s2", JoinConfig(own=s2, endpoints=(s1.client_address,)))
             assert "another id" in refused.value.hint
             assert not (tmp_path / "s2").exists()
             async with open_node(tmp_path / "s3", node_id="s3", members=[s3], join=(s1.client_address,)):

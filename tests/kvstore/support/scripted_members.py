@@ -11,9 +11,9 @@ from kvstore.client.calls import MILLISECOND_NS, CallEnded, ClientLimits
 from kvstore.client.core import ClientStateMachine
 from kvstore.protocol.commands import Command, CommandKind, Get, Put
 from kvstore.protocol.messages import (
-    Asked,
     Code,
     Consistency,
+    DecodedRequest,
     MembersView,
     RequestKind,
     check_client_hello,
@@ -40,7 +40,7 @@ class ScriptedMember:
         self.is_silent = False  # Paused: connections stand, nothing is answered.
         self.leader_id: str | None = None
         self.registers = True
-        self.asked: deque[tuple[int, Asked]] = deque()
+        self.asked: deque[tuple[int, DecodedRequest]] = deque()
         self.connections: dict[int, FrameSplitter] = {}
         self._greeted: set[int] = set()
 
@@ -60,7 +60,7 @@ class ScriptedMember:
             cluster_id=self.cluster_id, group_id=0, node_id=self.node_id, incarnation_id=b"i" * 16, role=HelloRole.PEER
         ).encode()
 
-    def _on_request(self, connection_id: int, asked: Asked) -> None:
+    def _on_request(self, connection_id: int, asked: DecodedRequest) -> None:
         if asked.kind == RequestKind.MEMBERS:
             leader = self.world.members.get(self.leader_id or "")
             rows = tuple((member.node_id, member.address) for member in self.world.members.values())
@@ -73,14 +73,14 @@ class ScriptedMember:
         else:
             self.asked.append((connection_id, asked))
 
-    def respond(self, connection_id: int, asked: Asked, code: int, fields: Sequence[Any] = ()) -> None:
+    def respond(self, connection_id: int, asked: DecodedRequest, code: int, fields: Sequence[Any] = ()) -> None:
         self.send(connection_id, encode_response(asked.request_id, int(code), 7, 0, self.node_id, fields))
 
     def send(self, connection_id: int, body: bytes) -> None:
         if connection_id in self.connections:
             self.world.core.receive(connection_id, frame(body))
 
-    def answer(self, code: int = Code.OK, *fields: Any) -> Asked:
+    def answer(self, code: int = Code.OK, *fields: Any) -> DecodedRequest:
         """Answer the oldest request that waits; a put by default."""
         connection_id, asked = self.asked.popleft()
         self.respond(connection_id, asked, code, fields if fields or code else ((CommandKind.PUT,),))
