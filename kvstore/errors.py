@@ -34,7 +34,7 @@ class StoreError(Exception):
 
     @property
     def hint(self) -> str:
-        """What to do about it, in a few words; empty if the text says it already."""
+        """A remedy in a few words; empty if the text says it already."""
         return ""
 
 
@@ -90,7 +90,7 @@ class Busy(OperationFailed):
 
 
 ADDRESS_CHARACTERS_SHOWN_MAX = 300
-"""Of an address that is refused: more than the longest valid one has."""
+"""Characters of a refused address in the text: more than the longest valid address has."""
 
 
 class InvalidAddress(OperationFailed, ValueError):
@@ -443,7 +443,7 @@ class RevisionAhead(KvError):
 
 
 class ResponseTooLarge(KvError):
-    """What a transaction reads does not fit in one response. Read less at once."""
+    """The reads of a transaction do not fit in one response. Read less at once."""
 
     code = ResultCode.RESPONSE_TOO_LARGE
 

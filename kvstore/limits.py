@@ -1,9 +1,11 @@
-"""The limits of the store, of two kinds that must not be mixed (FORMATS §8).
+"""The limits of the store, of two kinds that must not be mixed.
 
 `StoreLimits` are replicated state: set at init, changed by a command, carried in snapshots. Apply checks these alone,
 so all members decide alike. `AdmissionLimits` and `ServiceLimits` come from the configuration of one member, and
 members may differ: the former are checked before anything is proposed, the latter bound what clients may cost that
 member.
+
+See docs/reference/specification.md#89-bounds-of-admission.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ TIME_NS_MAX = 2**62
 
 FEATURE_LEVEL_MIN = 1
 FEATURE_LEVEL_MAX = 1
-"""What this build can apply (docs/versions.md): the shapes of commands, results and snapshots up to that level. The one
-in force is replicated state; `raise_feature_level` puts another one in force."""
+"""The levels that this build can apply (docs/versions.md): shapes of commands, results and snapshots. The level in
+force is replicated state; `raise_feature_level` puts another one in force.
+"""
 
 FEATURE_LEVELS = LevelRange(FEATURE_LEVEL_MIN, FEATURE_LEVEL_MAX)
 
@@ -33,10 +36,10 @@ FEATURE_LEVEL_INITIAL = 1
 not. A constant for ever."""
 
 RECORD_OVERHEAD_BYTES = 64
-"""What a record costs in the quota besides its key and value."""
+"""The cost of a record in the quota besides its key and value."""
 
 ITEM_OVERHEAD_BYTES = 64
-"""What a record, or a result, counts in the bounds on responses and kept results, besides its keys and values."""
+"""The cost of a record, or a result, in the bounds on responses and kept results, besides its keys and values."""
 
 RESPONSE_BYTES_MAX = 3 * MIB
 """A constant of the protocol: the results of one command. A client frame of 4 MiB holds them with all their numbers.
@@ -117,6 +120,8 @@ class ServiceLimits:
     in_flight_max: int = 4_096  # Unanswered requests per connection; further ones wait in their socket.
     unsent_bytes_max: int = 8 * MIB  # Responses that a connection has not taken yet; no more are made, or read for.
     incomplete_bytes_total_max: int = 128 * MIB  # Half frames of all connections: 32 of the largest (4 MiB) at once.
-    unsent_bytes_total_max: int = 256 * MIB  # Of all connections: 32 that take nothing, each at `unsent_bytes_max`.
+    unsent_bytes_total_max: int = (
+        256 * MIB
+    )  # All connections together: 32 that take nothing, each at `unsent_bytes_max`.
     log_bytes_max: int = 16 * 1024  # Entries in one `read_log` response: 1 ms; more only if the first is larger.
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LINKS_MAX = 40
-"""As the kernel follows."""
+"""The limit of the kernel."""
 
 
 @dataclass(frozen=True, slots=True)

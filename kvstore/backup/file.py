@@ -1,4 +1,6 @@
-"""A saved snapshot as a file, in the format of a data folder (docs/storage-format.md): read, verified, written.
+"""A saved snapshot as a file: read, verified, written.
+
+Its format is docs/reference/specification.md#52-snapshot-file.
 
 Every byte is under a checksum that depends on all bytes before it, so a changed, missing or additional byte is found.
 The rows are validated like those of a snapshot that a member starts from. A file that is written is whole and durable

@@ -25,7 +25,7 @@ from kvstore.protocol.messages import Response, snapshot_request
 from kvstore.protocol.status import MemberStatus
 
 PAGE_BYTES = 256 * 1024
-"""Of one answer: a member that sends it has other clients, too, and heartbeats."""
+"""Bytes of one response: the member that sends it has other clients, too, and heartbeats."""
 
 LOOK_SECONDS = 0.05
 BUILD_AGAIN_SECONDS = 5.0

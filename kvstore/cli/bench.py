@@ -190,13 +190,13 @@ class Latencies:
         return 0.0
 
 
-DELETES_PER_TXN = 100  # Of the 128 operations that a transaction may have.
+DELETES_PER_TXN = 100  # A transaction may have 128 operations.
 DELETERS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSpec:
-    """What to do. `in_flight`: operations open at a time, over all clients. `rate` per second; 0: a closed loop."""
+    """The load. `in_flight`: operations open at a time, over all clients. `rate` per second; 0: a closed loop."""
 
     endpoints: Sequence[str]
     deadline_seconds: float
@@ -219,11 +219,11 @@ class Bench:
     """One run and what is known of it so far."""
 
     spec: BenchSpec
-    latencies: Latencies = field(default_factory=Latencies)  # Of what was carried out.
+    latencies: Latencies = field(default_factory=Latencies)  # Latencies of operations that succeeded.
     errors: Counter[str] = field(default_factory=Counter)  # By the stable word of each kind.
     last_error: StoreError | None = None
     elapsed_seconds: float = 0.0
-    cpu_seconds: float = 0.0  # Of this process, within `elapsed_seconds`.
+    cpu_seconds: float = 0.0  # CPU time of this process, within `elapsed_seconds`.
     phase: str = "connecting"
     has_written: bool = False
     _began: float = 0.0
@@ -283,7 +283,7 @@ class Bench:
         self.cpu_seconds = time.process_time() - cpu
 
     async def _ask_until(self, end: float, client: Client, random: Random) -> None:
-        """One task. What it has asked before the end is waited for: slow answers count, too."""
+        """One task. It waits for operations that began before the end: slow ones count, too."""
         spec = self.spec
         value = random.randbytes(spec.value_bytes)
         while (began := time.perf_counter()) < end:

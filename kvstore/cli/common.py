@@ -1,4 +1,4 @@
-"""What all commands of `hwm` share: exit codes, how an error is said, the options of those that talk to a cluster."""
+"""Shared parts of the commands of `hwm`: exit codes, the output of errors, parameter types, options of clients."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from kvstore.protocol.text import escape_controls, escape_controls_in_json, from
 from raft import FRAME_BYTES_MAX_CLIENT, InvalidConfiguration, Member
 
 ENDPOINTS_DEFAULT = "127.0.0.1:7101"
-SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # Of a deadline: whoever waits for a day is not at a command line.
+SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # Bounds of a deadline: a command line does not wait longer than a day.
 HAS_PRINTED = "kvstore.has_printed"  # In `Context.meta`: there is a JSON value on stdout.
 ResultT = TypeVar("ResultT")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 class ExitCode(enum.IntEnum):
-    """What a script may rely on."""
+    """The exit codes, which scripts may rely on."""
 
     OK = 0
     NEGATIVE = 1  # The key is not there, or the comparison is false. Nothing is wrong.

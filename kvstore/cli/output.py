@@ -1,7 +1,7 @@
-"""What a command of `hwm` says, and what it knows about its operation: the only file that writes to a standard stream.
+"""The output of a command of `hwm`, and the progress of its operation: the only file that writes to a standard stream.
 
-Data goes to stdout (`show`), words to stderr (`say`). What comes from a store or another member is escaped: a key with
-a line end must not look like two keys, and nothing that a stranger has written may be obeyed by a terminal.
+Data goes to stdout (`show`), words to stderr (`say`). Text from a store or another member is escaped: a key with a line
+end must not look like two keys, and a terminal must not obey text that a stranger has written.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class DialType(DialParamType):
 
 
 def folder_options(function: FunctionT) -> FunctionT:
-    """What makes a member who it is: given alike to `init` and `serve`."""
+    """The options that identify a member: given alike to `init` and `serve`."""
     options = [
         click.argument("folder", type=click.Path(path_type=Path, readable=False), metavar="DIR"),
         click.option("--node-id", metavar="ID", help="This member's id: small letters, digits and dashes."),
@@ -138,7 +138,7 @@ def join_options(function: FunctionT) -> FunctionT:
 def joining_from(
     join: Sequence[str], cluster_id: bytes | None, node_id: str | None, members: Sequence[Member], cluster_token: str
 ) -> JoinConfig | None:
-    """What the options say; None if they say nothing of joining. Raises InvalidConfiguration."""
+    """The configuration of the options; None if they do not mention joining. Raises InvalidConfiguration."""
     if not join and cluster_id is None:
         return None
     if cluster_token:

@@ -25,7 +25,7 @@ CallError = OperationFailed | OutcomeUnknown
 
 
 Item = tuple[bytes | None, Request | OperationFailed]
-"""What to ask, or why it cannot be asked; and the key that it writes (None: it writes none)."""
+"""The key that a request writes (None: it writes none), and the request, or the error that prevents it."""
 
 
 class BulkCall(Generic[ResultT]):
@@ -36,19 +36,19 @@ class BulkCall(Generic[ResultT]):
     """
 
     def __init__(self, items: Iterable[Item], read: Callable[[Response], ResultT], patience_ns: int) -> None:
-        self.patience_ns = patience_ns  # Of each operation, from when it is taken up.
+        self.patience_ns = patience_ns  # The timeout of each operation, from when it is taken up.
         self.open: dict[int, tuple[int, bytes | None]] = {}  # By ticket: its place, and its key.
         self.results: list[ResultT | CallError] = []
         self.wants_more = True
         self._items, self._read = iter(items), read
         self._held_back: Item | None = None
-        self._keys: set[bytes] = set()  # Of what is open.
-        self._key: bytes | None = None  # Of what `next_request` gave last.
+        self._keys: set[bytes] = set()  # The keys of open operations.
+        self._key: bytes | None = None  # The key of the last `next_request`.
         self._ends: list[tuple[int, bool, CallEnded]] = []  # Places, whether they write; not read yet.
         self._sleeper: trio.lowlevel.Task | None = None
 
     def next_request(self) -> Request | None:
-        """What to ask next; None: nothing before one of the open ones has ended, or nothing ever (`wants_more`)."""
+        """The next request; None: none before an open one has ended, or none at all (`wants_more`)."""
         while len(self.open) < OPEN_MAX:
             item = self._held_back or next(self._items, None)
             if item is None:

@@ -71,7 +71,7 @@ class ClientLimits:
     members_refresh_ns: int = 30_000 * MILLISECOND_NS  # After so long the leader is asked who the members are by now.
     calls_max: int = 8192  # Open operations of one client; more wait in the caller.
     in_flight_max: int = 1024  # Unanswered requests on one connection; a member takes a few times as many.
-    open_numbers_max: int = 1024  # Of a session: the results that a member keeps for it.
+    open_numbers_max: int = 1024  # Open numbers of a session: the results that a member keeps for it.
     keep_alive_ns: int = 10_000 * MILLISECOND_NS  # A session that was silent for this long says that it lives.
 
     def __post_init__(self) -> None:
@@ -84,8 +84,10 @@ class ClientLimits:
 class Call:
     """One operation. It is in one place at a time: in a queue, paused, or in flight on one connection.
 
-    `uncertain`: the result of an attempt is unknown, so this call can never again end as certainly failed (FORMATS §9).
+    `uncertain`: the result of an attempt is unknown, so this call can never again end as certainly failed.
     `numbers` and `session_id` are those of the session that its number belongs to.
+
+    See docs/reference/specification.md#97-retries.
     """
 
     ticket: int

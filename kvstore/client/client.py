@@ -375,7 +375,7 @@ class Client(MemberCalls):
         return read_answer(await self.ask(request, deadline_seconds), _read_log_page, has_effect=request.has_effect)
 
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
-        """What a member answers to any request of `kvstore.protocol.messages`, as it came."""
+        """The response to any request of `kvstore.protocol.messages`, as it came."""
         return (await self._pump.ask(request, self._seconds(deadline_seconds)))[0]
 
     # About sessions and limits.
@@ -498,7 +498,7 @@ _READ, _LINEARIZABLE, _GET = RequestKind.READ, int(Consistency.LINEARIZABLE), in
 
 
 def _read_put(response: Response) -> PutResult:
-    if response.code == 0 and response.fields[0][0] == 1:  # What `read_result` would find out.
+    if response.code == 0 and response.fields[0][0] == 1:  # The fast path of `read_result`.
         return PutResult(response.revision)
     raise ProtocolError(f"{response.node_id} answered a put with something else")
 

@@ -6,6 +6,8 @@ from the host.
 The law of outcomes: a call ends with a response; or with `OperationFailed`, if *every* attempt certainly
 had no effect; or with `OutcomeUnknown`. A command is sent again only under the same number of the same session, so it
 is carried out at most once however often it arrives. A read has no effect: without a response it has failed.
+
+See docs/reference/specification.md#97-retries.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class ClientStateMachine:
         self._members: MembersView | None = None
         self._effects = ClientEffects()
 
-    # What the application asks.
+    # Calls of the application.
 
     @property
     def session_id(self) -> int:
@@ -94,7 +96,7 @@ class ClientStateMachine:
 
     @property
     def members(self) -> MembersView | None:
-        """What a member last said about the cluster."""
+        """The members as a member last reported them."""
         return self._members
 
     @property
@@ -123,7 +125,7 @@ class ClientStateMachine:
             self._waiting.queue_of(call).add(call)
 
     def cancel(self, ticket: int) -> None:
-        """Nobody waits for this call any more: its outcome is unknown, its number is closed. Nothing is reported."""
+        """Abandon a call: its outcome is unknown, its number is closed. Nothing is reported."""
         call = self._calls.get(ticket)
         if call is not None:
             self._drop(call)
@@ -145,7 +147,7 @@ class ClientStateMachine:
         """True when nothing is worth waiting for any more."""
         return self._closed and self._session.closing is None
 
-    # What the host reports.
+    # Events that the host reports.
 
     def connected(self, connection_id: int) -> None:
         """A dialed connection stands."""
@@ -201,7 +203,7 @@ class ClientStateMachine:
         return min((moment for moment in moments if moment is not None), default=None)
 
     def take_effects(self) -> ClientEffects:
-        """What there is to do since the last call."""
+        """Take the effects since the last call."""
         if not self._closed:
             self._advance()
         for connection in self._connections.values():
@@ -299,7 +301,7 @@ class ClientStateMachine:
         self._send(connection, call)
         return call
 
-    # What members answer.
+    # Responses of members.
 
     def _greeted(self, connection: MemberConnection) -> None:
         if self._cluster_id and connection.cluster_id != self._cluster_id:
@@ -326,7 +328,7 @@ class ClientStateMachine:
         call.request_id = 0
         if response.code == 0 and connection is self._search.leader:
             self._search.confirmed()
-        match outcome:  # What it says about the member counts even if nobody waits for the call any more.
+        match outcome:  # Its information about the member counts even if the call is abandoned.
             case Redirected():
                 self._trouble = outcome.reason
                 self._search.on_not_leader(connection, outcome.leader_address, self._now)
@@ -342,7 +344,7 @@ class ClientStateMachine:
     def _conclude(self, call: Call, outcome: ResponseClass) -> None:
         match outcome:
             case Redirected() if call.request.address is not None and call.request.kind is RequestKind.READ:
-                self._finish(call, error=Unavailable(outcome.reason, outcome.remedy))  # Nobody else is to answer it.
+                self._finish(call, error=Unavailable(outcome.reason, outcome.remedy))  # No other member may answer it.
             case Redirected() | SessionGone():
                 (self._pause if call.request.anywhere else self._try_again)(call)
             case Failed(error=TooStale()) if call.request.address is None:  # Another member may know more.
@@ -360,7 +362,7 @@ class ClientStateMachine:
                 self._finish(call, error=outcome.error)
 
     def _read_own(self, call: Call, response: Response) -> MembersView | int | None:
-        """What a member tells of the members, or the id of a new session. Raises ProtocolError."""
+        """Decode the response to an own call: the members, or the id of a new session. Raises ProtocolError."""
         if call.request.kind is RequestKind.MEMBERS:
             return decode_members(response)
         return decode_session_id(response) if call is self._session.registration else None

@@ -31,7 +31,7 @@ class ResponseReader:
         end = len(body) - len(self._tail)
         if end < 4 or body[0] != 0x86 or body[end:] != self._tail:
             return decode_response(body)
-        head = body[1]  # Of the request id. Small numbers, and those from 2**32 on, are not worth a branch.
+        head = body[1]  # The head of the request id. Small ids, and those from 2**32 on, are not worth a branch.
         if head == 0x1A:
             request_id, at = int.from_bytes(body[2:6], "big"), 6
         elif head == 0x19:

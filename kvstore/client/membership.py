@@ -38,14 +38,14 @@ class MemberCalls:
 
     @abstractmethod
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
-        """What a member answers."""
+        """The response of a member."""
 
     @abstractmethod
     def learn(self, addresses: Sequence[str]) -> None:
         """These are the client addresses of all members now."""
 
     async def members(self, *, deadline_seconds: float | None = None) -> MembersView:
-        """Who belongs to the cluster, and who leads, as any one member sees it."""
+        """The members of the cluster, and its leader, as any one member sees them."""
         request = members_request()
         view = read_answer(await self.ask(request, deadline_seconds), decode_members, has_effect=request.has_effect)
         self.learn([address for _, address in view.members])
@@ -151,9 +151,9 @@ class MemberCalls:
                         break
                     is_hopeless = not refused.is_passing  # Perhaps since an attempt before it has succeeded: look.
                 except Unavailable as lost:
-                    error, is_certain = lost, was_certain  # Nobody leads for a moment.
+                    error, is_certain = lost, was_certain  # There is no leader for a moment.
                 except OutcomeUnknown as lost:
-                    error = lost  # Who led has gone with the answer.
+                    error = lost  # The leader was lost before its response came.
                 await trio.sleep(LOOK_SECONDS)
         if is_certain or isinstance(error, OutcomeUnknown):
             raise error

@@ -89,7 +89,7 @@ class ClientPump:
 
     @property
     def members(self) -> MembersView | None:
-        """What a member last said about the cluster."""
+        """The members as a member last reported them."""
         return self._core.members if self._core else None
 
     def learn(self, addresses: Sequence[str]) -> None:

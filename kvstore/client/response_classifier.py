@@ -81,7 +81,7 @@ def classify(response: Response) -> ResponseClass:
     try:
         outcome = _classify_refusal(response.code, response.fields, response.node_id)
         if isinstance(outcome, Failed):
-            str(outcome.error)  # Whoever prints it must not be the first to find that its fields are no such thing.
+            str(outcome.error)  # Fields of wrong types are found here, not where it is printed.
         return outcome
     except Exception as error:
         raise ProtocolError(f"{response.node_id} answered with code {response.code}, which is not known") from error

@@ -1,4 +1,4 @@
-"""What one member is started with, checked as far as it can be without its folder."""
+"""The configuration of one member, validated as far as it can be without its folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NotAMember(StoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConfig:
-    """What one member is started with.
+    """The configuration with which one member is started.
 
     `members`: the whole cluster as all members are given it, or None: what the folder says; for a new folder, a store
     of one member. `bootstrap`: make the folder if there is no member in it. `joining`: make it that of a new member of
@@ -82,7 +82,7 @@ class MemberConfig:
 
 def _check_addresses(configuration: Configuration) -> None:
     """The list is written into every folder for all time, so an address that cannot work is refused before that."""
-    is_alone = len(configuration.voters) == 1  # Nobody else needs to find it, so any port will do.
+    is_alone = len(configuration.voters) == 1  # No peer needs to find it, so any port will do.
     addresses = [each for member in configuration.voters for each in (member.peer_address, member.client_address)]
     for address in filter(None, addresses):
         is_any_port = parse_address(address)[1] == 0

@@ -6,9 +6,11 @@ In that configuration it is not a voter, so it neither campaigns nor founds a cl
 the leader sends it the rest of the log; until then the others refuse it, and it tries again.
 
 A member that has lost its disk has forgotten its votes. It cannot join under its old id: the cluster knows the id, and
-the peers have pinned its old incarnation (FORMATS §1). Some peers may also have pinned a member that only waited to be
+the peers have pinned its old incarnation. Some peers may also have pinned a member that only waited to be
 added, while there was no leader. Unless the leader has pinned it, such a member can be made anew: a new voter is named
 with its incarnation in the configuration, to which such pins give way.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from raft import Identity, InvalidConfiguration, LogPosition, Member, SnapshotHe
 from storage import DataFolder, NotInitialized, create_data_folder, open_data_folder
 
 ASK_SECONDS = 10.0
-"""Of each question to the cluster; a leader may have to be elected first."""
+"""The deadline of each request to the cluster; a leader may have to be elected first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

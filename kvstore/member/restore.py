@@ -43,7 +43,7 @@ REVISION_LEAP_MAX = 1 << 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredMember:
-    """What was made: `facts` are those of the file; `revision` is that with which the new cluster begins."""
+    """The member that was made: `facts` of the file, and the `revision` at which the new cluster begins."""
 
     facts: SnapshotFacts
     identity: Identity
@@ -57,7 +57,7 @@ class InitialState:
     header: Mapping[str, Any]
     chunks: list[bytes]
     facts: SnapshotFacts
-    size_bytes: int  # Of the file.
+    size_bytes: int  # The size of the file.
 
     @property
     def digest(self) -> bytes:

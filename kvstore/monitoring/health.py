@@ -56,9 +56,8 @@ def _missing_voters(status: NodeStatus) -> str | None:
 
 
 async def readiness_problem(node: Node, is_stopping: Callable[[], bool] = lambda: False) -> str | None:
-    """As `quorum_problem`, or how far it is behind the high-water mark that it knew, or had been told of, when it was
-    asked: a read that promises more than old state would have to wait for that. Who begins to stop meanwhile is not
-    ready, however far it has come.
+    """As `quorum_problem`, or how far the member is behind the high-water mark that it knew when it was asked: a read
+    that promises more than old state would have to wait for that. A member that begins to stop meanwhile is not ready.
 
     Takes up to CATCH_UP_SECONDS_MAX; none of it if it waits for a snapshot.
     """
@@ -69,7 +68,7 @@ async def readiness_problem(node: Node, is_stopping: Callable[[], bool] = lambda
     mark = max(node.core.commit_index, node.core.told_commit_index)
     with trio.move_on_after(CATCH_UP_SECONDS_MAX):
         while _lag_problem(node, mark) is not None and node.incoming_snapshot_index is None and not is_stopping():  # noqa: ASYNC110
-            await trio.sleep(LOOK_AGAIN_SECONDS)  # Nobody tells, and a probe has time.
+            await trio.sleep(LOOK_AGAIN_SECONDS)  # There is no event to wait for, and a probe has time.
     return STOPPING if is_stopping() else _quorum_problem(node) or _lag_problem(node, mark)
 
 

@@ -131,7 +131,7 @@ class Counts:
     def __init__(self) -> None:
         self.events: Counter[str] = Counter()  # By counter's name (`EVENTS`).
         self.refusals: Counter[str] = Counter()  # By reason.
-        self.commands_applied = 0  # Of this member's own clients.
+        self.commands_applied = 0  # Commands of this member's own clients.
         self.reads_served = 0
         self.log_sync = Histogram()
         self.loop_lag = Histogram()
@@ -182,7 +182,7 @@ class CountingService(Service):
         return sum([connection.incomplete_bytes for connection in self._connections.values()])
 
     def unsent_bytes(self) -> tuple[int, int]:
-        """Of all connections together, and of the one that has most. Cost: O(connections)."""
+        """Unsent bytes of all connections together, and of the connection that has most. Cost: O(connections)."""
         unsent = [connection.unsent_bytes for connection in self._connections.values()]
         return sum(unsent), max(unsent, default=0)
 

@@ -1,7 +1,7 @@
 """`/metrics`, `/livez` and `/readyz`: the port of a member for scrapers and probes, and the little HTTP that it needs.
 
 Each connection carries one GET or HEAD and is then closed. The cost of a stranger is bounded: in connections, bytes and
-time. Of a request the first line is read; a body is never read.
+time. Only the head of a request is read, never a body.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ Page = Callable[[], Awaitable[HttpResponse]]
 
 
 def method_and_path(head: bytes) -> tuple[str, str] | None:
-    """Of a request's head, without the empty line at its end; the query is cut off. None if it is no HTTP/1 request.
+    """Parse the head of a request, without the empty line at its end, and cut the query off. None if it is not HTTP/1.
 
     >>> method_and_path(b"GET /metrics?a=b HTTP/1.1\\r\\nHost: s1:9100")
     ('GET', '/metrics')

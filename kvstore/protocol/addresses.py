@@ -11,7 +11,7 @@ import idna
 from kvstore.errors import InvalidAddress
 
 HOST_NAME_BYTES_MAX, LABEL_BYTES_MAX = 253, 63
-"""Of a name in its ASCII form (RFC 1035 §2.3.4), without a dot at its end."""
+"""Lengths of a name in its ASCII form (RFC 1035 §2.3.4), without a dot at its end."""
 
 PORT_DIGITS_MAX = 5
 
@@ -43,7 +43,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_advertised(text: str) -> tuple[str, int]:
-    """As `parse_address`, of a place at which others are to find a member: no wildcard. Raises InvalidAddress."""
+    """As `parse_address`, for an address at which others find a member: no wildcard. Raises InvalidAddress."""
     host, port = parse_address(text)
     if _is_wildcard(host):
         why = f"{host} is no address at which others find it; where it listens say --listen-peer and --listen-client"

@@ -32,13 +32,13 @@ def uint_head(number: int) -> bytes:
 
 
 def bytes_head(size: int) -> bytes:
-    """What stands before a byte string of `size` bytes."""
+    """The head of a byte string of `size` bytes."""
     if size < 256:
         return _OF_BYTES[size]
     return _pack_u16(0x59, size) if size < 1 << 16 else _pack_u32(0x5A, size)
 
 
 def array_head(count: int) -> bytes:
-    """What stands before the `count` items of an array."""
+    """The head of an array of `count` items."""
     head = uint_head(count)
     return bytes([0x80 | head[0]]) + head[1:]

@@ -1,4 +1,4 @@
-"""The commands of the store as plain values, and their wire form (FORMATS §7–§9).
+"""The commands of the store as plain values, and their wire form.
 
 In a log payload `[leader_time, command, ...]` a command is `[session_id, request_no, acknowledged_up_to, kind, ...]`.
 From `kind` on it is its *body*; for an operation the body is also its form inside a transaction:

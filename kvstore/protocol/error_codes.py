@@ -1,4 +1,7 @@
-"""The response to each error of the engine and the store: a code, and the fields behind it (FORMATS §7)."""
+"""The response to each error of the engine and the store: a code, and the fields behind it.
+
+See docs/reference/specification.md#711-responses.
+"""
 
 from __future__ import annotations
 

@@ -36,16 +36,16 @@ RUN_MIN = 16
 """With shorter runs of one shape, on average, the decoder is as quick."""
 
 SMALL_BATCH_PREFIX = bytes([0x80 + RUN_MIN])
-"""The first byte of a payload that has one command less than so many. What begins with it, or with less, is no batch of
-runs: `parse_uniform_batch` need not be asked."""
+"""The first byte of a payload with one command less than RUN_MIN. A payload that begins with it, or with less, is not
+for `parse_uniform_batch`."""
 
 RUN_FIRST, RUN_MAX = 64, 1_024
-"""So many commands are looked at together at first, and at most: of no more is the look in vain."""
+"""Commands that are compared together at first, and at most: a bound on comparisons in vain."""
 
 _PUT_TYPES = (int, int, int, int, bytes, bytes)
 PUT = 1  # `CommandKind.PUT`.
 _SMALL = bytes(range(24))  # Integers that are their own head.
-_SIZES = {24: 1, 25: 2, 26: 4, 27: 8}  # Of what follows a head, by its lower five bits.
+_SIZES = {24: 1, 25: 2, 26: 4, 27: 8}  # The size of the number behind a head, by its lower five bits.
 NUMBER_BYTES_MAX = 4  # Larger ones are left to the decoder: they may be beyond 64 bits with sign.
 TIME_BYTES_MAX = 8
 _FORMS = {0: "B", 1: "xB", 2: "xH", 4: "xI", 8: "xQ"}
@@ -94,7 +94,7 @@ def to_put_rows(items: Sequence[Any]) -> list[PutRow]:
         if (
             type(item) is tuple
             and len(item) == 6
-            and item[3] is PUT  # As all small integers: what is only equal to it is unusual.
+            and item[3] is PUT  # `is`: a value that is only equal to 1, like True, is not a plain put.
             and type(item[0]) is type(item[1]) is type(item[2]) is int
             and type(item[4]) is type(item[5]) is bytes
             and item[4]
@@ -108,7 +108,7 @@ def to_put_rows(items: Sequence[Any]) -> list[PutRow]:
 
 
 def parse_uniform_batch(payload: bytes) -> Batch | None:
-    """What is in a payload that is nothing but runs of puts; None of any other, which may be sound or not."""
+    """The commands of a payload that consists of runs of puts; None for any other payload, valid or not."""
     count, at = _number_at(payload, 0, 0x80)
     time, at = _number_at(payload, at, 0x00)
     left, tried, size = count - 1, RUN_FIRST, len(payload)
@@ -133,7 +133,7 @@ def parse_uniform_batch(payload: bytes) -> Batch | None:
 
 
 def parse_uniform_single_puts(payloads: Sequence[bytes]) -> list[SinglePut] | None:
-    """What is in payloads of one put each, all of one shape: the log of a client alone. None of any others."""
+    """The puts of payloads with one put each, all of one layout: the log of a single client. None for any others."""
     length, data = len(payloads[0]), b"".join(payloads)
     if payloads[0][:1] != b"\x82" or list(map(len, payloads)) != [length] * len(payloads):
         return None
@@ -149,7 +149,7 @@ def parse_uniform_single_puts(payloads: Sequence[bytes]) -> list[SinglePut] | No
 
 
 def to_single_puts(decoded: Sequence[Sequence[Any]]) -> list[SinglePut] | None:
-    """What is in payloads of one put each, as a decoder gave them, in tuples. None if there are others among them."""
+    """The puts of decoded payloads with one put each, in tuples. None if there are others among them."""
     rows = [
         (items[0], item[0], item[1], item[2], item[4], item[5])
         for items in decoded
@@ -166,7 +166,9 @@ def to_single_puts(decoded: Sequence[Sequence[Any]]) -> list[SinglePut] | None:
 
 
 def parse_put_layout(data: bytes, at: int) -> PutSizes | None:
-    """Of the put at byte `at`; None if there is none, or one of an uncommon shape. Its value may be cut off."""
+    """The sizes of the put at byte `at`, whose value may be cut off; None if there is none, or one of an uncommon
+    shape.
+    """
     if data[at : at + 1] != b"\x86":
         return None
     of_session = size_of_number(data, at + 1)
@@ -210,7 +212,7 @@ def _layout_of_puts(sizes: PutSizes) -> FixedLayout:
 
 @lru_cache(maxsize=256)
 def _layout_of_payloads(of_time: int, sizes: PutSizes) -> FixedLayout:
-    """Of `[time, put]`."""
+    """The layout of `[time, put]`."""
     put, fixed, small = _layout_of_puts(sizes), [0], list[int]()
     form, place = places_of((of_time,), 1, fixed, small)
     fixed += [place + each for each in put.fixed]

@@ -73,13 +73,15 @@ def change_request(change: MembershipChange) -> Request:
 
 
 def membership_request(address: str | None = None, *, of_leader: bool = False, about: str = "") -> Request:
-    """Who are the members? `of_leader`: who leads is to say it. `about`: an id, for `Membership.incarnation_id`."""
+    """Request the membership. `of_leader`: from the leader. `about`: an id, for `Membership.incarnation_id`."""
     items = (of_leader, about) if about else (of_leader,)
     return Request(kind=RequestKind.MEMBERSHIP, items=items, anywhere=not of_leader, address=address)
 
 
 def read_change(items: Sequence[Any]) -> MembershipChange:
-    """What `change_request` made. Raises ProtocolError for another shape, raft.ChangeRefused for impossible words."""
+    """Read the items of `change_request`. Raises ProtocolError for another shape, raft.ChangeRefused for invalid
+    members.
+    """
     try:
         added, promoted, removed, updated = items[:4]
         return MembershipChange(

@@ -1,4 +1,4 @@
-"""Messages between clients and members (FORMATS §7): frames as between peers, bodies of CBOR.
+"""Messages between clients and members: frames as between peers, bodies of CBOR.
 
 First each side sends a hello (`raft.Hello`; the client's with role `client` and no ids). Then the client sends
 requests, as many as it likes without waiting, and the member answers each once, in any order:
@@ -75,7 +75,7 @@ PROTOCOL_VERSION = 1
 
 
 class RequestKind(enum.IntEnum):
-    """What a request asks for."""
+    """The kind of a request."""
 
     MEMBERS = 1
     COMMAND = 2
@@ -112,7 +112,7 @@ class Code(enum.IntEnum):
 
 
 class Consistency(enum.IntEnum):
-    """What a read may show (docs/reference/specification.md#811-consistency-of-reads)."""
+    """The consistency of a read (docs/reference/specification.md#811-consistency-of-reads)."""
 
     LINEARIZABLE = 1
     LEASE = 2
@@ -173,7 +173,7 @@ _CLOSE = RequestKind.CLOSE_SESSION
 
 
 def members_request() -> Request:
-    """Who is in the cluster, and who leads?"""
+    """Request the members of the cluster, and its leader."""
     return Request(kind=RequestKind.MEMBERS, anywhere=True)
 
 
@@ -204,7 +204,7 @@ def read_log_request(from_index: int, bytes_max: int, address: str | None = None
 
 
 def transfer_request(to: str | None, address: str) -> Request:
-    """Have the member at `address` hand its leadership over, if it has it. Asked twice it does so once."""
+    """Have the member at `address` hand its leadership over, if it has it. A repeated request is one."""
     return Request(kind=RequestKind.TRANSFER, items=(to,), anywhere=True, address=address)
 
 

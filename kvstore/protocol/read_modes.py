@@ -1,8 +1,10 @@
-"""Read modes: the consistency of the protocol and the corresponding read of the engine (FORMATS §8).
+"""Read modes: the consistency of the protocol and the corresponding read of the engine.
 
 A member may answer with a stronger consistency than requested, never with a weaker one, and the response names it: a
 `lease` read without a lease is answered as `linearizable`, a `bounded` one whose age cannot be proven as `follower`, or
 by a leader like its own reads.
+
+See docs/reference/specification.md#811-consistency-of-reads.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ WAYS = {
 LABELS = {way: int(consistency) for consistency, way in WAYS.items()}
 
 STALENESS_MS_MAX = 1_000_000_000
-"""Eleven days. Who does not care at all reads `local`."""
+"""Eleven days. A client that accepts any age reads `local`."""
 
 
 def staleness_ms(items: Sequence[Any]) -> int:
@@ -41,7 +43,8 @@ def age_ms(node: Node) -> int | None:
 
 
 def asked_for(consistency: Consistency | str, max_staleness_ms: int | None) -> Consistency:
-    """What a caller of the client means: who gives a bound wants it kept. Raises Unsupported, ValueError."""
+    """The consistency that a caller of the client means: a bound makes the read a bounded one. Raises Unsupported,
+    ValueError."""
     wanted = Consistency.of(consistency)
     if max_staleness_ms is None:
         if wanted is Consistency.BOUNDED:

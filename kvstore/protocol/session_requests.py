@@ -71,7 +71,7 @@ def limits_request() -> Request:
 
 
 def read_close(items: Sequence[Any]) -> tuple[int, bool]:
-    """What `close_session_request` made: the id, and `only_unused`. Raises ProtocolError."""
+    """Read the items of `close_session_request`: the id, and `only_unused`. Raises ProtocolError."""
     if len(items) < 2 or not is_count(items[0]) or type(items[1]) is not bool:
         raise ProtocolError("a close_session request is [request_id, 11, session_id, only_unused]")
     return items[0], items[1]

@@ -24,10 +24,13 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """One member. `commit_index` is the high-water mark; both marks are inclusive (FORMATS §6). `state_hash` is empty
+    """One member. `commit_index` is the high-water mark; both marks are inclusive. `state_hash` is empty
     unless it was asked for: two members with the same `last_applied` must have the same one. Then all fields are of the
     moment at which the computation of the hash began, so the hash belongs to `last_applied`. A field that a later build
-    has added has a default, since earlier builds do not send it."""
+    has added has a default, since earlier builds do not send it.
+
+    See docs/reference/specification.md#6-marks.
+    """
 
     node_id: str
     cluster_id: bytes

@@ -1,8 +1,10 @@
 """Validation of a command's shape: at admission, within one member's limits, and at apply, without them.
 
-At apply the replicated feature level decides, never the build (FORMATS §7): what a level does not know is invalid on
+At apply the replicated feature level decides, never the build: what a level does not know is invalid on
 every member alike, newer ones included. `validate_*` raise for no decoded CBOR item: they return the reason why it is
 invalid, or None. `admit_*` raise InvalidRequest.
+
+See docs/reference/specification.md#713-feature-levels.
 """
 
 from __future__ import annotations

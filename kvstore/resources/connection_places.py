@@ -53,7 +53,7 @@ class ConnectionPlaces:
         self.tick = 0
         self._taken: dict[int, ConnectionPlace] = {}
         self._reserved: dict[int, ConnectionPlace] = {}  # Oldest first.
-        self._by_origin: Counter[str] = Counter()  # Of those that have a place.
+        self._by_origin: Counter[str] = Counter()  # Connections that have a place.
         self._searched_tick = -1
         self._searched_in_vain: set[tuple[str | None, int]] = set()  # In that tick: groups without an idle connection.
 
@@ -115,7 +115,7 @@ class ConnectionPlaces:
         self._by_origin[place.origin] += 1
 
     def _idle_longest(self, origin: str) -> ConnectionPlace | None:
-        """Who gives a place to a newcomer of this origin.
+        """The connection that gives its place to a newcomer of this origin.
 
         Cost: O(places), and in vain at most once a tick for each group that is searched, of which there are few.
         """
@@ -133,7 +133,9 @@ class ConnectionPlaces:
         return None
 
     def _groups(self, origin: str) -> list[tuple[str | None, int]]:
-        """Who may give a place to a newcomer of this origin, best first: of which origin (None: any), idle how long."""
+        """Connections that may give a place to a newcomer of this origin, best first: (origin or None for any, ticks
+        idle).
+        """
         share = max(1, self._connections_max // SHARE_OF_ONE_ADDRESS)
         if origin != IN_PROCESS and self._by_origin[origin] >= share:
             return [(origin, IDLE_TICKS_MIN)]
@@ -165,7 +167,7 @@ def _last_use(place: ConnectionPlace) -> tuple[int, int]:
 
 
 def origin_of(host: str) -> str:
-    """What counts as one address: an IPv4 address, or the network of 2^64 that an IPv6 host has to itself.
+    """The unit that counts as one address: an IPv4 address, or the network of 2^64 that an IPv6 host has to itself.
 
     >>> origin_of("2001:db8:1:2:3:4:5:6"), origin_of("::1"), origin_of("192.0.2.7"), origin_of("::ffff:192.0.2.7")
     ('2001:db8:1:2', '0:0:0:0', '192.0.2.7', '192.0.2.7')

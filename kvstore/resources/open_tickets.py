@@ -1,4 +1,4 @@
-"""What the parts of this chapter need of the requests that wait for the node (`server.connections.OpenRequests`)."""
+"""The view of a server's open requests that this chapter needs (`server.connections.OpenRequests` implements it)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ CLOSES_MAX = 256
 """At one look, which is one turn of the member's loop."""
 
 SMALL_RESULTS = frozenset({CommandKind.PUT, CommandKind.DELETE, CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE})
-"""What is admitted as ever: it keeps 128 bytes or nothing, and acknowledges."""
+"""Kinds that are always admitted: they keep 128 bytes or nothing, and acknowledge results."""
 
 
 class ResultsPressure:

@@ -22,8 +22,8 @@ from kvstore.store.machine import KvMachine
 from raft import Node, RaftError
 
 GRACE_NS = SECOND_NS
-"""Of a new session, in leader time: its client is about to use it. A client that uses its session later registers a
-second time, which costs it one round trip."""
+"""The grace period of a new session, in leader time: its client is about to use it. A client that uses its session
+later registers a second time, which costs it one round trip."""
 
 REGISTRATIONS_MAX = 8
 """That one connection asks for in a grace period while places are scarce. A client asks twice in a second. The 1,000
@@ -40,12 +40,12 @@ class SessionReaper:
 
     def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets) -> None:
         self._node, self._machine, self._open = node, machine, opened
-        self._expiry_ticket = 0  # Of the empty transaction that lets time pass for an idle store.
+        self._expiry_ticket = 0  # The ticket of the empty transaction that lets time pass for an idle store.
         self._term: int | None = None
         self._registering: deque[int] = deque()  # Tickets of registrations that are not applied yet.
         self._closing: deque[int] = deque()  # Tickets of closes that are not applied yet.
         self._candidates: deque[tuple[int, int]] = deque()  # (session id, registered at), oldest first.
-        self._last_id = 0  # Of the newest session that has become a candidate.
+        self._last_id = 0  # The id of the newest session that has become a candidate.
         self._window_begin = 0
         self._asked: dict[int, int] = {}  # Connection id → registrations that it asked for in this window.
 

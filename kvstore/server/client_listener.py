@@ -1,7 +1,7 @@
 """The trio shell of a `Service`: moves bytes between streams and the service; decides nothing.
 
-Two tasks per connection. What a socket takes at once leaves in the flush itself: to wake the writer would cost more
-than to send. Only the rest waits for the writer, and what gathers meanwhile leaves together.
+Two tasks per connection. The bytes that a socket takes at once are sent in the flush itself: to wake the writer would
+cost more than to send. Only the rest waits for the writer, which sends the bytes that gather meanwhile together.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HALF_FRAME_SECONDS_MAX = 30.0
 ever. Bytes that come do not renew it."""
 
 BYTES_PER_SECOND_MIN = 64 * 1024
-"""What a slow but honest client manages. A frame, or answers, that take longer than usual at this rate have so long:
+"""The rate of a slow but honest client. A frame, or responses, that take longer than usual at this rate have this time:
 64 s for the largest frame."""
 
 UNREAD_SECONDS_MAX = 120.0
@@ -75,7 +75,7 @@ class _Connection(ConnectionPlace):
         self.is_writing = False  # The writer has something in hand: nothing may overtake it.
         self.has_output = trio.Event()
         self.has_room = trio.Event()
-        self.is_greeted = False  # As far as anybody has asked.
+        self.is_greeted = False  # At the last look.
         self.is_hurried = True  # Its patience has a deadline. To ask the scope, or to set it anew, costs something.
         self.has_unread = False  # Its reader has bytes in hand that wait for their turn: nothing may overtake them.
         self.frame_bytes = 0  # Of the unfinished frame for which it has a deadline, how many were here; 0: none.
@@ -391,4 +391,4 @@ class ClientListener:
 
 
 def _nobody() -> None:
-    """Nobody waits."""
+    """The default: no driver is attached."""

@@ -102,9 +102,10 @@ class ClusterRequests:
         return self._address_of(member) or None if member else None
 
     def change_of(self, items: Sequence[Any]) -> MembershipChange:
-        """What a `change` request asks for. A leader that was a store of one, and never said where it is, says so now.
+        """The change that a request asks for. A leader that was a store of one adds its own addresses, if it never said
+        them.
 
-        Who becomes a voter is named with its data folder.
+        A new voter is named with the incarnation of its data folder.
 
         Raises ProtocolError, ChangeRefused.
         """
@@ -147,7 +148,8 @@ class ClusterRequests:
         return rows, self._node.core.commit_index
 
     def transfer(self, to: str | None) -> str | None:
-        """Hand the leadership over; returns to whom, None if this member does not lead. Asked twice it does so once.
+        """Hand the leadership over; returns the successor, None if this member does not lead. A repeated request is
+        one.
 
         Raises TransferRefused, NodeStopped.
         """

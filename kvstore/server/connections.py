@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from kvstore.limits import ServiceLimits
 from raft import FRAME_BYTES_MAX_CLIENT, Completion, FrameSplitter
 
-_HEADER_BYTES = 4  # Of a frame: its length.
+_HEADER_BYTES = 4  # The length before each frame.
 
 OpenRow = tuple[int, int, int, int, Any]
 """connection_id, request_id, session_id, how old (ms) a bounded read may be, body of a read or None"""
@@ -29,7 +29,7 @@ class Connection:
         self.greeted = False
         self.is_reserved = is_reserved  # It may ask nothing but what operators ask.
         self.is_client = False  # Greeted, and not reserved: every request of it is taken up.
-        self.reserved_requests = 0  # Asked while it was reserved.
+        self.reserved_requests = 0  # Requests while it was reserved.
         self.wants_place = False  # Something was refused because it is reserved.
         self.closed = False  # Answered for the last time: nothing more is read.
         self.in_flight = 0
@@ -76,7 +76,7 @@ class Connection:
         return data[_HEADER_BYTES:] if is_alone else None
 
     def take_out(self) -> bytes:
-        """What is to be sent. It counts as unsent until it was."""
+        """Take the bytes to be sent. They count as unsent until they were."""
         data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
         self.out.clear()
         return data

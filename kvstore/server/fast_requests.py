@@ -29,7 +29,7 @@ RUN_MAX = 1_024
 UNIFORM_MIN = 4
 """Frames of one layout; fewer are decoded as quickly by `parse_batch`."""
 
-_HEADER_BYTES = 4  # Of a frame: its length.
+_HEADER_BYTES = 4  # The length before each frame.
 
 _ID_BYTES = tuple({24: 2, 25: 3, 26: 5, 27: 9}.get(info, 1) for info in range(32)) * 8  # By the first byte of an int.
 
@@ -132,10 +132,10 @@ def parse_uniform_puts(data: bytes, count_max: int, limits: AdmissionLimits) -> 
 
 @lru_cache(maxsize=256)
 def _layout_of_frames(of_id: int, sizes: PutSizes) -> FixedLayout:
-    """Of `[id, 2, put]` behind its length. Keys and values are not read: they stay in the command."""
+    """The layout of `[id, 2, put]` behind its length. Keys and values are not read: they stay in the command."""
     fixed, small = list(range(_HEADER_BYTES + 1)), list[int]()
     id_form, place = places_of((of_id,), _HEADER_BYTES + 1, fixed, small)
-    fixed += (place, place + 1)  # What is asked for, and the head of the command.
+    fixed += (place, place + 1)  # The kind of the request, and the head of the command.
     forms, key_head_at = places_of(sizes[:3], place + 2, fixed, small)
     value_head_at = key_head_at + 1 + sizes.key_head + sizes.key
     fixed += range(key_head_at, key_head_at + 1 + sizes.key_head)

@@ -21,7 +21,7 @@ from raft import INT64_MAX, Applied, AppliedBatch, Completion, ReadReady, ReadsR
 
 T = TypeVar("T")
 
-_LENGTH_BYTES = 4  # Of a frame.
+_LENGTH_BYTES = 4  # The length before each frame.
 
 _FORMS = ((0, b"", "B"), (24, b"\x18", "B"), (256, b"\x19", "H"), (65_536, b"\x1a", "I"), (1 << 32, b"\x1b", "Q"))
 """From which number on a CBOR integer has which head before it and is of which size, in its shortest form."""

@@ -19,7 +19,7 @@ PLACES_MAX = 64
 """Distinct places in the program whose errors are counted one by one; all further places count as one."""
 
 TRACEBACK_CHARACTERS_MAX = 8_000
-"""Of one traceback in the log; its end, which names the error, is kept."""
+"""The length of one traceback in the log; its end, which names the error, is kept."""
 
 _OTHER_PLACES = "other places"
 

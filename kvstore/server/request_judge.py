@@ -133,7 +133,7 @@ class RequestJudge:
         ).encode()
 
     def decide(self, asked: DecodedRequest) -> Decision:
-        """What to do about a request. Raises ProtocolError if it makes no sense, else the RaftError or KvError that
+        """Decide about a request. Raises ProtocolError if it makes no sense, else the RaftError or KvError that
         refuses it."""
         match asked.kind:
             case RequestKind.COMMAND:

@@ -4,8 +4,10 @@ The host calls `receive` with what a socket held, `complete` after every flush o
 `take_output` gives and hangs up on what `take_closed` names. It reads from a connection only while `wants_input` says
 so, and says with `sent` what has left: that is how a slow reader slows down itself and nobody else.
 
-Requests are judged before anything is proposed (FORMATS §7). A frame that makes no sense ends its own connection, with
+Requests are judged before anything is proposed. A frame that makes no sense ends its own connection, with
 the reason, as does an unexpected error while a request is judged (`request_errors`); the member goes on.
+
+See docs/reference/specification.md#712-requests-from-outside.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ UNITS_PER_TURN = 16
 some 2 ms, more only by the last answer. The rest waits for the next turn (`Service.work`)."""
 
 UNIT_BYTES = 2 * 1024
-"""Of an answer: so much costs one unit more. Of small records, or entries of the log, that is some 20: 0.1 ms."""
+"""Bytes of a response that cost one unit more: some 20 small records, or entries of the log, in 0.1 ms."""
 
 FEW_FRAMES = 8
 """A connection with more frames that wait is behind those with fewer, when a turn has no time for all."""
@@ -105,7 +107,7 @@ class Service:
         self._connections: dict[int, Connection] = {}
         self._dirty: dict[int, Connection] = {}  # Have output.
         self._closed: list[int] = []
-        self._grown_bytes = 0  # What may be held since the sums over all connections were last made.
+        self._grown_bytes = 0  # Bytes that may be held since the sums over all connections were last made.
         self._units_left = UNITS_PER_TURN
         self._deferring: dict[int, Connection] = {}  # Owe answers to reads of ranges, for which a turn had no time.
         self.work_wanted: Callable[[], None] = _nobody  # The host is to call `Service.work` in its next turn.
@@ -167,7 +169,7 @@ class Service:
                 self.held(len(data))
 
     def disconnected(self, connection_id: int) -> None:
-        """A client is gone. What it has proposed goes its way."""
+        """A client is gone. Its proposals go on."""
         self._connections.pop(connection_id, None)
         self._dirty.pop(connection_id, None)
         self._backlogged.pop(connection_id, None)
@@ -175,7 +177,7 @@ class Service:
         self._hashes.forget(connection_id)
 
     def sent(self, connection_id: int, byte_count: int) -> bool:
-        """So many bytes of output have left. True if requests waited for that: then wake the driver."""
+        """`byte_count` bytes of output were sent. True if requests waited for that: then wake the driver."""
         connection = self._connections.get(connection_id)
         if connection is None:
             return False
@@ -189,7 +191,7 @@ class Service:
         return True
 
     def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent] = ()) -> bool:
-        """The node was flushed: answer what has ended. Of the events little is needed: the role is looked up.
+        """The node was flushed: send the responses to requests that have ended.
 
         True if requests that had waited for room were taken up: flush the node again.
         """
@@ -278,7 +280,7 @@ class Service:
         return connection is not None and connection.splitter.buffered_bytes > 0
 
     def incomplete_frame(self, connection_id: int) -> tuple[int, int]:
-        """Of the frame whose end has not come: how many bytes are here (0: there is none), and how many it has."""
+        """The incomplete frame: how many bytes of it have come (0: there is none), and its size."""
         connection = self._connections.get(connection_id)
         return (0, 0) if connection is None else (connection.splitter.buffered_bytes, connection.splitter.wanted_bytes)
 
@@ -332,7 +334,7 @@ class Service:
     # The bounds of all connections together.
 
     def held(self, byte_count: int) -> None:
-        """So many bytes more may be kept for connections: of requests, or of answers that a socket did not take.
+        """`byte_count` more bytes may be kept for connections: of requests, or of responses that a socket did not take.
 
         Now and then all of it is added up; at a common bound the connection that holds most is given up.
         """
@@ -422,7 +424,7 @@ class Service:
         return place
 
     def _take_up(self, connection: Connection, batch: RequestBatch) -> None:
-        """All at once, or, if not all are taken, one by one, which also finds out who is refused."""
+        """Take up a batch as a whole, or, if it is refused, one by one, to find the refused requests."""
         try:
             if batch.commands:
                 self._propose_all(connection, batch)
@@ -464,7 +466,7 @@ class Service:
             self._put(connection, hello)
 
     def _serve_reserved(self, connection: Connection, body: bytes) -> None:
-        """As `_serve_one`, for a connection with a reserved place: only what costs little and changes nothing."""
+        """As `_serve_one`, for a connection with a reserved place: only cheap requests that change nothing."""
         connection.reserved_requests += 1
         if connection.reserved_requests > OPERATOR_REQUESTS_MAX:
             words = f"a connection with a place reserved for `hwm status` has {OPERATOR_REQUESTS_MAX} requests at most"
@@ -593,7 +595,10 @@ class Service:
         self._open.reads(connection, tickets, (request_id,), (body,), bound_ms)
 
     def _stepped_down(self) -> None:
-        """Who has a session may try again elsewhere at once; the others wait for the node's own word (FORMATS §9)."""
+        """Commands of a session may be retried elsewhere at once; the others wait for the node's completion.
+
+        See docs/reference/specification.md#96-end-of-a-proposal.
+        """
         self._open.expand_all()
         for ticket, opened in list(self._open.by_ticket.items()):
             if opened[2]:
@@ -736,7 +741,9 @@ class Service:
 
 
 def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
-    """Those that hold most, as many as must go to leave no more than `bound`. Of equals the oldest goes first."""
+    """The connections that hold most, as many as must go to leave no more than `bound`. The oldest of equals goes
+    first.
+    """
     total, found = sum(held.values()), []
     for connection in sorted(held, key=lambda each: (-held[each], each.connection_id)) if total > bound else ():
         found.append(connection)
@@ -747,7 +754,7 @@ def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
 
 
 def _nobody() -> None:
-    """Nobody listens: whoever hosts the service calls `work` in each turn."""
+    """The default: the host of the service calls `work` in each turn."""
 
 
 def _is_flooding(connection: Connection) -> bool:

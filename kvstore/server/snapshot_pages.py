@@ -27,7 +27,7 @@ class SnapshotPages:
         self._given_up = ""  # Since a build was last asked for.
 
     def heed(self, events: Sequence[TraceEvent]) -> None:
-        """What has happened in the node."""
+        """Take note of events of the node."""
         for event in events:
             if event.name == "snapshot_given_up":
                 self._given_up = re.sub(r"^\[Errno \d+\] ", "", str(event.fields["reason"]))  # For people.

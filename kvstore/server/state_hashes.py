@@ -46,7 +46,7 @@ class StateHashes:
         self._status: MemberStatus | None = None  # As it was when `_hashing` began.
         self._served: list[WaitingRequest] = []  # Wait for `_hashing`.
         self._next: list[WaitingRequest] = []  # Came when the state had moved on: they wait for the one after it.
-        self._index, self._hash = -1, b""  # What was computed last, and of which state.
+        self._index, self._hash = -1, b""  # The last hash, and the index of its state.
 
     @property
     def waiting(self) -> list[WaitingRequest]:
@@ -79,7 +79,7 @@ class StateHashes:
             self._begin()
 
     def forget(self, connection_id: int) -> None:
-        """Nobody waits on this connection any more. What is under way goes on: somebody may ask again."""
+        """No request of this connection waits any more. A hash under way goes on, for later requests."""
         if self._hashing is not None:
             self._served = [each for each in self._served if each.connection_id != connection_id]
             self._next = [each for each in self._next if each.connection_id != connection_id]

@@ -1,4 +1,4 @@
-"""What a member knows of itself, of its cluster and of the open sessions, as the values that its answers consist of."""
+"""The values of a member's responses about itself, its cluster and the open sessions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def status_of(node: Node, machine: KvMachine) -> MemberStatus:
 
 
 def membership_of(node: Node, client_address: Callable[[Member], str], about: str = "") -> Membership:
-    """As this node sees it. `client_address`: where clients reach a member. `about`: an id, or none."""
+    """The membership as this node sees it. `client_address`: where clients reach a member. `about`: an id, or none."""
     core, status = node.core, node.status()
     progress = {peer.peer_id: peer for peer in status.peers}
     is_leader = core.leading_term is not None
@@ -99,7 +99,7 @@ def membership_of(node: Node, client_address: Callable[[Member], str], about: st
 
 
 def part_of(configuration: Configuration, node_id: str) -> str:
-    """What a member is: voter, learner, incoming or outgoing; empty for who is none."""
+    """The part of a member: voter, learner, incoming or outgoing; empty if it is no member."""
     if configuration.member(node_id) is None:
         return ""
     if node_id in configuration.learner_ids:

@@ -32,11 +32,11 @@ class StoreSnapshotView:
     def __init__(self, store: KeyValueMap, slice_rows: int) -> None:
         self._store = store
         self._slice_rows = slice_rows
-        self._revision = store.revision  # What is newer is not in the view.
+        self._revision = store.revision  # Newer records are not in the view.
         self._records_left, self._deletions_left = len(store.records), len(store.deletions)
         self._key = b""  # The last one that was handed out.
-        self._old: dict[bytes, RecordItem] = {}  # Of later keys: records that were overwritten or removed since.
-        self._removed: SortedList[bytes] = SortedList()  # Of these, the keys that are, or were for a while, not there.
+        self._old: dict[bytes, RecordItem] = {}  # Records of later keys that were overwritten or removed since.
+        self._removed: SortedList[bytes] = SortedList()  # Keys of these that are, or were for a while, absent.
         self._place: DeletionPlace = (0, 0, b"")  # The last one that was handed out.
         self._forgotten: SortedList[DeletionPlace] = SortedList()  # Later ones, which are not remembered any more.
         store.views.append(self)
@@ -115,7 +115,7 @@ class SessionsSnapshotView:
         self._sessions = sessions
         self._ids = sorted(sessions.by_id)
         self._next_id = sessions.next_id
-        self._last_id = 0  # Of the last one that was handed out with its results.
+        self._last_id = 0  # The last session that was handed out with its results.
         self._saved: dict[int, tuple[SessionRow, dict[int, ResultItem]]] = {}
         sessions.views.append(self)
 

@@ -1,6 +1,8 @@
 """A digest of the replicated state over its fields, never over re-encoded CBOR.
 
 Every field is preceded by its kind and length, so no two states give the same input to the hash.
+
+See docs/reference/specification.md#813-state-hash.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ SLICE_PARTS = 512
 """Hashed in one slice: 170 records, or that many deletions and results; about 0.5 ms."""
 
 SLICE_BYTES = 256 * 1024
-"""Of a slice; more only if one value is larger. SHA-256 takes 0.2 to 0.6 ms for it."""
+"""Bytes of a slice; more only if one value is larger. SHA-256 takes 0.2 to 0.6 ms for it."""
 
 _PICTURE_ROWS = 128  # Captured from the state at a time.
 

@@ -14,7 +14,7 @@ BLOCK_KEYS = 1_000
 """Of a full block's half. One with twice as many is split, one with less than a quarter of it joined to another."""
 
 FEW = 16
-"""So many new keys go to their places one by one; for more the block is sorted, 20 µs at least."""
+"""The most new keys that are inserted one by one; for more the block is sorted, 20 µs at least."""
 
 LAST_KEYS = 32
 """Of the first block, forgotten at once: where keys came in any order, memory of every sort lies between these, and all

@@ -111,7 +111,7 @@ class KvMachine:
         self._expiry_due = 0  # No session expires before this: deadlines are only put off, and new sessions reset it.
         self._chunk_bytes = chunk_bytes
 
-    # What it is now.
+    # The present state.
 
     @property
     def revision(self) -> int:
@@ -179,7 +179,7 @@ class KvMachine:
         return operation(self._store, body, self._limits)
 
     def records_of(self, keys: Iterable[bytes]) -> list[RecordItem | None]:
-        """What `read` finds for a get of each: the record, or None, and then only `read` has the answer."""
+        """The records that `read` finds for a get of each key; None where only `read` has the answer."""
         slots, value_bytes_max = self._store.records.slots, _VALUE_BYTES_MAX
         return [
             record if (record := slots[hash(key) % SLOTS].get(key)) and len(record[0]) <= value_bytes_max else None
@@ -267,7 +267,7 @@ class KvMachine:
         slots, by_id, deletions, views = store.records.slots, sessions.by_id, store.deletions, store.views
         kept_max, kept_bytes_max, all_bytes_max, quota_bytes = _bounds(self._limits)
         revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
-        session: Session | None = None  # Of the last command, if it was usual; what it owes it is in the next three.
+        session: Session | None = None  # Of the last command on the fast path; its changes are in the next three.
         last_id, floor, session_bytes = NOT_A_PLAIN_PUT, 0, 0
         results: dict[int, ResultItem] = {}
         for time, rows in batches:
@@ -296,7 +296,7 @@ class KvMachine:
                 if session is not None:
                     if floor < acknowledged_up_to < request_no:
                         kept = results.get(acknowledged_up_to) if acknowledged_up_to == floor + 1 else None
-                        if kept and kept[2] is PUT_DONE:  # As clients do that have one request open.
+                        if kept and kept[2] is PUT_DONE:  # The client has one request open at a time.
                             del results[acknowledged_up_to]
                             floor = acknowledged_up_to
                             session_bytes -= PUT_RESULT_BYTES
@@ -472,4 +472,4 @@ class KvMachine:
 
 
 _bounds = attrgetter("results_per_session_max", "results_bytes_per_session_max", "results_bytes_max", "quota_bytes")
-"""Of the limits, those that a put may reach."""
+"""The limits that a put may reach."""

@@ -1,4 +1,4 @@
-"""The ordered, versioned map (FORMATS §8): records, remembered deletions, and the revision.
+"""The ordered, versioned map: records, remembered deletions, and the revision.
 
 A record is a plain tuple of atoms, `(value, create_revision, mod_revision, version, lease_id)`: the garbage collector
 does not walk those, and results and snapshots share them without a copy.

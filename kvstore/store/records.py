@@ -16,7 +16,7 @@ RecordItem = tuple[bytes, int, int, int, int]
 """(value, create_revision, mod_revision, version, lease_id)"""
 
 SHARES = tuple(range(8, 16))
-"""Of the slots, one part each."""
+"""The numbers of slots of the parts."""
 
 PARTS_OF_A_SHARE = 16
 

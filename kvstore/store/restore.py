@@ -58,7 +58,7 @@ class Restoring:
         return True
 
     def give_up(self) -> None:
-        """Nobody wants it any more: the state stays what it is. Further steps free what was read."""
+        """Abandon the restore: the owner keeps its state. Further steps free the rows that were read."""
         self._be_over(self._reader.store, self._reader.sessions)
 
     def _be_over(self, store: KeyValueMap, sessions: Sessions) -> None:

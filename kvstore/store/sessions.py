@@ -1,4 +1,4 @@
-"""Sessions, and the results that they keep for retries (FORMATS §9). All of it is replicated state.
+"""Sessions, and the results that they keep for retries. All of it is replicated state.
 
 A request `(session_id, request_no, acknowledged_up_to)` is closed at or below the session's floor, answered with the
 kept result if there is one, and carried out otherwise, in any order of numbers. A session for which nothing was applied
@@ -25,7 +25,7 @@ PUT_RESULT_BYTES = 2 * ITEM_OVERHEAD_BYTES
 
 
 def result_bytes(item: Any) -> int:
-    """What a kept result counts for in the bounds: 64 for each array in it, and its bytes and texts.
+    """The bytes of a kept result in the bounds: 64 for each array in it, and its bytes and texts.
 
     Replicated state depends on this sum, so it is over fields and never changes.
     """

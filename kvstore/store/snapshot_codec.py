@@ -1,4 +1,4 @@
-"""The replicated state as a header and chunks of CBOR, and back (FORMATS §5).
+"""The replicated state as a header and chunks of CBOR, and back.
 
 Header: a map of `format`, `feature_level`, `revision`, `compact_revision`, `leader_time`, `next_session_id`,
 `deletion_floor`, `limits` (a map), and `keys`, `deletions`, `sessions`, `results`, `stored_bytes`, which must be the
@@ -48,7 +48,8 @@ CHUNK_BYTES = 64 * 1024
 No part of the form: any size is read. To encode one takes 0.5 to 1 ms, in which nothing else happens."""
 
 ROW_BYTES = 512
-"""Of a chunk, for one row captured at a time: 512 rows for 256 KiB, a few for the small ones of simulations."""
+"""Bytes of a chunk per row that is captured at a time: 512 rows for 256 KiB, a few for the small chunks of simulations.
+"""
 
 ALL_ROWS = 1 << 20
 """More than a chunk has."""
@@ -71,7 +72,10 @@ class InvalidSnapshot(Exception):
 
 
 class UnsupportedFeatureLevel(Exception):
-    """This build does not know the replicated feature level: the member cannot go on (FORMATS §7)."""
+    """This build does not know the replicated feature level: the member cannot go on.
+
+    See docs/reference/specification.md#713-feature-levels.
+    """
 
     def __init__(self, level: int, levels: LevelRange) -> None:
         super().__init__(level, levels)

@@ -3,6 +3,8 @@
 Every function takes a valid body (`protocol/validation.py`) and returns a result item
 (`protocol/results.py`). Writes go straight into the store, where later operations see them; an error undoes
 them. The remembered deletions and the revision change only at the end: until then nothing else reads the store.
+
+See docs/reference/specification.md#84-transactions.
 """
 
 from __future__ import annotations
@@ -107,7 +109,9 @@ class _Branch:
 
     def __init__(self, store: KeyValueMap) -> None:
         self.store = store
-        self.revision = store.revision + 1  # Of what is written here; reads before the first write are at the old one.
+        self.revision = (
+            store.revision + 1
+        )  # The revision of the writes; reads before the first write are at the old one.
         self.written: dict[bytes, RecordItem | None] = {}  # With the record before. No key is written twice.
         self._budget = RESPONSE_BYTES_MAX
 

@@ -221,7 +221,7 @@ def test_admission_refuses_what_is_over_a_bound_and_says_by_how_much(
     ids=lambda body: str(body)[:20],
 )
 def test_admission_takes_what_is_exactly_at_its_bound(body: list[Any]) -> None:
-    """FORMATS §8: the other side of each boundary."""
+    """The other side of each boundary (docs/reference/specification.md#89-bounds-of-admission)."""
     admit_body(body, LIMITS)
 
 
@@ -235,7 +235,7 @@ def test_bounds_of_admission_are_none_of_the_shape() -> None:
 
 
 def test_a_request_that_would_close_itself_is_refused() -> None:
-    """FORMATS §9: at or below the floor nothing is executed."""
+    """At or below the floor nothing is executed (docs/reference/specification.md#89-bounds-of-admission)."""
     admit_command([7, 5, 4, 2, b"k"], LIMITS)
     with pytest.raises(InvalidRequest):
         admit_command([7, 5, 5, 2, b"k"], LIMITS)
