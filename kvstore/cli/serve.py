@@ -309,7 +309,6 @@ def serve_command(
             ),
             storage=StorageLimits() if segment_bytes is None else StorageLimits(segment_bytes_max=segment_bytes),
             service=ServiceLimits(admission=AdmissionLimits(session_ttl_ns_max=session_ttl_seconds_max * SECOND_NS)),
-            has_own_loop=True,
         )
     except (InvalidConfiguration, InvalidAddress) as error:
         raise Failure(str(error), ExitCode.USAGE, "see `hwm serve --help`") from error

@@ -55,7 +55,6 @@ class MemberConfig:
     raft: RaftConfig = field(default_factory=RaftConfig)
     storage: StorageLimits = field(default_factory=StorageLimits)
     service: ServiceLimits = field(default_factory=ServiceLimits)
-    has_own_loop: bool = False  # Nothing else happens on it that could not wait for some ms.
     wrap_files: Callable[[Files], Files] = lambda files: files  # For tests that watch the disk.
 
     def __post_init__(self) -> None:

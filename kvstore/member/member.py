@@ -27,7 +27,7 @@ from raft import (
     Node,
     NodeStopped,
 )
-from raft.runtime import CompletionQueue, Driver, Lingerer, Transport, now_ns
+from raft.runtime import CompletionQueue, Driver, Transport, now_ns
 from storage import (
     Files,
     OpenedStorage,
@@ -140,7 +140,6 @@ async def _run(
     has_peers = not is_configured or len(configuration.members) > 1 or bool(config.listen_peer or own.peer_address)
     metrics = None if config.metrics is None else _metrics_server(config, files, identity)
     listeners = await open_listeners(config, own, has_peers=has_peers)
-    lingerer = Lingerer() if config.has_own_loop else None
     transport = (
         Transport(
             identity=identity,
@@ -151,7 +150,6 @@ async def _run(
             listeners=listeners.peers,
             insecure=config.insecure,
             levels=FEATURE_LEVELS,
-            lingerer=lingerer,
         )
         if has_peers
         else None
@@ -159,18 +157,14 @@ async def _run(
     service = (metrics.service if metrics else Service)(node, machine, config.service)
     service.cluster.own_address = address_of(listeners.clients)
     service.cluster.own_peer_address = address_of(listeners.peers)
-    port = ClientListener(service, lingerer)
+    port = ClientListener(service)
     if transport is not None:
         service.cluster.duplicate_members = lambda: transport.duplicate_members
     driver = (metrics.driver if metrics else Driver)(
-        node, completions=completions, application=port, transport=transport, start_io=files.start, lingerer=lingerer
+        node, completions=completions, application=port, transport=transport, start_io=files.start
     )
     port.attach(driver.wake, driver.flush, lambda: driver.turns)
-    try:
-        await _serve(RunningMember(driver, port, listeners), driver, listeners, metrics, task_status)
-    finally:
-        if lingerer is not None:
-            lingerer.close()
+    await _serve(RunningMember(driver, port, listeners), driver, listeners, metrics, task_status)
 
 
 def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners: Listeners) -> Callable[[], str]:

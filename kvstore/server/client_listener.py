@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import trio
 
 from kvstore.resources.connection_places import IN_PROCESS, ConnectionPlace, ConnectionPlaces, origin_of
 from kvstore.server.service import Service
 from raft import Told, TraceEvent
-from raft.runtime import Acceptor, Lingerer, receive_at_once, send_at_once
+from raft.runtime import Acceptor, receive_at_once, send_at_once
 
 logger = logging.getLogger("kvstore.client_port")
 
@@ -77,7 +76,6 @@ class _Connection(ConnectionPlace):
         self.has_room = trio.Event()
         self.is_greeted = False  # At the last look.
         self.is_hurried = True  # Its patience has a deadline. To ask the scope, or to set it anew, costs something.
-        self.has_unread = False  # Its reader has bytes in hand that wait for their turn: nothing may overtake them.
         self.frame_bytes = 0  # Of the unfinished frame for which it has a deadline, how many were here; 0: none.
         self.frame_began = 0.0
 
@@ -96,10 +94,8 @@ def _origin(stream: trio.abc.Stream) -> str:
 class ClientListener:
     """Serves streams with one `Service`. It is also the application of the node's driver: call `attach` before use."""
 
-    def __init__(self, service: Service, lingerer: Lingerer | None = None) -> None:
-        """What comes while the member lingers is taken up at once, too."""
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._lingerer = lingerer
         self._wake: Callable[[], None] = _nobody
         self._flush_node: Callable[[], None] = _nobody
         self._turn: Callable[[], int] = lambda: 0
@@ -177,7 +173,7 @@ class ClientListener:
                 async with stream, trio.open_nursery() as nursery:
                     nursery.start_soon(self._write_forever, stream, connection_id, connection)
                     self._flush()
-                    with connection.patience, self._watched(stream, connection_id, connection):
+                    with connection.patience:
                         await self._read_forever(stream, connection_id, connection)
                     if connection.patience.cancelled_caught and connection.is_greeted and not connection.is_closing:
                         self._service.close(connection_id, "the rest of a frame did not come in time")
@@ -253,10 +249,8 @@ class ClientListener:
             if self._turnstile.locked() or not self._has_turn_for(data):
                 connection.patience.deadline = math.inf  # Waiting for its turn is not its fault.
                 connection.is_hurried = False
-                connection.has_unread = True
                 began = trio.current_time()
                 await self._wait_for_turn(data)
-                connection.has_unread = False
                 connection.frame_began += trio.current_time() - began
             self._service.receive(connection_id, data)
             if connection.is_hurried and self._service.is_greeted(connection_id):
@@ -279,28 +273,6 @@ class ClientListener:
             connection.patience.deadline = math.inf
             connection.is_hurried = False
             connection.frame_bytes = 0
-
-    def _watched(
-        self, stream: trio.abc.Stream, connection_id: int, connection: _Connection
-    ) -> AbstractContextManager[None]:
-        if self._lingerer is None:
-            return nullcontext()
-        places = self._places
-
-        def may_take() -> bool:
-            is_in_order = not connection.has_unread and not connection.is_closing and not self._turnstile.locked()
-            return is_in_order and connection.is_greeted and self._service.wants_input(connection_id)
-
-        def take(data: bytes) -> None:
-            self._has_turn_for(data)
-            connection.used_tick = places.tick
-            self._service.receive(connection_id, data)
-            self._set_patience(connection_id, connection, len(data))
-            if self._service.has_output:
-                self._flush()
-            self._bring_in(connection_id)
-
-        return self._lingerer.watched(stream, take, may_take)
 
     async def _wait_for_turn(self, data: bytes) -> None:
         """First come, first served: the order in which trio runs tasks is none, and would forget some for long."""
@@ -372,7 +344,6 @@ class ClientListener:
             connection.everything.cancel()
             return
         connection.has_room.set()
-        # While the member lingers its reader sleeps, and need never wake. None of this is waited for longer.
         connection.patience.deadline = trio.current_time() + LAST_WORDS_SECONDS_MAX
         self._closing[connection_id] = connection
         if len(self._closing) > self._service.limits.closing_connections_max:

@@ -12,7 +12,6 @@ from raft.runtime.connection_log import HELLO_REFUSALS
 from raft.runtime.driver import Application, Driver, now_ns
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress, InvalidAddress
 from raft.runtime.inbound_places import CONNECTIONS_MAX
-from raft.runtime.lingering import Lingerer
 from raft.runtime.metrics import Histogram, MeasuredDriver
 from raft.runtime.outbound import OUTBOUND_BYTES_MAX
 from raft.runtime.peer_routes import PeerWays
@@ -32,7 +31,6 @@ __all__ = [
     "Histogram",
     "InsecureAddress",
     "InvalidAddress",
-    "Lingerer",
     "MeasuredDriver",
     "PeerEvents",
     "PeerWays",

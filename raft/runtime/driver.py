@@ -17,9 +17,7 @@ from raft.errors import NodeStopped
 from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange
 from raft.node.node import Node
 from raft.protocol.messages import Message
-from raft.runtime import lingering
 from raft.runtime.completions import CompletionQueue
-from raft.runtime.lingering import Lingerer
 from raft.runtime.transport import Transport
 
 logger = logging.getLogger("raft.driver")
@@ -54,18 +52,10 @@ TOLD_TO_NOBODY = frozenset({"commit_advanced", "low_watermark_advanced", "read_r
 
 SECOND_NS = 1_000_000_000
 
-LONE_REQUESTS_MAX = 2
-"""With more open there is always something better to do than to wait for an answer."""
-
 ROUNDS_MAX = 64
 ROUNDS_NS_MAX = 5_000_000
 """What the disk did at once may ask for the next write, and there may be more to apply. But a round may apply a whole
 slice, and peers and the clock want their turn before a second one."""
-
-QUIET_ARRIVALS_MAX = 4
-"""Then there is a round anyway, which looks at the time."""
-
-LINGER_NS_MAX = lingering.WAIT_MS * 1_000_000
 
 REMOVED_SECONDS = 0.3
 """A member that knows of its removal runs on for some heartbeats: by their answers its leader learns that it knows, and
@@ -103,12 +93,8 @@ class Driver:
         application: Application,
         transport: Transport | None = None,
         start_io: Callable[[], bool] = lambda: False,
-        lingerer: Lingerer | None = None,
     ) -> None:
-        """`start_io` begins what the node's storage has been asked for since; True if its end was told already.
-
-        `lingerer`, where nothing else has to happen on this loop, is asked for more when all is done.
-        """
+        """`start_io` begins what the node's storage has been asked for since; True if its end was told already."""
         self.node = node
         self._seconds = trio.current_time  # Until it runs: then that of the clock, which need not be asked for.
         node.leave_untold(TOLD_TO_NOBODY)
@@ -116,10 +102,7 @@ class Driver:
         self._application = application
         self._transport = transport
         self._start_io = start_io
-        self._lingerer, self._is_lingering = lingerer, False
-        self._is_round_wanted = False  # By what came while this lingered.
         self.turns = 0  # Flushes so far.
-        self._awaited_peers = False  # In the last round.
         self._now = 0  # When this turn began, monotonic ns.
         self._woken = trio.Event()
         self._removed, self._refused = trio.Event(), trio.Event()  # It is no member any more; a peer says so.
@@ -140,20 +123,16 @@ class Driver:
 
         Not while one is under way, or due in the next turn anyway: that one will do it all.
         """
-        if self._is_lingering:
-            self._catch_up()  # Peers may have done so before this came: a lease that ended since then holds no more.
-        if self._may_flush():
+        if self._is_asleep:
             self._catch_up()
             self._flush_here()
+        else:
+            self.wake()
 
-    def _may_flush(self) -> bool:
-        if self._is_lingering:
-            self._is_round_wanted = True
-            return False  # There is another round of the flush that waits for it.
-        if self._scope is not None and not self._woken.is_set():
-            return True
-        self.wake()
-        return False
+    @property
+    def _is_asleep(self) -> bool:
+        """True while the driver's own task waits for something to happen: another one may flush in its place."""
+        return self._scope is not None and not self._woken.is_set()
 
     def _flush_here(self) -> None:
         """In another task than the driver's, which sleeps until the deadline of its scope. After `_catch_up`."""
@@ -265,56 +244,12 @@ class Driver:
                 return True
             has_applied = node.begin_sync()
             has_more = node.wants_turn if self._start_io() or has_applied else node.has_more
-            if not has_more and not self._await_more():
+            if not has_more:
                 return False
             if (has_applied and node.has_unapplied) or self._read_clock() - began > ROUNDS_NS_MAX:
                 break  # Who has to catch up applies one slice a turn.
         self.wake()
         return False
-
-    def _await_more(self) -> bool:
-        """Wait for what comes at once; True if it asks for another round. The last answer to a lone put does not."""
-        for _ in range(QUIET_ARRIVALS_MAX):
-            self._is_round_wanted = False
-            if not self._take_answers() and not self._linger():
-                return False
-            if self._is_round_wanted or self.node.wants_turn:
-                return True
-        return True
-
-    def _linger(self) -> bool:
-        """Wait for what a lone client, or its leader, wants next; True if something came."""
-        if self._lingerer is None or self._woken.is_set() or self.node.open_requests > LONE_REQUESTS_MAX:
-            return False
-        if self.node.is_syncing or self.node.next_alarm - self._read_clock() < LINGER_NS_MAX:
-            return False
-        self._is_lingering = True
-        try:
-            has_come = self._lingerer.wait()
-        finally:
-            self._is_lingering = False
-        if self._woken.is_set():
-            self._lingerer.spare()
-            return False  # Others bring something, too: in a turn of the loop it gathers.
-        return has_come
-
-    def _take_answers(self) -> bool:
-        """What quick peers say to a lone request; True if there was any.
-
-        They are waited for. What the others answer when the first ones have decided it is taken if it is there.
-        """
-        if self._transport is None:
-            return False
-        may_wait = 0 < self.node.open_requests <= LONE_REQUESTS_MAX and self.node.core.leading_term is not None
-        if not may_wait and not self._awaited_peers:
-            return False
-        self._awaited_peers = may_wait
-        return self._transport.receive_early(self._take, may_wait=may_wait)
-
-    def _take(self, peer_id: str, messages: Sequence[Message]) -> None:
-        self.node.tick(self._read_clock())
-        for message in messages:
-            self.node.receive(peer_id, message)
 
     def _carry_out(self) -> bool:
         """The only place in which effects happen; True if it was the last time."""
@@ -384,8 +319,11 @@ class Driver:
             for message in messages:
                 self.node.receive(peer_id, message)
         finally:
-            if (has_run or self.node.wants_turn) and self._may_flush():
-                self._flush_here()
+            if has_run or self.node.wants_turn:
+                if self._is_asleep:
+                    self._flush_here()
+                else:
+                    self.wake()
 
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""

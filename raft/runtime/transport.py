@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from random import Random
 from time import monotonic
@@ -27,7 +26,6 @@ from raft.runtime.accepting import Acceptor
 from raft.runtime.addresses import is_dialable, is_loopback
 from raft.runtime.connection_log import ConnectionLog
 from raft.runtime.duplicate_members import DuplicateMembers
-from raft.runtime.early import RECEIVE_BYTES, EarlyReader, Way
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
 from raft.runtime.handshake import (
     HANDSHAKE_SECONDS_MAX,
@@ -39,11 +37,12 @@ from raft.runtime.handshake import (
 )
 from raft.runtime.inbound import Inbound
 from raft.runtime.inbound_places import UNIDENTIFIED_MAX, InboundPlaces
-from raft.runtime.lingering import Lingerer
 from raft.runtime.outbound import Outbound
 from raft.runtime.peer_routes import PeerWays
 from raft.runtime.sockets import host_of, receive_at_once
 from raft.wire import FRAME_BYTES_MAX_PEER, FrameSplitter, encode_message, frame
+
+RECEIVE_BYTES = 256 * 1024
 
 FRAME_SECONDS_MAX = 60.0
 """From the first byte of a frame to its last, however slowly it trickles: the largest one takes 16 MiB of memory until
@@ -108,7 +107,6 @@ class Transport:
         listeners: Sequence[trio.SocketListener] | None = None,
         insecure: bool = False,
         levels: LevelRange = LEVELS_AT_FIRST,
-        lingerer: Lingerer | None = None,
     ) -> None:
         hosts = [listen_host] if listeners is None else [each.socket.getsockname()[0] for each in listeners]
         for host in hosts:
@@ -124,8 +122,6 @@ class Transport:
         self._ways = PeerWays(self._way_to, dial if dial is not None else {})
         self._ways.want([member for member in configuration.members if member.node_id != identity.node_id])
         self._inbound = Inbound()
-        self._early = EarlyReader()
-        self._lingerer = lingerer
         self._places = InboundPlaces()
         self._duplicates = DuplicateMembers()
         self.port = 0
@@ -173,21 +169,6 @@ class Transport:
             by_peer.setdefault(outbound, []).append(encoded_frame)
         for outbound, frames in by_peer.items():
             outbound.send(frames)
-
-    def receive_early(self, take: Callable[[str, Sequence[Message]], None], *, may_wait: bool) -> bool:
-        """Hand what peers have sent to `take`, without a turn of the loop; True if there was any.
-
-        With `may_wait` it waits for it, never longer than WAIT_MS. `take` may raise ProtocolError.
-        """
-        arrived = self._early.read(may_wait=may_wait)
-        for way, data in arrived:
-            try:
-                take(way.peer_id, [self._decode(body) for body in way.splitter.feed(data)])
-            except STREAM_ENDS as error:
-                self._complain_of(way.peer_id, error)
-                self._early.forget(way)
-                way.scope.cancel()
-        return bool(arrived)
 
     @property
     def peer_ids(self) -> frozenset[str]:
@@ -374,52 +355,27 @@ class Transport:
             self._decode(bodies[0])  # The older connection is good if this one was a mistake: its caller refuses us.
             self._inbound.replace_older(peer_id, scope)
             self._note_process(peer, host_of(stream))
-        with (
-            self._early.watched(stream, peer_id, splitter, scope) as way,
-            self._lingered(stream, peer_id, splitter, scope, way),
-        ):
-            if bodies:
-                await self._take_in_turns(peer_id, bodies, way)
-            while data := await receive_at_once(stream, RECEIVE_BYTES):
-                bodies = splitter.feed(data)
-                if splitter.buffered_bytes or scope.deadline != inf:
-                    _limit_half_frame(scope, splitter, is_new=bool(bodies))
-                if len(bodies) == 1:
-                    self._told.receive(peer_id, [self._decode(bodies[0])])
-                elif bodies:
-                    await self._take_in_turns(peer_id, bodies, way)
+        if bodies:
+            await self._take_in_turns(peer_id, bodies)
+        while data := await receive_at_once(stream, RECEIVE_BYTES):
+            bodies = splitter.feed(data)
+            if splitter.buffered_bytes or scope.deadline != inf:
+                _limit_half_frame(scope, splitter, is_new=bool(bodies))
+            if len(bodies) == 1:
+                self._told.receive(peer_id, [self._decode(bodies[0])])
+            elif bodies:
+                await self._take_in_turns(peer_id, bodies)
 
-    def _lingered(
-        self, stream: trio.SocketStream, peer_id: str, splitter: FrameSplitter, scope: trio.CancelScope, way: Way | None
-    ) -> AbstractContextManager[None]:
-        if self._lingerer is None or way is None:
-            return nullcontext()
-
-        def take(data: bytes) -> None:
-            try:
-                if bodies := splitter.feed(data):
-                    self._told.receive(peer_id, [self._decode(body) for body in bodies])
-            except STREAM_ENDS as error:
-                self._complain_of(peer_id, error)
-                self._early.forget(way)
-                scope.cancel()
-
-        return self._lingerer.watched(stream, take, lambda: self._early.watches(way))
-
-    async def _take_in_turns(self, peer_id: str, bodies: Sequence[bytes], way: Way | None) -> None:
-        """Hand over all of these messages, with a turn for others after each TURN_ENTRIES_MAX entries.
-
-        Nobody reads this connection meanwhile: what came later would overtake what is left here.
-        """
+    async def _take_in_turns(self, peer_id: str, bodies: Sequence[bytes]) -> None:
+        """Hand over all of these messages, with a turn for others after each TURN_ENTRIES_MAX entries."""
         messages: list[Message] = []
         entries = 0
         for place, body in enumerate(bodies, 1):
             messages.append(message := self._decode(body))
             entries += len(message.entries) if type(message) is AppendEntries else 0
             if entries >= TURN_ENTRIES_MAX and place < len(bodies):
-                with self._early.paused(way):
-                    self._told.receive(peer_id, messages)
-                    await trio.lowlevel.checkpoint()
+                self._told.receive(peer_id, messages)
+                await trio.lowlevel.checkpoint()
                 messages, entries = [], 0
         self._told.receive(peer_id, messages)
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-import cbor2
 import pytest
 import trio
 import trio.testing
 
-from kvstore.limits import ServiceLimits
 from kvstore.protocol.commands import Put
 from kvstore.protocol.messages import Code, command_request, decode_response, encode_client_hello, encode_request
 from kvstore.server import client_listener
@@ -26,21 +23,6 @@ from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, frame
 from tests.kvstore.support.in_memory_cluster import Cluster
 
 pytestmark = pytest.mark.timeout(30)
-
-
-class OneWatched:
-    """Stands for a lingerer: the test says when it takes something from the last connection, and what."""
-
-    take: Callable[[bytes], None]
-    may_take: Callable[[], bool]
-
-    @contextmanager
-    def watched(
-        self, stream: trio.abc.Stream, take: Callable[[bytes], None], may_take: Callable[[], bool]
-    ) -> Iterator[None]:
-        del stream
-        self.take, self.may_take = take, may_take
-        yield
 
 
 async def test_a_client_that_is_alone_is_served_at_once_and_several_together(quick_folder: Path) -> None:
@@ -102,67 +84,6 @@ async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear_and_a
             nursery.cancel_scope.cancel()
         assert all(len(set(taken[at : at + clients])) == clients for at in range(0, len(taken) - clients, clients))
         cluster.kill("s1")
-
-
-@pytest.mark.parametrize("is_served_later", [False, True])
-async def test_nonsense_that_comes_while_the_member_lingers_ends_its_connection_as_any_does(
-    is_served_later: bool, quick_folder: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Its reader sleeps meanwhile, and nothing more need ever come that wakes it."""
-    del autojump_clock
-    with trio.fail_after(60):
-        cluster = Cluster(quick_folder, 1, ServiceLimits(in_flight_max=1))
-        lingerer = OneWatched()
-        port = ClientListener(cluster.hosts[cluster.leader()].service, lingerer)  # type: ignore[arg-type]
-        port.attach(lambda: None, lambda: None, lambda: 0)
-        theirs, ours = trio.testing.memory_stream_pair()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(port.serve_stream, ours)
-            await theirs.send_all(frame(encode_client_hello()))
-            await trio.testing.wait_all_tasks_blocked()
-            assert lingerer.may_take()
-
-            put = frame(encode_request(1, command_request(Put(b"k", b"v"))))
-            lingerer.take((put if is_served_later else b"") + frame(b"nonsense"))
-            assert not lingerer.may_take()
-            cluster.settle()
-            port.complete([], [])
-
-            heard = b"".join([data async for data in theirs])  # Up to its end.
-        *answers, last_words = FrameSplitter(FRAME_BYTES_MAX_CLIENT).feed(heard)
-        assert [decode_response(body).request_id for body in answers[1:]] == [1] * is_served_later
-        assert cbor2.loads(last_words)[1] == Code.MALFORMED
-        cluster.kill("s1")
-
-
-async def test_half_a_frame_that_comes_while_the_member_lingers_is_waited_for_as_any_is(
-    quick_folder: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """For so long, and the rest of it makes an end of that."""
-    del autojump_clock
-    cluster = Cluster(quick_folder, 1)
-    lingerer = OneWatched()
-    port = ClientListener(cluster.hosts[cluster.leader()].service, lingerer)  # type: ignore[arg-type]
-    port.attach(lambda: None, cluster.settle, lambda: 0)
-    theirs, ours = trio.testing.memory_stream_pair()
-    put = frame(encode_request(1, command_request(Put(b"k", b"v"))))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(port.serve_stream, ours)
-        await theirs.send_all(frame(encode_client_hello()))
-        await trio.testing.wait_all_tasks_blocked()
-
-        lingerer.take(put[:9])
-        await trio.sleep(HALF_FRAME_SECONDS_MAX - 1)
-        lingerer.take(put[9:])
-        await trio.sleep(HALF_FRAME_SECONDS_MAX + 1)
-        assert lingerer.may_take()
-
-        began = trio.current_time()
-        lingerer.take(put[:9])
-        async for _ in theirs:
-            pass
-        assert trio.current_time() - began == pytest.approx(HALF_FRAME_SECONDS_MAX)
-    cluster.kill("s1")
 
 
 async def test_bytes_do_not_renew_the_deadline_of_a_frame(

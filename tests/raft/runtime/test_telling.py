@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 import contextlib
 import logging
-import select
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 import trio
 
 from raft import Hello, HelloRole, Refusal, TraceEvent, frame
 from raft.node.peer_identity import REMOVED, WRONG_INCARNATION
-from raft.runtime import HELLO_REFUSALS, Lingerer
+from raft.runtime import HELLO_REFUSALS
 from raft.runtime.connection_log import ConnectionLog
 from tests.raft.support.machines import CLUSTER_ID, Machine, a_cluster, a_listener, the_leader, until
 
@@ -91,12 +90,8 @@ async def test_a_peer_that_is_refused_where_it_is_called_is_counted_too(caplog: 
     assert events(caplog, "refused", "s1")[0]["code"] == "wrong_incarnation"
 
 
-NO_EPOLL = pytest.mark.skipif(not hasattr(select, "epoll"), reason="nobody lingers on a system without epoll")
-
-
-@pytest.mark.parametrize("reader", ["task", "early", pytest.param("lingerer", marks=NO_EPOLL)])
 async def test_a_caller_that_refuses_the_hello_which_it_is_answered_is_told_with_its_code_and_words(
-    reader: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It says so on the connection that is for its messages, and it is none: nothing is broken. An upgrade shows it."""
     caplog.set_level(logging.DEBUG, "raft.transport")
@@ -104,14 +99,9 @@ async def test_a_caller_that_refuses_the_hello_which_it_is_answered_is_told_with
         cluster_id=CLUSTER_ID, group_id=0, node_id="s2", incarnation_id=b"s2".ljust(16, b"."), role=HelloRole.PEER
     )
     refusal = Refusal("feature_level", "its build knows feature level 1, and this cluster is at 2")
-    lingerer = Lingerer()
-    if (
-        reader != "task"
-    ):  # Which is silent: it is the driver's look at what peers have sent, or at everybody, that finds it.
-        monkeypatch.setattr("raft.runtime.transport.receive_at_once", never)
     with trio.fail_after(20):
         listener, _ = await a_listener()
-        s1 = Machine("s1", ["s1", "s2"], listener, lingerer=lingerer)  # It reaches nobody.
+        s1 = Machine("s1", ["s1", "s2"], listener)  # It reaches nobody.
         async with trio.open_nursery() as nursery:
             await nursery.start(s1.driver.run)
             for _ in range(2):
@@ -119,16 +109,9 @@ async def test_a_caller_that_refuses_the_hello_which_it_is_answered_is_told_with
                     await stream.send_all(frame(hello.encode()))
                     assert await stream.receive_some()  # Its hello.
                     await stream.send_all(frame(refusal.encode()))
-                    ended = trio.Event()
-                    nursery.start_soon(wait_for_the_end, stream, ended)
-                    while not ended.is_set():
-                        if reader == "early":
-                            s1.transport.receive_early(lambda *_: None, may_wait=True)
-                        elif reader == "lingerer":
-                            lingerer.wait()
-                        await trio.lowlevel.checkpoint()
+                    with contextlib.suppress(trio.BrokenResourceError):
+                        assert await stream.receive_some() == b""
             nursery.cancel_scope.cancel()
-    lingerer.close()
 
     told = [record for record in caplog.records if "feature_level" in record.getMessage()]
     words = "s1: peer s2: it refuses this connection (feature_level): its build knows feature level 1, and this"
@@ -138,16 +121,6 @@ async def test_a_caller_that_refuses_the_hello_which_it_is_answered_is_told_with
         "peer_id": "s2", "code": "feature_level", "reason": refusal.text
     }  # fmt: skip
     assert "broke the protocol" not in caplog.text
-
-
-async def wait_for_the_end(stream: trio.SocketStream, ended: trio.Event) -> None:
-    with contextlib.suppress(trio.BrokenResourceError):
-        assert await stream.receive_some() == b""
-    ended.set()
-
-
-async def never(*_: object) -> NoReturn:
-    await trio.sleep_forever()
 
 
 async def test_a_full_disk_is_told_with_what_takes_the_room(caplog: pytest.LogCaptureFixture) -> None:

@@ -28,7 +28,7 @@ from raft import (
     frame,
     one_by_one,
 )
-from raft.runtime import CompletionQueue, Driver, Lingerer, Transport, now_ns
+from raft.runtime import CompletionQueue, Driver, Transport, now_ns
 from tests.raft.support.memory_stores import Disk, ListMachine, MemoryLog, MemoryPins, MemorySnapshots
 
 CLUSTER_ID = b"cluster-of-tests"
@@ -75,7 +75,7 @@ class Recorder:
 class Machine:
     """One member with its driver.
 
-    `addresses`: those of the voters in its first configuration, if there are any. `lingerer`: of its transport.
+    `addresses`: those of the voters in its first configuration, if there are any.
     """
 
     def __init__(
@@ -92,7 +92,6 @@ class Machine:
         own_address: str = "",
         addresses: Mapping[str, str] | None = None,
         config: RaftConfig | None = None,
-        lingerer: Lingerer | None = None,
     ) -> None:
         self.identity = Identity(
             cluster_id=cluster_id,
@@ -123,7 +122,6 @@ class Machine:
             listeners=None if listener is None else [listener],
             dial=dial,
             own_address=lambda: own_address,
-            lingerer=lingerer,
         )
         self.driver = Driver(
             self.node, completions=self.completions, application=self.recorder, transport=self.transport
