@@ -1,0 +1,137 @@
+"""Which files one request enters, and how often: `python docs/internals/trace_request.py put|get|append`.
+
+Three members run, one of them in this process; a client in a process of its own makes one request after the other.
+Every call of a Python function of the project on the loop of the member in this process is noted. A *stay* is a run of
+consecutive calls inside one file. `put` and `get` trace the leader, `append` a follower while the client puts.
+
+Prints files and stays per request, and with `--files` each file with its calls per request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import trio
+
+import kvstore
+from kvstore import Client, Member, open_node
+
+ROOT = Path(kvstore.__file__).resolve().parent.parent
+PACKAGES = ("raft", "storage", "kvstore")
+WARM_UP = 50
+CLIENT = """
+import sys, trio
+from kvstore import Client
+async def main(kind, count, *endpoints):
+    async with Client(endpoints) as client:
+        for number in range(int(count)):
+            await (client.put(b"key", b"v" * 128) if kind == "put" else client.get(b"key"))
+trio.run(main, *sys.argv[1:])
+"""
+
+
+class Trace:
+    """Calls of the project's functions on this thread, in order, while it is on."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.stays = 0
+        self._names: dict[str, str | None] = {}
+        self._last = ""
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        del argument
+        if event != "call":
+            return
+        path = frame.f_code.co_filename
+        if path not in self._names:
+            self._names[path] = _name_of(path)
+        name = self._names[path]
+        if name is None:
+            return
+        self.calls[name] += 1
+        if name != self._last:
+            self.stays += 1
+            self._last = name
+
+
+def _name_of(path: str) -> str | None:
+    try:
+        name = Path(path).resolve().relative_to(ROOT)
+    except ValueError:
+        return None
+    return str(name) if name.parts[0] in PACKAGES else None
+
+
+def free_addresses(count: int) -> list[str]:
+    """So many addresses of this machine that nobody listens at now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+
+
+async def ask(kind: str, count: int, endpoints: Sequence[str]) -> None:
+    """So many requests, one after the other, by a client in a process of its own."""
+    await trio.run_process([sys.executable, "-c", CLIENT, kind, str(count), *endpoints])
+
+
+async def trace(what: str, count: int) -> Trace:
+    """`count` requests on three members in a new folder."""
+    addresses = free_addresses(6)
+    members = [Member(f"s{n + 1}", addresses[2 * n], addresses[2 * n + 1]) for n in range(3)]
+    endpoints = [member.client_address for member in members]
+    options = [word for m in members for word in ("--member", f"{m.node_id}={m.peer_address}/{m.client_address}")]
+    async with trio.open_nursery() as nursery:
+        with tempfile.TemporaryDirectory() as folder:
+            for node_id in ("s2", "s3"):
+                command = [sys.executable, "-m", "kvstore.cli.main", "serve", f"{folder}/{node_id}", "--bootstrap"]
+                nursery.start_soon(run_quietly, [*command, "--node-id", node_id, *options])
+            async with (
+                open_node(f"{folder}/s1", node_id="s1", members=members, bootstrap=True, listen_client=endpoints[0]),
+                Client(endpoints) as client,
+            ):
+                await client.put(b"key", b"value")
+                await client.transfer_leadership("s2" if what == "append" else "s1")
+                await ask("put", WARM_UP, endpoints)
+                noted = Trace()
+                sys.setprofile(noted)
+                try:
+                    await ask("get" if what == "get" else "put", count, endpoints)
+                finally:
+                    sys.setprofile(None)
+            nursery.cancel_scope.cancel()
+    return noted
+
+
+async def run_quietly(command: Sequence[str]) -> None:
+    """Until this is cancelled."""
+    await trio.run_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def main() -> None:
+    """Trace, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["put", "get", "append"])
+    parser.add_argument("--count", type=int, default=500, help="requests  [500]")
+    parser.add_argument("--files", action="store_true", help="each file with its calls per request")
+    options = parser.parse_args()
+    noted = trio.run(trace, options.what, options.count)
+    often = {name: calls for name, calls in noted.calls.items() if calls >= options.count / 2}
+    print(f"{options.what}: {len(often)} files, {noted.stays / options.count:.0f} stays per request")
+    if options.files:
+        for name, calls in sorted(often.items(), key=lambda each: -each[1]):
+            print(f"{calls / options.count:8.1f}  {name}")
+
+
+if __name__ == "__main__":
+    main()
