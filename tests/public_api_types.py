@@ -1,0 +1,104 @@
+"""What a type checker makes of the public API. mypy reads this file with all others (`make lint`); nothing here runs.
+
+A change of one of these types is a change for users, whose own checks would fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import assert_type
+
+from kvstore import (
+    Answer,
+    Client,
+    Compare,
+    CompareAndSetResult,
+    Comparison,
+    DeleteResult,
+    EmbeddedStore,
+    Get,
+    GetResult,
+    KeyRecord,
+    LogPage,
+    MemberStatus,
+    OperationFailed,
+    OutcomeUnknown,
+    Put,
+    PutResult,
+    RangeResult,
+    Record,
+    Result,
+    StoreError,
+    Target,
+    TxnResult,
+    open_node,
+)
+from raft import Effects, Member, Node, NodeStatus
+from spark_audit import Verdict, check_rows
+
+
+async def values_of_a_client(client: Client) -> None:
+    """Text and bytes go in; records come out, and a record may be absent."""
+    assert_type(await client.put("key", b"value"), PutResult)
+    found = await client.get(b"key")
+    assert_type(found, GetResult)
+    assert_type(found.record, Record | None)
+    assert_type(found.revision, int)
+    if found.record is not None:
+        assert_type(found.record.value, bytes)
+        assert_type(found.record.mod_revision, int)
+    assert_type(await client.delete("key"), DeleteResult)
+    assert_type(await client.compare_and_set("key", "new", expected=None), CompareAndSetResult)
+    assert_type(await client.compare_and_set("key", "new", expected=7), CompareAndSetResult)
+
+
+async def many_at_once(client: Client) -> None:
+    """An outcome for each, in order: a result, or the error that this one alone met."""
+    assert_type(await client.put_many([("a", "1")]), list[PutResult | OperationFailed | OutcomeUnknown])
+    assert_type(await client.get_many(["a"]), list[GetResult | OperationFailed | OutcomeUnknown])
+
+
+async def listings(client: Client) -> None:
+    """A range, page by page, or record by record."""
+    assert_type(await client.range(prefix="users/"), RangeResult)
+    async for page in client.pages(prefix="users/"):
+        assert_type(page, RangeResult)
+    async for item in client.items(prefix="users/"):
+        assert_type(item, KeyRecord)
+
+
+async def transactions(client: Client) -> None:
+    """Comparisons, and operations for either end."""
+    compares = [Compare(b"key", Target.VALUE, Comparison.EQUAL, b"value")]
+    assert_type(await client.txn(compares, success=[Put(b"key", b"new")], failure=[Get(b"key")]), TxnResult)
+    assert_type(await client.execute(Get(b"key")), Answer[Result])
+
+
+async def the_cluster(client: Client) -> None:
+    """What operators ask for."""
+    assert_type(await client.status(), MemberStatus)
+    assert_type(await client.cluster_status(), dict[str, MemberStatus | StoreError])
+    assert_type(await client.transfer_leadership(), str)
+    assert_type(await client.read_log(1), LogPage)
+
+
+async def an_embedded_member(folder: Path, members: Sequence[Member]) -> None:
+    """A store in this program is a client, too."""
+    async with open_node(folder, node_id="s1", members=members, bootstrap=True) as store:
+        assert_type(store, EmbeddedStore)
+        assert_type(store.node_id, str)
+        assert_type(await store.put("key", "value"), PutResult)
+    async with Client(["127.0.0.1:7001"]) as client:
+        assert_type(client, Client)
+
+
+def a_node_of_the_engine(node: Node) -> None:
+    """The engine without I/O: events go in, effects come out."""
+    assert_type(node.take_effects(), Effects)
+    assert_type(node.status(), NodeStatus)
+
+
+def an_audit(rows: list[dict[str, object]]) -> None:
+    """Rows of a recorded history, and a verdict."""
+    assert_type(check_rows(rows), Verdict)
