@@ -29,14 +29,14 @@ def test_every_plan_that_a_seed_draws_is_read_back_as_it_was(tmp_path: Path) -> 
         assert read_plan(path) == plan
 
 
-def test_a_file_says_only_what_is_unusual_and_has_each_fault_on_a_line() -> None:
+def test_a_file_says_only_what_is_unusual_and_has_a_table_for_each_fault() -> None:
     """A person reads it."""
     plan = draw_plan(1)
 
     text = plan_text(plan, "One line.\nAnother.")
 
     assert text.startswith("# One line.\n# Another.\nseed = 1\n")
-    assert sum(line.startswith("    { at_ns = ") for line in text.splitlines()) == len(plan.faults) > 1
+    assert text.count("[[faults]]\nat_ns = ") == len(plan.faults) > 1
     tree = tomllib.loads(text)
     assert "mood" not in tree or tree["mood"] != "as drawn"
     assert "in_order" not in tree["network"] or tree["network"]["in_order"] is False

@@ -6,9 +6,7 @@ those that have none. Nothing here knows a field by name but `USUAL`, so that fi
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -16,6 +14,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
 
 from harness.errors import BadInput
 from harness.sim.plan.draw import Plan
@@ -46,9 +46,6 @@ USUAL: Tree = {
 }
 """What a plan that says nothing has, where fields have no default of their own. Changing it changes every kept file."""
 
-GROUPED_FROM = 10_000
-"""Integers from here on are written with their thousands apart."""
-
 SHARES = ("_rate", "_share", "target", "shape")
 """Fields whose names end so are numbers from 0 to 1."""
 
@@ -61,8 +58,8 @@ def write_plan(plan: Plan, path: Path, comment: str) -> None:
 def plan_text(plan: Plan, comment: str = "") -> str:
     """The file: `read_plan` makes an equal plan of it."""
     tree = differing(to_tree(plan), usual_tree(plan.members) | {"members": USUAL["members"]})
-    lines = [f"# {line}".rstrip() for line in comment.splitlines()]
-    return "\n".join([*lines, *table_lines({"seed": plan.seed, **tree})]) + "\n"
+    lines = [f"# {line}".rstrip() + "\n" for line in comment.splitlines()]
+    return "".join(lines) + tomli_w.dumps({"seed": plan.seed, **tree})
 
 
 def read_plan(path: Path) -> Plan:
@@ -149,45 +146,6 @@ def merged(usual: Tree, tree: Tree) -> Tree:
         under = both.get(name)
         both[name] = merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
     return both
-
-
-# -- writing
-
-
-def table_lines(tree: Tree, path: str = "") -> list[str]:
-    """A table of TOML: first what is in it, then the tables below."""
-    lines = [f"{key_text(name)} = {inline(value)}" for name, value in tree.items() if not isinstance(value, dict)]
-    if path and lines:
-        lines = ["", f"[{path}]", *lines]
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            lines += table_lines(value, f"{path}.{key_text(name)}" if path else key_text(name))
-    return lines
-
-
-def inline(value: Any) -> str:
-    """A value on one line; an array of tables has each on a line of its own."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return f"{value:_}" if abs(value) >= GROUPED_FROM else str(value)
-        case float():
-            return repr(value)
-        case str():
-            return json.dumps(value)
-        case dict():
-            return "{ " + ", ".join(f"{key_text(name)} = {inline(part)}" for name, part in value.items()) + " }"
-        case list() if value and isinstance(value[0], dict):
-            return "[\n" + "".join(f"    {inline(part)},\n" for part in value) + "]"
-        case list():
-            return "[" + ", ".join(map(inline, value)) + "]"
-    raise AssertionError(value)
-
-
-def key_text(name: str) -> str:
-    """A key, in quotes where it needs them."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
 # -- reading
