@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from harness.errors import BadInput
 from harness.sim.engine.errors import Violation
-from harness.sim.plan.draw import Plan
-from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Fault, Plan
 from harness.sim.plan.plan_file import Tree, differing, plan_of, to_tree, usual_tree
 from harness.sim.simulation import SeedResult, Simulation
 

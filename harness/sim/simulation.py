@@ -11,7 +11,6 @@ from harness.sim.checks.commitment import Commitment
 from harness.sim.checks.coverage import Sometimes
 from harness.sim.checks.reads import ReadBook
 from harness.sim.checks.refusals import Refusals
-from harness.sim.engine.clock import GOOD_CLOCKS
 from harness.sim.engine.errors import Violation, escaped, require
 from harness.sim.engine.event_queue import EventHeap
 from harness.sim.engine.trace import Trace
@@ -22,7 +21,8 @@ from harness.sim.faults.membership import Changing
 from harness.sim.faults.upgrades import Upgrading
 from harness.sim.load.direct import DirectLoad
 from harness.sim.load.service import ServiceLoad
-from harness.sim.plan.draw import PROBE_ELECTION_TIMEOUTS_MAX, Plan, draw_plan
+from harness.sim.plan.draw import PROBE_ELECTION_TIMEOUTS_MAX, draw_plan
+from harness.sim.plan.plan import GOOD_CLOCKS, Plan
 from harness.sim.world.former_folders import FormerFolders
 from harness.sim.world.member import Member
 from harness.sim.world.network import Network

@@ -11,9 +11,7 @@ import pytest
 
 import raft.core.elections
 import raft.core.outbox
-from harness.sim.plan.draw import Plan
-from harness.sim.plan.plan import Fault
-from harness.sim.world.disk import DiskPlan
+from harness.sim.plan.plan import DiskPlan, Fault, Plan
 from raft import Message, PreVoteRequest, VoteRequest
 
 

@@ -20,7 +20,7 @@ from harness.sim.campaign import Totals, run_campaign
 from harness.sim.checks.coverage import CAMPAIGN_SEEDS_MIN, FIGURE_8, WANTED, Sometimes, is_too_rare
 from harness.sim.cli import EXIT_INTERRUPTED, EXIT_NOT_REACHED, EXIT_VIOLATION, simulate
 from harness.sim.engine.errors import Violation
-from harness.sim.plan.draw_faults import KINDS
+from harness.sim.plan.plan import KINDS
 from harness.sim.simulation import SeedResult, Simulation, run_seed
 from raft import Effects, TraceEvent
 from tests.simulation.deliberate_bugs import messages_do_not_wait_for_the_sync

@@ -7,14 +7,20 @@ from itertools import cycle
 
 import pytest
 
-from harness.sim.engine.clock import GOOD_CLOCKS, ClockPlan
-from harness.sim.faults.clocks import CLOCK_KINDS
-from harness.sim.plan.draw import Plan, draw_plan
-from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.plan.draw import draw_plan
+from harness.sim.plan.plan import (
+    CALM,
+    CLOCK_KINDS,
+    GOOD_CLOCKS,
+    MILLISECOND_NS,
+    SECOND_NS,
+    ClockPlan,
+    DiskPlan,
+    Fault,
+    Plan,
+)
 from harness.sim.simulation import Simulation
-from harness.sim.world.disk import DiskPlan
 from harness.sim.world.member import Member
-from harness.sim.world.network import CALM
 from raft import Role
 
 MEMBERS = ("n1", "n2", "n3")

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
+from harness.sim.plan.plan import DiskPlan
 from harness.sim.world.damage import Proven
-from harness.sim.world.disk import DiskPlan, Immediately, SimFiles
+from harness.sim.world.disk import Immediately, SimFiles
 from harness.sim.world.disk_image import SECTOR_BYTES, DiskImage
 from harness.sim.world.probes import LOG_FOLDER
 from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SetSize, SyncFile, SyncFolder, Write

@@ -12,13 +12,12 @@ from harness.sim.checks.cluster import Ledger
 from harness.sim.checks.log_copies import Copies
 from harness.sim.engine.errors import Violation
 from harness.sim.faults.damage_budget import DamageBudget
-from harness.sim.faults.disk_loss import LOSS
-from harness.sim.faults.disks import DISK_KINDS, FAILING_SYNCS
-from harness.sim.plan.draw import Plan, draw_plan
-from harness.sim.plan.plan import SECOND_NS, Fault
+from harness.sim.faults.disks import FAILING_SYNCS
+from harness.sim.plan.draw import draw_plan
+from harness.sim.plan.plan import DISK_KINDS, LOSS, SECOND_NS, DiskPlan, Fault, Plan
 from harness.sim.simulation import Simulation
 from harness.sim.world.damage import SEALED_PATHS, SNAPSHOT_FOLDER, Proven
-from harness.sim.world.disk import BALLAST_PATH, DiskPlan, Immediately, SimFiles
+from harness.sim.world.disk import BALLAST_PATH, Immediately, SimFiles
 from harness.sim.world.disk_image import SECTOR_BYTES, DiskImage
 from harness.sim.world.probes import LOG_FOLDER
 from raft import Entry, EntryKind, HardState, LogPosition, LogStore, LogWrite, encode_batch

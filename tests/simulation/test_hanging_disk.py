@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.sim.faults.healing import ALL_HEALED
-from harness.sim.plan.plan import MILLISECOND_NS, Fault
+from harness.sim.plan.plan import ALL_HEALED, MILLISECOND_NS, Fault
 from harness.sim.simulation import SeedResult, Simulation
 from raft import RaftConfig
 from tests.simulation.test_liveness import a_calm_plan

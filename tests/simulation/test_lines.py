@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from harness.sim.engine.event_queue import EventHeap
 from harness.sim.faults.clients import minority
-from harness.sim.plan.plan import Fault
-from harness.sim.world.client_connections import Lines, LinesPlan
+from harness.sim.plan.plan import Fault, LinesPlan
+from harness.sim.world.client_connections import Lines
 from harness.sim.world.process import Attention
 from kvstore import Service
 

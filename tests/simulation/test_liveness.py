@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 import raft.core.elections
-from harness.sim.engine.clock import GOOD_CLOCKS
-from harness.sim.faults.healing import ALL_HEALED, DEAD_KINDS, Dead, HealPlan, draw_heal
-from harness.sim.plan.draw import Plan, draw_plan
-from harness.sim.plan.plan import MILLISECOND_NS
+from harness.sim.checks.leader_loss import LeaderLossWatch
+from harness.sim.plan.draw import draw_heal, draw_plan
+from harness.sim.plan.plan import ALL_HEALED, CALM, DEAD_KINDS, GOOD_CLOCKS, MILLISECOND_NS, Dead, HealPlan, Plan
 from harness.sim.simulation import Simulation
-from harness.sim.world.network import CALM
 from raft.core.quorum import Tally
 
 MEMBERS = ("n1", "n2", "n3", "n4", "n5")

@@ -10,12 +10,11 @@ from typing import Any, cast
 
 from harness.sim.engine.event_queue import EventHeap
 from harness.sim.faults.network import NetworkFaults, cut_links
-from harness.sim.plan.draw import draw_plan
-from harness.sim.plan.draw_faults import KINDS, draw_faults
-from harness.sim.plan.plan import Fault
+from harness.sim.plan.draw import draw_faults, draw_plan
+from harness.sim.plan.plan import KINDS, Fault, NetworkPlan
 from harness.sim.simulation import Simulation
 from harness.sim.world.cuts import Link
-from harness.sim.world.network import Network, NetworkPlan
+from harness.sim.world.network import Network
 
 Arrival = tuple[int, str, str, bytes]
 

@@ -10,10 +10,9 @@ from dataclasses import replace
 import pytest
 
 from harness.sim.engine.errors import Violation
-from harness.sim.faults.disk_loss import LOSS, REBORN_SHARE
-from harness.sim.faults.healing import ALL_HEALED
-from harness.sim.plan.draw import Plan, draw_plan
-from harness.sim.plan.plan import MILLISECOND_NS, Fault
+from harness.sim.faults.disk_loss import REBORN_SHARE
+from harness.sim.plan.draw import draw_plan
+from harness.sim.plan.plan import ALL_HEALED, LOSS, MILLISECOND_NS, Fault, Plan
 from harness.sim.simulation import Simulation
 from harness.sim.world.member import Member
 from tests.simulation.test_liveness import a_calm_plan

@@ -12,8 +12,7 @@ import pytest
 
 from harness.sim.checks.messages import check_promise
 from harness.sim.engine.errors import Violation
-from harness.sim.faults.healing import ALL_HEALED
-from harness.sim.plan.plan import MILLISECOND_NS
+from harness.sim.plan.plan import ALL_HEALED, MILLISECOND_NS
 from harness.sim.simulation import Simulation
 from harness.sim.world.member import Member
 from raft import (

@@ -17,14 +17,24 @@ from harness.sim.checks.refusals import (
     TOLD_REMOVED_END,
 )
 from harness.sim.engine.errors import Violation
-from harness.sim.faults.disk_loss import HASTY, HASTY_SHARE, LOSS, REBORN_SHARE
-from harness.sim.faults.healing import ALL_HEALED
-from harness.sim.faults.membership import ADD, PROMOTE, REMOVE, ChangeStep, names_new_voters
+from harness.sim.faults.disk_loss import HASTY, HASTY_SHARE, REBORN_SHARE
 from harness.sim.faults.upgrades import PIN_GAVE_WAY
-from harness.sim.plan.draw import Plan, draw_plan
-from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.plan.draw import draw_plan
+from harness.sim.plan.draw_membership import MADE_ANEW_SHARE
+from harness.sim.plan.plan import (
+    ADD,
+    ALL_HEALED,
+    LOSS,
+    MILLISECOND_NS,
+    PROMOTE,
+    REMOVE,
+    SECOND_NS,
+    ChangeStep,
+    Fault,
+    Plan,
+    names_new_voters,
+)
 from harness.sim.simulation import Simulation
-from harness.sim.world.former_folders import MADE_ANEW_SHARE
 from raft import Node
 from tests.simulation.test_liveness import a_calm_plan
 from tests.simulation.test_rules_member import TIMERS, Stage

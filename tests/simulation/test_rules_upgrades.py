@@ -11,7 +11,8 @@ import pytest
 
 from harness.sim.checks.snapshots import check_built
 from harness.sim.engine.errors import Violation
-from harness.sim.faults.upgrades import LEVEL_MAX, UpgradeStep
+from harness.sim.faults.upgrades import LEVEL_MAX
+from harness.sim.plan.plan import UpgradeStep
 from harness.sim.world.member import Member
 from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
 from raft import Entry, EntryKind, LevelRange, encode_batch

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from harness.sim.cli import EXIT_VIOLATION, simulate
 from harness.sim.engine.errors import Violation
-from harness.sim.plan.draw import Plan, draw_plan
+from harness.sim.plan.draw import draw_plan
+from harness.sim.plan.plan import Plan
 from harness.sim.plan.plan_file import plan_text, read_plan
 from harness.sim.shrink import Shrinker, failure_class
 from harness.sim.simulation import SeedResult, Simulation

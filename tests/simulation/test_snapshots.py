@@ -11,9 +11,9 @@ import pytest
 from harness.sim.checks.sessions import SessionBook
 from harness.sim.checks.snapshots import check_built
 from harness.sim.engine.errors import Violation
-from harness.sim.faults.healing import ALL_HEALED
 from harness.sim.load.service import ServiceLoad
-from harness.sim.plan.draw import Plan, draw_plan
+from harness.sim.plan.draw import draw_plan
+from harness.sim.plan.plan import ALL_HEALED, Plan
 from harness.sim.simulation import Simulation
 from harness.sim.world import member as members
 from harness.sim.world.probes import StoreTap

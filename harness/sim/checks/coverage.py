@@ -15,7 +15,7 @@ from harness.sim.checks.refusals import GHOST_ENDED, TOLD_BY_REFUSAL
 from harness.sim.faults.disk_loss import HASTY
 from harness.sim.faults.membership import NAMED
 from harness.sim.faults.upgrades import PIN_GAVE_WAY
-from harness.sim.plan.draw_faults import KINDS
+from harness.sim.plan.plan import KINDS
 from harness.sim.world.log_rot import READ_BACK
 from harness.sim.world.peer_connections import HUNG_UP, NO_WAY, PAUSED
 from harness.sim.world.probes import LONE_PUTS

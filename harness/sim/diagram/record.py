@@ -14,7 +14,7 @@ from typing import Any
 from harness.sim.engine.event_queue import Action, EventHeap
 from harness.sim.load.client import SimClient
 from harness.sim.load.service import ServiceLoad
-from harness.sim.plan.draw import Plan
+from harness.sim.plan.plan import Plan
 from harness.sim.simulation import SeedResult, Simulation
 from harness.sim.world.member import Member
 from raft import Effects, Node, decode_message

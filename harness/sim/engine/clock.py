@@ -7,7 +7,6 @@ No clock ever goes back while a process can look at it. Nothing here reads a wal
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from harness.sim.engine.event_queue import EventHeap
@@ -17,23 +16,6 @@ FS_PER_NS: Final = 1_000_000
 """Femtoseconds. The rate of a clock is what it shows more, in fs, per true nanosecond: a million if it is exact."""
 
 BEGINS_NS_MAX = 10**12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockPlan:
-    """How wrong the clocks of a seed may be: each runs at a rate from 1 / spread to spread, of its own and for ever.
-
-    `at_edges`: those of members run at one of these two. `grain_ns`: those of members show multiples of it only, so
-    that times and deadlines meet exactly.
-    """
-
-    spread: float = 1.01
-    client_spread: float = 1.01
-    at_edges: bool = False
-    grain_ns: int = 1
-
-
-GOOD_CLOCKS = ClockPlan()
 
 
 class Clock:

@@ -8,27 +8,13 @@ from typing import TYPE_CHECKING
 
 from harness.sim.faults.clocks import HOUR_NS, HOUR_SHARE
 from harness.sim.faults.network import between
-from harness.sim.plan.plan import Fault, Kinds
+from harness.sim.plan.plan import BOTH_WAYS, WAYS, Fault
 from harness.sim.world.cuts import Link
 from raft import Role
 
 if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
     from harness.sim.world.member import Member
-
-CLIENT_KINDS: Kinds = {
-    "cut clients off": (0.3, 3.0),  # One member from all clients: what they say waits, or what it answers, or both.
-    "cut a client off": (0.3, 3.0),  # One client from all members, likewise.
-    "clients hang": (0.3, 0.0),  # The connections of one member carry nothing one way any more, and nobody is told.
-    "cut in two with clients": (0.4, 3.0),  # A minority, with some of the clients. Often it is the leader's.
-    "a client's clock jumps": (0.3, 3.0),  # Forwards, by an hour now and then: all that it waits for is over at once.
-}
-
-
-WAYS = (0, 1, 2)
-"""In which a cut may go: towards the member, towards the client, both."""
-
-BOTH_WAYS = 2
 
 
 class ClientFaults:
@@ -78,13 +64,6 @@ class ClientFaults:
         links = between(clients, members)
         way = random.choice(WAYS)
         return links if way == BOTH_WAYS else links[way::2]
-
-
-def cuts_both_ways(shape: float, clients: int) -> bool:
-    """True if a fault of this shape cuts one of so many clients off in both directions."""
-    random = Random(int(shape * 2**53))
-    random.choice(range(clients))
-    return random.choice(WAYS) == BOTH_WAYS
 
 
 def minority(fault: Fault, target: str, members: Sequence[str], clients: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.sim.engine.clock import FS_PER_NS
-from harness.sim.plan.plan import Fault, Kinds
+from harness.sim.plan.plan import Fault
 
 if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
     from harness.sim.world.member import Member
 
-CLOCK_KINDS: Kinds = {
-    "clock jumps": (0.3, 3.0),  # As where a suspended machine counts the time that it missed; by an hour now and then.
-    "clock runs wild": (0.3, 3.0),  # At half to twice its rate.
-    "suspend": (0.3, 1.5),  # The machine stands still with its clock: nobody there can know that time has passed.
-}
 
 HOUR_NS = 3_600 * 10**9
 HOUR_SHARE = 0.1

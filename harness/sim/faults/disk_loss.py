@@ -20,27 +20,18 @@ from typing import TYPE_CHECKING
 from harness.sim.engine.errors import require
 from harness.sim.engine.rng import identifier, stream
 from harness.sim.faults.insisting import PAUSE_NS, Operator
-from harness.sim.plan.plan import SECOND_NS, Fault
-from harness.sim.world.disk import DiskPlan, Immediately, SimFiles
+from harness.sim.plan.plan import Fault
+from harness.sim.world.disk import Immediately, SimFiles
 from harness.sim.world.member import Member
-from raft import MEMBERS_MAX, MembershipChange, Node, PeerRefused
 from raft import Member as Voter
+from raft import MembershipChange, Node, PeerRefused
 from storage import OpenedStorage, StorageError, open_storage
 
 if TYPE_CHECKING:
-    from harness.sim.plan.draw import Plan
     from harness.sim.simulation import Simulation
 
-LOSSES_SHARE = 0.12
-"""Of the seeds in which the members do not change otherwise."""
 
-LOSS = "lose a disk"
-
-VOTERS_MIN = 3
-LOSSES_MAX = 3
-SPARES_MAX = 3
-LAST_LOSS_SHARE = 0.8
-"""Of the time in which faults happen: behind it there is none left to replace anybody."""
+HASTY = "a spare was added as soon as a ghost was refused"
 
 REBORN_SHARE = 0.5
 """Of the members without a disk: so many are started with `--bootstrap`."""
@@ -48,42 +39,8 @@ REBORN_SHARE = 0.5
 HASTY_SHARE = 0.25
 """So many do not wait until somebody has read the log of the one made anew: once it was refused, the spare is added."""
 
-HASTY = "a spare was added as soon as a ghost was refused"
-
 REBORN_TIMEOUTS = 5
 """For so many of the longest election time-outs it runs, until somebody reads in its log why nobody talks to it."""
-
-
-def with_losses(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
-    """The plan, with disks that are lost and machines to take the place of their members, if its seed has any.
-
-    `disks` has one for each machine that there may be. Other damage is left out, and nobody stays dead: what there is
-    of both must leave a quorum, and is counted in one place only (`Losing.allows`).
-    """
-    random = stream(plan.seed, "plan/losses")
-    founders = len(plan.members)
-    if random.random() >= LOSSES_SHARE or plan.changes or founders < VOTERS_MIN:
-        return plan
-    count = min(founders + random.randrange(SPARES_MAX + 1), MEMBERS_MAX)
-    machines = tuple(f"n{number}" for number in range(1, count + 1))
-    losses = [
-        Fault(
-            at_ns=int(plan.until_ns * LAST_LOSS_SHARE * random.random()),
-            kind=LOSS,
-            duration_ns=int(SECOND_NS * 0.5 * random.random()),
-            target=None if random.random() < 0.5 else random.random() * founders / count,
-            shape=random.random(),
-        )
-        for _ in range(random.randrange(1, LOSSES_MAX + 1))
-    ]
-    return replace(
-        plan,
-        members=machines,
-        founders=founders,
-        disks={machine: plan.disks.get(machine, disks[machine]) for machine in machines},
-        faults=tuple(sorted([*plan.faults, *losses], key=lambda fault: fault.at_ns)),
-        heal=replace(plan.heal, dead=(), returns=False),
-    )
 
 
 class Losing:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.sim.engine.rng import stream
 from harness.sim.faults.damage_budget import DamageBudget
-from harness.sim.plan.plan import Fault, Kinds
+from harness.sim.plan.plan import Fault
 from harness.sim.world.damage import SNAPSHOT_FOLDER
 from harness.sim.world.log_rot import LOOK_NS, rot_what_is_read_next
 from harness.sim.world.probes import LOG_FOLDER
@@ -17,19 +17,6 @@ if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
     from harness.sim.world.member import Member
 
-DISK_KINDS: Kinds = {
-    "slow disk": (0.3, 2.0),
-    "hanging disk": (0.2, 6.0),  # What it is asked for does not end for a while; reads do.
-    "leader's disk hangs": (0.3, 0.0),  # For so many of its election time-outs that it must hand over.
-    "fail a sync": (0.4, 2.0),  # The next one of some files or of a folder fails; the process must stop.
-    "fail a read": (0.2, 1.0),
-    "short reads": (0.3, 3.0),  # The system gives half of what it is asked for, again and again.
-    "full disk": (0.3, 3.0),  # No room for a while, or for a few bytes only.
-    "bit rot": (0.4, 1.0),  # Power is lost, and one bit of what must be noticed changes; or one of a snapshot in use.
-    "rotting log": (0.3, 2.0),  # A frame that is going to be read back changes, or another one stands in its place.
-    "lose a disk": (0.0, 0.5),  # With every file. Drawn by `with_losses` alone, with machines for new members.
-    "lying disk": (0.3, 3.0),  # A write of the log is lost or misdirected, and its sync succeeds; power is lost later.
-}
 
 SLOW_FACTOR = 20
 LEADER_HANG_TIMEOUTS = 3

@@ -6,11 +6,9 @@ dead nothing is asked but safety.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.sim.engine.errors import require
-from harness.sim.engine.rng import stream
 from harness.sim.faults.network import cut_links
 from harness.sim.plan.plan import Fault
 from raft import Role
@@ -19,51 +17,12 @@ if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
     from harness.sim.world.member import Member
 
-DEAD_KINDS = ("kill", "lose power", "cut off", "pause")
-"""Gone for good, with or without what was not synced; running and heard by nobody; standing still for ever."""
-
-DEAD_MAX = 4
-"""More than a minority of the largest cluster: who is drawn twice counts once."""
 
 EVER_NS = 1 << 62
 CUT_FOR_GOOD = 1 << 30
 
 CALM_ELECTION_TIMEOUTS = 3
 """For so many of the longest election time-outs a quorum is watched before and after the dead come back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dead:
-    """One who is left dead, and how (DEAD_KINDS). `target` is a share of the members in order, or who leads then."""
-
-    kind: str
-    target: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealPlan:
-    """Who stays dead when the rest is healed: at most a minority, members lost for other reasons counted in.
-
-    `dead` is in the order in which they are taken. `returns`: they come back when the quorum has shown that it works.
-    """
-
-    dead: tuple[Dead, ...] = ()
-    returns: bool = False
-
-
-ALL_HEALED = HealPlan()
-
-
-def draw_heal(seed: int) -> HealPlan:
-    """Everybody is healed in a third of the seeds; else one member stays dead, or as many as there may be.
-
-    Half of the time who leads is among them: then the others have to elect, from whatever the faults have left.
-    """
-    random = stream(seed, "heal")
-    count = random.choice((0, 1, DEAD_MAX))
-    targets = [random.random() if place or random.random() < 0.5 else None for place in range(count)]
-    dead = tuple(Dead(kind=random.choice(DEAD_KINDS), target=target) for target in targets)
-    return HealPlan(dead=dead, returns=random.random() < 0.5)
 
 
 class Healing:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.sim.faults.clients import CLIENT_KINDS, ClientFaults
-from harness.sim.faults.clocks import CLOCK_KINDS, ClockFaults
-from harness.sim.faults.disks import DISK_KINDS, DiskFaults
-from harness.sim.faults.network import NETWORK_KINDS, NetworkFaults
-from harness.sim.faults.processes import PROCESS_KINDS, ProcessFaults
-from harness.sim.plan.plan import Fault
+from harness.sim.faults.clients import ClientFaults
+from harness.sim.faults.clocks import ClockFaults
+from harness.sim.faults.disks import DiskFaults
+from harness.sim.faults.network import NetworkFaults
+from harness.sim.faults.processes import ProcessFaults
+from harness.sim.plan.plan import CLIENT_KINDS, CLOCK_KINDS, DISK_KINDS, NETWORK_KINDS, PROCESS_KINDS, Fault
 from raft import Role
 
 if TYPE_CHECKING:

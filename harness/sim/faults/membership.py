@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.sim.engine.errors import broken, require
 from harness.sim.engine.rng import stream
 from harness.sim.faults.insisting import Operator
-from harness.sim.plan.plan import Fault
+from harness.sim.plan.plan import ChangeStep, Fault, names_new_voters
 from raft import (
     MEMBERS_MAX,
     Applied,
@@ -24,84 +24,15 @@ from raft import (
 )
 
 if TYPE_CHECKING:
-    from harness.sim.plan.draw import Plan
     from harness.sim.simulation import Simulation
-    from harness.sim.world.disk import DiskPlan
     from harness.sim.world.member import Member as Machine
 
-CHANGED_SHARE = 0.25
-"""Of the seeds."""
-
-CUT_OFF_SHARE = 0.25
-"""Of the changes."""
-
-SILENCED_SHARE = 0.4
-"""Of the changes that remove somebody else than the leader: that member is cut off before it can hear of it."""
 
 SILENCE_TIMEOUTS = 12
 """So many of the longest election time-outs: longer than a leader tells a removed member (`TELLING_TIMEOUTS_MAX`)."""
 
-NAMED_SHARE = 0.5
-"""Of the seeds: in these, new voters are named with their data folders, as the service of the store has it."""
 
 NAMED = "a new voter was named with its folder"
-
-ADD, PROMOTE, REMOVE, REPLACE = "add", "promote", "remove", "replace"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeStep:
-    """What an operator does. `shape` draws whom it is about.
-
-    `cut_off_ns`: for so long the leader is cut off as soon as it has begun, so that others may cut what it has written.
-    """
-
-    at_ns: int
-    what: str
-    shape: float
-    cut_off_ns: int = 0
-
-
-def with_changes(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
-    """The plan, with machines that are no members yet and steps that change who is, if its seed has any.
-
-    `disks` has one for each machine that there may be. Damage is left out of these runs: its budget is a minority of a
-    cluster that has the same members for ever; and nobody stays dead, for the same reason.
-    """
-    random = stream(plan.seed, "plan/changes")
-    if random.random() >= CHANGED_SHARE:
-        return plan
-    founders = len(plan.members)
-    count = min(founders + random.randrange(1, 5), MEMBERS_MAX)
-    machines = tuple(f"n{number}" for number in range(1, count + 1))
-    steps = max(3, int(random.random() * 14))
-    kinds = [random.choices((ADD, PROMOTE, REMOVE, REPLACE), (4, 4, 3, 2))[0] for _ in range(steps)]
-    kinds[0] = random.choice((ADD, REMOVE))
-    moments = sorted(random.random() for _ in kinds)
-    return replace(
-        plan,
-        members=machines,
-        founders=founders,
-        disks={machine: plan.disks.get(machine, disks[machine]) for machine in machines},
-        changes=tuple(
-            ChangeStep(
-                at_ns=int(plan.until_ns * moment),
-                what=kind,
-                shape=random.random(),
-                cut_off_ns=int(4 * random.random() * plan.raft.election_timeout_max_ns)
-                if random.random() < CUT_OFF_SHARE
-                else 0,
-            )
-            for moment, kind in zip(moments, kinds, strict=True)
-        ),
-        silenced_rate=SILENCED_SHARE,
-        heal=replace(plan.heal, dead=(), returns=False),
-    )
-
-
-def names_new_voters(seed: int) -> bool:
-    """True if new voters of this seed are named with their data folders."""
-    return stream(seed, "changes/named").random() < NAMED_SHARE
 
 
 class Changing:

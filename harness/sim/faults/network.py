@@ -6,24 +6,13 @@ from collections.abc import Collection, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from harness.sim.plan.plan import MILLISECOND_NS, Fault, Kinds
+from harness.sim.plan.plan import MILLISECOND_NS, Fault
 from harness.sim.world.cuts import Link
 
 if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
     from harness.sim.world.member import Member
 
-NETWORK_KINDS: Kinds = {
-    "cut in two": (0.3, 3.0),
-    "cut off": (0.4, 3.0),  # One member hears nobody and is heard by nobody.
-    "cut one way": (0.4, 3.0),
-    "bridge": (0.3, 3.0),  # Two halves that do not see each other, and one member between them that sees both.
-    "ring": (0.3, 3.0),  # Each member sees two neighbours only: everybody a majority, no two the same.
-    "slow link": (0.4, 3.0),  # One direction between two members takes 20 to 200 ms more.
-    "lose connection": (0.5, 0.0),
-    "drop connections": (0.4, 0.0),  # Of one member with all others, at both ends: a proxy between them is restarted.
-    "half-open": (0.4, 4.0),  # From some moment nothing arrives on one connection, and nobody is told before its end.
-}
 
 SLOW_LINK_NS_MIN = 20 * MILLISECOND_NS
 SLOW_LINK_TIMES_MAX = 10

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.sim.engine.rng import stream
-from harness.sim.plan.plan import MILLISECOND_NS, Fault, Kinds
+from harness.sim.plan.plan import MILLISECOND_NS, Fault
 from raft import Node, NodeStopped, NotLeader, TransferRefused
 
 if TYPE_CHECKING:
@@ -15,16 +15,6 @@ if TYPE_CHECKING:
     from harness.sim.world.disk import SimFiles
     from harness.sim.world.member import Member
 
-PROCESS_KINDS: Kinds = {
-    "kill": (0.6, 2.0),  # The process dies; what the operating system has taken survives.
-    "lose power": (0.6, 2.0),  # What was not synced is settled by a draw.
-    "lose power everywhere": (0.2, 1.0),
-    "stop": (0.4, 1.0),  # The process is asked to end, as for a rolling restart: a leader hands over first.
-    "transfer": (0.4, 1.0),  # A leader is asked to hand over, and stays.
-    "take over": (0.0, 0.0),  # Whoever leads is asked to hand over to this member.
-    "pause": (0.3, 1.5),  # The process stands still and then goes on as if nothing had happened.
-    "slow process": (0.3, 2.0),  # Starved of processor time: each event takes a while, and the next ones wait.
-}
 
 SERVICE_NS_MIN = MILLISECOND_NS // 5
 SERVICE_TIMES_MAX = 100

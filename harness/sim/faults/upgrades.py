@@ -9,17 +9,14 @@ See docs/reference/specification.md#713-feature-levels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
 from harness.sim.faults.insisting import PAUSE_NS, TRIES_MAX, Operator
-from harness.sim.faults.membership import ADD, ChangeStep
-from harness.sim.plan.plan import Fault
+from harness.sim.plan.plan import Fault, UpgradeStep
 from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
 from raft import (
-    MEMBERS_MAX,
     AppliedBatch,
     Effects,
     Identity,
@@ -29,13 +26,9 @@ from raft import (
 )
 
 if TYPE_CHECKING:
-    from harness.sim.plan.draw import Plan
     from harness.sim.simulation import Simulation
-    from harness.sim.world.disk import DiskPlan
     from harness.sim.world.member import Member
 
-UPGRADED_SHARE = 0.2
-"""Of the seeds."""
 
 LEVEL_MAX = 3
 """What the newest build of a run knows; the first ones know 1."""
@@ -46,68 +39,11 @@ OUR_TICKETS = -1_000_000
 HASTY_SHARE = 0.5
 """Of the proposals of a level: at that moment somebody takes a member back to the build before, which lacks it."""
 
-OBSERVED_SHARE = 0.5
-"""Of the seeds with upgrades and without other machines: one more machine joins as a learner, and stays one."""
 
 PIN_GAVE_WAY = "a pin gave way to what the configuration says"
 
 LEFT_OUT_SHARE = 0.6
 """Of the machines that are no voters at first: whoever rolls builds out does not know of them."""
-
-ROLL, RAISE, BACK = "roll", "raise", "back"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpgradeStep:
-    """What an operator does: `roll` a build out that knows one level more, `raise` the level, take one member `back`.
-
-    `shape` draws how fast, or whom.
-    """
-
-    at_ns: int
-    what: str
-    shape: float
-
-
-def with_upgrades(plan: Plan) -> Plan:
-    """The plan, with upgrades if its seed has any."""
-    random = stream(plan.seed, "plan/upgrades")
-    if random.random() >= UPGRADED_SHARE:
-        return plan
-    kinds = [ROLL, *random.choices((ROLL, RAISE, BACK), (3, 5, 3), k=random.randrange(2, 9))]
-    moments = sorted(random.random() for _ in kinds)
-    steps = [
-        UpgradeStep(at_ns=int(plan.until_ns * moment), what=what, shape=random.random())
-        for moment, what in zip(moments, kinds, strict=True)
-    ]
-    return replace(plan, upgrades=tuple(steps))
-
-
-def with_observer(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
-    """The plan, with a machine that watches: a learner that nobody promotes, and whom a roll-out may forget.
-
-    The level is asked for behind the first of the builds that know more, and again. `disks` has one for each machine
-    that there may be. As in `with_changes` damage is left out, and nobody stays dead.
-    """
-    random, founders = stream(plan.seed, "plan/observer"), len(plan.members)
-    if random.random() >= OBSERVED_SHARE or not plan.upgrades or plan.founders or founders == MEMBERS_MAX:
-        return plan
-    observer = f"n{founders + 1}"
-    moments = [(0.25, ROLL), *((0.4 + 0.5 * random.random(), RAISE) for _ in range(2))]
-    asked = [
-        UpgradeStep(at_ns=int(plan.until_ns * moment), what=what, shape=0.4 + 0.6 * random.random())
-        for moment, what in moments
-    ]
-    joins = ChangeStep(at_ns=int(plan.until_ns * 0.3 * random.random()), what=ADD, shape=0.5)
-    return replace(
-        plan,
-        members=(*plan.members, observer),
-        founders=founders,
-        disks={**plan.disks, observer: disks[observer]},
-        changes=(joins,),
-        upgrades=tuple(sorted([*plan.upgrades, *asked], key=lambda step: step.at_ns)),
-        heal=replace(plan.heal, dead=(), returns=False),
-    )
 
 
 class Upgrading:

@@ -7,22 +7,12 @@ batched, applied and answered as runs. The usual workers of a seed are too few, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from harness.sim.engine.rng import stream
 from harness.sim.plan.plan import MILLISECOND_NS
 from harness.workload.operation_generator import Planned
-from kvstore import ClientLimits, Put, StoreLimits
-from raft import RaftConfig
+from kvstore import Put
 
-if TYPE_CHECKING:
-    from harness.sim.plan.draw import Plan
-
-CROWDED_SHARE = 0.15
-"""Of the seeds with a service that are in no mood."""
-
-SIZES = (5, 17, 20, 40)
 EACH_EVERY_NS = 5 * MILLISECOND_NS
 """At most one put in so long: a large crowd writes less often."""
 
@@ -37,34 +27,6 @@ class Caller(Protocol):
 
 
 C = TypeVar("C", bound=Caller)
-
-
-def with_crowds(plan: Plan) -> Plan:
-    """The plan, with callers that write at the same moments, if its seed has any; and room for them in most."""
-    random = stream(plan.seed, "plan/crowds")
-    if random.random() >= CROWDED_SHARE or not plan.load.with_service or not plan.mood.startswith("as drawn"):
-        return plan
-    load = replace(plan.load, crowd=random.choice(SIZES), clients=min(plan.load.clients, 2))
-    lines = replace(load.lines, in_pieces=random.random() < 0.2)
-    plan = replace(plan, load=replace(load, lines=lines))
-    if random.random() < 0.2:
-        return plan  # With its small bounds, if it has any.
-    usual = ClientLimits()
-    limits = replace(
-        load.client_limits,
-        calls_max=usual.calls_max,
-        in_flight_max=usual.in_flight_max,
-        open_numbers_max=usual.open_numbers_max,
-    )
-    usually = RaftConfig()
-    raft = replace(
-        plan.raft,
-        batch_bytes_max=usually.batch_bytes_max,
-        pending_bytes_max=usually.pending_bytes_max,
-        proposals_pending_max=usually.proposals_pending_max,
-        apply_commands_max=usually.apply_commands_max,
-    )
-    return replace(plan, load=replace(plan.load, client_limits=limits), raft=raft, store=StoreLimits())
 
 
 class Crowd(Generic[C]):

@@ -7,32 +7,14 @@ single keys, which the service answers by a way of their own. Everything is draw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from random import Random
 
 from harness.sim.engine.rng import stream
+from harness.sim.plan.plan import ExtraPlan
 from harness.workload.operation_generator import Planned
 from kvstore import Compare, Comparison, Delete, Operation, Put, Range, Target, Txn
 
 COMPACTED, AHEAD = 1, 2**40
 """Revisions at which nothing can be read behind a write: the first one is over by then, the other never comes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtraPlan:
-    """Shares of a worker's operations."""
-
-    failing_share: float = 0.0
-    listing_share: float = 0.0
-
-
-NO_EXTRAS = ExtraPlan()
-
-
-def draw_extras(random: Random) -> ExtraPlan:
-    """In half of the seeds there is neither."""
-    has_any, failing, listing = random.random() < 0.5, random.choice((0.05, 0.2)), random.choice((0.1, 0.4))
-    return ExtraPlan(failing_share=failing, listing_share=listing) if has_any else NO_EXTRAS
 
 
 class ExtraOperations:

@@ -13,16 +13,14 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from harness.sim.engine.rng import stream
-from harness.sim.faults.clients import cuts_both_ways
-from harness.sim.load.extra_operations import NO_EXTRAS
-from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.plan.plan import MILLISECOND_NS, NO_EXTRAS, SECOND_NS, Fault, cuts_both_ways
 from harness.sim.plan.profiles import in_order, syncing_in
 from kvstore import StoreLimits
-from raft import RaftConfig
+from raft import MIB, RaftConfig
 from storage import StorageLimits
 
 if TYPE_CHECKING:
-    from harness.sim.plan.draw import Plan
+    from harness.sim.plan.plan import Plan
 
 COINCIDENCE_SHARE = 0.3
 """Of the seeds as drawn."""
@@ -225,3 +223,53 @@ def _strike(kind: str, at_ms: int, duration_ms: int, random: Random) -> Fault:
     """At whoever leads."""
     at_ns, duration_ns = at_ms * MILLISECOND_NS, duration_ms * MILLISECOND_NS
     return Fault(at_ns=at_ns, kind=kind, duration_ns=duration_ns, target=None, shape=random.random())
+
+
+ROT_SHARE = 0.15
+"""Of the seeds: their leaders keep little of the log in memory, and feed followers that were away from disk."""
+
+
+def with_log_rot(plan: Plan) -> Plan:
+    """The plan; in ROT_SHARE of the seeds the leader's log rots each time before a follower comes back."""
+    random = stream(plan.seed, "plan/log rot")
+    if random.random() >= ROT_SHARE or plan.mood != AS_DRAWN or plan.founders or len(plan.members) < 3:
+        return plan
+    if random.random() < 0.5:
+        return _rotten_rewrites(plan, random)
+    until_ns, faults = 4 * SECOND_NS, []
+    for at_ms in range(500, until_ns // MILLISECOND_NS, 700):
+        away_ms, target = random.randrange(200, 500), random.random()
+        kind = random.choice(("cut off", "kill", "kill"))
+        faults += [
+            _fault_ms(kind, at_ms, away_ms, target, random),
+            _fault_ms("rotting log", at_ms + away_ms - 20, 400, random.choice((None, None, target)), random),
+        ]
+    cache_bytes = random.choice((100, 1_000))
+    raft = replace(plan.raft, log_cache_bytes_max=cache_bytes, retention_bytes_max=MIB, snapshot_log_bytes=MIB)
+    return replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft)
+
+
+def _rotten_rewrites(plan: Plan, random: Random) -> Plan:
+    """One member leads, writes on while it is cut off, has that replaced, dies, and reads all of its log again."""
+    until_ns, target = 4 * SECOND_NS, (random.randrange(len(plan.members)) + 0.5) / len(plan.members)
+    faults: list[Fault] = []
+    for at_ms in range(300, until_ns // MILLISECOND_NS, 1_000):
+        cut_ms = random.randrange(250, 400)
+        dies_ms = at_ms + 100 + cut_ms + random.randrange(100, 250)
+        faults += [
+            _fault_ms("take over", at_ms, 0, target, random),
+            _fault_ms("cut off", at_ms + 100, cut_ms, target, random),
+            _fault_ms("kill", dies_ms, 20, target, random),
+            _fault_ms("rotting log", dies_ms + 10, 400, target, random),
+        ]
+    plan = busy(plan, random)
+    raft = replace(
+        plan.raft, log_cache_bytes_max=100, retention_bytes_max=MIB, snapshot_log_bytes=MIB, apply_bytes_max=100
+    )
+    load = replace(plan.load, read_share=0.2, value_bytes_max=16)
+    return replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, load=load, storage=StorageLimits())
+
+
+def _fault_ms(kind: str, at_ms: int, duration_ms: int, target: float | None, random: Random) -> Fault:
+    at_ns, duration_ns = at_ms * MILLISECOND_NS, duration_ms * MILLISECOND_NS
+    return Fault(at_ns=at_ns, kind=kind, duration_ns=duration_ns, target=target, shape=random.random())

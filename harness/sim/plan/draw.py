@@ -6,29 +6,41 @@ in which everything happens a little reaches less than many runs in which few th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 
-from harness.sim.engine.clock import GOOD_CLOCKS, ClockPlan
 from harness.sim.engine.rng import stream
-from harness.sim.faults.clocks import CLOCK_KINDS
-from harness.sim.faults.disk_loss import with_losses
-from harness.sim.faults.healing import ALL_HEALED, HealPlan, draw_heal
-from harness.sim.faults.membership import ChangeStep, with_changes
-from harness.sim.faults.upgrades import UpgradeStep, with_observer, with_upgrades
-from harness.sim.load.bursts import with_crowds
-from harness.sim.load.extra_operations import NO_EXTRAS, ExtraPlan, draw_extras
-from harness.sim.plan.coincidences import AS_DRAWN, lapsing, with_coincidences
-from harness.sim.plan.draw_faults import draw_faults
+from harness.sim.plan.coincidences import AS_DRAWN, lapsing, with_coincidences, with_log_rot
+from harness.sim.plan.draw_membership import (
+    with_changes,
+    with_former_folders,
+    with_losses,
+    with_observer,
+    with_upgrades,
+)
 from harness.sim.plan.odds import with_odds
 from harness.sim.plan.parting import with_partings
-from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.plan.plan import (
+    CLOCK_KINDS,
+    DEAD_KINDS,
+    GOOD_CLOCKS,
+    KINDS,
+    MICROSECOND_NS,
+    MILLISECOND_NS,
+    NO_EXTRAS,
+    SECOND_NS,
+    ClockPlan,
+    Dead,
+    DiskPlan,
+    ExtraPlan,
+    Fault,
+    HealPlan,
+    LinesPlan,
+    LoadPlan,
+    NetworkPlan,
+    Plan,
+)
 from harness.sim.plan.profiles import draw_mood
-from harness.sim.world.client_connections import LinesPlan
-from harness.sim.world.disk import MICROSECOND_NS, DiskPlan
-from harness.sim.world.former_folders import with_former_folders
-from harness.sim.world.log_rot import with_log_rot
-from harness.sim.world.network import NetworkPlan
 from kvstore import ClientLimits, StoreLimits
 from raft import MEMBERS_MAX, RaftConfig
 from storage import StorageLimits
@@ -38,7 +50,6 @@ PROBE_ELECTION_TIMEOUTS_MAX = 40
 
 Most seeds need two; frames of up to a second's delay may still be under way, and each may cost an election.
 """
-
 
 COARSE_SHARE = 0.25
 """Of the seeds."""
@@ -51,105 +62,6 @@ GRAINS_NS = (MILLISECOND_NS, 10 * MILLISECOND_NS, 50 * MILLISECOND_NS)
 
 OPERATIONS_MAX = 4_000
 """A busier run ends sooner: what it did not find by then, ten others find in its time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadPlan:
-    """What clients do. Each of their workers waits `think_ns` on average between its operations.
-
-    `with_service`: over connections to the service, with retries and sessions; otherwise on the node itself.
-    """
-
-    with_service: bool
-    clients: int
-    workers: int
-    think_ns: int
-    keys: int
-    read_share: float
-    value_bytes_max: int
-    patience_ns: int
-    session_ttl_ns: int
-    client_limits: ClientLimits
-    lines: LinesPlan
-    read_ways: bool = False  # Reads of every way, by lease, on followers and of bounded age too.
-    loyal: int = 0  # Without service: so many of the clients ask their own member, whoever leads.
-    extras: ExtraPlan = NO_EXTRAS  # With service.
-    crowd: int = 0  # With service: so many more callers of each client, whose puts leave together.
-    stay_ns: int = 0  # With service: for so long a client's program runs on average, then it is started again; 0: ever.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A whole run. `until_ns`: when the faults end and the healing begins.
-
-    `turn_ns`: how long a member takes for one slice of what waits to be applied, if nothing else wakes it.
-    `install_death_rate`: of the installs that drop a log, the share amid which the member dies.
-    `silenced_rate`: of the members that are removed, the share that is cut off until their leader has let them go.
-    `former_folders`: machines that were made anew before they were added, and who has met the folder of before.
-    """
-
-    seed: int
-    mood: str  # The name of one of `moods.MOODS`.
-    members: tuple[str, ...]
-    until_ns: int
-    raft: RaftConfig
-    storage: StorageLimits
-    network: NetworkPlan
-    disks: dict[str, DiskPlan]
-    store: StoreLimits
-    load: LoadPlan
-    faults: tuple[Fault, ...]
-    turn_ns: int = 0
-    install_death_rate: float = 0.0
-    silenced_rate: float = 0.0
-    clocks: ClockPlan = GOOD_CLOCKS
-    heal: HealPlan = ALL_HEALED
-    priorities: dict[str, int] = field(default_factory=dict)  # In elections; 0 for who is not named.
-    patience: dict[str, int] = field(default_factory=dict)  # Whose time-outs are so many times as long as `raft` says.
-    leaseless: tuple[str, ...] = ()  # Who does not read by lease when it leads, whatever `raft` says.
-    founders: int = 0  # So many of the machines are voters at first; 0: all.
-    changes: tuple[ChangeStep, ...] = ()
-    upgrades: tuple[UpgradeStep, ...] = ()
-    former_folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def trusts_clocks(self) -> bool:
-        """True if all clocks keep to what leases and proofs of age rest on."""
-        drift, spread = self.raft.clock_drift_ppm_max / 1_000_000, self.clocks.spread
-        is_bounded = spread <= 1 + drift and 1 / spread >= 1 - drift and self.clocks.grain_ns == 1
-        return is_bounded and not any(fault.kind in CLOCK_KINDS for fault in self.faults)
-
-    def raft_of(self, node_id: str) -> RaftConfig:
-        """The settings of one member."""
-        times = self.patience.get(node_id, 1)
-        return replace(
-            self.raft,
-            election_timeout_min_ns=times * self.raft.election_timeout_min_ns,
-            election_timeout_max_ns=times * self.raft.election_timeout_max_ns,
-            lease_reads=self.raft.lease_reads and node_id not in self.leaseless,
-            election_priority=self.priorities.get(node_id, 0),
-        )
-
-    @property
-    def election_timeout_max_ns(self) -> int:
-        """The longest of any member."""
-        return max(self.patience.values(), default=1) * self.raft.election_timeout_max_ns
-
-    @property
-    def voters(self) -> tuple[str, ...]:
-        """Who votes at first."""
-        return self.members[: self.founders] if self.founders else self.members
-
-    def words(self) -> str:
-        """One line for the head of a trace."""
-        counts: dict[str, int] = {}
-        for fault in self.faults:
-            counts[fault.kind] = counts.get(fault.kind, 0) + 1
-        faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(counts.items())) or "no faults"
-        seconds = self.until_ns / SECOND_NS
-        words = f"seed {self.seed}, {self.mood}: {len(self.voters)} members, {seconds:.1f} s, {faults}"
-        words += f", {len(self.changes)} changes of the members" if self.changes else ""
-        return f"{words}, {len(self.upgrades)} steps of upgrades" if self.upgrades else words
 
 
 def draw_plan(seed: int) -> Plan:
@@ -361,3 +273,88 @@ def draw_store(random: Random) -> StoreLimits:
         results_bytes_max=often(random, 0.2, 100, 5_000, 2**28),
         deletions_max=often(random, 0.3, 1, 10, 100_000),
     )
+
+
+def draw_faults(seed: int, until_ns: int) -> tuple[Fault, ...]:
+    """The steps of a seed. Each kind has its own stream and is on or off as a whole (swarm testing).
+
+    How many kinds are on differs from seed to seed: from hardly any, which show clearly what they do, to most.
+    """
+    on_share = 0.05 + 0.75 * stream(seed, "fault").random()
+    faults: list[Fault] = []
+    for kind, (rate_max, duration_max) in KINDS.items():
+        if not rate_max:
+            continue  # Something else draws it.
+        random = stream(seed, f"fault/{kind}")
+        if random.random() >= on_share:
+            continue
+        rate = rate_max * random.random()
+        at = random.expovariate(rate) * SECOND_NS
+        while at < until_ns:
+            faults.append(draw_fault(random, kind, int(at), duration_max))
+            at += random.expovariate(rate) * SECOND_NS
+    return tuple(sorted(faults, key=lambda fault: (fault.at_ns, fault.kind)))
+
+
+def draw_fault(random: Random, kind: str, at_ns: int, duration_max: float) -> Fault:
+    """One step of `kind`: half of them aim at the leader, short ones are as likely as long ones."""
+    short = random.random() < 0.5
+    span = duration_max * SECOND_NS * random.random() * (0.1 if short else 1.0)
+    target = None if random.random() < 0.5 else random.random()
+    return Fault(at_ns=at_ns, kind=kind, duration_ns=int(span), target=target, shape=random.random())
+
+
+DEAD_MAX = 4
+"""More than a minority of the largest cluster: who is drawn twice counts once."""
+
+
+def draw_heal(seed: int) -> HealPlan:
+    """Everybody is healed in a third of the seeds; else one member stays dead, or as many as there may be.
+
+    Half of the time who leads is among them: then the others have to elect, from whatever the faults have left.
+    """
+    random = stream(seed, "heal")
+    count = random.choice((0, 1, DEAD_MAX))
+    targets = [random.random() if place or random.random() < 0.5 else None for place in range(count)]
+    dead = tuple(Dead(kind=random.choice(DEAD_KINDS), target=target) for target in targets)
+    return HealPlan(dead=dead, returns=random.random() < 0.5)
+
+
+CROWDED_SHARE = 0.15
+"""Of the seeds with a service that are in no mood."""
+
+SIZES = (5, 17, 20, 40)
+
+
+def with_crowds(plan: Plan) -> Plan:
+    """The plan, with callers that write at the same moments, if its seed has any; and room for them in most."""
+    random = stream(plan.seed, "plan/crowds")
+    if random.random() >= CROWDED_SHARE or not plan.load.with_service or not plan.mood.startswith("as drawn"):
+        return plan
+    load = replace(plan.load, crowd=random.choice(SIZES), clients=min(plan.load.clients, 2))
+    lines = replace(load.lines, in_pieces=random.random() < 0.2)
+    plan = replace(plan, load=replace(load, lines=lines))
+    if random.random() < 0.2:
+        return plan  # With its small bounds, if it has any.
+    usual = ClientLimits()
+    limits = replace(
+        load.client_limits,
+        calls_max=usual.calls_max,
+        in_flight_max=usual.in_flight_max,
+        open_numbers_max=usual.open_numbers_max,
+    )
+    usually = RaftConfig()
+    raft = replace(
+        plan.raft,
+        batch_bytes_max=usually.batch_bytes_max,
+        pending_bytes_max=usually.pending_bytes_max,
+        proposals_pending_max=usually.proposals_pending_max,
+        apply_commands_max=usually.apply_commands_max,
+    )
+    return replace(plan, load=replace(plan.load, client_limits=limits), raft=raft, store=StoreLimits())
+
+
+def draw_extras(random: Random) -> ExtraPlan:
+    """In half of the seeds there is neither."""
+    has_any, failing, listing = random.random() < 0.5, random.choice((0.05, 0.2)), random.choice((0.1, 0.4))
+    return ExtraPlan(failing_share=failing, listing_share=listing) if has_any else NO_EXTRAS

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from harness.sim.plan.plan import SECOND_NS, Fault
 
 if TYPE_CHECKING:
-    from harness.sim.plan.draw import Plan
+    from harness.sim.plan.plan import Plan
 
 PATIENCE = (2, 3, 5)
 """How many times as long the time-outs of a patient member are."""

@@ -12,15 +12,13 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from harness.sim.engine.rng import stream
-from harness.sim.faults.membership import ADD, PROMOTE, REMOVE, ChangeStep
 from harness.sim.plan.coincidences import AS_DRAWN
-from harness.sim.plan.plan import MILLISECOND_NS, Fault
+from harness.sim.plan.plan import ADD, MILLISECOND_NS, PROMOTE, REMOVE, ChangeStep, Fault
 from harness.sim.plan.profiles import in_order, leased, syncing_in
 from raft import MEMBERS_MAX
 
 if TYPE_CHECKING:
-    from harness.sim.plan.draw import Plan
-    from harness.sim.world.disk import DiskPlan
+    from harness.sim.plan.plan import DiskPlan, Plan
 
 PARTED_SHARE = 0.06
 """Of the seeds as drawn in which nobody else changes the members, or upgrades them."""

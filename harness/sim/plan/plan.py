@@ -1,11 +1,22 @@
-"""One thing that goes wrong in a run. Families of them: `process_faults`, `network_faults`, `disk_faults`."""
+"""The plan of a run: everything that a seed stands for, as plain data that is complete before the run begins.
+
+Each part of the simulated world has its own part of the plan. The kinds of faults are listed here too, family by
+family: a step of the fault plan names its kind, and the family says which code carries it out.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from harness.sim.engine.rng import stream
+from kvstore import ClientLimits, StoreLimits
+from raft import RaftConfig
+from storage import StorageLimits
 
 SECOND_NS = 1_000_000_000
 MILLISECOND_NS = 1_000_000
+MICROSECOND_NS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +24,7 @@ class Fault:
     """One step. `target` is a share of the members in order, or the leader of that moment; `shape` draws the rest."""
 
     at_ns: int
-    kind: str  # One of faults.KINDS.
+    kind: str  # One of KINDS.
     duration_ns: int
     target: float | None  # None: who leads then.
     shape: float
@@ -21,3 +32,307 @@ class Fault:
 
 Kinds = dict[str, tuple[float, float]]
 """kind: (greatest rate per simulated second, longest duration in seconds). Rate 0: it is not drawn with the others."""
+
+PROCESS_KINDS: Kinds = {
+    "kill": (0.6, 2.0),  # The process dies; what the operating system has taken survives.
+    "lose power": (0.6, 2.0),  # What was not synced is settled by a draw.
+    "lose power everywhere": (0.2, 1.0),
+    "stop": (0.4, 1.0),  # The process is asked to end, as for a rolling restart: a leader hands over first.
+    "transfer": (0.4, 1.0),  # A leader is asked to hand over, and stays.
+    "take over": (0.0, 0.0),  # Whoever leads is asked to hand over to this member.
+    "pause": (0.3, 1.5),  # The process stands still and then goes on as if nothing had happened.
+    "slow process": (0.3, 2.0),  # Starved of processor time: each event takes a while, and the next ones wait.
+}
+
+CLOCK_KINDS: Kinds = {
+    "clock jumps": (0.3, 3.0),  # As where a suspended machine counts the time that it missed; by an hour now and then.
+    "clock runs wild": (0.3, 3.0),  # At half to twice its rate.
+    "suspend": (0.3, 1.5),  # The machine stands still with its clock: nobody there can know that time has passed.
+}
+
+NETWORK_KINDS: Kinds = {
+    "cut in two": (0.3, 3.0),
+    "cut off": (0.4, 3.0),  # One member hears nobody and is heard by nobody.
+    "cut one way": (0.4, 3.0),
+    "bridge": (0.3, 3.0),  # Two halves that do not see each other, and one member between them that sees both.
+    "ring": (0.3, 3.0),  # Each member sees two neighbours only: everybody a majority, no two the same.
+    "slow link": (0.4, 3.0),  # One direction between two members takes 20 to 200 ms more.
+    "lose connection": (0.5, 0.0),
+    "drop connections": (0.4, 0.0),  # Of one member with all others, at both ends: a proxy between them is restarted.
+    "half-open": (0.4, 4.0),  # From some moment nothing arrives on one connection, and nobody is told before its end.
+}
+
+CLIENT_KINDS: Kinds = {
+    "cut clients off": (0.3, 3.0),  # One member from all clients: what they say waits, or what it answers, or both.
+    "cut a client off": (0.3, 3.0),  # One client from all members, likewise.
+    "clients hang": (0.3, 0.0),  # The connections of one member carry nothing one way any more, and nobody is told.
+    "cut in two with clients": (0.4, 3.0),  # A minority, with some of the clients. Often it is the leader's.
+    "a client's clock jumps": (0.3, 3.0),  # Forwards, by an hour now and then: all that it waits for is over at once.
+}
+
+DISK_KINDS: Kinds = {
+    "slow disk": (0.3, 2.0),
+    "hanging disk": (0.2, 6.0),  # What it is asked for does not end for a while; reads do.
+    "leader's disk hangs": (0.3, 0.0),  # For so many of its election time-outs that it must hand over.
+    "fail a sync": (0.4, 2.0),  # The next one of some files or of a folder fails; the process must stop.
+    "fail a read": (0.2, 1.0),
+    "short reads": (0.3, 3.0),  # The system gives half of what it is asked for, again and again.
+    "full disk": (0.3, 3.0),  # No room for a while, or for a few bytes only.
+    "bit rot": (0.4, 1.0),  # Power is lost, and one bit of what must be noticed changes; or one of a snapshot in use.
+    "rotting log": (0.3, 2.0),  # A frame that is going to be read back changes, or another one stands in its place.
+    "lose a disk": (0.0, 0.5),  # With every file. Drawn by `with_losses` alone, with machines for new members.
+    "lying disk": (0.3, 3.0),  # A write of the log is lost or misdirected, and its sync succeeds; power is lost later.
+}
+
+KINDS: Kinds = {**PROCESS_KINDS, **CLOCK_KINDS, **NETWORK_KINDS, **CLIENT_KINDS, **DISK_KINDS}
+"""All kinds of all families."""
+
+WAYS = (0, 1, 2)
+"""In which a cut may go: towards the member, towards the client, both."""
+
+BOTH_WAYS = 2
+
+
+def cuts_both_ways(shape: float, clients: int) -> bool:
+    """True if a fault of this shape cuts one of so many clients off in both directions."""
+    random = Random(int(shape * 2**53))
+    random.choice(range(clients))
+    return random.choice(WAYS) == BOTH_WAYS
+
+
+LOSS = "lose a disk"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockPlan:
+    """How wrong the clocks of a seed may be: each runs at a rate from 1 / spread to spread, of its own and for ever.
+
+    `at_edges`: those of members run at one of these two. `grain_ns`: those of members show multiples of it only, so
+    that times and deadlines meet exactly.
+    """
+
+    spread: float = 1.01
+    client_spread: float = 1.01
+    at_edges: bool = False
+    grain_ns: int = 1
+
+
+GOOD_CLOCKS = ClockPlan()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkPlan:
+    """What every link of a seed does. Rates are per frame; a frame takes `delay_ns` plus up to `jitter_ns`."""
+
+    delay_ns: int = 500_000
+    jitter_ns: int = 1_000_000
+    late_rate: float = 0.0  # Frames that take `late_ns` at most instead: whole elections may pass meanwhile.
+    late_ns: int = 1_000_000_000
+    loss_rate: float = 0.0
+    duplicate_rate: float = 0.0
+    in_order: bool = True  # Like one TCP connection; otherwise each frame takes its own time.
+    slow_rate: float = 0.0  # Links whose frames take up to `slow_ns` more, for good: one line of a cluster is longer.
+    slow_ns: int = 0
+
+
+CALM = NetworkPlan()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskPlan:
+    """How fast a seed's disks are. A sync takes `sync_ns` to `2 * sync_ns`, and now and then `stall_ns`."""
+
+    sync_ns: int = 500 * MICROSECOND_NS
+    stall_ns: int = 50 * MILLISECOND_NS
+    stall_rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinesPlan:
+    """Rates are per piece of data. A quarter of the pieces arrive in two, if `in_pieces`.
+
+    What is late takes up to `late_ns` more, and all that follows on its connection waits for it, as when TCP sends
+    again later and later: by then the client may have given it up, and have been answered on another connection.
+    """
+
+    delay_ns: int = 500_000
+    jitter_ns: int = 1_000_000
+    break_rate: float = 0.0
+    late_rate: float = 0.0
+    late_ns: int = 1_000_000_000
+    in_pieces: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraPlan:
+    """Shares of a worker's operations."""
+
+    failing_share: float = 0.0
+    listing_share: float = 0.0
+
+
+NO_EXTRAS = ExtraPlan()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """What clients do. Each of their workers waits `think_ns` on average between its operations.
+
+    `with_service`: over connections to the service, with retries and sessions; otherwise on the node itself.
+    """
+
+    with_service: bool
+    clients: int
+    workers: int
+    think_ns: int
+    keys: int
+    read_share: float
+    value_bytes_max: int
+    patience_ns: int
+    session_ttl_ns: int
+    client_limits: ClientLimits
+    lines: LinesPlan
+    read_ways: bool = False  # Reads of every way, by lease, on followers and of bounded age too.
+    loyal: int = 0  # Without service: so many of the clients ask their own member, whoever leads.
+    extras: ExtraPlan = NO_EXTRAS  # With service.
+    crowd: int = 0  # With service: so many more callers of each client, whose puts leave together.
+    stay_ns: int = 0  # With service: for so long a client's program runs on average, then it is started again; 0: ever.
+
+
+DEAD_KINDS = ("kill", "lose power", "cut off", "pause")
+"""Gone for good, with or without what was not synced; running and heard by nobody; standing still for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dead:
+    """One who is left dead, and how (DEAD_KINDS). `target` is a share of the members in order, or who leads then."""
+
+    kind: str
+    target: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealPlan:
+    """Who stays dead when the rest is healed: at most a minority, members lost for other reasons counted in.
+
+    `dead` is in the order in which they are taken. `returns`: they come back when the quorum has shown that it works.
+    """
+
+    dead: tuple[Dead, ...] = ()
+    returns: bool = False
+
+
+ALL_HEALED = HealPlan()
+
+ADD, PROMOTE, REMOVE, REPLACE = "add", "promote", "remove", "replace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeStep:
+    """What an operator does. `shape` draws whom it is about.
+
+    `cut_off_ns`: for so long the leader is cut off as soon as it has begun, so that others may cut what it has written.
+    """
+
+    at_ns: int
+    what: str
+    shape: float
+    cut_off_ns: int = 0
+
+
+NAMED_SHARE = 0.5
+"""Of the seeds: in these, new voters are named with their data folders, as the service of the store has it."""
+
+
+def names_new_voters(seed: int) -> bool:
+    """True if new voters of this seed are named with their data folders."""
+    return stream(seed, "changes/named").random() < NAMED_SHARE
+
+
+ROLL, RAISE, BACK = "roll", "raise", "back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeStep:
+    """What an operator does: `roll` a build out that knows one level more, `raise` the level, take one member `back`.
+
+    `shape` draws how fast, or whom.
+    """
+
+    at_ns: int
+    what: str
+    shape: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole run. `until_ns`: when the faults end and the healing begins.
+
+    `turn_ns`: how long a member takes for one slice of what waits to be applied, if nothing else wakes it.
+    `install_death_rate`: of the installs that drop a log, the share amid which the member dies.
+    `silenced_rate`: of the members that are removed, the share that is cut off until their leader has let them go.
+    `former_folders`: machines that were made anew before they were added, and who has met the folder of before.
+    """
+
+    seed: int
+    mood: str  # The name of one of `moods.MOODS`.
+    members: tuple[str, ...]
+    until_ns: int
+    raft: RaftConfig
+    storage: StorageLimits
+    network: NetworkPlan
+    disks: dict[str, DiskPlan]
+    store: StoreLimits
+    load: LoadPlan
+    faults: tuple[Fault, ...]
+    turn_ns: int = 0
+    install_death_rate: float = 0.0
+    silenced_rate: float = 0.0
+    clocks: ClockPlan = GOOD_CLOCKS
+    heal: HealPlan = ALL_HEALED
+    priorities: dict[str, int] = field(default_factory=dict)  # In elections; 0 for who is not named.
+    patience: dict[str, int] = field(default_factory=dict)  # Whose time-outs are so many times as long as `raft` says.
+    leaseless: tuple[str, ...] = ()  # Who does not read by lease when it leads, whatever `raft` says.
+    founders: int = 0  # So many of the machines are voters at first; 0: all.
+    changes: tuple[ChangeStep, ...] = ()
+    upgrades: tuple[UpgradeStep, ...] = ()
+    former_folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def trusts_clocks(self) -> bool:
+        """True if all clocks keep to what leases and proofs of age rest on."""
+        drift, spread = self.raft.clock_drift_ppm_max / 1_000_000, self.clocks.spread
+        is_bounded = spread <= 1 + drift and 1 / spread >= 1 - drift and self.clocks.grain_ns == 1
+        return is_bounded and not any(fault.kind in CLOCK_KINDS for fault in self.faults)
+
+    def raft_of(self, node_id: str) -> RaftConfig:
+        """The settings of one member."""
+        times = self.patience.get(node_id, 1)
+        return replace(
+            self.raft,
+            election_timeout_min_ns=times * self.raft.election_timeout_min_ns,
+            election_timeout_max_ns=times * self.raft.election_timeout_max_ns,
+            lease_reads=self.raft.lease_reads and node_id not in self.leaseless,
+            election_priority=self.priorities.get(node_id, 0),
+        )
+
+    @property
+    def election_timeout_max_ns(self) -> int:
+        """The longest of any member."""
+        return max(self.patience.values(), default=1) * self.raft.election_timeout_max_ns
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Who votes at first."""
+        return self.members[: self.founders] if self.founders else self.members
+
+    def words(self) -> str:
+        """One line for the head of a trace."""
+        counts: dict[str, int] = {}
+        for fault in self.faults:
+            counts[fault.kind] = counts.get(fault.kind, 0) + 1
+        faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(counts.items())) or "no faults"
+        seconds = self.until_ns / SECOND_NS
+        words = f"seed {self.seed}, {self.mood}: {len(self.voters)} members, {seconds:.1f} s, {faults}"
+        words += f", {len(self.changes)} changes of the members" if self.changes else ""
+        return f"{words}, {len(self.upgrades)} steps of upgrades" if self.upgrades else words

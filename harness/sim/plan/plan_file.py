@@ -18,9 +18,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import tomli_w
 
 from harness.errors import BadInput
-from harness.sim.plan.draw import Plan
-from harness.sim.plan.draw_faults import KINDS
-from harness.sim.world.disk import DiskPlan
+from harness.sim.plan.plan import KINDS, DiskPlan, Plan
 from raft import RaftError
 
 Tree = dict[str, Any]

@@ -19,8 +19,7 @@ from raft import RaftConfig
 from storage import StorageLimits
 
 if TYPE_CHECKING:
-    from harness.sim.plan.draw import Plan
-    from harness.sim.world.disk import DiskPlan
+    from harness.sim.plan.plan import DiskPlan, Plan
 
 Trait = Callable[["Plan", Random], "Plan"]
 Strikes = Callable[[int, int, Random], list[Fault]]

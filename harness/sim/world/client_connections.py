@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.sim.engine.event_queue import Action
 from harness.sim.engine.rng import stream
+from harness.sim.plan.plan import LinesPlan
 from harness.sim.world.cuts import Cuts, Link
 from kvstore import Service
 
@@ -26,22 +27,6 @@ if TYPE_CHECKING:
 
 GIVEN_UP_RATE = 0.3
 """Of the connections on which something had to wait for the end of a cut."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinesPlan:
-    """Rates are per piece of data. A quarter of the pieces arrive in two, if `in_pieces`.
-
-    What is late takes up to `late_ns` more, and all that follows on its connection waits for it, as when TCP sends
-    again later and later: by then the client may have given it up, and have been answered on another connection.
-    """
-
-    delay_ns: int = 500_000
-    jitter_ns: int = 1_000_000
-    break_rate: float = 0.0
-    late_rate: float = 0.0
-    late_ns: int = 1_000_000_000
-    in_pieces: bool = False
 
 
 Held = tuple[Action, tuple[Any, ...]]

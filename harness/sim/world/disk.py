@@ -9,28 +9,17 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 
+from harness.sim.plan.plan import MICROSECOND_NS, DiskPlan
 from harness.sim.world.disk_image import DiskImage, parent
 from harness.sim.world.names import check_rename
 from storage import CreateFile, Done, Operation, Rename, SetSize, SyncFile, SyncFolder, Write, read_all
 
-MICROSECOND_NS = 1_000
-MILLISECOND_NS = 1_000_000
 BALLAST_PATH = "ballast"
 
 Schedule = Callable[[int, Callable[[], None]], None]
 """Call back after a delay in ns, in the life of the process that asked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiskPlan:
-    """How fast a seed's disks are. A sync takes `sync_ns` to `2 * sync_ns`, and now and then `stall_ns`."""
-
-    sync_ns: int = 500 * MICROSECOND_NS
-    stall_ns: int = 50 * MILLISECOND_NS
-    stall_rate: float = 0.0
 
 
 class SimFiles:

@@ -12,31 +12,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness.sim.engine.rng import identifier, stream
-from harness.sim.faults.membership import names_new_voters
+from harness.sim.engine.rng import identifier
 from raft import Identity, PeerRefused
 
 if TYPE_CHECKING:
-    from harness.sim.plan.draw import Plan
     from harness.sim.simulation import Simulation
     from harness.sim.world.member import Member
-
-MADE_ANEW_SHARE = 0.6
-"""Of the machines that are no voters at first, in seeds whose members change and whose new voters are named."""
-
-
-def with_former_folders(plan: Plan) -> Plan:
-    """The plan, with machines that were made anew, if its seed has any. Never has everybody met the first folder."""
-    random = stream(plan.seed, "plan/former folders")
-    voters = plan.voters
-    if not plan.changes or len(voters) < 2 or not names_new_voters(plan.seed):
-        return plan
-    former = {
-        machine: tuple(sorted(random.sample(voters, random.randint(1, len(voters) // 2))))
-        for machine in plan.members[len(voters) :]
-        if random.random() < MADE_ANEW_SHARE
-    }
-    return replace(plan, former_folders=former)
 
 
 class FormerFolders:

@@ -6,21 +6,16 @@ what its core has let go of: for a follower that is behind, and to apply what it
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from harness.sim.engine.rng import stream
-from harness.sim.plan.coincidences import busy
-from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Fault
-from harness.sim.plan.profiles import in_order
+from harness.sim.plan.plan import MILLISECOND_NS
 from harness.sim.world.disk import Immediately, SimFiles
 from harness.sim.world.probes import LOG_FOLDER
-from raft import MIB, Role
-from storage import StorageLimits, inspect
+from raft import Role
+from storage import inspect
 
 if TYPE_CHECKING:
-    from harness.sim.plan.draw import Plan
     from harness.sim.world.member import Member
 
 LOOK_NS = 5 * MILLISECOND_NS
@@ -29,57 +24,6 @@ LOOK_NS = 5 * MILLISECOND_NS
 READ_BACK = "a frame that had rotted was read back"
 
 MISPLACED_SHARE = 0.5
-
-ROT_SHARE = 0.15
-"""Of the seeds: their leaders keep little of the log in memory, and feed followers that were away from disk."""
-
-AS_DRAWN = "as drawn"
-
-
-def with_log_rot(plan: Plan) -> Plan:
-    """The plan; in ROT_SHARE of the seeds the leader's log rots each time before a follower comes back."""
-    random = stream(plan.seed, "plan/log rot")
-    if random.random() >= ROT_SHARE or plan.mood != AS_DRAWN or plan.founders or len(plan.members) < 3:
-        return plan
-    if random.random() < 0.5:
-        return _rewritten(plan, random)
-    until_ns, faults = 4 * SECOND_NS, []
-    for at_ms in range(500, until_ns // MILLISECOND_NS, 700):
-        away_ms, target = random.randrange(200, 500), random.random()
-        kind = random.choice(("cut off", "kill", "kill"))
-        faults += [
-            _fault(kind, at_ms, away_ms, target, random),
-            _fault("rotting log", at_ms + away_ms - 20, 400, random.choice((None, None, target)), random),
-        ]
-    cache_bytes = random.choice((100, 1_000))
-    raft = replace(plan.raft, log_cache_bytes_max=cache_bytes, retention_bytes_max=MIB, snapshot_log_bytes=MIB)
-    return replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft)
-
-
-def _rewritten(plan: Plan, random: Random) -> Plan:
-    """One member leads, writes on while it is cut off, has that replaced, dies, and reads all of its log again."""
-    until_ns, target = 4 * SECOND_NS, (random.randrange(len(plan.members)) + 0.5) / len(plan.members)
-    faults: list[Fault] = []
-    for at_ms in range(300, until_ns // MILLISECOND_NS, 1_000):
-        cut_ms = random.randrange(250, 400)
-        dies_ms = at_ms + 100 + cut_ms + random.randrange(100, 250)
-        faults += [
-            _fault("take over", at_ms, 0, target, random),
-            _fault("cut off", at_ms + 100, cut_ms, target, random),
-            _fault("kill", dies_ms, 20, target, random),
-            _fault("rotting log", dies_ms + 10, 400, target, random),
-        ]
-    plan = busy(plan, random)
-    raft = replace(
-        plan.raft, log_cache_bytes_max=100, retention_bytes_max=MIB, snapshot_log_bytes=MIB, apply_bytes_max=100
-    )
-    load = replace(plan.load, read_share=0.2, value_bytes_max=16)
-    return replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, load=load, storage=StorageLimits())
-
-
-def _fault(kind: str, at_ms: int, duration_ms: int, target: float | None, random: Random) -> Fault:
-    at_ns, duration_ns = at_ms * MILLISECOND_NS, duration_ms * MILLISECOND_NS
-    return Fault(at_ns=at_ns, kind=kind, duration_ns=duration_ns, target=target, shape=random.random())
 
 
 def rot_what_is_read_next(member: Member, random: Random) -> bool:

@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from random import Random
 
 from harness.sim.engine.event_queue import EventHeap
 from harness.sim.engine.rng import stream
+from harness.sim.plan.plan import CALM, NetworkPlan
 from harness.sim.world.cuts import Cuts, Link
 
 Deliver = Callable[[str, str, bytes], None]
 """Called with (from, to, frame) when a frame arrives."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkPlan:
-    """What every link of a seed does. Rates are per frame; a frame takes `delay_ns` plus up to `jitter_ns`."""
-
-    delay_ns: int = 500_000
-    jitter_ns: int = 1_000_000
-    late_rate: float = 0.0  # Frames that take `late_ns` at most instead: whole elections may pass meanwhile.
-    late_ns: int = 1_000_000_000
-    loss_rate: float = 0.0
-    duplicate_rate: float = 0.0
-    in_order: bool = True  # Like one TCP connection; otherwise each frame takes its own time.
-    slow_rate: float = 0.0  # Links whose frames take up to `slow_ns` more, for good: one line of a cluster is longer.
-    slow_ns: int = 0
-
-
-CALM = NetworkPlan()
 
 
 class Network:
