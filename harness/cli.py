@@ -26,7 +26,7 @@ from harness.runs.audit import audit
 from harness.runs.demo import DemoFailed, run_demo
 from harness.runs.failover import measure_failover, show_failover
 from harness.runs.hostile import KIND_NAMES, run_hostile, show_hostile
-from harness.runs.live_run import run_shown
+from harness.runs.live_view import run_shown
 from harness.runs.rolling_restart import measure_rolling, show_rolling
 from harness.runs.settings import FORMATS, RunSettings
 from harness.runs.signals import Interrupted, run_until_signal

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import trio
 
-from harness.cluster.equipment import Equipment
-from harness.cluster.member_options import BOOTSTRAP, MemberAddress, join_arguments, serve_arguments
+from harness.cluster.member_options import BOOTSTRAP, Equipment, MemberAddress, join_arguments, serve_arguments
 from harness.cluster.monitor import Monitor, Probe
 from harness.cluster.ports import free_ports
 from harness.cluster.process import MemberProcess

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,8 +15,59 @@ from harness.nemesis.schedule import MEMBER_KINDS, VICTIMLESS_KINDS
 from harness.recording.clock import NS_PER_SECOND
 from harness.recording.history import WRITES, read_about, read_events, read_rows
 from harness.recording.staleness_check import older_than_they_say
-from harness.reports.percentiles import percentile
-from harness.reports.unavailability import Unavailability, distributions, longest_silence_ns
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Nearest rank: the least value that at least `share` of all do not exceed. `ordered` rises, and is not empty."""
+    assert ordered, "no values have no percentile"
+    assert 0 < share <= 1, share
+    rank = -(-len(ordered) * round(share * 1000) // 1000)  # Ceiling, in integers: 0.99 is not exact in binary.
+    return ordered[max(0, rank - 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unavailability:
+    """Of all faults of one kind: the longest time without an acknowledged write, in milliseconds, nearest ranks.
+
+    `hit`: `leader` where whoever led was among the victims, `others` where not.
+    """
+
+    fault: str
+    hit: str
+    count: int
+    median_ms: float
+    p90_ms: float
+    worst_ms: float
+
+
+def longest_silence_ns(acknowledged: Sequence[int], since: int, until: int) -> int:
+    """The longest time within `since` to `until` in which no write was acknowledged.
+
+    `acknowledged`: when each was, rising. The ends of the window count as ends of a silence.
+    """
+    assert since <= until, (since, until)
+    inside = acknowledged[bisect_left(acknowledged, since) : bisect_left(acknowledged, until)]
+    moments = [since, *inside, until]
+    return max(after - before for before, after in pairwise(moments))
+
+
+def distributions(silences: Iterable[tuple[str, bool, float]]) -> tuple[Unavailability, ...]:
+    """Sum up (kind, whether the leader was hit, seconds), by kind and by who was hit, in order of these names."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for kind, hit_leader, seconds in silences:
+        groups.setdefault((kind, "leader" if hit_leader else "others"), []).append(seconds * 1000)
+    return tuple(
+        Unavailability(
+            fault=kind,
+            hit=hit,
+            count=len(values),
+            median_ms=round(percentile(sorted(values), 0.5), 1),
+            p90_ms=round(percentile(sorted(values), 0.9), 1),
+            worst_ms=round(max(values), 1),
+        )
+        for (kind, hit), values in sorted(groups.items())
+    )
+
 
 STATUSES = ("ok", "fail", "unknown")
 _STOP_FIELDS = frozenset({"at_ns", "kind", "number", "fault", "victims"})

@@ -20,7 +20,7 @@ from harness.recording.corrupt_history import make_stale
 from harness.reports.report import Report
 from harness.reports.tables import show_report
 from harness.runs.audit import GREEN, RED, AuditResult, audit
-from harness.runs.live_run import run_shown
+from harness.runs.live_view import run_shown
 from harness.runs.settings import RunSettings
 from harness.runs.signals import run_until_signal
 

@@ -16,9 +16,9 @@ import trio
 from rich.console import Console
 
 from harness.cluster.cluster import Cluster, running_cluster
-from harness.cluster.equipment import Equipment
+from harness.cluster.member_options import Equipment
 from harness.errors import NotReady
-from harness.reports.percentiles import percentile
+from harness.reports.report import percentile
 from harness.runs.background_writers import Writers, scratch_folder, writing
 from raft import RaftConfig
 

@@ -8,9 +8,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from harness.reports.percentiles import percentile
-from harness.reports.report import STATUSES
-from harness.runs.run import Progress
+from harness.reports.report import STATUSES, Report, percentile
+from harness.runs.run import Progress, record_run
+from harness.runs.settings import RunSettings
 
 _REFRESH_SECONDS = 0.25
 _LINE_SECONDS = 2.0
@@ -94,3 +94,13 @@ def _line(progress: Progress, rate: _Rate) -> str:
     term = cluster.monitor.term if cluster is not None else 0
     who = f"leader {leader or 'none'}, term {term}" if cluster is not None else ""
     return f"{_headline(progress, rate).plain}  | {who} | {_fault(progress).plain}"
+
+
+async def run_shown(settings: RunSettings, console: Console) -> Report:
+    """Record a run and show it on `console` meanwhile. Raises what `record_run` raises."""
+    progress = Progress(settings)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(show_live, progress, console)
+        report = await record_run(progress)
+        nursery.cancel_scope.cancel()
+    return report

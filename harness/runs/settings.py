@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from harness.cluster.cluster import NODES_MAX, READY_SECONDS
-from harness.cluster.equipment import Equipment
+from harness.cluster.member_options import Equipment
 from harness.errors import BadInput
 from harness.nemesis.capabilities import ANY_MACHINE, NO_JUMPS, Machine
 from harness.nemesis.schedule import DISK_KINDS, REPLACING_KINDS, TAMPERED_KINDS, PlannedFault

@@ -15,7 +15,7 @@ from harness.recording.history import write_json
 from harness.reports.report import Report
 from harness.reports.tables import faults_words, verdict_words
 from harness.runs.audit import AuditResult, audit
-from harness.runs.live_run import run_shown
+from harness.runs.live_view import run_shown
 from harness.runs.settings import RunSettings
 from harness.runs.signals import run_until_signal
 from harness.workload.read_modes import USUAL_WAYS, ReadWays

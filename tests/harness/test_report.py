@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.reports.percentiles import percentile
-from harness.reports.report import Report, summarize
+from harness.reports.report import Report, percentile, summarize
 from harness.reports.tables import faults_words, show_report, verdict_words
 from harness.runs.soak import SoakTotal
 

@@ -20,7 +20,7 @@ import trio
 from rich.console import Console
 
 from harness.cluster.cluster import running_cluster
-from harness.cluster.equipment import Equipment
+from harness.cluster.member_options import Equipment
 from harness.errors import NodeDied
 from harness.nemesis.injection import Nemesis
 from harness.nemesis.schedule import Kind, PlannedFault
