@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from harness.sim.plan.draw import draw_plan
-from harness.sim.plan.parting import PARTED
 from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Plan
-from harness.sim.plan.profiles import MOODS, draw_mood
+from harness.sim.plan.profiles import MOODS, PARTED, draw_mood
 from harness.sim.simulation import Simulation
 from harness.sim.world.probes import LONE_PUTS
 from kvstore import ClientLimits, StoreLimits

@@ -13,8 +13,7 @@ from harness.sim.faults.network import NetworkFaults, cut_links
 from harness.sim.plan.draw import draw_faults, draw_plan
 from harness.sim.plan.plan import KINDS, Fault, NetworkPlan
 from harness.sim.simulation import Simulation
-from harness.sim.world.cuts import Link
-from harness.sim.world.network import Network
+from harness.sim.world.network import Link, Network
 
 Arrival = tuple[int, str, str, bytes]
 

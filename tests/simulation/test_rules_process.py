@@ -13,8 +13,8 @@ from harness.sim.checks.damage import check_refusal, is_whole
 from harness.sim.checks.durability import check_is_durable, recover_aside
 from harness.sim.engine.errors import Violation
 from harness.sim.world.damage import SNAPSHOT_FOLDER, Proven
+from harness.sim.world.disk import check_rename
 from harness.sim.world.member import TICKS_IN_PLACE_MAX, Member
-from harness.sim.world.names import check_rename
 from harness.sim.world.probes import LOG_FOLDER
 from raft import Effects, Node, NodeStopped
 from storage import CorruptSnapshot, OpenedStorage, Rename

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.sim.faults.clocks import HOUR_NS, HOUR_SHARE
 from harness.sim.faults.network import between
 from harness.sim.plan.plan import BOTH_WAYS, WAYS, Fault
-from harness.sim.world.cuts import Link
+from harness.sim.world.network import Link
 from raft import Role
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from harness.sim.engine.errors import require
 from harness.sim.engine.rng import identifier, stream
-from harness.sim.faults.insisting import PAUSE_NS, Operator
+from harness.sim.faults.membership import PAUSE_NS, Operator
 from harness.sim.plan.plan import Fault
 from harness.sim.world.disk import Immediately, SimFiles
 from harness.sim.world.member import Member

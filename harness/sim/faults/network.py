@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from harness.sim.plan.plan import MILLISECOND_NS, Fault
-from harness.sim.world.cuts import Link
+from harness.sim.world.network import Link
 
 if TYPE_CHECKING:
     from harness.sim.simulation import Simulation

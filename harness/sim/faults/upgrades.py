@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
-from harness.sim.faults.insisting import PAUSE_NS, TRIES_MAX, Operator
+from harness.sim.faults.membership import PAUSE_NS, TRIES_MAX, Operator
 from harness.sim.plan.plan import Fault, UpgradeStep
 from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
 from raft import (

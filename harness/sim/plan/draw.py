@@ -10,7 +10,6 @@ from dataclasses import replace
 from random import Random
 
 from harness.sim.engine.rng import stream
-from harness.sim.plan.coincidences import AS_DRAWN, lapsing, with_coincidences, with_log_rot
 from harness.sim.plan.draw_membership import (
     with_changes,
     with_former_folders,
@@ -18,8 +17,6 @@ from harness.sim.plan.draw_membership import (
     with_observer,
     with_upgrades,
 )
-from harness.sim.plan.odds import with_odds
-from harness.sim.plan.parting import with_partings
 from harness.sim.plan.plan import (
     CLOCK_KINDS,
     DEAD_KINDS,
@@ -40,7 +37,15 @@ from harness.sim.plan.plan import (
     NetworkPlan,
     Plan,
 )
-from harness.sim.plan.profiles import draw_mood
+from harness.sim.plan.profiles import (
+    AS_DRAWN,
+    draw_mood,
+    lapsing,
+    with_coincidences,
+    with_log_rot,
+    with_odds,
+    with_partings,
+)
 from kvstore import ClientLimits, StoreLimits
 from raft import MEMBERS_MAX, RaftConfig
 from storage import StorageLimits

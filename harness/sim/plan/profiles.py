@@ -7,15 +7,25 @@ seed drew it. Runs in a mood are shorter, as more happens in them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
 from harness.sim.engine.rng import stream
-from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Fault
+from harness.sim.plan.plan import (
+    ADD,
+    MILLISECOND_NS,
+    NO_EXTRAS,
+    PROMOTE,
+    REMOVE,
+    SECOND_NS,
+    ChangeStep,
+    Fault,
+    cuts_both_ways,
+)
 from kvstore import ClientLimits, StoreLimits
-from raft import RaftConfig
+from raft import MEMBERS_MAX, MIB, RaftConfig
 from storage import StorageLimits
 
 if TYPE_CHECKING:
@@ -23,6 +33,8 @@ if TYPE_CHECKING:
 
 Trait = Callable[["Plan", Random], "Plan"]
 Strikes = Callable[[int, int, Random], list[Fault]]
+
+AS_DRAWN = "as drawn"
 
 STRIKES = ("cut off", "kill", "pause", "lose power", "cut one way")
 
@@ -380,16 +392,16 @@ def _a_cut(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
 
     Who has the quickest clock is elected most often; so anybody takes over before, the slowest one, too.
     """
-    handover = _strike("take over", at_ns - promise_ns, 0, 0.0, target=random.random())
-    return [handover, _strike("cut off", at_ns, promise_ns * 3 // 2, 0.0)]
+    handover = _fault_ns("take over", at_ns - promise_ns, 0, 0.0, target=random.random())
+    return [handover, _fault_ns("cut off", at_ns, promise_ns * 3 // 2, 0.0)]
 
 
 def _a_transfer_unheard(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
     """A leader has asked somebody to campaign, and does not hear what became of it."""
     heard_ns = int(10 * MILLISECOND_NS * random.random())
     return [
-        _strike("transfer", at_ns, 0, 0.0),
-        _strike(random.choice(("cut off", "cut one way")), at_ns + heard_ns, promise_ns, 0.9),
+        _fault_ns("transfer", at_ns, 0, 0.0),
+        _fault_ns(random.choice(("cut off", "cut one way")), at_ns + heard_ns, promise_ns, 0.9),
     ]
 
 
@@ -397,19 +409,19 @@ def _a_follower_forgets(at_ns: int, promise_ns: int, random: Random) -> list[Fau
     """A follower misses the leader for most of a time-out; then the leader is cut off, and the other one dies."""
     cut_at, other = at_ns + int(promise_ns * (0.3 + 0.6 * random.random())), random.random()
     return [
-        _strike("bridge", at_ns, promise_ns * 3 // 2, 0.0, target=other),
-        _strike("cut off", cut_at, promise_ns, 0.0),
-        _strike("kill", cut_at, 3 * MILLISECOND_NS, 0.9, target=other),
+        _fault_ns("bridge", at_ns, promise_ns * 3 // 2, 0.0, target=other),
+        _fault_ns("cut off", cut_at, promise_ns, 0.0),
+        _fault_ns("kill", cut_at, 3 * MILLISECOND_NS, 0.9, target=other),
     ]
 
 
 def _late_answers(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
     """Answers that the leader hears may be from before it was last heard itself."""
-    slow = [_strike("slow link", at_ns, 3 * promise_ns, random.random()) for _ in range(4)]
-    return [*slow, _strike("cut one way", at_ns + promise_ns, 2 * promise_ns, 0.1)]
+    slow = [_fault_ns("slow link", at_ns, 3 * promise_ns, random.random()) for _ in range(4)]
+    return [*slow, _fault_ns("cut one way", at_ns + promise_ns, 2 * promise_ns, 0.1)]
 
 
-def _strike(kind: str, at_ns: int, duration_ns: int, shape: float, *, target: float | None = None) -> Fault:
+def _fault_ns(kind: str, at_ns: int, duration_ns: int, shape: float, *, target: float | None = None) -> Fault:
     return Fault(at_ns=at_ns, kind=kind, duration_ns=duration_ns, target=target, shape=shape)
 
 
@@ -439,3 +451,352 @@ MOODS = (
     Mood(name="leased", weight=10, members={3: 7, 5: 1}, traits=(leased,)),
     Mood(name="stock", weight=5, traits=(stock,)),
 )
+
+
+COINCIDENCE_SHARE = 0.3
+"""Of the seeds as drawn."""
+
+SUCCESSION_SHARE = 0.08
+"""Of those that are left."""
+
+QUICK = RaftConfig(
+    heartbeat_interval_ns=20 * MILLISECOND_NS,
+    election_timeout_min_ns=60 * MILLISECOND_NS,
+    election_timeout_max_ns=120 * MILLISECOND_NS,
+    room_search_ns=50 * MILLISECOND_NS,
+)
+
+FRAME_BYTES_MIN = 1_024
+
+
+def with_coincidences(plan: Plan) -> Plan:
+    """The plan, with one of them if its seed has any."""
+    random = stream(plan.seed, "plan/coincidences")
+    if plan.mood != AS_DRAWN:
+        return plan
+    if random.random() >= COINCIDENCE_SHARE:
+        return _with_successors(plan, stream(plan.seed, "plan/successors"))
+    name = random.choice(list(COINCIDENCES))
+    if len(plan.members) < 3 and name in ("hung up", "rewritten"):
+        return plan
+    return replace(COINCIDENCES[name](plan, random), mood=f"{AS_DRAWN}, {name}")
+
+
+def _with_successors(plan: Plan, random: Random) -> Plan:
+    if random.random() >= SUCCESSION_SHARE or len(plan.members) < 3:
+        return plan
+    return replace(succeeding(plan, random), mood=f"{AS_DRAWN}, succeeding")
+
+
+def hung_up(plan: Plan, random: Random) -> Plan:
+    """The leader's disk hangs while it is cut off, and still does when it hears of its successor.
+
+    So what it was writing is cut from its log, and replaced, before the disk says that it is written.
+    """
+    faults: list[Fault] = []
+    until_ns, at_ms = 4 * SECOND_NS, 400
+    while at_ms * MILLISECOND_NS < until_ns:
+        cut_ms, longer_ms = random.randrange(200, 400), random.randrange(5, 80)
+        faults += [
+            _aimed_at_leader("cut off", at_ms, cut_ms, random),
+            _aimed_at_leader("hanging disk", at_ms + random.randrange(10), cut_ms + longer_ms, random),
+        ]
+        at_ms += cut_ms + random.randrange(200, 500)
+    return replace(busy(plan, random), until_ns=until_ns, faults=in_order(faults))
+
+
+def crammed(plan: Plan, random: Random) -> Plan:
+    """Disks without ballast are full to the last byte, several at once, and get room while their members live."""
+    until_ns = 3 * SECOND_NS
+    faults = [
+        replace(
+            _aimed_at_leader("full disk", at_ms + random.randrange(100), random.randrange(50, 700), random),
+            target=random.choice((None, random.random())),
+            shape=0.3 * random.random(),
+        )
+        for at_ms in range(200, until_ns // MILLISECOND_NS, random.choice((150, 300, 600)))
+    ]
+    handovers = [
+        _aimed_at_leader("transfer", at_ms, 0, random) for at_ms in range(300, until_ns // MILLISECOND_NS, 400)
+    ]
+    storage = StorageLimits(
+        ballast_bytes=random.choice((0, 0, 200, 1_000)), ahead_bytes=0, segment_bytes_max=random.choice((300, 16_000))
+    )
+    plan = replace(plan, until_ns=until_ns, faults=in_order([*faults, *handovers]), storage=storage, raft=QUICK)
+    return replace(plan, disks=syncing_in(random.choice((1, 5)) * MILLISECOND_NS, plan))
+
+
+def rewritten(plan: Plan, random: Random) -> Plan:
+    """Who led, and wrote on while cut off, gets much at once that replaces it, in frames of a KiB; then it dies."""
+    until_ns, place = 4 * SECOND_NS, random.randrange(len(plan.members))
+    target = (place + 0.5) / len(plan.members)
+    faults: list[Fault] = []
+    for at_ms in range(300, until_ns // MILLISECOND_NS, 800):
+        cut_ms = random.randrange(250, 450)
+        dies_ms = at_ms + 100 + cut_ms + random.randrange(5, 80)
+        faults += [
+            replace(_aimed_at_leader("take over", at_ms, 0, random), target=target),
+            replace(_aimed_at_leader("cut off", at_ms + 100, cut_ms, random), target=target),
+            replace(_aimed_at_leader(random.choice(("kill", "lose power")), dies_ms, 20, random), target=target),
+        ]
+    storage = StorageLimits(frame_bytes_max=FRAME_BYTES_MIN, ballast_bytes=0)
+    plan = replace(busy(plan, random), until_ns=until_ns, faults=in_order(faults), storage=storage)
+    return replace(plan, load=replace(plan.load, read_share=0.2, value_bytes_max=2_000))
+
+
+def estranged(plan: Plan, random: Random) -> Plan:
+    """A client hears nobody, and is heard by nobody, for longer than its session lives; then it tries again.
+
+    Nothing of it may be under way on both sides of that: what was carried out is not known any more.
+    """
+    until_ns, clients, at_ms = 6 * SECOND_NS, 3, 400
+    faults: list[Fault] = []
+    while at_ms * MILLISECOND_NS < until_ns:
+        silent_ms = random.randrange(1_050, 1_600)
+        shape = next(shape for shape in iter(random.random, None) if cuts_both_ways(shape, clients))
+        faults.append(replace(_aimed_at_leader("cut a client off", at_ms, silent_ms, random), shape=shape))
+        at_ms += random.randrange(200, 500)
+    limits = replace(plan.load.client_limits, attempt_timeout_ns=100 * MILLISECOND_NS, pause_max_ns=50 * MILLISECOND_NS)
+    load = replace(
+        plan.load,
+        with_service=True,
+        clients=clients,
+        workers=3,
+        think_ns=10 * MILLISECOND_NS,
+        patience_ns=6 * SECOND_NS,
+        session_ttl_ns=SECOND_NS,
+        client_limits=limits,
+        stay_ns=0,
+    )
+    raft = replace(QUICK, batch_bytes_max=random.choice((64, QUICK.batch_bytes_max)))
+    plan = replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, store=StoreLimits(), load=load)
+    return replace(plan, disks=syncing_in(random.choice((1, 10)) * MILLISECOND_NS, plan))
+
+
+def succeeding(plan: Plan, random: Random) -> Plan:
+    """Who has just been given everything by a snapshot takes over, with no entry of its own behind it.
+
+    What it knows of the time that leaders have counted it has from that snapshot alone (FORMATS §8).
+    """
+    until_ns, faults = 4 * SECOND_NS, list[Fault]()
+    for at_ms in range(300, until_ns // MILLISECOND_NS - 600, 700):
+        place, cut_ms = random.randrange(len(plan.members)), random.randrange(250, 400)
+        target = (place + 0.5) / len(plan.members)
+        faults += [
+            replace(_aimed_at_leader("cut off", at_ms, cut_ms, random), target=target),
+            replace(
+                _aimed_at_leader("take over", at_ms + cut_ms + random.randrange(20, 120), 0, random), target=target
+            ),
+        ]
+    load = replace(
+        plan.load,
+        with_service=False,
+        clients=1,
+        loyal=0,
+        think_ns=60 * MILLISECOND_NS,
+        read_share=0.0,
+        value_bytes_max=1_000,
+    )
+    raft = replace(QUICK, snapshot_log_bytes=100, retention_bytes_max=100)
+    network = replace(
+        plan.network, delay_ns=MILLISECOND_NS, jitter_ns=MILLISECOND_NS, late_rate=0.0, loss_rate=0.0, slow_rate=0.0
+    )
+    storage = StorageLimits(segment_bytes_max=300, ballast_bytes=0)
+    plan = replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, storage=storage, load=load)
+    return replace(plan, network=network, disks=syncing_in(MILLISECOND_NS, plan))
+
+
+def lapsing(plan: Plan, random: Random) -> Plan:
+    """Sessions end at the very time of commands, while members catch up with entries of one put each.
+
+    On coarse clocks (`plan.with_coarse_clocks`). Programs come and go, and half of them leave their sessions open.
+    """
+    until_ns, faults = 5 * SECOND_NS, list[Fault]()
+    for at_ms in range(300, until_ns // MILLISECOND_NS, 350):
+        kind = random.choice(("cut off", "cut off", "kill", "pause"))
+        faults.append(
+            replace(_aimed_at_leader(kind, at_ms, random.randrange(100, 300), random), target=random.random())
+        )
+    load = replace(
+        plan.load,
+        with_service=True,
+        clients=3,
+        workers=1,
+        keys=random.randrange(1, 5),
+        read_share=0.0,
+        think_ns=20 * MILLISECOND_NS,
+        session_ttl_ns=SECOND_NS,
+        stay_ns=600 * MILLISECOND_NS,
+        extras=NO_EXTRAS,
+    )
+    raft = replace(QUICK, batch_bytes_max=random.choice((32, 64)))
+    clocks = replace(plan.clocks, grain_ns=10 * MILLISECOND_NS)
+    plan = replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, store=StoreLimits(), load=load)
+    return replace(plan, clocks=clocks, disks=syncing_in(random.choice((1, 5)) * MILLISECOND_NS, plan))
+
+
+COINCIDENCES: dict[str, Callable[[Plan, Random], Plan]] = {
+    "hung up": hung_up,
+    "crammed": crammed,
+    "rewritten": rewritten,
+    "estranged": estranged,
+}
+
+
+def busy(plan: Plan, random: Random) -> Plan:
+    """Programs that read and write all the time, most of them on their own member, whoever leads."""
+    load = replace(plan.load, with_service=False, clients=8, loyal=6, think_ns=random.choice((3, 10)) * MILLISECOND_NS)
+    network = replace(
+        plan.network, delay_ns=MILLISECOND_NS, jitter_ns=MILLISECOND_NS, late_rate=0.0, loss_rate=0.0, slow_rate=0.0
+    )
+    return replace(plan, raft=QUICK, load=load, network=network, disks=syncing_in(MILLISECOND_NS, plan))
+
+
+def _aimed_at_leader(kind: str, at_ms: int, duration_ms: int, random: Random) -> Fault:
+    """At whoever leads."""
+    at_ns, duration_ns = at_ms * MILLISECOND_NS, duration_ms * MILLISECOND_NS
+    return Fault(at_ns=at_ns, kind=kind, duration_ns=duration_ns, target=None, shape=random.random())
+
+
+ROT_SHARE = 0.15
+"""Of the seeds: their leaders keep little of the log in memory, and feed followers that were away from disk."""
+
+
+def with_log_rot(plan: Plan) -> Plan:
+    """The plan; in ROT_SHARE of the seeds the leader's log rots each time before a follower comes back."""
+    random = stream(plan.seed, "plan/log rot")
+    if random.random() >= ROT_SHARE or plan.mood != AS_DRAWN or plan.founders or len(plan.members) < 3:
+        return plan
+    if random.random() < 0.5:
+        return _rotten_rewrites(plan, random)
+    until_ns, faults = 4 * SECOND_NS, []
+    for at_ms in range(500, until_ns // MILLISECOND_NS, 700):
+        away_ms, target = random.randrange(200, 500), random.random()
+        kind = random.choice(("cut off", "kill", "kill"))
+        faults += [
+            _fault_ms(kind, at_ms, away_ms, target, random),
+            _fault_ms("rotting log", at_ms + away_ms - 20, 400, random.choice((None, None, target)), random),
+        ]
+    cache_bytes = random.choice((100, 1_000))
+    raft = replace(plan.raft, log_cache_bytes_max=cache_bytes, retention_bytes_max=MIB, snapshot_log_bytes=MIB)
+    return replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft)
+
+
+def _rotten_rewrites(plan: Plan, random: Random) -> Plan:
+    """One member leads, writes on while it is cut off, has that replaced, dies, and reads all of its log again."""
+    until_ns, target = 4 * SECOND_NS, (random.randrange(len(plan.members)) + 0.5) / len(plan.members)
+    faults: list[Fault] = []
+    for at_ms in range(300, until_ns // MILLISECOND_NS, 1_000):
+        cut_ms = random.randrange(250, 400)
+        dies_ms = at_ms + 100 + cut_ms + random.randrange(100, 250)
+        faults += [
+            _fault_ms("take over", at_ms, 0, target, random),
+            _fault_ms("cut off", at_ms + 100, cut_ms, target, random),
+            _fault_ms("kill", dies_ms, 20, target, random),
+            _fault_ms("rotting log", dies_ms + 10, 400, target, random),
+        ]
+    plan = busy(plan, random)
+    raft = replace(
+        plan.raft, log_cache_bytes_max=100, retention_bytes_max=MIB, snapshot_log_bytes=MIB, apply_bytes_max=100
+    )
+    load = replace(plan.load, read_share=0.2, value_bytes_max=16)
+    return replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, load=load, storage=StorageLimits())
+
+
+def _fault_ms(kind: str, at_ms: int, duration_ms: int, target: float | None, random: Random) -> Fault:
+    at_ns, duration_ns = at_ms * MILLISECOND_NS, duration_ms * MILLISECOND_NS
+    return Fault(at_ns=at_ns, kind=kind, duration_ns=duration_ns, target=target, shape=random.random())
+
+
+PATIENCE_TIMES = (2, 3, 5)
+"""How many times as long the time-outs of a patient member are."""
+
+STRUCK_MOOD = "leased"
+
+
+def with_odds(plan: Plan, random: Random) -> Plan:
+    """The plan, with some members' settings other than the rest's. Only where leaders read by lease."""
+    is_at_odds, place, times = random.random() < 0.5, random.randrange(len(plan.members)), random.choice(PATIENCE_TIMES)
+    leaseless = [member for member in plan.members if random.random() < 0.3]
+    if not plan.raft.lease_reads or not is_at_odds or len(plan.members) == 1:
+        return plan
+    patient = plan.members[place]
+    plan = replace(plan, patience={patient: times}, leaseless=tuple(each for each in leaseless if each != patient))
+    if plan.mood != STRUCK_MOOD:
+        return plan
+    until_ns = 3 * SECOND_NS
+    return replace(plan, until_ns=until_ns, faults=tuple(_patient_leader_faults(plan, place, until_ns)))
+
+
+def _patient_leader_faults(plan: Plan, place: int, until_ns: int) -> Iterator[Fault]:
+    """The patient member takes over, and is cut off until the others have long elected somebody else."""
+    times, wait_ns = plan.patience[plan.members[place]], plan.raft.election_timeout_max_ns
+    target = (place + 0.5) / len(plan.members)
+    for at_ns in range(3 * wait_ns, until_ns, (times + 5) * wait_ns):
+        yield Fault(at_ns=at_ns, kind="take over", duration_ns=0, target=target, shape=0.0)
+        cut_at_ns = at_ns + 2 * wait_ns
+        yield Fault(at_ns=cut_at_ns, kind="cut off", duration_ns=times * wait_ns, target=target, shape=0.0)
+
+
+PARTED_SHARE = 0.06
+"""Of the seeds as drawn in which nobody else changes the members, or upgrades them."""
+
+PARTED = "parted"
+
+PART_FIRST_NS, PART_EVERY_NS = 300 * MILLISECOND_NS, 500 * MILLISECOND_NS
+PART_ADDED_NS, PART_PROMOTED_NS = 150 * MILLISECOND_NS, 300 * MILLISECOND_NS
+"""Of each round: when the next machine comes, and when it becomes a voter."""
+
+FIRST, LAST = 0.4, 0.99
+"""Of those of whom a step chooses one."""
+
+
+def with_partings(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
+    """The plan, or if its seed has any another one of leases and partings. `disks`: of each machine that may be."""
+    random = stream(plan.seed, "plan/partings")
+    if random.random() >= PARTED_SHARE or plan.mood != AS_DRAWN or plan.changes or plan.upgrades:
+        return plan
+    plan = leased(plan, random)
+    machines = tuple(sorted(disks))
+    changes, faults = list[ChangeStep](), list[Fault]()
+    for place in range(MEMBERS_MAX - 2):
+        at_ns = PART_FIRST_NS + place * PART_EVERY_NS
+        changes += [
+            ChangeStep(at_ns=at_ns, what=REMOVE, shape=FIRST),
+            ChangeStep(at_ns=at_ns + PART_ADDED_NS, what=ADD, shape=FIRST),
+            ChangeStep(at_ns=at_ns + PART_PROMOTED_NS, what=PROMOTE, shape=LAST),
+        ]
+        faults += _dies(at_ns, (place + 1.5) / len(machines), random)
+    return replace(
+        plan,
+        mood=f"{AS_DRAWN}, {PARTED}",
+        members=machines,
+        founders=2,
+        until_ns=PART_FIRST_NS + (MEMBERS_MAX - 2) * PART_EVERY_NS,
+        disks=syncing_in(MILLISECOND_NS, replace(plan, disks=disks)),
+        faults=in_order(faults),
+        changes=tuple(changes),
+        priorities={},
+        patience={},
+        leaseless=(),
+        heal=replace(plan.heal, dead=(), returns=False),
+    )
+
+
+def _dies(at_ns: int, target: float, random: Random) -> list[Fault]:
+    """Amid the sync of what makes it the only one, at best, and back before any promise is over.
+
+    Who takes the leader's place leads from then on, so each leader's name is lower than the other one's.
+    """
+    dies_ns = at_ns + int((2 + 5 * random.random()) * MILLISECOND_NS)
+    kind, back_ns = random.choice(("kill", "kill", "lose power")), int((1 + 9 * random.random()) * MILLISECOND_NS)
+    return [
+        Fault(
+            at_ns=at_ns - 50 * MILLISECOND_NS,
+            kind="take over",
+            duration_ns=0,
+            target=target - 1 / MEMBERS_MAX,
+            shape=0.0,
+        ),
+        Fault(at_ns=dies_ns, kind=kind, duration_ns=back_ns, target=target, shape=random.random()),
+    ]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from harness.sim.engine.event_queue import Action
 from harness.sim.engine.rng import stream
 from harness.sim.plan.plan import LinesPlan
-from harness.sim.world.cuts import Cuts, Link
+from harness.sim.world.network import Cuts, Link
 from kvstore import Service
 
 if TYPE_CHECKING:

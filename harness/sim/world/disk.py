@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 
+from harness.sim.engine.errors import require
 from harness.sim.plan.plan import MICROSECOND_NS, DiskPlan
 from harness.sim.world.disk_image import DiskImage, parent
-from harness.sim.world.names import check_rename
 from storage import CreateFile, Done, Operation, Rename, SetSize, SyncFile, SyncFolder, Write, read_all
 
 BALLAST_PATH = "ballast"
@@ -219,3 +219,18 @@ class Immediately:
         """Call back until nobody waits."""
         while self._waiting:
             self._waiting.popleft()()
+
+
+LOG_FOLDER_NAME = "log"
+
+
+def check_rename(image: DiskImage, rename: Rename) -> None:
+    """A segment gets its name when all before it have theirs durably: else a crash may leave a gap among them.
+
+    A crash may forget the older one of two names that are not synced. What then looks like damage is refused, and the
+    member never starts again.
+    """
+    folder = parent(rename.new_path)
+    if folder.rpartition("/")[2] == LOG_FOLDER_NAME:
+        loose = [path for path in image.loose_names(folder) if path != rename.old_path]
+        require(not loose, "segments get their names one after the other", rename.new_path, loose)
