@@ -10,20 +10,20 @@ from harness.sim.checks.cluster import Ledger
 from harness.sim.checks.commitment import Commitment
 from harness.sim.checks.coverage import Sometimes
 from harness.sim.checks.reads import ReadBook
-from harness.sim.checks.refusals import Refusals
 from harness.sim.engine.errors import Violation, escaped, require
 from harness.sim.engine.event_queue import EventHeap
 from harness.sim.engine.trace import Trace
 from harness.sim.faults.disk_loss import Losing
+from harness.sim.faults.former_folders import FormerFolders
 from harness.sim.faults.healing import CALM_ELECTION_TIMEOUTS, Healing
 from harness.sim.faults.injector import Striker
 from harness.sim.faults.membership import Changing
+from harness.sim.faults.refusals import Refusals
 from harness.sim.faults.upgrades import Upgrading
 from harness.sim.load.direct import DirectLoad
 from harness.sim.load.service import ServiceLoad
 from harness.sim.plan.draw import PROBE_ELECTION_TIMEOUTS_MAX, draw_plan
 from harness.sim.plan.plan import GOOD_CLOCKS, Plan
-from harness.sim.world.former_folders import FormerFolders
 from harness.sim.world.member import Member
 from harness.sim.world.network import Network
 from kvstore import ClientLimits

@@ -11,9 +11,9 @@ from harness.sim.checks.cluster import Ledger
 from harness.sim.checks.damage import check_damage_read
 from harness.sim.checks.log_copies import Copies
 from harness.sim.engine.errors import Violation
+from harness.sim.faults.log_rot import READ_BACK, rot_what_is_read_next
 from harness.sim.plan.draw import draw_plan
 from harness.sim.simulation import Simulation
-from harness.sim.world.log_rot import READ_BACK, rot_what_is_read_next
 from raft import Effects, Entry, EntryKind, HardState, LogWrite, encode_batch
 from storage import CorruptLog
 from tests.simulation.test_rules_member import Stage

@@ -11,12 +11,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from harness.sim.checks.leader_loss import BEGAN_AN_ELECTION, WAS_WRONG
-from harness.sim.checks.refusals import GHOST_ENDED, TOLD_BY_REFUSAL
 from harness.sim.faults.disk_loss import HASTY
+from harness.sim.faults.log_rot import READ_BACK
 from harness.sim.faults.membership import NAMED
+from harness.sim.faults.refusals import GHOST_ENDED, TOLD_BY_REFUSAL
 from harness.sim.faults.upgrades import PIN_GAVE_WAY
 from harness.sim.plan.plan import KINDS
-from harness.sim.world.log_rot import READ_BACK
 from harness.sim.world.peer_connections import HUNG_UP, NO_WAY, PAUSED
 from harness.sim.world.probes import LONE_PUTS
 from raft import Effects, InstallSnapshot, Node, ReadsReady, TraceEvent

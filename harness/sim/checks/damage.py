@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.sim.engine.errors import require
+from harness.sim.faults.log_rot import READ_BACK
 from harness.sim.world.damage import SEALED_PATHS
-from harness.sim.world.log_rot import READ_BACK
 from harness.sim.world.probes import LOG_FOLDER
 from raft import LogPosition
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from harness.sim.engine.rng import stream
 from harness.sim.faults.damage_budget import DamageBudget
+from harness.sim.faults.log_rot import LOOK_NS, rot_what_is_read_next
 from harness.sim.plan.plan import Fault
 from harness.sim.world.damage import SNAPSHOT_FOLDER
-from harness.sim.world.log_rot import LOOK_NS, rot_what_is_read_next
 from harness.sim.world.probes import LOG_FOLDER
 from storage import SyncFile, SyncFolder
 
